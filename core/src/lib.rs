@@ -49,7 +49,7 @@
 //! # Features
 //!
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
-//! without a heap, writing with `alloc`), `zstd` (brings `alloc`), `alloc`
+//! only, without a heap), `zstd` (brings `alloc`), `alloc`
 //! (storage that grows), `heapless-09` (storage in the vectors of heapless 0.9,
 //! without a heap). Features only add items. Types of a crate before its 1.0
 //! are only in the signatures of the feature with its version.

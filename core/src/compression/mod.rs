@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | `lz4` | length as `u32`, then one block, as python-lz4 has it | both ways |
 //! | `snappy` | raw, without the stream framing | both ways |
-//! | `zlib` | a zlib stream | reading; writing with the feature `alloc` |
+//! | `zlib` | a zlib stream | reading only |
 //! | `zstd` | one frame that declares its length | no: feature `zstd` brings `alloc` |
 //!
 //! Each codec is a feature. A codec that is not enabled returns
@@ -64,8 +64,6 @@ pub use lz4::{Lz4, Lz4Table};
 pub use policy::Policy;
 #[cfg(feature = "snappy")]
 pub use snappy::{Snappy, SnappyTable};
-#[cfg(all(feature = "zlib", feature = "alloc"))]
-pub use zlib::Zlib;
 
 /// A codec of Dask (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and
 /// COMPRESS-4).
@@ -388,11 +386,7 @@ pub trait Compression {
 }
 
 /// The first `needed` bytes of `out`.
-#[cfg(any(
-    feature = "lz4",
-    feature = "snappy",
-    all(feature = "zlib", feature = "alloc")
-))]
+#[cfg(any(feature = "lz4", feature = "snappy"))]
 fn room(out: &mut [u8], needed: Option<usize>) -> Result<&mut [u8], CompressionError> {
     let available = out.len();
     let needed = needed.unwrap_or(usize::MAX);

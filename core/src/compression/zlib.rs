@@ -1,5 +1,5 @@
-//! zlib streams, with the miniz_oxide crate. Decompression needs no heap,
-//! compression does.
+//! Decompression of zlib streams, with the miniz_oxide crate. No heap is needed.
+//! A peer that does not name zlib in its handshake never has to write it.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -110,73 +110,6 @@ impl<'f> Stream<'f> {
             // The header is two bytes.
             _ if self.consumed <= 2 => Err(malformed("it does not begin as a zlib stream")),
             _ => Err(malformed("the stream is damaged")),
-        }
-    }
-}
-
-/// The zlib compressor, equivalent to Python's `zlib.compress`
-/// (PROTOCOL COMPRESS-3).
-///
-/// Needs the feature `alloc`: each call to `compress` allocates about 300 KiB
-/// of state.
-#[cfg(feature = "alloc")]
-#[derive(Clone, Copy, Debug)]
-pub struct Zlib {
-    level: u8,
-}
-
-#[cfg(feature = "alloc")]
-impl Zlib {
-    /// Creates a compressor with level 6, which Dask uses.
-    pub const fn new() -> Self {
-        Self::with_level(6)
-    }
-
-    /// Creates a compressor with a level from 0 (stored) to 9 (slowest). Higher
-    /// levels mean 9.
-    pub const fn with_level(level: u8) -> Self {
-        Self {
-            level: if level > 9 { 9 } else { level },
-        }
-    }
-}
-
-#[cfg(feature = "alloc")]
-impl Default for Zlib {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-#[cfg(feature = "alloc")]
-impl super::Compression for Zlib {
-    fn codec(&self) -> Codec {
-        Codec::Zlib
-    }
-
-    fn max_compressed_len(&self, len: usize) -> Option<usize> {
-        // Stored blocks add 5 bytes per 31 KiB; barely compressible data up to
-        // a tenth.
-        len.checked_add(len / 10)?.checked_add(144)
-    }
-
-    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
-        use alloc::boxed::Box;
-        use miniz_oxide::deflate::core::{
-            CompressorOxide, TDEFLFlush, TDEFLStatus, compress, create_comp_flags_from_zip_params,
-        };
-
-        let out = super::room(out, self.max_compressed_len(data.len()))?;
-        let flags = create_comp_flags_from_zip_params(i32::from(self.level), 15, 0);
-        let mut state = Box::new(CompressorOxide::new(flags));
-        match compress(&mut state, data, out, TDEFLFlush::Finish) {
-            (TDEFLStatus::Done, _, written) => Ok(written),
-            // Cannot happen: the buffer has `max_compressed_len` bytes.
-            _ => Err(CompressionError::Malformed {
-                codec: Codec::Zlib,
-                at: 0,
-                reason: "the data could not be compressed",
-            }),
         }
     }
 }

@@ -339,7 +339,7 @@ fn decompress_onto_agrees_with_decompress() {
         #[cfg(feature = "zlib")]
         (
             Codec::Zlib,
-            compress(&mut daskwire::compression::Zlib::new(), &payload),
+            miniz_oxide::deflate::compress_to_vec_zlib(&payload, 6),
         ),
         #[cfg(feature = "zstd")]
         (Codec::Zstd, to_zstd(&payload)),
@@ -960,13 +960,11 @@ mod zlib {
         }
     }
 
-    #[cfg(feature = "alloc")]
     #[test]
-    fn compressed_frames_round_trip() {
-        for level in [0, 1, 6, 9, 200] {
-            let mut zlib = daskwire::compression::Zlib::with_level(level);
+    fn frames_of_every_level_decompress() {
+        for level in [0, 1, 6, 9] {
             for payload in payloads(0x515, 320) {
-                let frame = compress(&mut zlib, &payload);
+                let frame = miniz_oxide::deflate::compress_to_vec_zlib(&payload, level);
                 assert_eq!(from(Codec::Zlib, &frame, payload.len()).unwrap(), payload);
             }
         }
