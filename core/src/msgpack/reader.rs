@@ -34,6 +34,16 @@ struct ReaderLimits {
     items: u32,
 }
 
+/// Evaluates an expression with the big-endian number at the start of `$rest`
+/// and with the bytes after it as `$rest`. Returns `None` if there are too few.
+macro_rules! number {
+    ($rest:ident => $number:ident: $type:ty, $value:expr) => {{
+        let (bytes, $rest) = $rest.split_first_chunk()?;
+        let $number = <$type>::from_be_bytes(*bytes);
+        $value
+    }};
+}
+
 /// Levels of nesting for which [`Reader::skip`] uses a small stack; real
 /// messages have at most 6.
 const SHALLOW: usize = 32;
@@ -131,10 +141,7 @@ impl<'a> Reader<'a> {
         let (token, rest) = match marker {
             0x00..=0x7f => (Token::UInt(u64::from(marker)), rest),
             0xa0..=0xbf => string(rest, usize::from(marker & 0x1f))?,
-            0xd9 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                string(rest, usize::from(u8::from_be_bytes(*bytes)))?
-            }
+            0xd9 => number!(rest => len: u8, string(rest, usize::from(len))?),
             0xe0..=0xff => (Token::Int(i64::from(marker.cast_signed())), rest),
             0x80..=0x8f => {
                 let count = u32::from(marker & 0x0f);
@@ -151,93 +158,38 @@ impl<'a> Reader<'a> {
             0xc1 => return None,
             0xc2 => (Token::Bool(false), rest),
             0xc3 => (Token::Bool(true), rest),
-            0xc4 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                bin(rest, usize::from(u8::from_be_bytes(*bytes)))?
-            }
-            0xc5 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                bin(rest, usize::from(u16::from_be_bytes(*bytes)))?
-            }
-            0xc6 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                bin(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
-            }
+            0xc4 => number!(rest => len: u8, bin(rest, usize::from(len))?),
+            0xc5 => number!(rest => len: u16, bin(rest, usize::from(len))?),
+            0xc6 => number!(rest => len: u32, bin(rest, usize::try_from(len).ok()?)?),
             // PROTOCOL MSGPACK-9
-            0xc7 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                ext(rest, usize::from(u8::from_be_bytes(*bytes)))?
-            }
-            0xc8 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                ext(rest, usize::from(u16::from_be_bytes(*bytes)))?
-            }
-            0xc9 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                ext(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
-            }
+            0xc7 => number!(rest => len: u8, ext(rest, usize::from(len))?),
+            0xc8 => number!(rest => len: u16, ext(rest, usize::from(len))?),
+            0xc9 => number!(rest => len: u32, ext(rest, usize::try_from(len).ok()?)?),
             // PROTOCOL MSGPACK-4
-            0xca => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::F32(f32::from_be_bytes(*bytes)), rest)
-            }
-            0xcb => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::F64(f64::from_be_bytes(*bytes)), rest)
-            }
+            0xca => number!(rest => value: f32, (Token::F32(value), rest)),
+            0xcb => number!(rest => value: f64, (Token::F64(value), rest)),
             // PROTOCOL MSGPACK-3: any width, with or without sign.
-            0xcc => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::UInt(u64::from(u8::from_be_bytes(*bytes))), rest)
-            }
-            0xcd => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::UInt(u64::from(u16::from_be_bytes(*bytes))), rest)
-            }
-            0xce => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::UInt(u64::from(u32::from_be_bytes(*bytes))), rest)
-            }
-            0xcf => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (Token::UInt(u64::from_be_bytes(*bytes)), rest)
-            }
-            0xd0 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (integer(i64::from(i8::from_be_bytes(*bytes))), rest)
-            }
-            0xd1 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (integer(i64::from(i16::from_be_bytes(*bytes))), rest)
-            }
-            0xd2 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (integer(i64::from(i32::from_be_bytes(*bytes))), rest)
-            }
-            0xd3 => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                (integer(i64::from_be_bytes(*bytes)), rest)
-            }
+            0xcc => number!(rest => value: u8, (Token::UInt(u64::from(value)), rest)),
+            0xcd => number!(rest => value: u16, (Token::UInt(u64::from(value)), rest)),
+            0xce => number!(rest => value: u32, (Token::UInt(u64::from(value)), rest)),
+            0xcf => number!(rest => value: u64, (Token::UInt(value), rest)),
+            0xd0 => number!(rest => value: i8, (integer(i64::from(value)), rest)),
+            0xd1 => number!(rest => value: i16, (integer(i64::from(value)), rest)),
+            0xd2 => number!(rest => value: i32, (integer(i64::from(value)), rest)),
+            0xd3 => number!(rest => value: i64, (integer(value), rest)),
             // 0xd4 is 1 byte, 0xd5 is 2, and so on to 16.
             0xd4..=0xd8 => ext(rest, 1 << (marker & 0x0f).wrapping_sub(4))?,
             // PROTOCOL MSGPACK-5: any head, not just the smallest.
-            0xda => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                string(rest, usize::from(u16::from_be_bytes(*bytes)))?
-            }
-            0xdb => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                string(rest, usize::try_from(u32::from_be_bytes(*bytes)).ok()?)?
-            }
+            0xda => number!(rest => len: u16, string(rest, usize::from(len))?),
+            0xdb => number!(rest => len: u32, string(rest, usize::try_from(len).ok()?)?),
             0xdc | 0xde => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                let token = container(marker, u32::from(u16::from_be_bytes(*bytes)));
+                let (token, rest) =
+                    number!(rest => count: u16, (container(marker, u32::from(count)), rest));
                 self.items_left = self.claim(rest, token.child_count())?;
                 (token, rest)
             }
             0xdd | 0xdf => {
-                let (bytes, rest) = rest.split_first_chunk()?;
-                let token = container(marker, u32::from_be_bytes(*bytes));
+                let (token, rest) = number!(rest => count: u32, (container(marker, count), rest));
                 self.items_left = self.claim(rest, token.child_count())?;
                 (token, rest)
             }
@@ -985,22 +937,10 @@ fn unsigned(rest: &[u8]) -> Option<(u64, &[u8])> {
     let (&marker, rest) = rest.split_first()?;
     match marker {
         0x00..=0x7f => Some((u64::from(marker), rest)),
-        0xcc => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            Some((u64::from(u8::from_be_bytes(*bytes)), rest))
-        }
-        0xcd => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            Some((u64::from(u16::from_be_bytes(*bytes)), rest))
-        }
-        0xce => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            Some((u64::from(u32::from_be_bytes(*bytes)), rest))
-        }
-        0xcf => {
-            let (bytes, rest) = rest.split_first_chunk()?;
-            Some((u64::from_be_bytes(*bytes), rest))
-        }
+        0xcc => number!(rest => value: u8, Some((u64::from(value), rest))),
+        0xcd => number!(rest => value: u16, Some((u64::from(value), rest))),
+        0xce => number!(rest => value: u32, Some((u64::from(value), rest))),
+        0xcf => number!(rest => value: u64, Some((value, rest))),
         _ => None,
     }
 }
