@@ -89,7 +89,7 @@ impl Graph {
     /// can convert into tasks.
     pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
         let tasks = Self::read_nodes(expression, |part, node, key| {
-            task(part.reading, node, Some(key), DEPTH)
+            task(&part.reading, node, Some(key), DEPTH)
         });
         Ok(Self { tasks: tasks? })
     }
@@ -105,7 +105,7 @@ impl Graph {
         let mut parts = None;
         Self::read_nodes(expression, |part, node, key| {
             let (budget, dependencies, copier) = parts.get_or_insert_with(|| {
-                let own = part.reading.len().saturating_mul(16);
+                let own = part.reading.values.len().saturating_mul(16);
                 let (values, bytes) = SHARED;
                 (
                     Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
@@ -115,7 +115,7 @@ impl Graph {
             });
             if !is_spec(node) {
                 // A literal value.
-                let task = task(part.reading, node, Some(key), DEPTH)?;
+                let task = task(&part.reading, node, Some(key), DEPTH)?;
                 return Ok(Outline {
                     dependencies: task.dependencies(),
                     run_spec: task.to_run_spec()?,
@@ -170,7 +170,7 @@ impl Graph {
         };
         let part = Part {
             tree: &tree,
-            reading: &reading,
+            reading: TaskReader::new(&reading),
             effects: &effects,
         };
         entries
@@ -191,7 +191,7 @@ pub(crate) struct Outline {
 /// Context shared by the tasks of a graph.
 struct Part<'r, 't, 'p> {
     tree: &'t Tree<'p>,
-    reading: &'r TreeReader<'r>,
+    reading: TaskReader<'r, 'r>,
     effects: &'r Effects<'t, 'p>,
 }
 
@@ -224,14 +224,25 @@ impl Task {
                 key: key.clone(),
                 work,
             }),
-            None => task(&reading, tree.root(), Some(key.clone()), DEPTH),
+            None => {
+                let reading = TaskReader {
+                    has_plain_containers: has_named_slots(tree.root(), &reading.budget)?,
+                    ..TaskReader::new(&reading)
+                };
+                task(&reading, tree.root(), Some(key.clone()), DEPTH)
+            }
         }
     }
 
     fn read_pickle(pickle: &Bytes, buffers: &[Bytes], key: &Key) -> Result<Self, GraphError> {
         let tree = Tree::with_buffers(pickle, buffers)?;
         let reading = TreeReader::new(pickle, buffers);
-        task(&reading, tree.root(), Some(key.clone()), DEPTH)
+        task(
+            &TaskReader::new(&reading),
+            tree.root(),
+            Some(key.clone()),
+            DEPTH,
+        )
     }
 }
 
@@ -381,6 +392,15 @@ fn named_slots<'t, 'p>(class: &str, state: Node<'t, 'p>) -> Option<Vec<Node<'t, 
     })
 }
 
+/// Whether a node's state has named slots.
+#[cfg(feature = "worker")]
+fn has_named_slots(node: Node<'_, '_>, budget: &Budget) -> Result<bool, GraphError> {
+    let (Some((class, _)), Some(state)) = (class_of(node), state_of(node, budget)?) else {
+        return Ok(false);
+    };
+    Ok(named_slots(class, state).is_some())
+}
+
 /// The state that an object is given.
 pub(super) fn state_of<'t, 'p>(
     node: Node<'t, 'p>,
@@ -402,8 +422,26 @@ pub(super) const CONTAINER_STATE: usize = 11;
 pub(super) const NINE_SLOTS: &str = "a task with nine slots, as of Dask 2025.4 and later";
 pub(super) const ELEVEN_SLOTS: &str = "a container with eleven slots";
 
+/// Reads the tasks of a pickle.
+pub(super) struct TaskReader<'r, 'b> {
+    pub(super) values: &'r TreeReader<'b>,
+    /// Whether results in plain containers are arguments, as up to Dask 2024.11.
+    /// Later releases have classes for containers of results, and pass others to
+    /// the function as they are.
+    has_plain_containers: bool,
+}
+
+impl<'r, 'b> TaskReader<'r, 'b> {
+    pub(super) fn new(values: &'r TreeReader<'b>) -> Self {
+        Self {
+            values,
+            has_plain_containers: false,
+        }
+    }
+}
+
 pub(super) fn task(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     node: Node<'_, '_>,
     key: Option<Key>,
     depth: usize,
@@ -411,7 +449,7 @@ pub(super) fn task(
     let depth = depth
         .checked_sub(1)
         .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-    let budget = &reading.budget;
+    let budget = &reading.values.budget;
     budget.spend(1)?;
     let spec = match spec(node, budget)? {
         Some(spec) if spec.class == "Task" => spec,
@@ -467,7 +505,7 @@ pub(super) fn task(
 /// A list, tuple or set as Dask writes it for old-style graphs (dictionaries of
 /// tuples): `_identity_cast(*items, typ=list)`.
 fn cast(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     func: Node<'_, '_>,
     args: Node<'_, '_>,
     kwargs: Node<'_, '_>,
@@ -477,7 +515,7 @@ fn cast(
         .as_global()
         .is_some_and(|name| name.is(SPEC, "_identity_cast"));
     let class = match kwargs.get("typ") {
-        Some(class) if is_cast => Some(data_of(class, &reading.budget)?),
+        Some(class) if is_cast => Some(data_of(class, &reading.values.budget)?),
         _ => None,
     };
     let container = class.and_then(|class| class.as_global());
@@ -509,13 +547,13 @@ pub(super) fn target(
 /// Reads a call. A call with keyword arguments may be written as `apply(f, [..],
 /// {..})`.
 fn call<'t, 'p>(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     func: Node<'t, 'p>,
     arguments: &[Node<'t, 'p>],
     keywords: Vec<(String, Argument)>,
     depth: usize,
 ) -> Result<Work, GraphError> {
-    let budget = &reading.budget;
+    let budget = &reading.values.budget;
     let many = |nodes: &[Node<'_, '_>]| -> Result<Vec<Argument>, GraphError> {
         nodes
             .iter()
@@ -594,11 +632,11 @@ fn call<'t, 'p>(
 }
 
 pub(super) fn function(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Function, GraphError> {
-    let budget = &reading.budget;
+    let budget = &reading.values.budget;
     budget.spend(1)?;
     let unknown = |what: String| {
         budget.spend_copy(what.len())?;
@@ -666,25 +704,27 @@ pub(super) fn function(
 }
 
 fn argument(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Argument, GraphError> {
     let depth = depth
         .checked_sub(1)
         .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-    let budget = &reading.budget;
+    let budget = &reading.values.budget;
     budget.spend(1)?;
     let Some(spec) = spec(node, budget)? else {
-        return match reading.value(node, DEPTH) {
+        if reading.has_plain_containers
+            && let Some(argument) = in_container(reading, node, depth)?
+        {
+            return Ok(argument);
+        }
+        return match reading.values.value(node, DEPTH) {
             Ok(value) => Ok(Argument::Value(value)),
-            Err(ValueError::Unknown { what }) => match in_container(reading, node, depth)? {
-                Some(argument) => Ok(argument),
-                None => {
-                    budget.spend_copy(what.len())?;
-                    Ok(Argument::Unknown(what))
-                }
-            },
+            Err(ValueError::Unknown { what }) => {
+                budget.spend_copy(what.len())?;
+                Ok(Argument::Unknown(what))
+            }
             Err(error) => Err(error.into()),
         };
     };
@@ -791,16 +831,25 @@ fn entries_of<'t, 'p>(
     Ok(Some(entries))
 }
 
-/// Reads a container that holds results, as in 2024.11; `None` for other nodes.
+/// Reads a plain container, whose items may be results; `None` for other nodes.
+// ROLES WORKER-2
 fn in_container(
-    reading: &TreeReader<'_>,
+    reading: &TaskReader<'_, '_>,
     node: Node<'_, '_>,
     depth: usize,
 ) -> Result<Option<Argument>, GraphError> {
-    let make: fn(Vec<Argument>) -> Argument = match node.value() {
-        tree::Value::List(_) => Argument::List,
-        tree::Value::Tuple(_) => Argument::Tuple,
-        tree::Value::Set(_) => Argument::Set,
+    let items = || -> Result<Vec<Argument>, GraphError> {
+        let items = node.items();
+        items.map(|item| argument(reading, item, depth)).collect()
+    };
+    Ok(Some(match node.value() {
+        tree::Value::List(_) => plain(items()?, Argument::List, |values| {
+            Value::List(values.into())
+        }),
+        tree::Value::Tuple(_) => plain(items()?, Argument::Tuple, |values| {
+            Value::Tuple(values.into())
+        }),
+        tree::Value::Set(_) => plain(items()?, Argument::Set, |values| Value::Set(values.into())),
         tree::Value::Dict(entries) => {
             let entries = entries.map(|(key, value)| {
                 Ok((
@@ -808,13 +857,42 @@ fn in_container(
                     argument(reading, value, depth)?,
                 ))
             });
-            let entries = entries.collect::<Result<_, GraphError>>()?;
-            return Ok(Some(Argument::Dict(entries)));
+            plain_dict(entries.collect::<Result<_, GraphError>>()?)
         }
         _ => return Ok(None),
-    };
-    let items = node.items().map(|item| argument(reading, item, depth));
-    Ok(Some(make(items.collect::<Result<_, _>>()?)))
+    }))
+}
+
+/// A value if all items are values, or else a container of arguments.
+pub(super) fn plain(
+    items: Vec<Argument>,
+    container: fn(Vec<Argument>) -> Argument,
+    value: fn(Vec<Value>) -> Value,
+) -> Argument {
+    if !items.iter().all(|item| matches!(item, Argument::Value(_))) {
+        return container(items);
+    }
+    let values = items.into_iter().filter_map(|item| match item {
+        Argument::Value(value) => Some(value),
+        _ => None,
+    });
+    Argument::Value(value(values.collect()))
+}
+
+/// A value if all entries are values, or else a dictionary of arguments.
+fn plain_dict(entries: Vec<(Argument, Argument)>) -> Argument {
+    let is_value = |argument: &Argument| matches!(argument, Argument::Value(_));
+    if !entries
+        .iter()
+        .all(|(key, value)| is_value(key) && is_value(value))
+    {
+        return Argument::Dict(entries);
+    }
+    let entries = entries.into_iter().filter_map(|entry| match entry {
+        (Argument::Value(key), Argument::Value(value)) => Some((key, value)),
+        _ => None,
+    });
+    Argument::Value(Value::Dict(entries.collect()))
 }
 
 /// Whether an item of a dictionary is a pair with results. Of a flat list of keys

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use daskwire_pickle::tree::{self, Node, Tree};
 use daskwire_pickle::{Options, Writer};
 
-use super::read::{DEPTH, function, key_of, unexpected};
+use super::read::{DEPTH, TaskReader, function, key_of, plain, unexpected};
 use super::{Argument, Function, GraphError, Task, Work};
 use crate::growing;
 use crate::protocol::ComputeTask;
@@ -162,22 +162,6 @@ fn is_callable(node: Node<'_, '_>) -> bool {
     name.is_some_and(|global| CALLABLE.iter().any(|name| global.name == **name))
 }
 
-/// A value if all items are values, or else a container of arguments.
-fn plain(
-    items: Vec<Argument>,
-    container: fn(Vec<Argument>) -> Argument,
-    value: fn(Vec<Value>) -> Value,
-) -> Argument {
-    if !items.iter().all(|item| matches!(item, Argument::Value(_))) {
-        return container(items);
-    }
-    let values = items.into_iter().filter_map(|item| match item {
-        Argument::Value(value) => Some(value),
-        _ => None,
-    });
-    Argument::Value(value(values.collect()))
-}
-
 /// The items of a list of arguments.
 fn list_of(argument: Argument) -> Option<Vec<Argument>> {
     match argument {
@@ -328,7 +312,7 @@ impl TupleReader<'_, '_> {
             return self.fused(parts, arguments);
         }
         Ok(Work::Call {
-            function: function(self.reading, called, DEPTH)?,
+            function: function(&TaskReader::new(self.reading), called, DEPTH)?,
             arguments,
             keywords,
         })

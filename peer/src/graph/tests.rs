@@ -179,6 +179,32 @@ fn finding_dependencies_of_shared_nodes_takes_linear_time() {
     }
 }
 
+// Dask calls a function with such nodes as they are.
+#[test]
+fn references_in_plain_containers_are_no_dependencies() {
+    use super::depends::Dependencies;
+    use crate::value::Budget;
+    let pickle = task_of(|writer| {
+        writer.list(1).reduce();
+        writer.global("dask._task_spec", "TaskRef");
+        writer.tuple(1).str("x").end().end().end();
+    });
+    let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
+    let found = Dependencies::new(&tree).of_task(tree.root(), &Budget::new(1 << 20, 1 << 20));
+    assert_eq!(found, Ok(Vec::new()));
+    drop(tree);
+    let run_spec = crate::Serialized::of_written_pickle(pickle);
+    let task = Task::read(&run_spec, &Key::from("a")).expect("a task");
+    assert_eq!(task.dependencies(), []);
+    let Work::Call { arguments, .. } = task.work else {
+        panic!("a call");
+    };
+    assert!(
+        matches!(arguments[..], [Argument::Unknown(_)]),
+        "{arguments:?}"
+    );
+}
+
 #[test]
 fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
     let read = |levels: usize| {
@@ -186,7 +212,12 @@ fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
         let reading = TreeReader::new(&pickle, &[]);
         let (before, _) = reading.budget.left();
         let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
-        let result = read::task(&reading, tree.root(), None, read::DEPTH);
+        let result = read::task(
+            &read::TaskReader::new(&reading),
+            tree.root(),
+            None,
+            read::DEPTH,
+        );
         (
             result,
             pickle.len(),
@@ -554,6 +585,7 @@ mod tuples {
 /// `sorted([3, 1, 2], reverse=True)` as a scheduler of 2024.12.0 sends it, and
 /// `add(a, [b, 1], {'c': 2})` of 2024.11.2, where results are in plain containers.
 // ROLES WORKER-2
+#[cfg(feature = "worker")]
 #[test]
 fn slots_are_read_by_their_names() {
     const SORTED: &str = "80059541010000000000008c0f6461736b2e5f7461736b5f73706563948c045461736b9493942981944e7d94288c0466756e63948c086275696c74696e73948c06736f727465649493948c04617267739468008c044c6973749493942981947d948c056b6c617373948c086275696c74696e73948c046c697374949394737d9428680e6811680568068c0767657461747472949394680b8c0c746f5f636f6e7461696e6572948694529468094b034b014b0287948c066b7761726773947d948c065f746f6b656e944e8c085f69735f636f726f944e8c055f72657072944e8c036b6579944e8c0d5f646570656e64656e636965739428919475869462859468197d948c0772657665727365948873681b4e681c89681d4e681e8c27736f727465642d373539643438346339303263623932626461356234326565383531336439316694681f6820758694622e";
@@ -562,7 +594,7 @@ fn slots_are_read_by_their_names() {
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
         let pickle: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
         let run_spec = crate::value::Serialized::pickled(&pickle);
-        Task::read(&run_spec, &Key::from("k")).expect("a task")
+        Task::read_with_inputs(&run_spec, &Key::from("k"), &|_| false).expect("a task")
     };
     let list = Argument::List(vec![3.into(), 1.into(), 2.into()]);
     let sorted = Task::new("k", "builtins.sorted", [list]).keyword("reverse", true);
