@@ -758,12 +758,14 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// Cargo's target directory. No variable names it for libraries, but Cargo marks it.
+/// Cargo's target directory. No variable names it for libraries, but Cargo marks it:
+/// with the first file if it made the directory, with the second one always.
 fn target() -> PathBuf {
+    const MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
     let program = env::current_exe().expect("the path of the test");
     let folder = program
         .ancestors()
-        .find(|folder| folder.join("CACHEDIR.TAG").is_file());
+        .find(|folder| MARKS.iter().any(|mark| folder.join(mark).is_file()));
     folder.expect("tests run in Cargo's folder").to_owned()
 }
 
