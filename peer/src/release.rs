@@ -12,9 +12,9 @@ use crate::{RequestError, Value};
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
 /// ```
-/// use daskwire_peer::release::{FIRST_FOR_TASKS, Release};
+/// use daskwire_peer::release::{FIRST_FOR_CLIENTS, Release};
 /// let release: Release = "2021.12.0".parse()?;
-/// assert!(release < FIRST_FOR_TASKS);
+/// assert!(release < FIRST_FOR_CLIENTS);
 /// # Ok::<(), daskwire_peer::release::NoRelease>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -34,9 +34,10 @@ pub struct Release {
 /// they differ.
 pub const FIRST_FOR_WORKERS: Release = Release::new(2022, 6, 1);
 
-/// The first release whose scheduler accepts tasks from a
-/// [`Client`](crate::Client).
-pub const FIRST_FOR_TASKS: Release = Release::new(2022, 1, 0);
+/// The first release whose scheduler supports a [`Client`](crate::Client).
+///
+/// Earlier ones fail with data from a client, and do not understand its tasks.
+pub const FIRST_FOR_CLIENTS: Release = Release::new(2022, 1, 0);
 
 /// An error: a string is not a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,7 +73,8 @@ impl fmt::Display for UnsupportedRelease {
         let Self { found, first, what } = self;
         write!(
             f,
-            "the scheduler runs distributed {found}: {what} takes {first} or later"
+            "the scheduler runs distributed {found}, which {what} does not support: upgrade the \
+             cluster to {first} or later"
         )
     }
 }
@@ -210,7 +212,7 @@ mod tests {
         }
         assert!(Release::new(2022, 6, 0) < FIRST_FOR_WORKERS);
         assert!(Release::new(2021, 12, 10) < FIRST_FOR_WORKERS);
-        assert!(Release::new(2025, 10, 0) > FIRST_FOR_TASKS);
+        assert!(Release::new(2025, 10, 0) > FIRST_FOR_CLIENTS);
     }
 
     #[test]

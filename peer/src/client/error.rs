@@ -40,8 +40,6 @@ pub struct Disconnected {
 pub enum SubmitError {
     /// An argument cannot be pickled.
     Value(ValueError),
-    /// The scheduler is too old for tasks of this client.
-    Release(UnsupportedRelease),
     /// The client is not connected.
     Disconnected(Disconnected),
 }
@@ -151,7 +149,6 @@ impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(error) => write!(f, "the task cannot be submitted: {error}"),
-            Self::Release(error) => error.fmt(f),
             Self::Disconnected(error) => error.fmt(f),
         }
     }
@@ -206,7 +203,7 @@ impl core::error::Error for SubmitError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Value(error) => Some(error),
-            Self::Release(_) | Self::Disconnected(_) => None,
+            Self::Disconnected(_) => None,
         }
     }
 }
@@ -237,7 +234,6 @@ from! {
     ConnectError: CommError, error => Self::Request(error.into());
     ConnectError: UnsupportedRelease, error => Self::Release(error);
     SubmitError: ValueError, error => Self::Value(error);
-    SubmitError: UnsupportedRelease, error => Self::Release(error);
     SubmitError: Disconnected, error => Self::Disconnected(error);
     TaskError: RequestError, error => Self::Request(error);
     TaskError: Disconnected, error => Self::Disconnected(error);

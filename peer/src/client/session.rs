@@ -14,8 +14,11 @@ use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{self, FIRST_FOR_TASKS};
+use crate::release::{self, FIRST_FOR_CLIENTS};
 use crate::{BoxFuture, Release, RequestError, Value};
+
+/// The client's name in errors.
+const CLIENT: &str = "a client in Rust";
 
 /// Timeout for sending the last messages.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -57,8 +60,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
                 shared.address(),
                 &shared.options.transports,
                 &shared.options.comm,
-                FIRST_FOR_TASKS,
-                "submitting tasks from Rust",
+                FIRST_FOR_CLIENTS,
+                CLIENT,
             );
             return Err(explained.await);
         }
@@ -67,6 +70,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         Release::of_versions(&versions),
         Dialect::of_versions(&versions),
     );
+    // A scheduler that is too old must not get to know the client.
+    Release::check(release, FIRST_FOR_CLIENTS, CLIENT)?;
     let connecting = shared.connector.connect(shared.address(), Traffic::Control);
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());

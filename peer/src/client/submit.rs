@@ -6,9 +6,8 @@ use super::state::Event;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
 use crate::graph::{Argument, Function, Graph, Task, Work};
-use crate::release::FIRST_FOR_TASKS;
 use crate::value::ValueError;
-use crate::{Key, Release, Value};
+use crate::{Key, Value};
 
 /// Where, in which order, and how often tasks are to be run.
 ///
@@ -138,7 +137,6 @@ impl Call<'_> {
     ///
     /// * [`SubmitError::Value`] if an argument is serialized and cannot be opened:
     ///   scatter it, and use its future;
-    /// * [`SubmitError::Release`] if the scheduler is older than 2022.1.0;
     /// * [`SubmitError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
         let mut task = Task {
@@ -291,11 +289,6 @@ impl Client {
         submission: &Submission,
     ) -> Result<Vec<TaskFuture>, SubmitError> {
         let shared = &self.shared;
-        Release::check(
-            self.release(),
-            FIRST_FOR_TASKS,
-            "submitting tasks from Rust",
-        )?;
         let dialect = self.dialect();
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
         let message = update_graph(graph, keys.clone(), submission, &dialect)?;

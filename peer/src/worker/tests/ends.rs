@@ -16,7 +16,8 @@ async fn does_not_register_with_an_old_scheduler() {
     let error = starting.await.expect("no panic").expect_err("too old");
     assert_eq!(
         error.to_string(),
-        "the scheduler runs distributed 2022.6.0: a worker in Rust takes 2022.6.1 or later"
+        "the scheduler runs distributed 2022.6.0, which a worker in Rust does not support: upgrade \
+         the cluster to 2022.6.1 or later"
     );
     let message = stream.receiver.receive::<Request>().await;
     assert!(!matches!(message, Ok(Some(_))), "{message:?}");
