@@ -1,6 +1,6 @@
 //! The header of a payload, which describes its frames.
 
-use super::level::Container;
+use super::level::{Container, VALIDATED};
 use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
@@ -58,12 +58,6 @@ const KEYS: [&str; 22] = [
 ];
 
 const COMMON_COUNT: usize = 16;
-
-/// Limits for a document that has been validated before.
-const VALIDATED: Limits = Limits {
-    items: u32::MAX,
-    ..Limits::HOST
-};
 
 /// The family of functions that serialized a payload and can deserialize it
 /// (PROTOCOL HEADER-2).

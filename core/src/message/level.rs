@@ -2,8 +2,16 @@
 
 use super::classic::IndexKey;
 use super::slot::offset;
+use crate::Limits;
 use crate::invariant::Ensured as _;
 use crate::msgpack::{Reader, Token};
+
+/// Limits for a document that has been validated before.
+pub(super) const VALIDATED: Limits = Limits {
+    depth: Limits::MAX_DEPTH,
+    items: u32::MAX,
+    ..Limits::HOST
+};
 
 /// Storage for one level of nesting of a body.
 ///
@@ -106,7 +114,7 @@ impl Container {
     /// The encoded key of the current pair.
     pub(super) fn key<'b>(&self, body: &'b [u8]) -> &'b [u8] {
         let rest = body.get(self.key as usize..).ensured();
-        Reader::new(rest).skip().ensured()
+        Reader::with_limits(rest, &VALIDATED).skip().ensured()
     }
 
     /// The element of a path that leads to the next value, in `index` if it is

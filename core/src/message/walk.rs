@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::classic::{Elements, IndexKey, matching};
-use super::level::{Container, Job, Level, Nesting, WalkLevel};
+use super::level::{Container, Job, Level, Nesting, VALIDATED, WalkLevel};
 use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
 use crate::invariant::Ensured as _;
@@ -269,7 +269,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     fn insert(&mut self, place: usize) -> Result<Item<'a>, MessageError> {
         let key = self.last_element(place).ensured();
-        let mut reader = Reader::new(key);
+        let mut reader = Reader::with_limits(key, &VALIDATED);
         let token = self.read(|_| reader.token())?;
         self.state = match token.child_count() {
             0 => State::Value { place },

@@ -2059,6 +2059,32 @@ fn microcontroller_limits_admit_50_workers() {
     }
 }
 
+/// The limits of an earlier check hold for paths too: here a key has more items than
+/// [`Limits::HOST`] allows.
+#[test]
+fn paths_have_keys_of_any_length_that_was_accepted() {
+    let item_count = Limits::HOST.items + 1;
+    let mut body = vec![0x81, 0xdd];
+    body.extend(item_count.to_be_bytes());
+    body.resize(body.len() + item_count as usize, 0xc0);
+    let key = 1..body.len();
+    body.push(0xc3);
+    let frames = [&body[..]];
+    let reading = ReadOptions {
+        limits: Limits {
+            items: u32::MAX,
+            ..Limits::HOST
+        },
+        ..ReadOptions::default()
+    };
+    let mut room = Room::with(4, 4, 0);
+    let (message, levels) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let mut walk = message.walk(levels);
+    while walk.next_item().unwrap() != Some(Item::Token(Token::Bool(true))) {}
+    let path: Vec<PathElement<'_>> = walk.path().collect();
+    assert_eq!(path, [PathElement::Key(&body[key])]);
+}
+
 /// The path of every item in a body, by keys and indices.
 #[test]
 fn walk_tracks_its_position() {
