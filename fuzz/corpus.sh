@@ -15,7 +15,7 @@ unpack() {
 }
 
 pack() {
-    local cargo_fuzz crate target name folder found input
+    local cargo_fuzz crate target name folder input found
     read -ra cargo_fuzz <<<"${CARGO_FUZZ:-cargo fuzz}"
     folder=$(mktemp -d)
     tar -xzf corpus.tar.gz -C "$folder"
@@ -24,23 +24,23 @@ pack() {
             name=$(basename "$target" .rs)
             target=$crate/corpus/$name
             mkdir -p "$folder/$target"
-            found=()
-            for input in "$target" "seeds/$name"; do
-                if [[ -d $input ]]; then
-                    found+=("$PWD/$input")
-                fi
-            done
-            if ((${#found[@]} == 0)); then
-                continue
+            if [[ -d $target ]]; then
+                # By edges alone, without the counts of their uses, so that the archive
+                # stays small.
+                "${cargo_fuzz[@]}" run --fuzz-dir "$crate" "$@" "$name" \
+                    "$folder/$target" "$PWD/$target" -- -merge=1 -use_counters=0 -max_len=4096
+                # libFuzzer names an input by its SHA-1; the start of it will do.
+                for input in "$folder/$target"/*; do
+                    found=$(basename "$input")
+                    if [[ $found =~ ^[0-9a-f]{40}$ ]]; then
+                        mv -n "$input" "$folder/$target/${found::12}"
+                    fi
+                done
             fi
-            # By edges alone, without the counts of their uses, so that the archive
-            # stays small.
-            "${cargo_fuzz[@]}" run --fuzz-dir "$crate" "$@" "$name" \
-                "$folder/$target" "${found[@]}" -- -merge=1 -use_counters=0 -max_len=4096
-            # libFuzzer names an input by its SHA-1; the start of it will do.
-            for input in "$folder/$target"/*; do
-                mv -n "$input" "$folder/$target/$(basename "$input" | cut -c -12)" 2>/dev/null || true
-            done
+            # A seed stays, whether it reaches new code or not.
+            if [[ -d seeds/$name ]]; then
+                cp "seeds/$name"/* "$folder/$target/"
+            fi
         done
     done
     (cd "$folder" && find . -type f -printf '%P\n' | LC_ALL=C sort |

@@ -26,6 +26,10 @@ for message in map(json.loads, sys.stdin):
     if message.get("executable"):
         print(message["executable"])'
 )
+if ((${#programs[@]} == 0)); then
+    echo "coverage.sh: the targets were not built" >&2
+    exit 1
+fi
 
 # The summary of a profile, by file.
 summary() {
