@@ -138,33 +138,3 @@ pub trait CommWriter {
     /// Messages written before may not have arrived.
     fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
-
-impl<R: CommReader + ?Sized> CommReader for &mut R {
-    type Error = R::Error;
-
-    fn read_message<B: FrameBuffers + Send>(
-        &mut self,
-        frames: &mut B,
-    ) -> impl Future<Output = Result<Option<usize>, Self::Error>> + Send {
-        (**self).read_message(frames)
-    }
-
-    fn prelude(&self) -> Option<Prelude<'_>> {
-        (**self).prelude()
-    }
-}
-
-impl<W: CommWriter + ?Sized> CommWriter for &mut W {
-    type Error = W::Error;
-
-    fn write_message(
-        &mut self,
-        frames: &[&[u8]],
-    ) -> impl Future<Output = Result<(), Self::Error>> + Send {
-        (**self).write_message(frames)
-    }
-
-    fn close(&mut self) -> impl Future<Output = Result<(), Self::Error>> + Send {
-        (**self).close()
-    }
-}

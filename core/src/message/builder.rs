@@ -653,13 +653,6 @@ fn enum_member(writer: &mut Writer<'_>, member: EnumMember<'_>) {
     writer.str("__name__").str_bytes(member.class.as_bytes());
 }
 
-fn codec(writer: &mut Writer<'_>, codec: Option<Codec>) {
-    match codec {
-        Some(codec) => writer.str(codec.name()),
-        None => writer.nil(),
-    };
-}
-
 /// The entries of a header about frames.
 struct FrameEntries {
     layout: Layout,
@@ -730,7 +723,10 @@ impl FrameEntries {
         }
         writer.str("compression").array(count);
         for (_, shard) in pieces {
-            codec(writer, shard.codec);
+            match shard.codec {
+                Some(codec) => writer.str(codec.name()),
+                None => writer.nil(),
+            };
         }
         let key = match self.layout {
             Layout::Modern => "num-sub-frames",

@@ -205,16 +205,11 @@ pub(super) fn sort(
     }
 }
 
-/// Swaps two entries within bounds. `slice::swap` panics out of bounds, which
-/// would fail the bare-metal test.
+/// Swaps two different entries within bounds. `slice::swap` panics out of
+/// bounds, which would fail the bare-metal test.
 fn swap(slots: &mut [PayloadSlot], one: usize, other: usize) {
-    if let (Some(&first), Some(&second)) = (slots.get(one), slots.get(other)) {
-        if let Some(place) = slots.get_mut(one) {
-            *place = second;
-        }
-        if let Some(place) = slots.get_mut(other) {
-            *place = first;
-        }
+    if let Ok([one, other]) = slots.get_disjoint_mut([one, other]) {
+        core::mem::swap(one, other);
     }
 }
 

@@ -62,14 +62,12 @@ impl<'a> Reader<'a> {
         } else {
             Limits::MAX_DEPTH
         };
+        let items = limits.items;
         Self {
             rest: document,
             len: document.len(),
-            items_left: limits.items,
-            limits: ReaderLimits {
-                depth,
-                items: limits.items,
-            },
+            items_left: items,
+            limits: ReaderLimits { depth, items },
         }
     }
 
@@ -106,12 +104,8 @@ impl<'a> Reader<'a> {
         if self.rest.is_empty() {
             Ok(())
         } else {
-            Err(malformed(
-                self.position(),
-                MalformedKind::Trailing {
-                    len: self.rest.len(),
-                },
-            ))
+            let len = self.rest.len();
+            Err(self.malformed(MalformedKind::Trailing { len }))
         }
     }
 
@@ -331,12 +325,8 @@ impl<'a> Reader<'a> {
             // PROTOCOL MSGPACK-6
             Err(error) => {
                 self.rest = before;
-                Err(malformed(
-                    self.position(),
-                    MalformedKind::NotUtf8 {
-                        valid_len: error.valid_up_to(),
-                    },
-                ))
+                let valid_len = error.valid_up_to();
+                Err(self.malformed(MalformedKind::NotUtf8 { valid_len }))
             }
         }
     }
@@ -689,16 +679,12 @@ impl<'a> Reader<'a> {
             owed = owed.wrapping_sub(1);
             // PROTOCOL MSGPACK-11
             if child_count != 0 {
-                let too_deep = depth >= self.limits.depth as usize;
+                let limit = self.limits.depth;
                 match outer.get_mut(depth) {
-                    Some(level) if !too_deep => *level = owed,
+                    Some(level) if depth < limit as usize => *level = owed,
                     _ => {
-                        return Err(malformed(
-                            at,
-                            MalformedKind::TooDeep {
-                                limit: self.limits.depth,
-                            },
-                        ));
+                        let kind = MalformedKind::TooDeep { limit };
+                        return Err(Malformed { at, kind });
                     }
                 }
                 depth = depth.wrapping_add(1);
@@ -722,17 +708,14 @@ impl<'a> Reader<'a> {
                 *self = ahead;
                 Ok(value)
             }
-            None => Err(malformed(
-                self.position(),
-                if expected == token.kind() {
+            None => {
+                let found = token.kind();
+                Err(self.malformed(if expected == found {
                     MalformedKind::OutOfRange
                 } else {
-                    MalformedKind::Unexpected {
-                        expected,
-                        found: token.kind(),
-                    }
-                },
-            )),
+                    MalformedKind::Unexpected { expected, found }
+                }))
+            }
         }
     }
 
@@ -764,7 +747,7 @@ impl<'a> Reader<'a> {
             Some(_) => 1,
         };
         let Some((head, rest)) = self.rest.split_at_checked(head_len) else {
-            return malformed(self.position(), end(head_len as u64));
+            return self.malformed(end(head_len as u64));
         };
         // The length or count in the head.
         let announced = match *head {
@@ -781,27 +764,29 @@ impl<'a> Reader<'a> {
             _ => 0,
         };
         let count = match head.first() {
-            Some(0xc1) => return malformed(self.position(), MalformedKind::Reserved),
+            Some(0xc1) => return self.malformed(MalformedKind::Reserved),
             Some(0x90..=0x9f | 0xdc | 0xdd) => announced,
             Some(0x80..=0x8f | 0xde | 0xdf) => announced.wrapping_mul(2),
             _ => {
                 let needed = announced.wrapping_add(head_len as u64);
-                return malformed(self.position(), end(needed));
+                return self.malformed(end(needed));
             }
         };
-        malformed(
-            self.position(),
-            if count > rest.len() as u64 {
-                MalformedKind::Claim {
-                    count,
-                    available: rest.len(),
-                }
-            } else {
-                MalformedKind::TooManyItems {
-                    limit: self.limits.items,
-                }
-            },
-        )
+        let (available, limit) = (rest.len(), self.limits.items);
+        self.malformed(if count > available as u64 {
+            MalformedKind::Claim { count, available }
+        } else {
+            MalformedKind::TooManyItems { limit }
+        })
+    }
+
+    /// The error for the next value.
+    #[cold]
+    const fn malformed(&self, kind: MalformedKind) -> Malformed {
+        Malformed {
+            at: self.position(),
+            kind,
+        }
     }
 }
 
@@ -875,11 +860,6 @@ impl<'a> Fields<'_, 'a> {
         self.taken = true;
         Some(self.reader)
     }
-}
-
-#[cold]
-fn malformed(at: usize, kind: MalformedKind) -> Malformed {
-    Malformed { at, kind }
 }
 
 #[inline]
