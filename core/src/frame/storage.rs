@@ -1,6 +1,7 @@
 //! Caller-supplied buffers for the frames and the prelude of a message.
 
 use crate::invariant::Ensured as _;
+
 /// Buffers for the frames of one message, supplied by the caller.
 ///
 /// A [`FrameDecoder`](super::FrameDecoder) asks for the frames in order, and
@@ -32,16 +33,6 @@ pub trait FrameBuffers {
     /// `None` or an empty buffer fails the message with
     /// [`FrameErrorKind::NoBuffer`](super::FrameErrorKind::NoBuffer).
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]>;
-}
-
-impl<B: FrameBuffers + ?Sized> FrameBuffers for &mut B {
-    fn begin(&mut self, frames_len: u64) {
-        (**self).begin(frames_len);
-    }
-
-    fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
-        (**self).buffer(index, len, filled)
-    }
 }
 
 /// Storage for the table of lengths, supplied by the caller: 8 bytes per frame.

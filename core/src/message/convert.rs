@@ -52,12 +52,10 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let is_dask = self.serializer == Serializer::Dask;
         let is_pickle = self.serializer == Serializer::Pickle;
         // serializer, split lists and num-sub-frames, then optional entries.
-        let mut count = kept.saturating_add(4);
-        count = count.saturating_add(usize::from(with_compression));
-        count = count.saturating_add(usize::from(self.class.is_some()));
-        count = count.saturating_add(if is_dask { 1 } else { own_count });
-        count = count.saturating_add(usize::from(is_pickle));
-        writer.map(narrow(count));
+        let optional = [with_compression, self.class.is_some(), is_pickle];
+        let count = optional.into_iter().filter(|present| *present).count();
+        let count = count.saturating_add(if is_dask { 1 } else { own_count });
+        writer.map(narrow(count.saturating_add(kept).saturating_add(4)));
         writer.str("serializer").str(match self.serializer {
             Serializer::Dask => "dask",
             Serializer::Pickle => "pickle",

@@ -63,18 +63,10 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
         match &self.payloads.get(number).ok_or(none)?.0 {
             Location::Placeholder {
-                frame,
-                limit,
-                pickled,
-                ..
+                frame, limit, kind, ..
             } => {
-                let kind = if *pickled {
-                    PayloadKind::Pickled
-                } else {
-                    PayloadKind::Serialized
-                };
                 let (frame, limit) = (*frame as usize, *limit as usize);
-                Payload::within(self.frames, frame, limit, kind, &self.options)
+                Payload::within(self.frames, frame, limit, *kind, &self.options)
             }
             Location::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
@@ -922,15 +914,12 @@ impl SubFrame<'_> {
             Some(codec) => compression::decompress(codec, self.bytes, space, &options.limits)
                 .map_err(|error| self.compression_fault(error)),
             None => {
-                let available = space.len();
-                let place = space.get_mut(..self.bytes.len()).ok_or_else(|| {
-                    self.compression_fault(CompressionError::BufferTooSmall(BufferTooSmall {
-                        needed: self.bytes.len(),
-                        available,
-                    }))
-                })?;
+                let (needed, available) = (self.bytes.len(), space.len());
+                let short = BufferTooSmall { needed, available };
+                let place = space.get_mut(..needed);
+                let place = place.ok_or_else(|| self.compression_fault(short.into()))?;
                 crate::measure::copy(place, self.bytes);
-                Ok(self.bytes.len())
+                Ok(needed)
             }
         }
     }

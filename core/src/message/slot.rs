@@ -2,8 +2,8 @@
 
 use core::cmp::Ordering;
 
-use super::MessageErrorKind;
 use super::classic::ClassicEntry;
+use super::{MessageErrorKind, PayloadKind};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
@@ -31,7 +31,7 @@ pub(super) enum Location {
         end: u32,
         frame: u32,
         limit: u32,
-        pickled: bool,
+        kind: PayloadKind,
     },
     /// A set, whose members are the array at `list`.
     Set {

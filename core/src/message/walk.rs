@@ -342,11 +342,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     }
 
     fn paths(&self) -> &'a [u8] {
-        self.message
-            .frames
-            .get(2)
-            .map(AsRef::as_ref)
-            .unwrap_or_default()
+        let header = self.message.frames.get(2);
+        header.map(AsRef::as_ref).unwrap_or_default()
     }
 
     fn number(&self, place: usize) -> usize {

@@ -3,7 +3,7 @@
 
 use super::level::ScanLevel;
 use super::slot::{Location, PayloadSlot, offset, sort};
-use super::{MessageError, MessageErrorKind};
+use super::{MessageError, MessageErrorKind, PayloadKind};
 
 /// Limits the frames of each payload to those before the header of the next
 /// one, so that no two payloads share a frame, regardless of their headers
@@ -35,9 +35,9 @@ pub(super) fn placeholder(
     end: u32,
     frame_count: usize,
 ) -> Result<Option<Location>, MessageErrorKind> {
-    let (pickled, reference) = match (level.serialized, level.pickled) {
-        (Some(reference), _) => (false, reference),
-        (None, Some(reference)) => (true, reference),
+    let (kind, reference) = match (level.serialized, level.pickled) {
+        (Some(reference), _) => (PayloadKind::Serialized, reference),
+        (None, Some(reference)) => (PayloadKind::Pickled, reference),
         (None, None) => return Ok(None),
     };
     if level.in_key {
@@ -52,7 +52,7 @@ pub(super) fn placeholder(
             end,
             frame,
             limit: frame,
-            pickled,
+            kind,
         })),
         _ => Err(MessageErrorKind::PlaceholderPastEnd { index, frame_count }),
     }
