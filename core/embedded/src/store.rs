@@ -13,6 +13,13 @@ pub(crate) const MAX_KEY: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryId(u8);
 
+/// An entry that may have been removed since, and its index given to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Handle {
+    id: EntryId,
+    serial: u32,
+}
+
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -54,6 +61,8 @@ const PARTS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) state: State,
+    /// The number of entries added up to this one.
+    serial: u32,
     /// The number that the scheduler gave to the run of a task.
     pub(crate) run_id: i64,
     /// The frame with the pickle of a task that is announced.
@@ -74,6 +83,7 @@ struct Span {
 
 const FREE: Entry = Entry {
     state: State::Free,
+    serial: 0,
     run_id: 0,
     spec_frame: 0,
     inputs: [None; MAX_INPUTS],
@@ -88,14 +98,18 @@ pub(crate) struct Store<const KEYS: usize, const DATA: usize> {
     /// The parts of all entries without gaps, in the order of their creation.
     bytes: [u8; DATA],
     used: usize,
+    /// The number of entries added so far.
+    added: u32,
 }
 
 impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     pub(crate) const fn new() -> Self {
+        const { assert!(KEYS <= u8::MAX as usize, "an index has to fit in a byte") }
         Self {
             entries: [FREE; KEYS],
             bytes: [0; DATA],
             used: 0,
+            added: 0,
         }
     }
 
@@ -110,7 +124,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     }
 
     /// All entries, in use or not.
-    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> + use<KEYS, DATA> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = EntryId> + Clone + use<KEYS, DATA> {
         (0..u8::MAX).take(KEYS).map(EntryId)
     }
 
@@ -127,9 +141,23 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         self.entries.get_mut(usize::from(id.0))
     }
 
-    /// The first entry in a state.
+    /// The entry in a state that was added first.
     pub(crate) fn first(&self, state: State) -> Option<EntryId> {
-        self.ids().find(|id| self.get(*id).state == state)
+        let found = self.ids().filter(|id| self.get(*id).state == state);
+        found.min_by_key(|id| self.get(*id).serial)
+    }
+
+    /// A handle of an entry that is in use.
+    pub(crate) fn handle(&self, id: EntryId) -> Handle {
+        let serial = self.get(id).serial;
+        Handle { id, serial }
+    }
+
+    /// The entry of a handle, unless it has been removed.
+    pub(crate) fn resolve(&self, handle: Handle) -> Option<EntryId> {
+        let entry = self.get(handle.id);
+        let is_same = entry.state != State::Free && entry.serial == handle.serial;
+        is_same.then_some(handle.id)
     }
 
     /// The entry of a key.
@@ -166,7 +194,13 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             return Err(NO_ROOM);
         }
         let entry = self.entries.get_mut(index).ok_or(NO_ROOM)?;
-        *entry = Entry { state, ..FREE };
+        self.added = self.added.wrapping_add(1);
+        let serial = self.added;
+        *entry = Entry {
+            state,
+            serial,
+            ..FREE
+        };
         if let Err(failure) = self.set(id, Part::Key, &[key]) {
             self.remove(id);
             return Err(failure);
@@ -406,8 +440,9 @@ impl<'v> View<'v> {
     /// The value of a key.
     pub(crate) fn value(&self, key: &[u8]) -> Option<Value<'v>> {
         let mut entries = self.entries.iter();
-        let entry = entries
-            .find(|entry| entry.state == State::Memory && self.part(entry, Part::Key) == key)?;
+        let entry = entries.find(|entry| {
+            entry.state == State::Memory && !entry.is_doomed && self.part(entry, Part::Key) == key
+        })?;
         Value::parse(self.part(entry, Part::Value))
     }
 }

@@ -251,6 +251,11 @@ async fn it_reports_errors() {
         assert!(error.contains(expected), "{code}: {error}");
     }
     assert_eq!(cluster.python("mcu('hypot', 3, 4).result()"), "5.0");
+    // An input that is longer than the buffer for it.
+    let code = "long = client.submit(np.ones, 300, workers=['worker-0']); \
+                mcu('sum', long).result(timeout=10)";
+    let error = cluster.try_python(code).expect_err(code);
+    assert!(error.contains("an input is too long"), "{error}");
     // More tasks than it has room for: the first ones run.
     let code = "many = [mcu('slow', 0.2)] + [mcu('hypot', 3, i) for i in range(40)]\n\
                 wait(many)\n\

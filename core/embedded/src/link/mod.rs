@@ -41,6 +41,8 @@ impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, I
 /// A comm that is driven by hand.
 pub(crate) struct Link<'b> {
     state: State,
+    /// Whether bytes have arrived or been sent since this was last asked.
+    has_progress: bool,
     /// The message that arrives.
     pub(crate) incoming: Incoming<'b>,
     /// The messages to send.
@@ -69,6 +71,7 @@ impl<'b> Link<'b> {
     ) -> Self {
         Self {
             state: State::Closed,
+            has_progress: false,
             incoming: Incoming::new(table, incoming),
             outgoing: Outgoing {
                 bytes: outgoing,
@@ -97,6 +100,7 @@ impl<'b> Link<'b> {
     pub(crate) fn open(&mut self) {
         self.reset();
         self.state = State::Handshake;
+        self.has_progress = true;
         self.outgoing
             .send(|writer| Handshake::new(None).encode(writer));
     }
@@ -120,6 +124,16 @@ impl<'b> Link<'b> {
         if !self.is_closed() {
             self.state = State::Failed;
         }
+    }
+
+    /// Whether this side has [failed](Self::fail) the comm.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
+    /// Whether bytes have arrived or been sent since the last call.
+    pub(crate) fn take_progress(&mut self) -> bool {
+        core::mem::take(&mut self.has_progress)
     }
 
     /// Whether there is no connection.
@@ -162,9 +176,11 @@ impl<'b> Link<'b> {
         if !matches!(self.state, State::Handshake | State::Open) {
             return &mut [];
         }
+        let is_handshake = self.state == State::Handshake;
         match self.incoming.space() {
-            Ok(space) => space,
-            Err(_) => {
+            Ok(space) if !(space.is_empty() && is_handshake) => space,
+            // A handshake that is longer than the buffer is an error, too.
+            _ => {
                 self.state = State::Failed;
                 &mut []
             }
@@ -173,6 +189,7 @@ impl<'b> Link<'b> {
 
     /// Records that `count` bytes were written to [`space`](Self::space).
     pub(crate) fn received(&mut self, count: usize) {
+        self.has_progress |= count != 0;
         let incoming = &mut self.incoming;
         if incoming.received(count).is_err() {
             self.state = State::Failed;
@@ -199,6 +216,7 @@ impl<'b> Link<'b> {
 
     /// Records that `count` bytes were sent.
     pub(crate) fn sent(&mut self, count: usize) {
+        self.has_progress |= count != 0;
         let outgoing = &mut self.outgoing;
         outgoing.start = outgoing.start.saturating_add(count).min(outgoing.end);
         if outgoing.is_empty() {

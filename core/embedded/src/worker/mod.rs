@@ -21,7 +21,8 @@ use core::time::Duration;
 
 use crate::link::{Link, LinkBuffers, TABLE_LEN};
 use crate::role::{Role, Wanted};
-use crate::store::{EntryId, Part, State, Store};
+use crate::store::{EntryId, Handle, Part, State, Store};
+use crate::value::Failure;
 use reply::DataReply;
 
 pub use task::{Function, MAX_ARGS};
@@ -151,7 +152,7 @@ struct Heartbeat {
 struct Finished {
     id: EntryId,
     start: Duration,
-    outcome: Result<(), crate::value::Failure>,
+    outcome: Result<(), Failure>,
 }
 
 /// A worker of one thread.
@@ -182,13 +183,25 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     time_offset: f64,
     /// When to ask again for the holders of values.
     ask_holders: Duration,
+    /// The index of the entry to ask for first.
+    ask_from: usize,
 }
 
 /// A value that is being fetched from another worker.
 #[derive(Clone, Copy, Debug)]
 struct Fetching {
-    id: EntryId,
-    asked: bool,
+    value: Handle,
+    step: FetchStep,
+    /// When the holder is given up, unless it sends something.
+    deadline: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FetchStep {
+    Connecting,
+    Asked,
+    /// The value cannot be had: the tasks that need it are to be failed.
+    Failed(Failure),
 }
 
 const STREAM: usize = 0;
@@ -239,6 +252,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             now: Duration::ZERO,
             time_offset: 0.0,
             ask_holders: Duration::ZERO,
+            ask_from: 0,
         }
     }
 
@@ -348,8 +362,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
             (REQUESTS, Phase::Versions { .. } | Phase::Registering { .. }) => scheduler,
             (STREAM | REQUESTS, _) if is_registered => scheduler,
             (FETCH, Phase::Running) => {
-                let holder = self.fetching.map(|fetching| fetching.id);
-                let holder = holder.map(|id| self.store.part(id, Part::Holder));
+                let fetching = self.fetching;
+                let fetching =
+                    fetching.filter(|fetching| !matches!(fetching.step, FetchStep::Failed(_)));
+                let id = fetching.and_then(|fetching| self.store.resolve(fetching.value));
+                let holder = id.map(|id| self.store.part(id, Part::Holder));
                 match core::str::from_utf8(holder.unwrap_or_default()) {
                     Ok(holder) if !holder.is_empty() => Wanted::Connection(holder),
                     _ => Wanted::Nothing,
@@ -371,7 +388,9 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
     }
 
     fn disconnected(&mut self, link: usize) {
+        let mut has_failed = false;
         if let Some(link) = self.link_mut(link) {
+            has_failed = link.has_failed();
             link.reset();
         }
         match link {
@@ -380,7 +399,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
                 Phase::Leaving if link == REQUESTS => {}
                 _ => self.restart(),
             },
-            FETCH => self.fetch_failed(),
+            FETCH => self.fetch_failed(has_failed),
             _ => {
                 let peer = link.checked_sub(PEER).and_then(|at| self.peers.get_mut(at));
                 if let Some(mut reply) = peer.and_then(|peer| peer.reply.take()) {

@@ -7,7 +7,7 @@ use daskwire::msgpack::{Reader, Writer};
 
 use super::reply::DataReply;
 use super::stream::{REPORT_LEN, release};
-use super::{Config, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
+use super::{Config, FetchStep, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
 use crate::link::{Piece, Received, field, items, str_field};
 use crate::store::{EntryId, Part, State, Store};
 use crate::text::Text;
@@ -154,14 +154,24 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
 
     /// Fetches values that tasks need from other workers, one after the other.
     pub(super) fn handle_fetch(&mut self) {
-        let Some(Fetching { id, asked }) = self.fetching else {
+        let Some(mut fetching) = self.fetching else {
             return self.choose_fetch();
         };
-        if self.store.get(id).state != State::Wanted {
+        let id = self.store.resolve(fetching.value);
+        let id = id.filter(|id| self.store.get(*id).state == State::Wanted);
+        let Some(id) = id else {
             // No longer needed.
             self.fetch.fail();
             self.fetching = None;
-        } else if self.fetch.is_open() && !asked {
+            return;
+        };
+        if self.fetch.take_progress() {
+            fetching.deadline = self.now.saturating_add(TIMEOUT);
+            self.fetching = Some(fetching);
+        }
+        if let FetchStep::Failed(failure) = fetching.step {
+            self.fail_dependents(id, failure);
+        } else if self.fetch.is_open() && fetching.step == FetchStep::Connecting {
             let key = self.store.part(id, Part::Key);
             let contact = self.config.contact;
             let sent = self.fetch.outgoing.send(|writer| {
@@ -173,15 +183,19 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             if !sent {
                 self.fetch.fail();
             }
-            self.fetching = Some(Fetching { id, asked: true });
+            fetching.step = FetchStep::Asked;
+            self.fetching = Some(fetching);
         } else if self.fetch.has_message() && self.stream.has_room(REPORT_LEN) {
             let store = &mut *self.store;
             let found = self.fetch.incoming.message(|message| {
                 let mut data = field(message.reader(), "data")?;
                 // One key at most was asked for.
                 (data.map().ok()? == 1).then_some(())?;
-                data.skip().ok()?;
-                let payload = message.payload(data)?;
+                let key = data.skip().ok()?;
+                (key == store.part(id, Part::Key)).then_some(())?;
+                let Some(payload) = message.payload(data) else {
+                    return Some(Err(UNREADABLE));
+                };
                 let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
                 Some(stored)
             });
@@ -190,14 +204,18 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 writer.str("OK");
             });
             self.fetch.close();
-            match found.flatten() {
+            match found.unwrap_or(Some(Err(UNREADABLE))) {
                 Some(Ok(())) => {
                     self.report_added(id);
                     self.fetching = None;
                 }
-                Some(Err(failure)) => self.fail_dependents(id, failure),
+                Some(Err(failure)) => self.fail_fetch(failure),
+                // The holder does not have it, or is busy.
                 None => {}
             }
+        } else if self.now >= fetching.deadline {
+            self.fetch.fail();
+            self.fetch_failed(false);
         }
     }
 
@@ -211,27 +229,57 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             .ids()
             .filter(|id| self.store.get(*id).state == State::Wanted);
         if let Some(id) = wanted.find(has_holder) {
-            self.fetching = Some(Fetching { id, asked: false });
-        } else if self.now >= self.ask_holders && self.stream.has_room(REPORT_LEN) {
+            self.fetching = Some(Fetching {
+                value: self.store.handle(id),
+                step: FetchStep::Connecting,
+                deadline: self.now.saturating_add(TIMEOUT),
+            });
+        } else if self.now >= self.ask_holders {
             self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
-            if let Some(id) = self.store.first(State::Wanted) {
-                self.report_missing(id);
+            // As many as there is room for; the next time, those after them.
+            let from = self.ask_from;
+            for id in self.store.ids().cycle().skip(from).take(KEYS) {
+                if !self.stream.has_room(REPORT_LEN) {
+                    break;
+                }
+                if self.store.get(id).state == State::Wanted {
+                    self.report_missing(id);
+                }
+                self.ask_from = self.ask_from.wrapping_add(1).checked_rem(KEYS).unwrap_or(0);
             }
         }
     }
 
-    /// Forgets the holder of the value that was being fetched, so that the
-    /// scheduler is asked for another one.
-    pub(super) fn fetch_failed(&mut self) {
-        if let Some(fetching) = self.fetching.take() {
-            self.store.clear_part(fetching.id, Part::Holder);
-            self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+    /// Gives up a holder whose connection is closed. The scheduler is asked for
+    /// another one, unless the reply `is_unreadable`.
+    pub(super) fn fetch_failed(&mut self, is_unreadable: bool) {
+        let Some(fetching) = self.fetching else {
+            return;
+        };
+        match fetching.step {
+            FetchStep::Failed(_) => {}
+            // From any other holder it would be the same.
+            FetchStep::Asked if is_unreadable => self.fail_fetch(UNREADABLE),
+            FetchStep::Asked | FetchStep::Connecting => {
+                if let Some(id) = self.store.resolve(fetching.value) {
+                    self.store.clear_part(id, Part::Holder);
+                }
+                self.fetching = None;
+                self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+            }
         }
     }
 
-    /// Fails a task that needs a value that cannot be had.
+    /// Gives up the value that is being fetched.
+    fn fail_fetch(&mut self, failure: Failure) {
+        if let Some(fetching) = &mut self.fetching {
+            fetching.step = FetchStep::Failed(failure);
+        }
+    }
+
+    /// Fails the tasks that need a value that cannot be had, as far as there is
+    /// room for the reports.
     fn fail_dependents(&mut self, input: EntryId, failure: Failure) {
-        self.fetching = None;
         for id in self.store.ids() {
             if self.store.needs(id, input) && self.stream.has_room(REPORT_LEN) {
                 self.report_failure(id, failure);
@@ -239,9 +287,16 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
         if !self.store.is_needed(input) {
             self.store.remove(input);
+            self.fetching = None;
         }
     }
 }
+
+/// The failure of tasks whose input cannot be received.
+const UNREADABLE: Failure = Failure {
+    class: "MemoryError",
+    message: "an input is too long for this worker, or it cannot be read",
+};
 
 /// Handles one request.
 fn serve<const KEYS: usize, const DATA: usize>(
