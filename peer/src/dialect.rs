@@ -6,6 +6,8 @@
 
 use daskwire_numpy::NumpyModules;
 
+#[cfg(feature = "worker")]
+use crate::protocol::{FromWorker, Unknown};
 use crate::{Key, Release, Value};
 
 /// How a client submits tasks.
@@ -42,6 +44,17 @@ pub(crate) enum Cancellation {
     WithReason,
 }
 
+/// The metric of what a worker spilled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SpillMetric {
+    /// `spilled_nbytes`: the size in memory.
+    Number,
+    /// `spilled_nbytes`: the sizes in memory and on disk.
+    Nbytes,
+    /// `spilled_bytes`: the same.
+    Bytes,
+}
+
 /// What the roles of a release say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
@@ -58,8 +71,16 @@ pub(crate) struct Dialect {
     pub(crate) limits_identity: bool,
     /// Whether `register-worker` has `server_id`.
     pub(crate) has_server_id: bool,
-    /// Whether metrics name what was spilled `spilled_bytes`; `spilled_nbytes` before.
-    pub(crate) has_spilled_bytes: bool,
+    pub(crate) spill_metric: SpillMetric,
+    /// Whether the heartbeats of workers have `extensions`.
+    pub(crate) has_heartbeat_extensions: bool,
+    /// Whether all that workers say has `stimulus_id`, except `reschedule`.
+    pub(crate) has_worker_stimulus: bool,
+    /// Whether `reschedule` has `stimulus_id`.
+    pub(crate) has_reschedule_stimulus: bool,
+    /// Whether a worker asks for holders by `request-refresh-who-has`; by the request
+    /// `who_has` before.
+    pub(crate) refreshes_holders: bool,
     /// The modules of numpy.
     pub(crate) numpy: NumpyModules,
 }
@@ -70,11 +91,25 @@ type Change = (Release, fn(&mut Dialect));
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
 // Not all releases between those that are tested were looked at; these are the
 // first ones whose sources have the change.
-const CHANGES: [Change; 11] = [
-    // ROLES WORKER-1
-    (Release::new(2022, 6, 1), |it| it.has_server_id = true),
+const CHANGES: [Change; 16] = [
     // ROLES WORKER-6
-    (Release::new(2022, 10, 0), |it| it.has_spilled_bytes = true),
+    (Release::new(2022, 2, 1), |it| {
+        it.spill_metric = SpillMetric::Nbytes;
+    }),
+    // ROLES WORKER-1
+    (Release::new(2022, 4, 0), |it| {
+        it.has_heartbeat_extensions = true;
+    }),
+    (Release::new(2022, 5, 0), |it| it.has_worker_stimulus = true),
+    (Release::new(2022, 6, 0), |it| it.refreshes_holders = true),
+    (Release::new(2022, 6, 1), |it| it.has_server_id = true),
+    (Release::new(2022, 7, 0), |it| {
+        it.has_reschedule_stimulus = true;
+    }),
+    // ROLES WORKER-6
+    (Release::new(2022, 10, 0), |it| {
+        it.spill_metric = SpillMetric::Bytes;
+    }),
     // ROLES CLIENT-7
     (Release::new(2023, 2, 1), |it| it.reports_updates = false),
     // ROLES CLIENT-6
@@ -114,7 +149,11 @@ impl Dialect {
         reports_updates: true,
         limits_identity: false,
         has_server_id: false,
-        has_spilled_bytes: false,
+        spill_metric: SpillMetric::Number,
+        has_heartbeat_extensions: false,
+        has_worker_stimulus: false,
+        has_reschedule_stimulus: false,
+        refreshes_holders: false,
         numpy: NumpyModules::Underscore,
     };
 
@@ -127,7 +166,11 @@ impl Dialect {
         reports_updates: false,
         limits_identity: true,
         has_server_id: true,
-        has_spilled_bytes: true,
+        spill_metric: SpillMetric::Bytes,
+        has_heartbeat_extensions: true,
+        has_worker_stimulus: true,
+        has_reschedule_stimulus: true,
+        refreshes_holders: true,
         numpy: NumpyModules::Underscore,
     };
 
@@ -171,9 +214,55 @@ impl Dialect {
     }
 }
 
+#[cfg(feature = "worker")]
+impl Dialect {
+    /// The message without the fields that the release refuses.
+    // ROLES WORKER-1
+    pub(crate) fn worker_message(&self, message: FromWorker) -> FromWorker {
+        let has_stimulus = match message {
+            FromWorker::Reschedule(_) => self.has_reschedule_stimulus,
+            _ => self.has_worker_stimulus,
+        };
+        if has_stimulus {
+            return message;
+        }
+        let field = match &message {
+            FromWorker::Reschedule(message) => ("key", message.key.to_value()),
+            FromWorker::ReleaseWorkerData(message) => ("key", message.key.to_value()),
+            FromWorker::WorkerStatusChange(message) => {
+                ("status", Value::from(message.status.to_string()))
+            }
+            _ => return message,
+        };
+        FromWorker::Unknown(Unknown {
+            op: message.op().to_owned(),
+            extra: vec![(Value::from(field.0), field.1)],
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // ROLES WORKER-1
+    #[cfg(feature = "worker")]
+    #[test]
+    fn old_schedulers_get_no_fields_that_they_refuse() {
+        use crate::protocol::{ReleaseWorkerData, Reschedule};
+        let says = |release: &str, message: FromWorker| {
+            let dialect = Dialect::of(release.parse().ok());
+            !matches!(dialect.worker_message(message), FromWorker::Unknown(_))
+        };
+        let data = || ReleaseWorkerData::default().into();
+        assert!(!says("2022.4.2", data()) && says("2022.5.0", data()));
+        let task = || Reschedule::default().into();
+        assert!(!says("2022.6.1", task()) && says("2022.7.0", task()));
+        let of = |text: &str| Dialect::of(text.parse().ok());
+        assert!(!of("2022.3.0").has_heartbeat_extensions);
+        assert!(of("2022.4.0").has_heartbeat_extensions && !of("2022.4.0").has_worker_stimulus);
+        assert!(of("2022.6.0").refreshes_holders && !of("2022.6.0").has_server_id);
+    }
 
     #[test]
     fn all_changes_make_the_newest_dialect() {

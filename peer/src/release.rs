@@ -12,9 +12,9 @@ use crate::{RequestError, Value};
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
 /// ```
-/// use daskwire_peer::release::{FIRST_FOR_CLIENTS, Release};
+/// use daskwire_peer::release::{FIRST_SUPPORTED, Release};
 /// let release: Release = "2021.12.0".parse()?;
-/// assert!(release < FIRST_FOR_CLIENTS);
+/// assert!(release < FIRST_SUPPORTED);
 /// # Ok::<(), daskwire_peer::release::NoRelease>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,17 +27,11 @@ pub struct Release {
     pub micro: u16,
 }
 
-/// The first release whose scheduler supports a
+/// The first release whose scheduler supports a [`Client`](crate::Client) and a
 /// [`Worker`](crate::worker::Worker).
 ///
-/// Earlier ones take other fields when a worker registers, and do not answer if
-/// they differ.
-pub const FIRST_FOR_WORKERS: Release = Release::new(2022, 6, 1);
-
-/// The first release whose scheduler supports a [`Client`](crate::Client).
-///
 /// Earlier ones fail with data from a client, and do not understand its tasks.
-pub const FIRST_FOR_CLIENTS: Release = Release::new(2022, 1, 0);
+pub const FIRST_SUPPORTED: Release = Release::new(2022, 1, 0);
 
 /// An error: a string is not a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,9 +204,8 @@ mod tests {
                 "{error}"
             );
         }
-        assert!(Release::new(2022, 6, 0) < FIRST_FOR_WORKERS);
-        assert!(Release::new(2021, 12, 10) < FIRST_FOR_WORKERS);
-        assert!(Release::new(2025, 10, 0) > FIRST_FOR_CLIENTS);
+        assert!(Release::new(2021, 12, 10) < FIRST_SUPPORTED);
+        assert!(Release::new(2025, 10, 0) > FIRST_SUPPORTED);
     }
 
     #[test]

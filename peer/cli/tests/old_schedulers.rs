@@ -27,7 +27,7 @@ fn refuses_a_scheduler_of_2020() {
     let ran = daskwire(&format!("worker {at}"));
     let error = ran.refused("worker");
     let found = "the scheduler runs distributed 2.30.1, which a worker in Rust does not support: \
-                 upgrade the cluster to 2022.6.1 or later";
+                 upgrade the cluster to 2022.1.0 or later";
     assert!(error.ends_with(found), "{error}");
     let ran = daskwire(&format!("submit {at} operator.add 1 2 --timeout 10"));
     let error = ran.refused("submit");

@@ -14,7 +14,7 @@ use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{self, FIRST_FOR_CLIENTS};
+use crate::release::{self, FIRST_SUPPORTED};
 use crate::{BoxFuture, Release, RequestError, Value};
 
 /// The client's name in errors.
@@ -60,7 +60,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
                 shared.address(),
                 &shared.options.transports,
                 &shared.options.comm,
-                FIRST_FOR_CLIENTS,
+                FIRST_SUPPORTED,
                 CLIENT,
             );
             return Err(explained.await);
@@ -71,7 +71,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         Dialect::of_versions(&versions),
     );
     // A scheduler that is too old must not get to know the client.
-    Release::check(release, FIRST_FOR_CLIENTS, CLIENT)?;
+    Release::check(release, FIRST_SUPPORTED, CLIENT)?;
     let connecting = shared.connector.connect(shared.address(), Traffic::Control);
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());

@@ -12,7 +12,7 @@ use daskwire_pickle::{Options, Writer};
 use super::read::{DEPTH, TaskReader, function, key_of, plain, unexpected};
 use super::{Argument, Function, GraphError, Task, Work};
 use crate::growing;
-use crate::protocol::ComputeTask;
+use crate::protocol::{ComputeTask, RunSpec};
 use crate::value::{Serialized, TreeReader, ValueError};
 use crate::{Key, Value};
 
@@ -23,17 +23,24 @@ impl ComputeTask {
     /// Takes the task. Three pickles are put into one, as byte strings.
     // ROLES WORKER-3
     pub(crate) fn take_run_spec(&mut self) -> Serialized {
-        if let Some(run_spec) = self.run_spec.0.take() {
-            return run_spec;
-        }
-        let parts = ["function", "args", "kwargs"].map(|name| {
+        let field = |name: &str| {
             let mut fields = self.extra.iter();
-            let (_, part) = fields.find(|(field, _)| field.as_str() == Some(name))?;
-            match part {
-                Value::Bytes(pickle) => Some(pickle.clone()),
-                _ => None,
+            let found = fields.find(|(field, _)| field.as_str() == Some(name));
+            found.map(|(_, value)| value)
+        };
+        let parts = match core::mem::take(&mut self.run_spec) {
+            RunSpec::Payload(payload) => return payload,
+            RunSpec::Call(call) => [Some(call.function), Some(call.args), call.kwargs],
+            RunSpec::Absent => {
+                if let Some(Value::Serialized(task)) = field("task") {
+                    return task.clone();
+                }
+                ["function", "args", "kwargs"].map(|name| match field(name) {
+                    Some(Value::Bytes(pickle)) => Some(pickle.clone()),
+                    _ => None,
+                })
             }
-        });
+        };
         let pickle = growing::pickle(Options::default(), |writer: &mut Writer<'_, '_>| {
             writer.tuple(parts.len());
             for part in &parts {

@@ -613,7 +613,7 @@ mod tuple_tasks {
 
     use super::*;
     use crate::growing;
-    use crate::protocol::{ComputeTask, Nullable};
+    use crate::protocol::{CallPickles, ComputeTask, RunSpec};
     use crate::value::{Serialized, ValueError};
 
     fn pickle(write: impl Fn(&mut Writer<'_, '_>)) -> bytes::Bytes {
@@ -694,9 +694,24 @@ mod tuple_tasks {
             ],
             ..ComputeTask::default()
         };
+        let part = |index: usize| match &message.extra[index].1 {
+            Value::Bytes(pickle) => pickle.clone(),
+            other => panic!("{other}"),
+        };
+        let call = CallPickles {
+            function: part(0),
+            args: part(1),
+            kwargs: Some(part(2)),
+            ..CallPickles::default()
+        };
+        let mut in_run_spec = ComputeTask {
+            run_spec: RunSpec::Call(Box::new(call)),
+            ..ComputeTask::default()
+        };
+        assert_eq!(read(&in_run_spec.take_run_spec()), Ok(expected.clone()));
         assert_eq!(read(&message.take_run_spec()), Ok(expected));
         let mut message = ComputeTask {
-            run_spec: Nullable(None),
+            run_spec: RunSpec::Absent,
             ..ComputeTask::default()
         };
         assert!(read(&message.take_run_spec()).is_err(), "no function");
@@ -738,7 +753,14 @@ mod tuple_tasks {
             vec![y(), Argument::Task(Box::new(add))],
             vec![("start".to_owned(), "x".into())],
         );
-        assert_eq!(read(&Serialized::pickled(&run_spec)), Ok(expected));
+        let run_spec = Serialized::pickled(&run_spec);
+        assert_eq!(read(&run_spec), Ok(expected.clone()));
+        // Up to 2022.5 in a field of another name.
+        let mut message = ComputeTask {
+            extra: vec![("task".into(), Value::Serialized(run_spec))],
+            ..ComputeTask::default()
+        };
+        assert_eq!(read(&message.take_run_spec()), Ok(expected));
         // A key alone: the task is another name of a result.
         let alias = Serialized::of_written_pickle(pickle(|writer| {
             writer.str("x");

@@ -130,8 +130,8 @@ maps! {
         nanny: Nullable<String> = "nanny",
         /// Extra information.
         extra_information: Value = "extra",
-        /// The cause, for logs.
-        stimulus_id: String = "stimulus_id",
+        /// The cause, for logs; since 2022.5.0.
+        stimulus_id: Option<String> = "stimulus_id",
         /// The worker's process id.
         pid: Option<i64> = "pid",
         /// False: the stream starts instead of a reply.
@@ -148,8 +148,8 @@ maps! {
         metrics: Value = "metrics",
         /// The executing tasks, and for how many seconds.
         executing: Map<Key, f64> = "executing",
-        /// Data of extensions.
-        extensions: Value = "extensions",
+        /// Data of extensions; since 2022.4.0.
+        extensions: Option<Value> = "extensions",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

@@ -2,8 +2,11 @@
 
 use bytes::Bytes;
 
-use super::field::{Keys, Map, Nullable, maps, ops};
+use daskwire::message::{BuildError, MessageBuilder};
+
+use super::field::{Field, Keys, Map, Nullable, maps, ops};
 use super::status::{ReplyStatus, WorkerStatus};
+use super::{ProtocolError, Source};
 use crate::Key;
 use crate::value::{Serialized, Value};
 
@@ -298,10 +301,8 @@ maps! {
         who_has: Map<Key, Vec<String>> = "who_has",
         /// The sizes in bytes of the dependencies, and only of them.
         nbytes: Map<Key, u64> = "nbytes" or Vec::new(),
-        /// The task, see [`graph`](crate::graph): the pickle of a graph node, or up
-        /// to 2024.10 of a tuple. Up to 2023.8.0 it may be nil, with `function`, `args`
-        /// and `kwargs` among the unknown fields.
-        run_spec: Nullable<Serialized> = "run_spec",
+        /// The task, see [`graph`](crate::graph).
+        run_spec: RunSpec = "run_spec",
         /// The resources that the task holds while it runs.
         resource_restrictions: Nullable<Value> = "resource_restrictions",
         /// Whether the task makes an actor.
@@ -374,8 +375,8 @@ maps! {
     CancelCompute = "cancel-compute" {
         /// The key of the task.
         key: Key = "key",
-        /// The cause, for logs.
-        stimulus_id: String = "stimulus_id",
+        /// The cause, for logs; since 2022.5.0.
+        stimulus_id: String = "stimulus_id" or String::new(),
     }
 
     /// Reports a task's result.
@@ -502,5 +503,67 @@ maps! {
         stop: f64 = "stop",
         /// The worker that the data was transferred from.
         source: Option<String> = "source",
+    }
+}
+
+/// The task of a [`ComputeTask`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum RunSpec {
+    /// Nil or absent. Up to 2023.8.0 the message itself has the fields of
+    /// [`CallPickles`], or up to 2022.5 `task`.
+    #[default]
+    Absent,
+    /// The pickle of a graph node, or up to 2024.10 of a tuple.
+    Payload(Serialized),
+    /// Three pickles, in 2022.6.0.
+    Call(Box<CallPickles>),
+}
+
+impl RunSpec {
+    /// The payload.
+    #[cfg(test)]
+    pub(crate) fn payload(&self) -> Option<&Serialized> {
+        match self {
+            Self::Payload(payload) => Some(payload),
+            _ => None,
+        }
+    }
+}
+
+impl Field for RunSpec {
+    const ABSENT: Option<fn() -> Self> = Some(|| Self::Absent);
+
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        if source.reader.take_nil() {
+            return Ok(Self::Absent);
+        }
+        if let Some(payload) = source.payload()? {
+            return Ok(Self::Payload(payload));
+        }
+        let start = source.reader;
+        if let Ok(call) = CallPickles::read(source) {
+            return Ok(Self::Call(Box::new(call)));
+        }
+        source.reader = start;
+        Serialized::read(source).map(Self::Payload)
+    }
+
+    fn heap_len(&self) -> usize {
+        match self {
+            Self::Absent => 0,
+            Self::Payload(payload) => payload.heap_len(),
+            Self::Call(call) => call.heap_len(),
+        }
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Self::Absent => {
+                to.body().nil();
+                Ok(())
+            }
+            Self::Payload(payload) => payload.write(to),
+            Self::Call(call) => Field::write(&**call, to),
+        }
     }
 }

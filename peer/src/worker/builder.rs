@@ -152,7 +152,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// * [`StartError::Release`] if the scheduler is older than 2022.6.1; the
+    /// * [`StartError::Release`] if the scheduler is older than 2022.1.0; the
     ///   worker is not registered then;
     /// * [`StartError::Refused`] if the scheduler refuses the worker, for example
     ///   because its name is taken;

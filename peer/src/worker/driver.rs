@@ -11,7 +11,9 @@ use super::{Shared, now};
 use crate::Key;
 use crate::batched::BatchSender;
 use crate::event::{self, Event as _, WorkerEvent, emit};
-use crate::protocol::{FromWorker, WorkerStatus};
+use crate::protocol::{
+    FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
+};
 
 /// The state machine, and the stream on which its messages are sent in the order
 /// of its events.
@@ -91,11 +93,19 @@ impl Shared {
         let events = changes.into_iter().flatten().chain(events);
         for action in machine.state.handle_all(now(), events) {
             match action {
-                Action::Send(message) => {
-                    if let Some(stream) = &machine.stream {
-                        stream.send(*message);
+                Action::Send(message) => match *message {
+                    FromWorker::RequestRefreshWhoHas(message)
+                        if !self.dialect.refreshes_holders =>
+                    {
+                        let asking = Arc::clone(self).ask_holders(message);
+                        machine.spawn(asking, &self.runtime);
                     }
-                }
+                    message => {
+                        if let Some(stream) = &machine.stream {
+                            stream.send(self.dialect.worker_message(message));
+                        }
+                    }
+                },
                 Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
                 Action::Execute(run) => jobs.push(self.job(*run)),
                 Action::Fetch { peer, keys } => {
@@ -131,5 +141,23 @@ impl Shared {
     pub(super) fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
         let jobs = self.react([], events);
         self.begin(jobs);
+    }
+
+    /// Asks a scheduler before 2022.6.0 for the holders of keys.
+    async fn ask_holders(self: Arc<Self>, message: RequestRefreshWhoHas) {
+        let request = Request::WhoHas(WhoHas {
+            keys: Some(message.keys),
+            reply: Some(true),
+            ..WhoHas::default()
+        });
+        // If the scheduler does not answer, the state machine asks again.
+        if let Ok(who_has) = self.pool.call(&self.scheduler, &request).await {
+            let holders = RefreshWhoHas {
+                who_has,
+                stimulus_id: message.stimulus_id,
+                ..RefreshWhoHas::default()
+            };
+            self.handle([Event::FromScheduler(ToWorker::RefreshWhoHas(holders))]);
+        }
     }
 }

@@ -16,6 +16,7 @@ use super::state::startstop;
 use super::store::Datum;
 use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
+use crate::dialect::SpillMetric;
 use crate::failure::lock_counter;
 use crate::protocol::StartStop;
 use crate::{Key, Value};
@@ -473,14 +474,16 @@ impl Shared {
         }
         let digests = Value::Dict(digests.0.into());
         let holdings = self.store.holdings();
-        let spilled = Value::dict([
-            ("memory", holdings.spilled_len),
-            ("disk", holdings.disk_len),
-        ]);
-        let spilled_name = if self.dialect.has_spilled_bytes {
-            "spilled_bytes"
-        } else {
-            "spilled_nbytes"
+        let lens = || {
+            Value::dict([
+                ("memory", holdings.spilled_len),
+                ("disk", holdings.disk_len),
+            ])
+        };
+        let (spilled_name, spilled) = match self.dialect.spill_metric {
+            SpillMetric::Number => ("spilled_nbytes", Value::from(holdings.spilled_len)),
+            SpillMetric::Nbytes => ("spilled_nbytes", lens()),
+            SpillMetric::Bytes => ("spilled_bytes", lens()),
         };
         Value::dict([
             ("task_counts", Value::dict(counts)),

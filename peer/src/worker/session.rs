@@ -43,6 +43,7 @@ impl Shared {
         resources: BTreeMap<String, f64>,
     ) -> Result<Duration, StartError> {
         let time = now();
+        let has_stimulus = self.dialect.has_worker_stimulus;
         let request = Request::RegisterWorker(RegisterWorker {
             address: self.address.clone(),
             status: WorkerStatus::Running,
@@ -58,7 +59,7 @@ impl Shared {
             versions: self.versions.clone(),
             nanny: Nullable(None),
             extra_information: Value::Dict([].into()),
-            stimulus_id: stimulus("worker-connect", time),
+            stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
             reply: Some(false),
             ..RegisterWorker::default()
@@ -100,12 +101,13 @@ impl Shared {
                     .map(|(key, since)| (key.clone(), time.saturating_sub(since).as_secs_f64()))
                     .collect()
             };
+            let has_extensions = self.dialect.has_heartbeat_extensions;
             let request = Request::HeartbeatWorker(HeartbeatWorker {
                 address: self.address.clone(),
                 now: time.as_secs_f64(),
                 metrics: self.metrics(),
                 executing,
-                extensions: Value::Dict([].into()),
+                extensions: has_extensions.then(|| Value::Dict([].into())),
                 reply: Some(true),
                 ..HeartbeatWorker::default()
             });
@@ -172,7 +174,7 @@ impl Shared {
         };
         for action in farewell {
             if let Action::Send(message) = action {
-                stream.send(*message);
+                stream.send(self.dialect.worker_message(*message));
             }
         }
     }

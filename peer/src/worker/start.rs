@@ -24,7 +24,7 @@ use crate::event::{self, WorkerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Request, Versions};
-use crate::release::{self, FIRST_FOR_WORKERS};
+use crate::release::{self, FIRST_SUPPORTED};
 use crate::{Release, Value};
 
 pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
@@ -60,7 +60,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
                 &scheduler,
                 &transports,
                 &options,
-                FIRST_FOR_WORKERS,
+                FIRST_SUPPORTED,
                 what,
             );
             return Err(explained.await);
@@ -100,7 +100,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     // A scheduler that is too old must not get to know the worker.
     Release::check(
         Release::of_versions(&versions),
-        FIRST_FOR_WORKERS,
+        FIRST_SUPPORTED,
         "a worker in Rust",
     )?;
     let dialect = Dialect::of_versions(&versions);

@@ -74,7 +74,7 @@ impl State {
             run_id: task.run_id,
             priority: vec![user, generation as f64, order as f64],
             stimulus_id: "compute-task".to_owned(),
-            run_spec: Nullable(Some(run_spec.payload.clone())),
+            run_spec: crate::protocol::RunSpec::Payload(run_spec.payload.clone()),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),

@@ -282,11 +282,8 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
 
 /// Adds integers; other arguments are errors.
 fn run(message: ComputeTask, data: &Mutex<HashMap<Key, Serialized>>) -> FromWorker {
-    let task = Task::read(
-        message.run_spec.0.as_ref().expect("a payload"),
-        &message.key,
-    )
-    .expect("a task");
+    let task =
+        Task::read(message.run_spec.payload().expect("a payload"), &message.key).expect("a task");
     let number = |argument: &Argument| match argument {
         Argument::Value(value) => i64::try_from(value.clone()).ok(),
         Argument::Result(key) => {

@@ -10,14 +10,14 @@ async fn does_not_register_with_an_old_scheduler() {
     let mut rpc = scheduler.accept().await;
     let request = rpc.receiver.receive::<Request>().await;
     assert!(matches!(request, Ok(Some(Request::Versions(_)))));
-    let packages = Value::dict([("distributed", "2022.6.0")]);
+    let packages = Value::dict([("distributed", "2021.12.0")]);
     let versions = Value::dict([("packages", packages)]);
     rpc.sender.send(&versions).await.expect("peer listens");
     let error = starting.await.expect("no panic").expect_err("too old");
     assert_eq!(
         error.to_string(),
-        "the scheduler runs distributed 2022.6.0, which a worker in Rust does not support: upgrade \
-         the cluster to 2022.6.1 or later"
+        "the scheduler runs distributed 2021.12.0, which a worker in Rust does not support: upgrade \
+         the cluster to 2022.1.0 or later"
     );
     let message = stream.receiver.receive::<Request>().await;
     assert!(!matches!(message, Ok(Some(_))), "{message:?}");

@@ -22,8 +22,8 @@ use crate::graph::Task;
 use crate::protocol::{
     ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
     HeartbeatReply, Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker,
-    ReplyStatus, Request, Status, StealRequest, TaskErred, TaskFinished, Terminate, ToWorker,
-    Unknown, UpdateData, UpdateDataReply, WorkerStatus,
+    ReplyStatus, Request, RunSpec, Status, StealRequest, TaskErred, TaskFinished, Terminate,
+    ToWorker, Unknown, UpdateData, UpdateDataReply, WorkerStatus,
 };
 use crate::value::Serialized;
 use crate::{Key, RequestError};
@@ -200,7 +200,7 @@ fn compute(task: &Task, who_has: &[(&Key, &Worker)]) -> ToWorker {
             .iter()
             .map(|(key, _)| ((*key).clone(), 10))
             .collect(),
-        run_spec: Nullable(Some(task.to_run_spec().expect("plain values"))),
+        run_spec: RunSpec::Payload(task.to_run_spec().expect("plain values")),
         ..ComputeTask::default()
     })
 }

@@ -51,7 +51,7 @@ async fn unreadable_and_failing_tasks_report_exceptions() {
     let (_worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
     let broken = ToWorker::from(ComputeTask {
         key: "broken".into(),
-        run_spec: Nullable(Some(Serialized::pickled(b"\x80\x05]"))),
+        run_spec: RunSpec::Payload(Serialized::pickled(b"\x80\x05]")),
         ..ComputeTask::default()
     });
     stream.send([broken]).await;

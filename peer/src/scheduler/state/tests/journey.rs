@@ -166,11 +166,8 @@ fn step_4_the_keys_of_its_arguments_and_where_they_are_are_in_the_message() {
         message.annotations.as_ref().and_then(|all| all.get("mine")),
         Some(&Value::from("yes"))
     );
-    let task = Node::read(
-        message.run_spec.0.as_ref().expect("a payload"),
-        &message.key,
-    )
-    .expect("a task");
+    let task =
+        Node::read(message.run_spec.payload().expect("a payload"), &message.key).expect("a task");
     assert_eq!(task, add("z", &["x", "y"]));
 }
 
