@@ -849,10 +849,11 @@ impl Holdings {
     }
 }
 
-/// Checks that closed comms leave nothing behind. Opens `comm_count` comms at the same
-/// time, echoes 100 messages on each and closes them: each time the process has no
-/// more open files afterwards than before, within 1 %, and after one of up to eight
-/// rounds no more memory than after those before it, from the second on, within 5 %.
+/// Checks that closed comms release all their resources. Opens `comm_count` comms at
+/// the same time, echoes 100 messages on each and closes them: each time the process
+/// has no more open files afterwards than before, within 1 %, and after one of up to
+/// eight rounds no more memory than after those before it, from the second on, within
+/// 5 %.
 ///
 /// This check is not part of the battery, because it measures the whole process, in
 /// which nothing else may run. Linux only.

@@ -530,7 +530,7 @@ fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
             other => panic!("{other} is never written"),
         }
     }
-    assert!(rest.is_empty(), "it goes on after STOP");
+    assert!(rest.is_empty(), "bytes follow STOP");
     assert_eq!(stack.len(), 1, "{stack:?}");
     assert_ne!(stack[0], Item::Mark);
     assert_eq!(buffers, beside, "buffers");

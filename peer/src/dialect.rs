@@ -2,7 +2,7 @@
 //!
 //! The roles read the release of a scheduler from its reply to `versions`, and ask
 //! the [`Dialect`] of that release how to write what they mean. [`CHANGES`] is the
-//! table behind it, with a row for each release that changed something.
+//! table, with a row for each release that changed something.
 
 use daskwire_numpy::NumpyModules;
 

@@ -228,9 +228,9 @@ pub async fn serve(
         connections.spawn(async move {
             let outcome = async {
                 let mut near = incoming.open().await?;
-                let patience = options.first_bytes_timeout;
+                let limit = options.first_bytes_timeout;
                 let mut first = Vec::with_capacity(4 << 10);
-                match runtime::timeout(patience, near.reader.read_buf(&mut first)).await {
+                match runtime::timeout(limit, near.reader.read_buf(&mut first)).await {
                     Ok(Ok(0)) => return Ok(Default::default()),
                     Ok(read) => drop(read?),
                     Err(_) => {}

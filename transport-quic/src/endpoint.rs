@@ -25,7 +25,7 @@ use crate::stream::{self, Receiver, Sender};
 use crate::{ALPN, QuicOptions, Tls};
 
 /// The minimum timeout of an attempt, if the deadline allows it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// The time until the next address of a name is tried in parallel (RFC 8305).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
@@ -286,11 +286,11 @@ impl Endpoint {
         }
         // The close of a connection is sent once, and lost if the peer's socket buffer
         // is full. The end of a stream is sent until it is acknowledged.
-        let patience = connections
+        let limit = connections
             .iter()
             .map(|connection| connection.telling_time())
             .max();
-        sleep(patience.unwrap_or_default()).await;
+        sleep(limit.unwrap_or_default()).await;
         // Again, for connections whose handshake has finished meanwhile.
         for connection in self.connections.all() {
             connection.close();
@@ -303,9 +303,9 @@ impl Endpoint {
     async fn stream(
         &self,
         address: &Address,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<RawConnection, ConnectError> {
-        let opened = self.open(address, patience).await;
+        let opened = self.open(address, limit).await;
         let opened = opened.map_err(|failure| failure.connect_error(address))?;
         let connection = Arc::clone(&opened.connection);
         let ends = ends(&self.quinn, &connection.quinn)?;
@@ -315,9 +315,9 @@ impl Endpoint {
     }
 
     /// Opens a stream to `address`.
-    async fn open(&self, address: &Address, patience: Duration) -> Result<Opened, Failure> {
+    async fn open(&self, address: &Address, limit: Duration) -> Result<Opened, Failure> {
         loop {
-            let (entry, is_fresh) = self.connection(address, patience).await?;
+            let (entry, is_fresh) = self.connection(address, limit).await?;
             let connection = Arc::clone(&entry.connection);
             // PROTOCOL QUIC-5
             match connection.quinn.open_bi().await {
@@ -344,7 +344,7 @@ impl Endpoint {
     async fn connection(
         &self,
         address: &Address,
-        patience: Duration,
+        limit: Duration,
     ) -> Result<(Entry, bool), Failure> {
         let slot = self.slot(address);
         let seen = slot.attempts.load(Ordering::Acquire);
@@ -362,7 +362,7 @@ impl Endpoint {
         {
             return Err(failure.clone());
         }
-        let outcome = match timeout(patience, self.attempt(address)).await {
+        let outcome = match timeout(limit, self.attempt(address)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(Failure {
                 error: None,
@@ -491,8 +491,8 @@ impl Transport for Endpoint {
         address: &'a Address,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
-        let patience = options.attempt_timeout.max(PATIENCE);
-        Box::pin(async move { Ok(self.stream(address, patience).await?.into()) })
+        let limit = options.attempt_timeout.max(MIN_LIMIT);
+        Box::pin(async move { Ok(self.stream(address, limit).await?.into()) })
     }
 
     /// Another endpoint with the same options.

@@ -85,7 +85,7 @@ pub struct MemoryViewHeader<'a> {
     format: &'a str,
     /// All strides are 0, since the length of an element is unknown.
     shape: Dimensions,
-    spot: (usize, usize),
+    location: (usize, usize),
 }
 
 impl<'a> MemoryViewHeader<'a> {
@@ -109,7 +109,7 @@ impl<'a> MemoryViewHeader<'a> {
         Ok(Self {
             format,
             shape,
-            spot: (frame, at),
+            location: (frame, at),
         })
     }
 
@@ -133,7 +133,7 @@ impl<'a> MemoryViewHeader<'a> {
     /// * [`NumpyErrorKind::NotPlain`] if the format is not that of a single
     ///   element.
     pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
-        let (frame, at) = self.spot;
+        let (frame, at) = self.location;
         let error = |kind| NumpyError { frame, at, kind };
         let wrong = |kind: DimensionsError| error(kind.into());
         let count = self.shape.item_count();
@@ -169,7 +169,7 @@ pub struct ArrayHeader<'a> {
     writeable: Option<bool>,
     is_matrix: bool,
     /// The location of `shape`, for errors.
-    spot: (usize, usize),
+    location: (usize, usize),
 }
 
 impl<'a> ArrayHeader<'a> {
@@ -252,7 +252,7 @@ impl<'a> ArrayHeader<'a> {
             dimensions,
             writeable,
             is_matrix: is_true("matrix"),
-            spot: own.entry_location("shape"),
+            location: own.entry_location("shape"),
         }))
     }
 
@@ -269,7 +269,7 @@ impl<'a> ArrayHeader<'a> {
             dimensions: self.dimensions,
             writeable: self.writeable,
             is_matrix: self.is_matrix,
-            spot: self.spot,
+            location: self.location,
         }
     }
 
@@ -311,7 +311,7 @@ impl<'a> ArrayHeader<'a> {
     /// * [`NumpyErrorKind::Dimensions`] if the length of the bytes is wrong, or
     ///   elements are out of bounds.
     pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
-        let (frame, at) = self.spot;
+        let (frame, at) = self.location;
         let error = |kind| NumpyError { frame, at, kind };
         let dtype = self.element.dtype();
         let dtype = dtype.ok_or(error(NumpyErrorKind::NotPlain))?;

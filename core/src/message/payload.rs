@@ -70,19 +70,19 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             }
             Location::Path(entry) => {
                 let place = self.payloads.get(entry.by_number as usize);
-                let spot = place.and_then(|place| place.0.path()).ok_or(none)?;
+                let entry = place.and_then(|place| place.0.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).ensured();
-                let head = span(document, spot.head);
-                let first_frame = spot.first_frame as usize;
-                let end = first_frame.saturating_add(spot.frame_count as usize);
+                let head = span(document, entry.head);
+                let first_frame = entry.first_frame as usize;
+                let end = first_frame.saturating_add(entry.frame_count as usize);
                 Ok(Payload {
                     layout: self.layout,
                     kind: PayloadKind::Serialized,
-                    header: PayloadHeader::validated(head, 2, spot.head.0 as usize)?,
+                    header: PayloadHeader::validated(head, 2, entry.head.0 as usize)?,
                     frames: self.frames.get(first_frame..end).ensured(),
                     first_frame,
-                    bytestring: spot.bytestring,
-                    path: Some(span(document, spot.path)),
+                    bytestring: entry.bytestring,
+                    path: Some(span(document, entry.path)),
                     options: self.options,
                 })
             }

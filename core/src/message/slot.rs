@@ -71,7 +71,7 @@ impl Location {
 
     pub(super) const fn path(&self) -> Option<&ClassicEntry> {
         match self {
-            Self::Path(spot) => Some(spot),
+            Self::Path(location) => Some(location),
             _ => None,
         }
     }
@@ -103,9 +103,9 @@ impl<'p> Table<'p> {
         }
     }
 
-    pub(super) fn push(&mut self, spot: Location) {
+    pub(super) fn push(&mut self, location: Location) {
         if let Some(place) = self.slots.get_mut(self.count) {
-            *place = PayloadSlot(spot);
+            *place = PayloadSlot(location);
         }
         self.count = self.count.saturating_add(1);
         self.most = self.most.max(self.count);
@@ -137,7 +137,7 @@ impl<'p> Table<'p> {
     pub(super) fn pack(&mut self) {
         if self.has_free {
             let entries = self.slots.get_mut(..self.count).ensured();
-            self.count = keep(entries, |spot| !matches!(spot, Location::Free));
+            self.count = keep(entries, |location| !matches!(location, Location::Free));
         }
     }
 

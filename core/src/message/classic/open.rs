@@ -132,7 +132,7 @@ impl<'a> Heads<'a> {
         // as in a Python dict.
         sort(slots, |a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
-                let head = |place: &PayloadSlot| place.0.path().map(|spot| spot.head.0);
+                let head = |place: &PayloadSlot| place.0.path().map(|entry| entry.head.0);
                 head(b).cmp(&head(a))
             })
         });
@@ -147,20 +147,20 @@ impl<'a> Heads<'a> {
             let place = slots.partition_point(|place| {
                 compare_paths(path_of(document, place), span(document, path)).is_lt()
             });
-            let spot = match slots.get_mut(place) {
-                Some(PayloadSlot(Location::Path(spot)))
-                    if compare_paths(span(document, spot.path), span(document, path)).is_eq() =>
+            let entry = match slots.get_mut(place) {
+                Some(PayloadSlot(Location::Path(entry)))
+                    if compare_paths(span(document, entry.path), span(document, path)).is_eq() =>
                 {
-                    spot
+                    entry
                 }
                 _ => return Err(fault(at, MessageErrorKind::EntryMissing { key: "headers" })),
             };
-            if spot.claimed {
+            if entry.claimed {
                 return Err(fault(at, MessageErrorKind::PathTwice));
             }
             let available = frames.len().saturating_sub(next_frame);
-            let head = span(document, spot.head);
-            let header = PayloadHeader::validated(head, 2, spot.head.0 as usize)?;
+            let head = span(document, entry.head);
+            let header = PayloadHeader::validated(head, 2, entry.head.0 as usize)?;
             let needed = header
                 .number("count")?
                 .ok_or(header.missing_entry("count"))?;
@@ -170,10 +170,10 @@ impl<'a> Heads<'a> {
                     return Err(header.fault(MessageErrorKind::FramesMissing { needed, available }));
                 }
             };
-            spot.claimed = true;
-            spot.number = number;
-            spot.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
-            spot.frame_count = frame_count;
+            entry.claimed = true;
+            entry.number = number;
+            entry.first_frame = u32::try_from(next_frame).unwrap_or(u32::MAX);
+            entry.frame_count = frame_count;
             next_frame = next_frame.saturating_add(frame_count as usize);
         }
         let left_over = frames.len().saturating_sub(next_frame);
@@ -183,13 +183,15 @@ impl<'a> Heads<'a> {
         }
 
         // Heads without a key belong to no payload.
-        let count = keep(slots, |spot| spot.path().is_some_and(|spot| spot.claimed));
+        let count = keep(slots, |entry| {
+            entry.path().is_some_and(|entry| entry.claimed)
+        });
         let slots = slots.get_mut(..count).ensured();
         for pair in slots.windows(2) {
             if let [shorter, longer] = pair
                 && begins_with(path_of(document, longer), path_of(document, shorter))
             {
-                let at = longer.0.path().map_or(0, |spot| spot.path.0 as usize);
+                let at = longer.0.path().map_or(0, |entry| entry.path.0 as usize);
                 return Err(fault(at, MessageErrorKind::PathIntoPayload));
             }
         }
@@ -203,9 +205,9 @@ impl<'a> Heads<'a> {
                 .and_then(|place| place.0.path())
                 .map(|s| s.number);
             if let Some(number) = number
-                && let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(number as usize)
+                && let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(number as usize)
             {
-                spot.by_number = u32::try_from(index).unwrap_or(u32::MAX);
+                entry.by_number = u32::try_from(index).unwrap_or(u32::MAX);
             }
         }
         Ok(count)
@@ -221,8 +223,8 @@ fn mark_bytestrings(
     let at = bytestrings.position();
     let fault = |kind| MessageError::new(2, at, kind);
     for place in slots.iter_mut() {
-        if let Location::Path(spot) = &mut place.0 {
-            spot.bytestring = Some(false);
+        if let Location::Path(entry) = &mut place.0 {
+            entry.bytestring = Some(false);
         }
     }
     let count = bytestrings
@@ -232,17 +234,20 @@ fn mark_bytestrings(
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
         let place =
             slots.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
-        if let Some(PayloadSlot(Location::Path(spot))) = slots.get_mut(place)
-            && compare_paths(span(document, spot.path), path).is_eq()
+        if let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(place)
+            && compare_paths(span(document, entry.path), path).is_eq()
         {
-            spot.bytestring = Some(true);
+            entry.bytestring = Some(true);
         }
     }
     Ok(())
 }
 
 pub(super) fn path_of<'a>(document: &'a [u8], place: &PayloadSlot) -> &'a [u8] {
-    place.0.path().map_or(&[], |spot| span(document, spot.path))
+    place
+        .0
+        .path()
+        .map_or(&[], |entry| span(document, entry.path))
 }
 
 /// Checks that a path is an array of keys and indices, or a single key.
