@@ -70,6 +70,8 @@ pub(crate) struct Entry {
     inputs: [Option<EntryId>; MAX_INPUTS],
     /// The number of replies that are sending the value.
     pins: u8,
+    /// Whether the scheduler wants the value here, for whatever task.
+    pub(crate) is_replica: bool,
     /// Whether to remove the entry once no reply needs it.
     is_doomed: bool,
     parts: [Span; PARTS],
@@ -88,6 +90,7 @@ const FREE: Entry = Entry {
     spec_frame: 0,
     inputs: [None; MAX_INPUTS],
     pins: 0,
+    is_replica: false,
     is_doomed: false,
     parts: [Span { start: 0, len: 0 }; PARTS],
 };
@@ -291,6 +294,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         }
         self.clear_part(id, Part::Spec);
         self.clear_part(id, Part::Holder);
+        self.clear_inputs(id);
         Ok(())
     }
 
@@ -331,11 +335,47 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         }
     }
 
-    /// Forgets the inputs of a task.
+    /// Forgets the inputs of a task, and those that nothing else wants.
     pub(crate) fn clear_inputs(&mut self, id: EntryId) {
-        if let Some(entry) = self.get_mut(id) {
-            entry.inputs = [None; MAX_INPUTS];
+        let Some(entry) = self.get_mut(id) else {
+            return;
+        };
+        let inputs = core::mem::replace(&mut entry.inputs, [None; MAX_INPUTS]);
+        for input in inputs.into_iter().flatten() {
+            self.remove_unneeded(input);
         }
+    }
+
+    /// Removes an entry whose value another worker has, if nothing wants it.
+    pub(crate) fn remove_unneeded(&mut self, id: EntryId) {
+        let entry = self.get(id);
+        // What is wanted has no inputs itself.
+        if entry.state == State::Wanted && !entry.is_replica && !self.is_needed(id) {
+            self.free(id);
+        }
+    }
+
+    /// Replaces an entry whose value a reply is sending by another one for its
+    /// key, which is [`State::Wanted`]; tasks get it as their input. An entry that
+    /// no reply needs is returned as it is.
+    pub(crate) fn replace_pinned(&mut self, id: EntryId) -> Result<EntryId, Failure> {
+        if self.get(id).pins == 0 {
+            return Ok(id);
+        }
+        let mut key = [0; MAX_KEY];
+        let old = self.part(id, Part::Key);
+        let len = old.len();
+        crate::copy(&mut key, old);
+        let new = self.add(key.get(..len).unwrap_or_default(), State::Wanted)?;
+        if let Some(entry) = self.get_mut(id) {
+            entry.is_doomed = true;
+        }
+        for input in self.entries.iter_mut().flat_map(|entry| &mut entry.inputs) {
+            if *input == Some(id) {
+                *input = Some(new);
+            }
+        }
+        Ok(new)
     }
 
     /// Finds the tasks that can run.
@@ -379,6 +419,11 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             entry.is_doomed = true;
             return;
         }
+        self.clear_inputs(id);
+        self.free(id);
+    }
+
+    fn free(&mut self, id: EntryId) {
         for part in [Part::Key, Part::Spec, Part::Value, Part::Holder] {
             self.clear_part(id, part);
         }
@@ -444,5 +489,56 @@ impl<'v> View<'v> {
             entry.state == State::Memory && !entry.is_doomed && self.part(entry, Part::Key) == key
         })?;
         Value::parse(self.part(entry, Part::Value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> Store<4, 256> {
+        Store::new()
+    }
+
+    #[test]
+    fn a_value_that_is_sent_outlives_its_replacement() {
+        let mut store = store();
+        let old = store.add(b"a", State::Wanted).expect("there is room");
+        let stored = store.make_value(old, |_, out| out.int(1));
+        stored.expect("there is room");
+        let task = store.add(b"b", State::Waiting).expect("there is room");
+        store.add_input(task, old).expect("it is the first");
+        store.pin(old);
+        let new = store.replace_pinned(old).expect("there is room");
+        assert_eq!(store.find(b"a"), Some(new));
+        assert!(store.needs(task, new) && !store.needs(task, old));
+        let stored = store.make_value(new, |view, out| {
+            assert!(view.value(b"a").is_none(), "the old one is doomed");
+            out.int(2)
+        });
+        stored.expect("there is room");
+        assert!(matches!(store.value(old), Some(Value::Int(1))));
+        assert!(matches!(store.value(new), Some(Value::Int(2))));
+        store.unpin(old);
+        assert_eq!(store.get(old).state, State::Free);
+        assert!(matches!(store.value(new), Some(Value::Int(2))));
+    }
+
+    #[test]
+    fn a_removed_task_takes_its_wanted_inputs_along() {
+        let mut store = store();
+        let task = store.add(b"t", State::Waiting).expect("there is room");
+        for (key, is_replica) in [(b"x", false), (b"y", true)] {
+            let input = store.add(key, State::Wanted).expect("there is room");
+            store.get_mut(input).expect("it is there").is_replica = is_replica;
+            store.add_input(task, input).expect("there is room");
+        }
+        let handle = store.handle(task);
+        store.remove(task);
+        assert_eq!(store.find(b"x"), None);
+        assert!(store.find(b"y").is_some());
+        assert_eq!(store.resolve(handle), None);
+        let other = store.add(b"z", State::Waiting).expect("there is room");
+        assert_eq!((other, store.resolve(handle)), (task, None));
     }
 }

@@ -53,6 +53,10 @@ struct Fake {
     random: Random,
     /// One message in this many is damaged; 0 for none.
     damage: usize,
+    /// Whether peers that connect to the worker say nothing.
+    is_silent: bool,
+    /// The number of connections that each link has had.
+    opened: [usize; 5],
 }
 
 impl Fake {
@@ -77,7 +81,10 @@ impl Fake {
 impl Sockets for Fake {
     fn connect(&mut self, link: usize, _: &str) {
         self.links[link] = Some(VecDeque::new());
-        self.push(link, handshake());
+        self.opened[link] += 1;
+        if link < 3 || !self.is_silent {
+            self.push(link, handshake());
+        }
     }
 
     fn accept(&mut self, link: usize) {
@@ -285,6 +292,51 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 }
 
 #[test]
+fn silent_and_stalled_peers_make_way_for_others() {
+    let config = Config {
+        scheduler: "tcp://10.0.2.2:8786",
+        contact: "tcp://10.0.2.15:8000",
+        name: "mcu",
+    };
+    for is_silent in [true, false] {
+        let mut memory = Memory::<8, 1500, 1024, 2>::new();
+        let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
+        let mut connections = Connections::<5>::new();
+        let mut fake = Fake {
+            links: [const { None }; 5],
+            sent: [const { Vec::new() }; 5],
+            random: Random(1),
+            damage: 0,
+            is_silent,
+            opened: [0; 5],
+        };
+        let mut now = Duration::from_secs(1);
+        while now < Duration::from_secs(30) {
+            now += Duration::from_millis(20);
+            for link in 0..2 {
+                let is_waiting = worker.status() != Status::Running || link == 1;
+                if is_waiting && fake.links[link].as_ref().is_some_and(VecDeque::is_empty) {
+                    fake.push(link, answer());
+                }
+            }
+            let opened = fake.opened;
+            exchange(&mut worker, &mut fake, &mut connections, now);
+            for link in 3..5 {
+                if !is_silent && fake.opened[link] != opened[link] {
+                    // Half a message.
+                    let request = request("get_data");
+                    fake.push(link, request[..request.len() / 2].to_vec());
+                }
+            }
+        }
+        assert_eq!(worker.status(), Status::Running);
+        for link in 3..5 {
+            assert!(fake.opened[link] > 1, "{is_silent} {:?}", fake.opened);
+        }
+    }
+}
+
+#[test]
 fn it_survives_peers_that_send_anything() {
     let mut memory = Memory::<8, 1500, 1024, 2>::new();
     let mut runs = [0; 2];
@@ -315,6 +367,8 @@ fn it_survives_peers_that_send_anything() {
             sent: [const { Vec::new() }; 5],
             random: Random(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed)),
             damage: (seed % 4 * 10) as usize,
+            is_silent: false,
+            opened: [0; 5],
         };
         let mut now = Duration::from_secs(1);
         for _ in 0..400 {

@@ -155,6 +155,11 @@ impl<'b> Link<'b> {
         self.state == State::Closing
     }
 
+    /// Whether there is a connection whose handshake is not done.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        self.state == State::Handshake
+    }
+
     /// Whether the handshake is done and messages may be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.state == State::Open

@@ -204,12 +204,16 @@ pub(crate) const NO_ROOM: Failure = Failure {
     message: "no memory left for the task or its result",
 };
 
+/// The maximum length of the message of a [`Failure`], in bytes. The rest of a
+/// longer one is not sent.
+pub const MAX_MESSAGE: usize = 160;
+
 /// An exception for Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The class of the exception, one of Python's own.
     pub class: &'static str,
-    /// The message.
+    /// The message, of which the first [`MAX_MESSAGE`] bytes are sent.
     pub message: &'static str,
 }
 
@@ -230,12 +234,21 @@ impl Failure {
         }
     }
 
+    /// The message, or the start of it.
+    pub(crate) fn text(&self) -> &'static str {
+        let mut end = self.message.len().min(MAX_MESSAGE);
+        while !self.message.is_char_boundary(end) {
+            end = end.saturating_sub(1);
+        }
+        self.message.get(..end).unwrap_or_default()
+    }
+
     /// Writes the pickle of the exception to `out`.
     pub(crate) fn pickle<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
         let mut levels = [Level::EMPTY; 4];
         let mut writer = PickleWriter::new(out, &mut levels);
         writer.reduce().global("builtins", self.class);
-        writer.tuple(1).str(self.message);
+        writer.tuple(1).str(self.text());
         writer.finish().unwrap_or_default()
     }
 }

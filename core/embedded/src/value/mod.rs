@@ -13,7 +13,7 @@ use array::{element, row_major};
 pub(crate) use function::NO_ROOM;
 
 pub use array::{Array, ElementType, MAX_DIMENSIONS};
-pub use function::{Args, Failure, MAX_STR, Out};
+pub use function::{Args, Failure, MAX_MESSAGE, MAX_STR, Out};
 
 /// The maximum number of out-of-band buffers of a pickle.
 pub(crate) const MAX_BUFFERS: usize = 4;

@@ -68,7 +68,8 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: us
             assert!(
                 KEYS <= 60,
                 "the prelude of a reply has to fit in its buffer"
-            )
+            );
+            assert!(PEERS <= 255, "a value is counted once for each peer")
         }
         Self {
             store: Store::new(),
@@ -117,14 +118,17 @@ enum Phase {
     },
     Running,
     /// The last messages are being sent.
-    Leaving,
+    Leaving {
+        deadline: Duration,
+    },
     Ended,
 }
 
 /// The time until a lost scheduler is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The timeout for registering, and for the answer to a heartbeat.
+/// The timeout for registering, for the answer to a heartbeat, for leaving, and
+/// for a peer that is in the middle of a message.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time after which a connection of a peer may be closed for another one.
@@ -134,7 +138,7 @@ const PEER_IDLE: Duration = Duration::from_secs(2);
 struct Peer<'b, const KEYS: usize> {
     link: Link<'b>,
     reply: Option<DataReply<KEYS>>,
-    /// When something last happened.
+    /// When bytes last arrived or were sent.
     active: Duration,
 }
 
@@ -178,6 +182,8 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     finished: Option<Finished>,
     /// The task whose buffers follow in the batch that arrives, and their number.
     receiving: Option<(EntryId, u64)>,
+    /// The number of keys of the message that arrives that are handled.
+    answered: usize,
     now: Duration,
     /// The scheduler's time minus ours, in seconds.
     time_offset: f64,
@@ -249,6 +255,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             },
             finished: None,
             receiving: None,
+            answered: 0,
             now: Duration::ZERO,
             time_offset: 0.0,
             ask_holders: Duration::ZERO,
@@ -262,7 +269,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             Phase::Pause { .. } | Phase::Versions { .. } | Phase::Registering { .. } => {
                 Status::Connecting
             }
-            Phase::Running | Phase::Leaving => Status::Running,
+            Phase::Running | Phase::Leaving { .. } => Status::Running,
             Phase::Ended => Status::Ended,
         }
     }
@@ -300,7 +307,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
 
     /// Forgets everything and registers again after a while.
     fn restart(&mut self) {
-        if matches!(self.phase, Phase::Leaving | Phase::Ended) {
+        if matches!(self.phase, Phase::Leaving { .. } | Phase::Ended) {
             self.phase = Phase::Ended;
             return;
         }
@@ -310,6 +317,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         self.store.clear();
         self.fetching = None;
         self.receiving = None;
+        self.answered = 0;
         self.finished = None;
         for peer in &mut self.peers {
             peer.reply = None;
@@ -355,7 +363,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
             Some(link) if link.is_closing() => return Wanted::Kept,
             _ => {}
         }
-        let is_registered = matches!(self.phase, Phase::Running | Phase::Leaving);
+        let is_registered = matches!(self.phase, Phase::Running | Phase::Leaving { .. });
         let scheduler = Wanted::Connection(self.config.scheduler);
         match (link, self.phase) {
             (STREAM, Phase::Registering { .. }) => scheduler,
@@ -378,10 +386,6 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
     }
 
     fn connected(&mut self, link: usize) {
-        let now = self.now;
-        if let Some(peer) = link.checked_sub(PEER).and_then(|at| self.peers.get_mut(at)) {
-            peer.active = now;
-        }
         if let Some(link) = self.link_mut(link) {
             link.open();
         }
@@ -396,7 +400,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
         match link {
             STREAM | REQUESTS => match self.phase {
                 Phase::Pause { .. } | Phase::Ended => {}
-                Phase::Leaving if link == REQUESTS => {}
+                Phase::Leaving { .. } if link == REQUESTS => {}
                 _ => self.restart(),
             },
             FETCH => self.fetch_failed(has_failed),
@@ -455,7 +459,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
                     self.run_task();
                 }
             }
-            Phase::Pause { .. } | Phase::Leaving | Phase::Ended => {}
+            Phase::Leaving { deadline } if now >= deadline => {
+                self.stream.fail();
+                self.phase = Phase::Ended;
+            }
+            Phase::Pause { .. } | Phase::Leaving { .. } | Phase::Ended => {}
         }
     }
 }

@@ -38,6 +38,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
         for key in keys {
             let id = store.find(key).filter(|id| store.value(*id).is_some());
             if let Some(id) = id
+                && !reply.entries.contains(&Some(id))
                 && let Some(place) = reply.entries.get_mut(reply.count)
             {
                 *place = Some(id);

@@ -119,8 +119,15 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     /// Serves the requests of others.
     pub(super) fn handle_peers(&mut self) {
         for peer in &mut self.peers {
-            if let Some(reply) = &mut peer.reply {
+            if peer.link.take_progress() {
                 peer.active = self.now;
+            }
+            let is_busy = peer.reply.is_some() || !peer.link.is_idle();
+            if is_busy && self.now > peer.active.saturating_add(TIMEOUT) {
+                peer.link.fail();
+                continue;
+            }
+            if let Some(reply) = &mut peer.reply {
                 if !reply.send(self.store, &mut peer.link.outgoing) {
                     continue;
                 }
@@ -130,25 +137,26 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             if !peer.link.has_message() || !peer.link.has_room(REPLY_LEN) {
                 continue;
             }
-            peer.active = self.now;
             serve(peer, self.store, self.config);
         }
         self.free_peer();
     }
 
-    /// Closes the connection that has been idle for longest, if all are in use:
-    /// Dask keeps connections for later requests.
+    /// Closes the connection that has been idle, or has not said anything, for
+    /// longest, if all are in use: Dask keeps connections for later requests.
     fn free_peer(&mut self) {
-        if !self.peers.iter().all(|peer| peer.link.is_open()) {
+        let is_in_use = |peer: &Peer<'_, KEYS>| peer.link.is_open() || peer.link.is_in_handshake();
+        if !self.peers.iter().all(is_in_use) {
             return;
         }
-        let oldest = self.peers.iter_mut().min_by_key(|peer| peer.active);
+        let idle = self.peers.iter_mut().filter(|peer| {
+            peer.link.is_in_handshake() || (peer.reply.is_none() && peer.link.is_idle())
+        });
+        let oldest = idle.min_by_key(|peer| peer.active);
         if let Some(peer) = oldest
-            && peer.reply.is_none()
-            && peer.link.is_idle()
             && self.now > peer.active.saturating_add(PEER_IDLE)
         {
-            peer.link.close();
+            peer.link.fail();
         }
     }
 
@@ -306,12 +314,13 @@ fn serve<const KEYS: usize, const DATA: usize>(
 ) {
     let outgoing = &mut peer.link.outgoing;
     let reply = &mut peer.reply;
+    let mut is_too_long = false;
     let close = peer.link.incoming.message(|message| {
         let request = message.reader();
         let wants_reply = field(request, "reply").is_none_or(|mut reply| reply.bool() != Ok(false));
         let mut answer = |write: &dyn Fn(&mut Writer<'_>)| {
             if wants_reply {
-                outgoing.send(|writer| write(writer));
+                is_too_long = !outgoing.send(|writer| write(writer));
             }
         };
         let keys = || field(request, "keys").into_iter().flat_map(items);
@@ -352,6 +361,7 @@ fn serve<const KEYS: usize, const DATA: usize>(
     });
     peer.link.incoming.done();
     match close {
+        _ if is_too_long => peer.link.fail(),
         Some(false) => {}
         Some(true) => peer.link.close(),
         None => peer.link.fail(),
@@ -370,13 +380,17 @@ fn update_data<const KEYS: usize, const DATA: usize>(
         let key = data.skip().map_err(|_| refused)?;
         let payload = message.payload(data).ok_or(refused)?;
         data.skip().map_err(|_| refused)?;
-        let id = match store.find(key) {
-            Some(id) => id,
+        let found = store.find(key);
+        let id = match found {
+            Some(id) => store.replace_pinned(id)?,
             None => store.add(key, State::Wanted)?,
         };
         let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
         if let Err(failure) = stored {
-            store.remove(id);
+            // Tasks may need what was there before, or ask others for it.
+            if found.is_none() {
+                store.remove(id);
+            }
             return Err(failure);
         }
     }
@@ -408,7 +422,7 @@ fn write_lengths<const KEYS: usize, const DATA: usize>(
 fn write_failure(writer: &mut Writer<'_>, failure: Failure) {
     let mut exception = [0; 256];
     writer.map(4).str("status").str("uncaught-error");
-    writer.str("text").str(failure.message);
+    writer.str("text").str(failure.text());
     writer.str("exception").bin(failure.pickle(&mut exception));
     writer.str("traceback").nil();
 }

@@ -2,7 +2,7 @@
 
 use daskwire::msgpack::{Reader, Writer};
 
-use super::{Finished, Phase, Worker};
+use super::{Finished, Phase, TIMEOUT, Worker};
 use crate::link::{Outgoing, Piece, field, items, str_field};
 use crate::store::{EntryId, Part, State, Store};
 use crate::value::{Failure, NO_ROOM};
@@ -18,7 +18,8 @@ const STIMULUS: &str = "native-worker";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     None,
-    /// There is no room now, but there will be once a task has run.
+    /// There is no room now, but there will be once a task has run, or once what
+    /// was sent before has left.
     Later,
     /// Leave the cluster.
     Close,
@@ -31,11 +32,13 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     pub(super) fn handle_stream(&mut self) {
         while self.stream.has_room(REPORT_LEN) {
             let (store, receiving) = (&mut *self.store, &mut self.receiving);
+            let answered = &mut self.answered;
             let outgoing = &mut self.stream.outgoing;
             let (len, effect) = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
                 Piece::Value(message) => {
-                    let effect = handle_one(message, store, outgoing, self.config.contact);
+                    let effect =
+                        handle_one(message, store, outgoing, self.config.contact, answered);
                     (message.len(), effect)
                 }
                 Piece::Frame(index, bytes) => {
@@ -54,7 +57,10 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 Piece::Invalid => return self.stream.fail(),
             };
             match effect {
-                Effect::None => self.stream.incoming.take(len),
+                Effect::None => {
+                    self.stream.incoming.take(len);
+                    self.answered = 0;
+                }
                 Effect::Later => return,
                 Effect::Close => return self.leave(),
             }
@@ -75,7 +81,8 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             writer.array(1).map(1).str("op").str("close-stream");
         });
         self.stream.close();
-        self.phase = Phase::Leaving;
+        let deadline = self.now.saturating_add(TIMEOUT);
+        self.phase = Phase::Leaving { deadline };
     }
 
     /// Reports the task that has run.
@@ -121,13 +128,19 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     }
 }
 
-/// Sends a message with an operation, a cause, and `count` fields in all.
-fn send(outgoing: &mut Outgoing<'_>, count: u32, op: &str, write: impl FnOnce(&mut Writer<'_>)) {
+/// Sends a message with an operation, a cause, and `count` fields in all. Returns
+/// false if there is no room for it.
+fn send(
+    outgoing: &mut Outgoing<'_>,
+    count: u32,
+    op: &str,
+    write: impl FnOnce(&mut Writer<'_>),
+) -> bool {
     outgoing.send(|writer| {
         writer.array(1).map(count).str("op").str(op);
         writer.str("stimulus_id").str(STIMULUS);
         write(writer);
-    });
+    })
 }
 
 fn report_finished<const KEYS: usize, const DATA: usize>(
@@ -166,19 +179,21 @@ fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoi
         writer.str("run_id").i64(run_id);
         writer.str("exception").bin(exception);
         writer.str("traceback").nil();
-        writer.str("exception_text").str(failure.message);
+        writer.str("exception_text").str(failure.text());
         writer.str("traceback_text").str("");
         writer.str("thread").u64(1);
         writer.str("startstops").array(0);
     });
 }
 
-/// Handles a message of a batch.
+/// Handles a message of a batch. `answered` is the number of its keys that have
+/// been handled before.
 fn handle_one<const KEYS: usize, const DATA: usize>(
     message: &[u8],
     store: &mut Store<KEYS, DATA>,
     outgoing: &mut Outgoing<'_>,
     contact: &str,
+    answered: &mut usize,
 ) -> Effect {
     let reader = Reader::new(message);
     match str_field(reader, "op") {
@@ -191,17 +206,21 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
             }
         }
         Some("remove-replicas") => {
-            for key in keys(reader) {
+            for key in keys(reader).skip(*answered) {
                 match store.find(key) {
                     // A task here needs it: it stays, which the scheduler is told.
                     Some(id) if store.is_needed(id) => {
-                        send(outgoing, 3, "add-keys", |writer| {
+                        let is_sent = send(outgoing, 3, "add-keys", |writer| {
                             writer.str("keys").array(1).encoded(key);
                         });
+                        if !is_sent {
+                            return Effect::Later;
+                        }
                     }
                     Some(id) => store.remove(id),
                     None => {}
                 }
+                *answered = answered.saturating_add(1);
             }
         }
         Some("acquire-replicas" | "refresh-who-has") => {
@@ -213,6 +232,9 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
                 };
                 if let Some(id) = id {
                     set_holder(store, id, holders, contact);
+                    if let Some(entry) = store.get_mut(id) {
+                        entry.is_replica |= is_new;
+                    }
                 }
             });
         }
@@ -291,9 +313,14 @@ pub(super) fn release<const KEYS: usize, const DATA: usize>(
     if !store.is_needed(id) {
         return store.remove(id);
     }
+    // Without room for another entry, the value stays until the task has run.
+    let Ok(id) = store.replace_pinned(id) else {
+        return;
+    };
     store.clear_part(id, Part::Value);
     if let Some(entry) = store.get_mut(id) {
         entry.state = State::Wanted;
+        entry.is_replica = false;
     }
     store.wait_again(id);
 }
@@ -369,7 +396,10 @@ fn add_input<const KEYS: usize, const DATA: usize>(
         Some(input) => input,
         None => store.add(input, State::Wanted)?,
     };
-    store.add_input(id, input)?;
+    if let Err(failure) = store.add_input(id, input) {
+        store.remove_unneeded(input);
+        return Err(failure);
+    }
     set_holder(store, input, holders, contact);
     Ok(())
 }
