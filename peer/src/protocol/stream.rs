@@ -359,8 +359,8 @@ maps! {
     WorkerStatusChange = "worker-status-change" {
         /// `running`, `paused`, `closing_gracefully`, `closing` …
         status: WorkerStatus = "status",
-        /// The cause, for logs.
-        stimulus_id: String = "stimulus_id",
+        /// The cause, for logs; since 2022.5.0.
+        stimulus_id: String = "stimulus_id" or String::new(),
     }
 
     /// Reports that another worker has left.
