@@ -1,7 +1,9 @@
 //! Data that is gathered from the workers that hold it.
 
+use core::future::poll_fn;
+use core::task::Poll;
 use core::time::Duration;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use daskwire_comm::runtime::{self, TaskSet};
 
@@ -10,28 +12,43 @@ use crate::Key;
 /// Time before a busy worker is asked again.
 pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
+/// Maximum number of holders of a key that are compared in a round, so that many
+/// holders that all fail do not take quadratic time.
+const MAX_CHOICES: usize = 64;
+
 /// The keys to request from each worker.
 pub(crate) type Requests = BTreeMap<String, Vec<Key>>;
 
 /// Gathers keys in rounds: each key is requested from one of its holders, and in
 /// the next round from another one, until it is found or no holder is left.
 ///
-/// Each round is a call of [`requests`](Self::requests), one of
-/// [`answered`](Self::answered) or [`busy`](Self::busy) for each request, and one of
-/// [`pause`](Self::pause).
+/// [`locate`](Self::locate) sets the holders, once or before each round. A round is
+/// a call of [`requests`](Self::requests), one of [`answered`](Self::answered) or
+/// [`busy`](Self::busy) for each request, and one of [`pause`](Self::pause).
+///
+/// Without further calls of `locate`, the work is linear in the number of holders.
 #[derive(Debug)]
 pub(crate) struct Gathering {
-    /// The keys that are neither found nor missing, with the holders that did not
-    /// send them.
-    wanted: BTreeMap<Key, Vec<String>>,
+    /// The keys that are neither found nor missing.
+    wanted: BTreeMap<Key, Holders>,
     missing: Vec<Key>,
     is_busy: bool,
 }
 
+/// The holders of a key.
+#[derive(Debug, Default)]
+struct Holders {
+    /// Those to request the key from.
+    left: VecDeque<String>,
+    /// Those that did not send it.
+    failed: HashSet<String>,
+}
+
 impl Gathering {
     pub(crate) fn new(keys: impl IntoIterator<Item = Key>) -> Self {
+        let wanted = keys.into_iter().map(|key| (key, Holders::default()));
         Self {
-            wanted: keys.into_iter().map(|key| (key, Vec::new())).collect(),
+            wanted: wanted.collect(),
             missing: Vec::new(),
             is_busy: false,
         }
@@ -42,36 +59,50 @@ impl Gathering {
         self.wanted.keys()
     }
 
+    /// Sets the holders of all keys. Those that did not send a key are not asked for
+    /// it again.
+    pub(crate) fn locate<'h>(
+        &mut self,
+        who_has: impl IntoIterator<Item = (&'h Key, &'h [String])>,
+    ) {
+        for holders in self.wanted.values_mut() {
+            holders.left.clear();
+        }
+        let mut seen = HashSet::new();
+        for (key, holders) in who_has {
+            let Some(known) = self.wanted.get_mut(key) else {
+                continue;
+            };
+            for holder in holders {
+                step();
+                if !known.failed.contains(holder) && seen.insert((key, holder)) {
+                    known.left.push_back(holder.clone());
+                }
+            }
+        }
+    }
+
     /// The requests of the next round; empty at the end. A key without a holder
     /// that may have it is missing from now on.
     ///
     /// `choose` returns the index of a holder, given the requests so far.
-    pub(crate) fn requests<'h>(
+    pub(crate) fn requests(
         &mut self,
-        who_has: impl IntoIterator<Item = (&'h Key, &'h [String])>,
-        mut choose: impl FnMut(&[&'h String], &Requests) -> usize,
+        mut choose: impl FnMut(&VecDeque<String>, &Requests) -> usize,
     ) -> Requests {
         let mut requests = Requests::new();
-        let mut located = HashSet::new();
-        for (key, holders) in who_has {
-            let Some(failed) = self.wanted.get(key) else {
-                continue;
-            };
-            let holders = holders.iter().filter(|holder| !failed.contains(holder));
-            let holders: Vec<&String> = holders.collect();
-            if holders.is_empty() || !located.insert(key) {
-                continue;
-            }
-            let chosen = choose(&holders, &requests).min(holders.len() - 1);
-            let keys = requests.entry(holders[chosen].clone()).or_default();
-            keys.push(key.clone());
-        }
-        self.wanted.retain(|key, _| {
-            let is_located = located.contains(key);
-            if !is_located {
+        self.wanted.retain(|key, Holders { left, .. }| {
+            step();
+            let Some(last) = left.len().checked_sub(1) else {
                 self.missing.push(key.clone());
+                return false;
+            };
+            let chosen = choose(left, &requests).min(last);
+            // Takes the same time for any index.
+            if let Some(holder) = left.swap_remove_front(chosen) {
+                requests.entry(holder).or_default().push(key.clone());
             }
-            is_located
+            true
         });
         requests
     }
@@ -88,8 +119,8 @@ impl Gathering {
             self.wanted.remove(key);
         }
         let is_wanted = |key: &Key| match self.wanted.get_mut(key) {
-            Some(failed) => {
-                failed.push(holder.to_owned());
+            Some(holders) => {
+                holders.failed.insert(holder.to_owned());
                 true
             }
             None => false,
@@ -97,15 +128,24 @@ impl Gathering {
         requested.into_iter().filter(is_wanted).collect()
     }
 
-    /// Handles the answer that a worker is busy: it is asked again.
-    pub(crate) const fn busy(&mut self) {
+    /// Handles the answer to a request that a worker is busy: it is asked again.
+    pub(crate) fn busy(&mut self, holder: &str, requested: &[Key]) {
         self.is_busy = true;
+        for key in requested {
+            if let Some(holders) = self.wanted.get_mut(key) {
+                holders.left.push_front(holder.to_owned());
+            }
+        }
     }
 
-    /// Ends a round: waits a little if a worker was busy.
+    /// Ends a round: waits a little if a worker was busy, and otherwise lets other
+    /// tasks run if there may be another round. Requests can fail at once, so that
+    /// many rounds would block a thread.
     pub(crate) async fn pause(&mut self) {
         if core::mem::take(&mut self.is_busy) {
             runtime::sleep(BUSY_PAUSE).await;
+        } else if !self.wanted.is_empty() {
+            yield_now().await;
         }
     }
 
@@ -116,12 +156,28 @@ impl Gathering {
 }
 
 /// Chooses the holder with the fewest keys to send so far, for
-/// [`Gathering::requests`].
-pub(crate) fn least_requested(holders: &[&String], requests: &Requests) -> usize {
-    let count = |holder: &&String| requests.get(*holder).map_or(0, Vec::len);
-    let counts = holders.iter().map(count).enumerate();
+/// [`Gathering::requests`]. Compares the first [`MAX_CHOICES`] holders.
+pub(crate) fn least_requested(holders: &VecDeque<String>, requests: &Requests) -> usize {
+    let count = |holder: &String| {
+        step();
+        requests.get(holder).map_or(0, Vec::len)
+    };
+    let counts = holders.iter().take(MAX_CHOICES).map(count).enumerate();
     let least = counts.min_by_key(|(_, count)| *count);
     least.map_or(0, |(index, _)| index)
+}
+
+/// Lets other tasks run.
+async fn yield_now() {
+    let mut has_yielded = false;
+    poll_fn(|context| {
+        if core::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Asks workers at the same time, and returns their answers with the requests.
@@ -150,9 +206,21 @@ where
     asking.join_all().await
 }
 
+/// Counts a step of work in tests, which compare inputs of different sizes.
+fn step() {
+    #[cfg(test)]
+    tests::STEPS.with(|steps| steps.set(steps.get() + 1));
+}
+
 #[cfg(test)]
 mod tests {
+    use core::task::{Context, Waker};
+
     use super::*;
+
+    std::thread_local! {
+        pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+    }
 
     type WhoHas = Vec<(Key, Vec<String>)>;
 
@@ -167,82 +235,144 @@ mod tests {
         entries.collect()
     }
 
-    fn requests(gathering: &mut Gathering, who_has: &WhoHas) -> Vec<(String, Vec<Key>)> {
-        let who_has = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-        let requests = gathering.requests(who_has, |_, _| 0);
-        requests.into_iter().collect()
+    fn gathering(of: &[&str], who_has: &WhoHas) -> Gathering {
+        let mut gathering = Gathering::new(keys(of));
+        locate(&mut gathering, who_has);
+        gathering
+    }
+
+    fn locate(gathering: &mut Gathering, who_has: &WhoHas) {
+        gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
+    }
+
+    fn requests(gathering: &mut Gathering) -> Vec<(String, Vec<Key>)> {
+        gathering.requests(|_, _| 0).into_iter().collect()
     }
 
     #[test]
     fn asks_further_holders_for_what_others_did_not_send() {
         let who_has = who_has(&[("x", &["a", "b"]), ("y", &["a", "c"]), ("z", &["b"])]);
-        let mut gathering = Gathering::new(keys(&["z", "y", "x", "x"]));
+        let mut gathering = gathering(&["z", "y", "x", "x"], &who_has);
         let expected = [
             ("a".to_owned(), keys(&["x", "y"])),
             ("b".to_owned(), keys(&["z"])),
         ];
-        assert_eq!(requests(&mut gathering, &who_has), expected);
+        assert_eq!(requests(&mut gathering), expected);
         // One of two
         let absent = gathering.answered("a", keys(&["x", "y"]), &keys(&["y"]));
         assert_eq!(absent, keys(&["x"]));
         // Gone
         assert_eq!(gathering.answered("b", keys(&["z"]), []), keys(&["z"]));
         let left = [("b".to_owned(), keys(&["x"]))];
-        assert_eq!(requests(&mut gathering, &who_has), left);
+        assert_eq!(requests(&mut gathering), left);
         assert!(
             gathering
                 .answered("b", keys(&["x"]), &keys(&["x"]))
                 .is_empty()
         );
-        assert!(requests(&mut gathering, &who_has).is_empty());
+        assert!(requests(&mut gathering).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["z"]));
     }
 
     #[test]
     fn unknown_keys_are_missing_and_unwanted_ones_are_not_requested() {
-        let mut gathering = Gathering::new(keys(&["x", "y", "z"]));
         let who_has = who_has(&[("y", &[]), ("x", &["a"]), ("x", &["b"]), ("other", &["a"])]);
-        assert_eq!(
-            requests(&mut gathering, &who_has),
-            [("a".to_owned(), keys(&["x"]))]
-        );
+        let mut gathering = gathering(&["x", "y", "z"], &who_has);
+        assert_eq!(requests(&mut gathering), [("a".to_owned(), keys(&["x"]))]);
         assert!(gathering.wanted().eq(&keys(&["x"])));
         gathering.answered("a", keys(&["x"]), &keys(&["x", "other"]));
-        assert!(requests(&mut gathering, &who_has).is_empty());
+        assert!(requests(&mut gathering).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["y", "z"]));
     }
 
     #[tokio::test(start_paused = true)]
     async fn busy_holders_are_asked_again_after_a_pause() {
         let who_has = who_has(&[("x", &["a", "b"])]);
-        let mut gathering = Gathering::new(keys(&["x"]));
+        let mut gathering = gathering(&["x"], &who_has);
         let from_a = [("a".to_owned(), keys(&["x"]))];
-        assert_eq!(requests(&mut gathering, &who_has), from_a);
+        assert_eq!(requests(&mut gathering), from_a);
         let start = runtime::now();
-        gathering.busy();
+        gathering.busy("a", &keys(&["x"]));
         gathering.pause().await;
         assert_eq!(runtime::now() - start, BUSY_PAUSE);
-        assert_eq!(requests(&mut gathering, &who_has), from_a);
+        assert_eq!(requests(&mut gathering), from_a);
         gathering.answered("a", keys(&["x"]), []);
         gathering.pause().await;
         assert_eq!(runtime::now() - start, BUSY_PAUSE);
-        assert_eq!(
-            requests(&mut gathering, &who_has),
-            [("b".to_owned(), keys(&["x"]))]
-        );
+        assert_eq!(requests(&mut gathering), [("b".to_owned(), keys(&["x"]))]);
     }
 
     #[test]
     fn the_caller_chooses_among_holders() {
         let who_has = who_has(&[("x", &["a", "b"]), ("y", &["a", "b"]), ("z", &["a"])]);
-        let mut gathering = Gathering::new(keys(&["x", "y", "z"]));
-        let who_has = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-        let requests = gathering.requests(who_has, least_requested);
+        let mut gathering = gathering(&["x", "y", "z"], &who_has);
+        let requests = gathering.requests(least_requested);
         let requests: Vec<(String, Vec<Key>)> = requests.into_iter().collect();
         let expected = [
             ("a".to_owned(), keys(&["x", "z"])),
             ("b".to_owned(), keys(&["y"])),
         ];
         assert_eq!(requests, expected);
+    }
+
+    #[test]
+    fn holders_that_failed_are_not_asked_again_when_holders_change() {
+        let first = who_has(&[("x", &["a", "b", "a"])]);
+        let mut gathering = gathering(&["x"], &first);
+        let from = |holder: &str| [(holder.to_owned(), keys(&["x"]))];
+        assert_eq!(requests(&mut gathering), from("a"));
+        gathering.answered("a", keys(&["x"]), []);
+        locate(&mut gathering, &who_has(&[("x", &["a", "c"])]));
+        assert_eq!(requests(&mut gathering), from("c"));
+        gathering.answered("c", keys(&["x"]), []);
+        locate(&mut gathering, &who_has(&[("x", &["a", "c"])]));
+        assert!(requests(&mut gathering).is_empty());
+        assert_eq!(gathering.into_missing(), keys(&["x"]));
+    }
+
+    #[test]
+    fn steps_are_linear_in_the_number_of_holders() {
+        let steps = |count: usize, choose: fn(&VecDeque<String>, &Requests) -> usize| {
+            STEPS.set(0);
+            let holders: Vec<String> = (0..count).map(|number| number.to_string()).collect();
+            let mut gathering = gathering(&["x"], &vec![(Key::from("x"), holders)]);
+            let mut rounds = 0;
+            loop {
+                let requests = gathering.requests(choose);
+                if requests.is_empty() {
+                    break;
+                }
+                rounds += 1;
+                for (holder, requested) in requests {
+                    gathering.answered(&holder, requested, []);
+                }
+            }
+            assert_eq!(rounds, count);
+            assert_eq!(gathering.into_missing(), keys(&["x"]));
+            STEPS.get()
+        };
+        for choose in [|_: &VecDeque<String>, _: &Requests| 0, least_requested] {
+            let (one, two) = (steps(1000, choose), steps(2000, choose));
+            assert!(two <= one * 9 / 4, "{one} steps, {two} for twice as much");
+        }
+    }
+
+    #[test]
+    fn other_tasks_run_between_rounds() {
+        let who_has = who_has(&[("x", &["a", "b"])]);
+        let mut gathering = gathering(&["x"], &who_has);
+        let mut context = Context::from_waker(Waker::noop());
+        requests(&mut gathering);
+        gathering.answered("a", keys(&["x"]), []);
+        {
+            let mut pause = core::pin::pin!(gathering.pause());
+            assert!(pause.as_mut().poll(&mut context).is_pending());
+            assert!(pause.as_mut().poll(&mut context).is_ready());
+        }
+        // At the end, there is no reason to.
+        requests(&mut gathering);
+        gathering.answered("b", keys(&["x"]), &keys(&["x"]));
+        let pause = core::pin::pin!(gathering.pause());
+        assert!(pause.poll(&mut context).is_ready());
     }
 }

@@ -172,10 +172,11 @@ impl Shared {
         };
         let who_has: Vec<(Key, Vec<String>)> = self.call("where results are", request).await?;
         let mut gathering = gather::Gathering::new(who_has.iter().map(|(key, _)| key.clone()));
+        gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
+        drop(who_has);
         let mut all = Vec::new();
         loop {
-            let holders = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-            let requests = gathering.requests(holders, least_requested);
+            let requests = gathering.requests(least_requested);
             if requests.is_empty() {
                 // The scheduler notices a worker that is gone; its data is missing
                 // here and requested again.
@@ -188,7 +189,7 @@ impl Shared {
             for (address, keys, reply) in join_all(transfers).await {
                 let data = match reply {
                     Ok(reply) if reply.status == ReplyStatus::Busy => {
-                        gathering.busy();
+                        gathering.busy(&address, &keys);
                         continue;
                     }
                     Ok(reply) => reply.data.unwrap_or_default(),

@@ -36,9 +36,10 @@ impl Shared {
         let is_here = |key: &Key| self.store.get(key).is_some();
         let keys = who_has.iter().map(|(key, _)| key);
         let mut gathering = Gathering::new(keys.filter(|key| !is_here(key)).cloned());
+        gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
+        drop(who_has);
         loop {
-            let holders = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-            let requests = gathering.requests(holders, |_, _| 0);
+            let requests = gathering.requests(|_, _| 0);
             if requests.is_empty() {
                 let mut missing = gathering.into_missing();
                 // Some may have come for tasks in the meantime.
@@ -56,7 +57,7 @@ impl Shared {
             for (peer, requested, answer) in answers.await {
                 let found = match answer {
                     Answer::Busy => {
-                        gathering.busy();
+                        gathering.busy(&peer, &requested);
                         continue;
                     }
                     Answer::Data(found) => found,

@@ -37,8 +37,9 @@ impl Shared {
             // Holders may have changed since the last round.
             let wanted: Vec<Key> = gathering.wanted().cloned().collect();
             let who_has = self.inspect(|state| state.who_has(Some(&wanted)));
-            let who_has = who_has.iter().map(|(key, holders)| (key, &holders[..]));
-            let requests = gathering.requests(who_has, |holders, _| {
+            gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
+            drop(who_has);
+            let requests = gathering.requests(|holders, _| {
                 let chosen = self.random() % holders.len() as u64;
                 usize::try_from(chosen).unwrap_or_default()
             });
@@ -54,7 +55,9 @@ impl Shared {
             });
             for (worker, keys, reply) in replies.await {
                 match reply {
-                    Ok(reply) if reply.status == ReplyStatus::Busy => gathering.busy(),
+                    Ok(reply) if reply.status == ReplyStatus::Busy => {
+                        gathering.busy(&worker, &keys);
+                    }
                     Ok(reply) => {
                         let found = reply.data.unwrap_or_default();
                         let keys =
