@@ -42,6 +42,14 @@ pub enum Notice {
         /// The limit of queued bytes.
         limit: usize,
     },
+    /// Accepting a connection failed, mostly for lack of file descriptors. It is tried
+    /// again; further failures are reported only after a connection was accepted.
+    AcceptFailed {
+        /// The address of the listener.
+        address: Address,
+        /// Why it failed.
+        error: Arc<CommError>,
+    },
     /// A listener failed, and accepts no more connections. Other listeners, and
     /// existing connections, are unaffected; without other listeners, the
     /// scheduler ends.
@@ -116,6 +124,12 @@ impl fmt::Display for Notice {
                 f,
                 "closed the comm with {peer}, which did not read: more than {limit} bytes waited"
             ),
+            Self::AcceptFailed { address, error } => {
+                write!(
+                    f,
+                    "{address} cannot accept connections, and tries again: {error}"
+                )
+            }
             Self::ListenerFailed { address, error } => {
                 write!(f, "{address} accepts no more connections: {error}")
             }

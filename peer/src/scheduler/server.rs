@@ -325,14 +325,24 @@ impl Shared {
         let mut connections = TaskSet::new();
         let mut is_closed = core::pin::pin!(self.closed());
         let mut is_listening = true;
+        let mut is_failing = false;
         loop {
             tokio::select! {
                 incoming = listener.accept(), if is_listening => match incoming {
                     Ok(incoming) => {
+                        is_failing = false;
                         connections.spawn(Arc::clone(&self).handshake(incoming));
                     }
                     // Mostly too many open files.
-                    Err(CommError::Io(_)) => runtime::sleep(PAUSE).await,
+                    Err(error @ CommError::Io(_)) => {
+                        if !core::mem::replace(&mut is_failing, true) {
+                            self.notify(&Notice::AcceptFailed {
+                                address: address.clone(),
+                                error: Arc::new(error),
+                            });
+                        }
+                        runtime::sleep(PAUSE).await;
+                    }
                     Err(error) => {
                         is_listening = false;
                         self.listener_failed(&address, error);

@@ -36,15 +36,24 @@ const MAX_INLINE_LEN: u64 = 64 << 10;
 /// Accepts comms and answers their requests, until the listener fails for good.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
     let mut comms = TaskSet::new();
+    let mut is_failing = false;
     loop {
         tokio::select! {
             incoming = listener.accept() => match incoming {
                 Ok(incoming) => {
+                    is_failing = false;
                     comms.spawn(serve_comm(Arc::clone(&shared), incoming));
                 }
                 // The process may be out of descriptors; other comms may close in
                 // the meantime.
-                Err(CommError::Io(_)) => runtime::sleep(ACCEPT_PAUSE).await,
+                Err(error @ CommError::Io(_)) => {
+                    if !core::mem::replace(&mut is_failing, true) {
+                        shared.notice(&format!(
+                            "the worker cannot accept connections, and tries again: {error}"
+                        ));
+                    }
+                    runtime::sleep(ACCEPT_PAUSE).await;
+                }
                 Err(error) => return Ended::ListenerFailed(Arc::new(error)),
             },
             Some(_) = comms.join_next() => {}
