@@ -29,9 +29,6 @@ impl State {
         self.set_stimulus(STIMULUS);
         if let Some(id) = self.by_address.get(address).copied() {
             self.order_status(id, WorkerStatus::Running);
-            if let Some(worker) = self.workers.get_mut(&id) {
-                worker.is_leaving = false;
-            }
             self.settle();
         }
     }

@@ -245,7 +245,7 @@ impl State {
         };
         let was_running = worker.is_running;
         worker.is_running = status == WorkerStatus::Running;
-        worker.is_leaving |= status.is_closing();
+        worker.is_leaving = status.is_closing();
         worker.info.status = status;
         let is_running = worker.is_running;
         if is_running && !was_running {

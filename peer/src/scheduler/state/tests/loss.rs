@@ -126,6 +126,31 @@ fn leaving_workers_do_not_count_as_killed() {
 }
 
 #[test]
+fn workers_that_failed_to_retire_count_as_killed() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("evil", &[])], &["evil"]);
+    for number in 0..4 {
+        assert_eq!(cluster.status("evil"), Some(TaskState::NoWorker));
+        let address = format!("tcp://w{number}:1");
+        let worker = cluster.worker(&address, 1);
+        cluster.handle(Event::RetireWorker(address.clone()));
+        cluster.handle(Event::KeepWorker(address));
+        // The worker confirms each status after the scheduler has gone on.
+        for status in [WorkerStatus::ClosingGracefully, WorkerStatus::Running] {
+            let change = WorkerStatusChange {
+                status,
+                ..WorkerStatusChange::default()
+            };
+            cluster.report(worker, change);
+        }
+        assert_eq!(cluster.place("evil"), Some(worker));
+        cluster.lose_worker(worker);
+    }
+    assert_eq!(cluster.status("evil"), Some(TaskState::Erred));
+}
+
+#[test]
 fn losing_scattered_data_cancels_its_dependents() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
