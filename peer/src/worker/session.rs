@@ -27,9 +27,9 @@ pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keep-alive messages on the stream to the scheduler.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// Time without heartbeats while the worker retires: longer than retiring mostly
-/// takes, and shorter than a scheduler's timeout for heartbeats.
-const RETIRE_QUIET: Duration = Duration::from_secs(20);
+/// Intervals without heartbeats while the worker retires, which mostly takes less.
+/// A scheduler waits for ten intervals at least, whatever its timeout is.
+const RETIRE_QUIET: u32 = 6;
 
 /// Timeout for reading the scheduler's last messages once writing to it has
 /// failed.
@@ -87,7 +87,8 @@ impl Shared {
                 WorkerStatus::ClosingGracefully => {
                     let now = runtime::now();
                     let since = *retiring.get_or_insert(now);
-                    if now.saturating_duration_since(since) < RETIRE_QUIET {
+                    let quiet = interval.saturating_mul(RETIRE_QUIET);
+                    if now.saturating_duration_since(since) < quiet {
                         continue;
                     }
                 }
@@ -117,6 +118,10 @@ impl Shared {
                 continue;
             };
             if reply.status == ReplyStatus::Missing {
+                // If the worker has retired meanwhile, the stream reports it.
+                if self.machine().state.status().is_closing() {
+                    continue;
+                }
                 return Ended::Forgotten;
             }
             interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);

@@ -177,10 +177,18 @@ async fn worker_ends_when_its_listener_fails_for_good() {
         .listen(address("faulty://here"));
     let (worker, mut stream) = scheduler.start(builder).await;
     // Temporary: the listener is used again.
-    let temporary = CommError::Io(std::io::ErrorKind::ConnectionAborted.into());
-    fail.send(temporary).await.expect("the worker accepts");
+    for _ in 0..2 {
+        let temporary = CommError::Io(std::io::ErrorKind::ConnectionAborted.into());
+        fail.send(temporary).await.expect("the worker accepts");
+    }
     let permit = fail.reserve().await.expect("the worker accepts again");
     assert_eq!(worker.status(), WorkerStatus::Running);
+    // A run of failures is reported once.
+    let FromWorker::LogEvent(notice) = stream.next_message().await else {
+        panic!("no notice");
+    };
+    let text = format!("{:?}", notice.msg);
+    assert!(text.contains("cannot accept connections"), "{text}");
     permit.send(Closed::Locally.into());
     let ended = worker.ended().await;
     assert!(
@@ -242,4 +250,46 @@ async fn sends_no_heartbeats_while_its_farewell_is_under_way() {
         !matches!(last, Ok(Some(Request::HeartbeatWorker(_)))),
         "{last:?}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn sends_heartbeats_again_while_it_retires_for_long() {
+    const INTERVAL: f64 = 0.1;
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w");
+    let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, INTERVAL).await;
+    let retire = |status| {
+        ToWorker::from(WorkerStatusChange {
+            status,
+            ..WorkerStatusChange::default()
+        })
+    };
+    stream.send([retire(WorkerStatus::ClosingGracefully)]).await;
+    stream.next_message().await;
+    let start = tokio::time::Instant::now();
+    let missing = HeartbeatReply {
+        status: ReplyStatus::Missing,
+        ..HeartbeatReply::default()
+    };
+    for _ in 0..2 {
+        let heartbeat = rpc.receiver.receive::<Request>().await;
+        assert!(
+            matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
+            "{heartbeat:?}"
+        );
+        // The scheduler may have removed the worker, and its last messages be on the way.
+        rpc.sender.send(&missing).await.expect("peer listens");
+    }
+    let silence = start.elapsed().as_secs_f64() / INTERVAL;
+    assert!((5.0..10.0).contains(&silence), "{silence}");
+    assert_eq!(worker.status(), WorkerStatus::ClosingGracefully);
+    stream.send([retire(WorkerStatus::Running)]).await;
+    stream.next_message().await;
+    let heartbeat = rpc.receiver.receive::<Request>().await;
+    assert!(
+        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{heartbeat:?}"
+    );
+    rpc.sender.send(&missing).await.expect("peer listens");
+    assert!(matches!(worker.ended().await, Ended::Forgotten));
 }

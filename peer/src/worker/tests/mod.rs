@@ -23,7 +23,7 @@ use crate::protocol::{
     ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
     HeartbeatReply, Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker,
     ReplyStatus, Request, RunSpec, Status, StealRequest, TaskErred, TaskFinished, Terminate,
-    ToWorker, Unknown, UpdateData, UpdateDataReply, WorkerStatus,
+    ToWorker, Unknown, UpdateData, UpdateDataReply, WorkerStatus, WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, RequestError};
