@@ -186,17 +186,22 @@ async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
 /// Handles the scheduler's messages until the connection ends.
 async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<(), RequestError> {
     loop {
-        let (wake_at, is_over) = {
+        let (wake_at, is_connected, is_closing) = {
             let machine = shared.lock();
-            let is_over = !machine.state.is_connected() && !machine.is_closing;
-            (machine.wake_at, is_over)
+            (
+                machine.wake_at,
+                machine.state.is_connected(),
+                machine.is_closing,
+            )
         };
-        if is_over {
+        if !is_connected && !is_closing {
             return Ok(());
         }
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
-            () = runtime::sleep_until(shared.instant(wake_at)) => {
+            // A client that is closing waits for the scheduler only: its state machine
+            // sets no further time.
+            () = runtime::sleep_until(shared.instant(wake_at)), if is_connected => {
                 shared.handle(Event::Tick);
                 continue;
             }
