@@ -249,9 +249,13 @@ impl Client {
         holder: &str,
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<(), Disconnected> {
+        let dialect = self.dialect();
         self.shared.request(Event::ReleaseAs {
             client: holder.to_owned(),
-            keys: keys.into_iter().map(Into::into).collect(),
+            keys: keys
+                .into_iter()
+                .map(|key| dialect.key(&key.into()))
+                .collect(),
         })
     }
 
