@@ -281,6 +281,9 @@ impl Client {
 
     /// Stores data on the cluster, each value under a unique key.
     ///
+    /// Not cancel safe: data that workers have received when the future is dropped
+    /// may stay in their memory.
+    ///
     /// # Errors
     ///
     /// [`ScatterError`] if the data cannot be serialized or transferred.
@@ -295,7 +298,8 @@ impl Client {
         self.scatter_by(data, self.shared.route()).await
     }
 
-    /// Stores data on the cluster under given keys, over a given route.
+    /// Stores data on the cluster under given keys, over a given route. Not cancel
+    /// safe, as [`scatter`](Self::scatter).
     ///
     /// # Errors
     ///
@@ -392,13 +396,34 @@ impl Client {
             .map(|((address, _), (_, pieces))| self.put(address, pieces));
         let mut who_has = Vec::new();
         let mut nbytes = Vec::new();
+        let mut failure = None;
         for stored in join_all(transfers).await {
-            let (address, sizes) = stored?;
-            for (key, len) in sizes {
-                who_has.push((key.clone(), vec![address.clone()]));
-                nbytes.push((key, len));
+            match stored {
+                Ok((address, sizes)) => {
+                    for (key, len) in sizes {
+                        who_has.push((key.clone(), vec![address.clone()]));
+                        nbytes.push((key, len));
+                    }
+                }
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
+        // What is stored is announced even if other workers failed: the scheduler can
+        // only release data that it knows.
+        let announced = if who_has.is_empty() {
+            Ok(())
+        } else {
+            self.announce(who_has, nbytes).await
+        };
+        Ok(failure.map_or(announced, Err)?)
+    }
+
+    /// Tells the scheduler which workers store which data.
+    async fn announce(
+        &self,
+        who_has: Vec<(Key, Vec<String>)>,
+        nbytes: Vec<(Key, u64)>,
+    ) -> Result<(), RequestError> {
         let request = UpdateData {
             who_has: Some(who_has),
             nbytes: Some(nbytes),
