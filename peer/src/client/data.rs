@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -32,7 +32,8 @@ pub enum Route {
     #[default]
     Scheduler,
     /// Directly between the client and several workers at once, which must be
-    /// reachable at the addresses that they use among each other.
+    /// reachable at the addresses that they use among each other. Results of workers
+    /// that cannot be reached are fetched through the scheduler.
     Direct,
 }
 
@@ -175,12 +176,11 @@ impl Shared {
         gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
         drop(who_has);
         let mut all = Vec::new();
+        let mut unreachable = HashSet::new();
         loop {
             let requests = gathering.requests(least_requested);
             if requests.is_empty() {
-                // The scheduler notices a worker that is gone; its data is missing
-                // here and requested again.
-                return Ok(all);
+                break;
             }
             let transfers = requests.into_iter().map(|(address, keys)| async move {
                 let reply = self.fetch_while_held(&address, &keys).await;
@@ -193,17 +193,28 @@ impl Shared {
                         continue;
                     }
                     Ok(reply) => reply.data.unwrap_or_default(),
-                    Err(_) => Vec::new(),
+                    Err(_) => {
+                        unreachable.extend(keys.iter().cloned());
+                        Vec::new()
+                    }
                 };
                 gathering.answered(&address, keys, data.iter().map(|(key, _)| key));
                 all.extend(data);
             }
             gathering.pause().await;
         }
+        // The scheduler may reach workers that the client does not, and notices those
+        // that are gone. Other missing data is requested again.
+        let mut unreachable_keys = gathering.into_missing();
+        unreachable_keys.retain(|key| unreachable.contains(key));
+        if !unreachable_keys.is_empty() {
+            all.extend(self.gather_from_scheduler(unreachable_keys).await?);
+        }
+        Ok(all)
     }
 
     /// Fetches keys from one worker, until the scheduler no longer lists it as a
-    /// holder: a stopped process never replies.
+    /// holder: a stopped process never replies. The reply is then without data.
     async fn fetch_while_held(
         &self,
         address: &String,
@@ -231,8 +242,7 @@ impl Shared {
                 who_has.iter().any(|(_, holders)| holders.contains(address))
             });
             if !is_holder {
-                let peer = address.clone();
-                return Err(RequestError::Closed { peer });
+                return Ok(DataReply::default());
             }
         }
     }
