@@ -50,10 +50,14 @@ impl Failure {
         })
     }
 
-    /// Returns a guard that sets the flag when a panic drops it.
+    /// Returns a guard that sets the flag when a panic drops it. A panic that had
+    /// begun before, such as one of the program that drops a handle, does not count.
     #[must_use]
     pub(crate) fn guard(&self) -> FailureGuard {
-        FailureGuard(self.clone())
+        FailureGuard {
+            failure: self.clone(),
+            was_panicking: thread::panicking(),
+        }
     }
 }
 
@@ -65,12 +69,15 @@ pub(crate) fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Sets a [`Failure`] when a panic drops it.
 #[derive(Debug)]
-pub(crate) struct FailureGuard(Failure);
+pub(crate) struct FailureGuard {
+    failure: Failure,
+    was_panicking: bool,
+}
 
 impl Drop for FailureGuard {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.set();
+        if thread::panicking() && !self.was_panicking {
+            self.failure.set();
         }
     }
 }

@@ -185,6 +185,7 @@ impl Shared {
 
     /// Handles events in one step.
     pub(super) fn handle_all(&self, events: impl IntoIterator<Item = Event>) {
+        let _guard = self.failure.guard();
         let mut notices = Notices::default();
         let (mut machine, now) = (self.lock(), self.now());
         for event in events {
@@ -201,11 +202,16 @@ impl Shared {
         release: Option<Release>,
         dialect: Dialect,
     ) {
+        let _guard = self.failure.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.stream = Some(stream);
         machine.dialect = dialect;
         machine.handle(self.now(), Event::Connected { release }, &mut notices);
+        if !machine.state.is_connected() {
+            // The client has ended meanwhile.
+            machine.stream = None;
+        }
         drop(machine);
         self.notify(notices);
     }
@@ -221,6 +227,7 @@ impl Shared {
         event: Event,
         read: impl FnOnce(&State) -> T,
     ) -> Result<T, Disconnected> {
+        let _guard = self.failure.guard();
         let mut machine = self.lock();
         if self.failure.is_set() || !machine.state.is_connected() {
             drop(machine);
@@ -238,10 +245,8 @@ impl Shared {
     }
 
     /// Does what is left of the actions. Returns whether all messages were sent.
-    fn notify(&self, notices: Notices) -> bool {
-        if let Some(reason) = &notices.disconnected {
-            emit(Level::Info, || ClientEvent::Disconnected { reason });
-        }
+    fn notify(&self, mut notices: Notices) -> bool {
+        // Waiting tasks first: a subscriber of events may panic.
         if let Some(mark) = notices.answered {
             // Another thread may have set a larger one.
             self.answered.send_if_modified(|answered| {
@@ -250,15 +255,20 @@ impl Shared {
                 is_larger
             });
         }
-        for change in notices.changes {
+        for change in &mut notices.changes {
+            let is_finished = change.status == Status::Finished;
+            for watcher in change.watchers.drain(..) {
+                watcher.notify(is_finished);
+            }
+        }
+        if let Some(reason) = &notices.disconnected {
+            emit(Level::Info, || ClientEvent::Disconnected { reason });
+        }
+        for change in &notices.changes {
             emit(Level::Debug, || ClientEvent::Task {
                 key: change.hold.key(),
                 status: change.status.name(),
             });
-            let is_finished = change.status == Status::Finished;
-            for watcher in change.watchers {
-                watcher.notify(is_finished);
-            }
         }
         !notices.has_failed
     }
@@ -296,6 +306,7 @@ impl Shared {
 
     /// Handles that the last clone of a handle was dropped.
     pub(super) fn release_hold(&self, hold: &Hold) {
+        let _guard = self.failure.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
@@ -315,6 +326,7 @@ impl Shared {
 
     /// Notifies the watcher when the hold is done, at once if it is.
     pub(super) fn watch(&self, hold: &Hold, watcher: Watcher) {
+        let _guard = self.failure.guard();
         let mut machine = self.lock();
         match machine.state.status(hold) {
             None | Some(Status::Pending) => {
