@@ -1,16 +1,17 @@
 //! Clients with a scripted scheduler.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-use daskwire_comm::Listener;
+use daskwire_comm::{Listener, Traffic};
 
 use super::*;
 use crate::ObservedMessage;
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
     DataReply, FromClient, KeyInMemory, RegisterClient, ReplyStatus, Request, StreamStart,
-    TaskErredForClient, ToClient,
+    TaskErredForClient, ToClient, UpdateDataReply,
 };
 use crate::{Serialized, Value};
 
@@ -501,4 +502,168 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
     };
     assert!(matches!(left, Ok(None) | Err(_)));
     assert_eq!(gathered.expect("a result"), [Value::from(1)]);
+}
+
+/// Listens at an unused address.
+async fn listen() -> (String, Listener) {
+    let address = format!("inproc://{}", crate::identifier());
+    let at = address.parse().expect("an address");
+    let binding = crate::transports().bind(&at, CommOptions::default()).await;
+    (address, binding.expect("it is free"))
+}
+
+async fn receive(channel: &mut Channel) -> Request {
+    let request = tokio::time::timeout(TIMEOUT, channel.receiver.receive::<Request>()).await;
+    let request = request.expect("in time").expect("a message");
+    request.expect("the peer has not left")
+}
+
+/// On a thread of its own, because a busy loop would also stop the clock of the test.
+#[test]
+fn waits_idly_for_a_scheduler_that_does_not_close_the_connection() {
+    let (sender, closed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        let closed = runtime.block_on(async {
+            let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+            client.close().await
+        });
+        let _ = sender.send(closed);
+    });
+    let closed = closed.recv_timeout(TIMEOUT).expect("no busy loop");
+    assert!(
+        matches!(closed, Err(RequestError::Timeout { .. })),
+        "{closed:?}"
+    );
+}
+
+#[tokio::test]
+async fn releases_keys_of_others_as_the_release_has_them() {
+    let block = Key::list([Key::from("x"), Key::from(0)]);
+    for (release, expected) in [
+        ("2023.8.1", Key::from("('x', 0)")),
+        ("2026.8.0", block.clone()),
+    ] {
+        let (mut scheduler, client) =
+            Scheduler::of_release(release, ClientOptions::default()).await;
+        client.release_as("other", [&block]).expect("connected");
+        assert_eq!(scheduler.released().await, [expected]);
+    }
+}
+
+#[tokio::test]
+async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let [(failing_address, failing), (address, worker)] = [listen().await, listen().await];
+    let data = [(Key::from("x"), 1), (Key::from("y"), 2)];
+    let scattering = client.scatter_by(data, Route::Direct);
+    let serving = async {
+        let request = receive(&mut scheduler.requests).await;
+        assert!(matches!(request, Request::NCoresRunning(_)), "{request:?}");
+        let workers = vec![(failing_address, 1_u64), (address.clone(), 1)];
+        let sent = scheduler.requests.sender.send(&workers).await;
+        sent.expect("the client listens");
+        let mut failing = accept(&failing).await;
+        receive(&mut failing).await;
+        drop(failing);
+        let mut worker = accept(&worker).await;
+        let Request::UpdateData(request) = receive(&mut worker).await else {
+            panic!("no data")
+        };
+        let stored: Vec<Key> = request.data.into_iter().flatten().map(|it| it.0).collect();
+        let reply = UpdateDataReply {
+            nbytes: stored.iter().map(|key| (key.clone(), 28)).collect(),
+            ..UpdateDataReply::default()
+        };
+        worker
+            .sender
+            .send(&reply)
+            .await
+            .expect("the client listens");
+        let Request::UpdateData(request) = receive(&mut scheduler.requests).await else {
+            panic!("no announcement")
+        };
+        let who_has: Vec<_> = request.who_has.into_iter().flatten().collect();
+        assert_eq!(who_has, [(stored[0].clone(), vec![address])]);
+        let sent = scheduler.requests.sender.send(&Value::None).await;
+        sent.expect("the client listens");
+    };
+    let (scattered, ()) = tokio::join!(scattering, serving);
+    let error = scattered.expect_err("one worker failed");
+    assert!(matches!(error, ScatterError::Request(_)), "{error}");
+    // The scheduler forgets what it knows.
+    let released = [scheduler.released().await, scheduler.released().await];
+    assert_eq!(released.concat().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn gathers_from_unreachable_workers_through_the_scheduler() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = submit(&client, "x");
+    scheduler.send(in_memory("x")).await;
+    assert_eq!(done(&future).await.name(), "finished");
+    let futures = [future];
+    let gathering = client.gather_by(&futures, Route::Direct);
+    let serving = async {
+        let keys = loop {
+            let holders = match scheduler.requests.receiver.receive::<Request>().await {
+                Ok(Some(Request::WhoHas(_))) => vec!["inproc://unreachable".to_owned()],
+                Ok(Some(Request::Gather(request))) => break request.keys,
+                other => panic!("{other:?}"),
+            };
+            let reply = vec![(Key::from("x"), holders)];
+            let sent = scheduler.requests.sender.send(&reply).await;
+            sent.expect("the client listens");
+        };
+        let keys = keys.unwrap_or_default().0;
+        assert_eq!(keys, [Key::from("x")]);
+        let value = Serialized::of(&Value::from(1)).expect("plain");
+        let reply = DataReply {
+            data: Some(vec![(Key::from("x"), value)]),
+            ..DataReply::default()
+        };
+        let sent = scheduler.requests.sender.send(&reply).await;
+        sent.expect("the client listens");
+    };
+    let (gathered, ()) = tokio::join!(gathering, serving);
+    assert_eq!(gathered.expect("a result"), [Value::from(1)]);
+}
+
+#[tokio::test]
+async fn drops_a_connection_that_is_made_after_the_client_ended() {
+    let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let shared = &client.shared;
+    let connecting = shared.connector.connect(shared.address(), Traffic::Control);
+    let (comm, _accepted) = tokio::join!(connecting, accept(&scheduler.listener));
+    let channel = Channel::new(
+        comm.expect("a comm"),
+        Ends::new("client", "scheduler", None),
+    );
+    let (stream, _writing) =
+        crate::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
+    shared.handle(Event::End {
+        reason: "as the test wants".to_owned(),
+    });
+    shared.connected(stream, None, Dialect::NEWEST);
+    assert!(shared.lock().stream.is_none());
+}
+
+#[tokio::test]
+async fn a_panic_of_the_client_on_another_task_ends_it_at_once() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = client.future("x").expect("it is connected");
+    // A panic of the program that drops a handle does not count.
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _dropped = client.future("y");
+        panic!("as the test wants");
+    }));
+    assert!(panicked.is_err() && !client.shared.failure.is_set());
+    let events = core::iter::from_fn(|| panic!("as the test wants"));
+    let panicked = catch_unwind(AssertUnwindSafe(|| client.shared.handle_all(events)));
+    assert!(panicked.is_err() && client.shared.failure.is_set());
+    assert_eq!(done(&future).await.name(), "disconnected");
 }
