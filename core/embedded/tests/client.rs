@@ -112,6 +112,28 @@ async fn it_submits_waits_and_gathers() {
 
     let error = session.call("operator.truediv", &[int(1), int(0)]);
     assert_eq!(error, "Failed(\"ZeroDivisionError: division by zero\")");
+    // Several errors at once, each with its own text; and the index of a task
+    // that is released is used again.
+    let zero = session.submit("operator.truediv", &[int(1), int(0)]);
+    let index = session.submit("operator.getitem", &[text, int(7)]);
+    assert_eq!(
+        session.result(index),
+        "Failed(\"IndexError: string index out of range\")"
+    );
+    assert_eq!(session.result(zero), error);
+    assert!(session.client.release(zero));
+    let next = session.submit("operator.neg", &[int(1)]);
+    assert!(matches!(session.client.outcome(zero), Outcome::Released));
+    assert!(session.client.release(zero), "there is nothing to do");
+    assert!(
+        session
+            .client
+            .submit("operator.neg", &[Argument::Task(zero)])
+            .is_err()
+    );
+    assert_eq!(session.result(next), "Int(-1)");
+    assert!(session.client.release(next) && session.client.release(index));
+
     let error = session.call("builtins.bytes", &[int(5000)]);
     assert_eq!(error, "Failed(\"the result could not be received\")");
     let error = session.call("builtins.list", &[]);

@@ -39,8 +39,9 @@ pub(super) fn write_graph<const KEYS: usize, const DATA: usize>(
         match argument {
             Argument::Value(value) => value.write_pickle(writer),
             Argument::Task(task) => {
-                let key = Reader::new(store.part(task.0, Part::Key)).str();
-                let key = key.map_err(|_| Failure::value_error("the task has been released"))?;
+                let id = store.resolve(task.0);
+                let key = id.and_then(|id| Reader::new(store.part(id, Part::Key)).str().ok());
+                let key = key.ok_or(Failure::value_error("the task has been released"))?;
                 writer.reduce().global("dask._task_spec", "TaskRef");
                 writer.tuple(1).str(key.to_str());
             }

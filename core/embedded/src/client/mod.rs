@@ -16,7 +16,7 @@ use daskwire_pickle::{Level, Writer as PickleWriter};
 use crate::link::{Link, LinkBuffers, Piece, TABLE_LEN, field, items, str_field};
 use crate::pickle_tree::Tree;
 use crate::role::{Role, Wanted};
-use crate::store::{EntryId, Part, State, Store};
+use crate::store::{EntryId, Handle, Part, State, Store};
 use crate::text::Text;
 use crate::value::{Failure, NO_ROOM, Value};
 use exception::describe;
@@ -80,7 +80,7 @@ pub enum Status {
 
 /// A task of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskId(EntryId);
+pub struct TaskId(Handle);
 
 /// An argument of a task.
 #[derive(Clone, Copy, Debug)]
@@ -113,20 +113,50 @@ pub enum Outcome<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Connecting { is_asked: bool },
+    /// The deadline is set by the first poll.
+    Connecting {
+        is_asked: bool,
+        deadline: Option<Duration>,
+    },
     Connected,
-    Leaving,
+    /// The last messages are being sent. The deadline is set by the next poll.
+    Leaving {
+        deadline: Option<Duration>,
+    },
     Ended,
 }
 
 /// The interval of heartbeats. The scheduler forgets silent clients after minutes.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
+/// The timeout for registering, for leaving, and for a result of which nothing
+/// more arrives.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The maximum number of errors in frames of one batch that are read. Further
+/// tasks fail without the text of their errors.
+const MAX_ERRORS: usize = 4;
+
 /// The maximum length of an error that is kept, in bytes.
 const MAX_ERROR: usize = 160;
 
 const STREAM: usize = 0;
 const REQUESTS: usize = 1;
+
+/// A result that has been asked for.
+#[derive(Clone, Copy, Debug)]
+struct Gathering {
+    task: Handle,
+    /// When it is given up, unless something arrives.
+    deadline: Duration,
+}
+
+/// A failed task and the frame with its error.
+#[derive(Clone, Copy, Debug)]
+struct ErrorFrame {
+    task: Handle,
+    frame: usize,
+}
 
 /// A client with its tasks.
 pub struct Client<'b, const KEYS: usize, const DATA: usize> {
@@ -138,9 +168,9 @@ pub struct Client<'b, const KEYS: usize, const DATA: usize> {
     /// The number of tasks submitted, for their keys.
     submitted: u64,
     /// The result that has been asked for.
-    gathering: Option<EntryId>,
-    /// The failed task whose error is in a frame after the body, and that frame.
-    error_frame: Option<(EntryId, usize)>,
+    gathering: Option<Gathering>,
+    /// The failed tasks whose errors are in frames after the body.
+    error_frames: [Option<ErrorFrame>; MAX_ERRORS],
     heartbeat: Duration,
     now: Duration,
 }
@@ -160,10 +190,13 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             stream: memory.stream.link_in_pieces(),
             requests: memory.requests.link(),
             store: &mut memory.store,
-            phase: Phase::Connecting { is_asked: false },
+            phase: Phase::Connecting {
+                is_asked: false,
+                deadline: None,
+            },
             submitted: 0,
             gathering: None,
-            error_frame: None,
+            error_frames: [None; MAX_ERRORS],
             heartbeat: Duration::ZERO,
             now: Duration::ZERO,
         }
@@ -173,7 +206,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
     pub const fn status(&self) -> Status {
         match self.phase {
             Phase::Connecting { .. } => Status::Connecting,
-            Phase::Connected | Phase::Leaving => Status::Connected,
+            Phase::Connected | Phase::Leaving { .. } => Status::Connected,
             Phase::Ended => Status::Ended,
         }
     }
@@ -225,18 +258,20 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             return Err(NO_ROOM);
         }
         self.submitted = self.submitted.wrapping_add(1);
-        Ok(TaskId(id))
+        Ok(TaskId(self.store.handle(id)))
     }
 
     /// The state of a task, with its result.
     pub fn outcome(&self, task: TaskId) -> Outcome<'_> {
-        match self.store.get(task.0).state {
-            State::Free => Outcome::Released,
-            State::Memory => match self.store.value(task.0) {
+        let Some(id) = self.store.resolve(task.0) else {
+            return Outcome::Released;
+        };
+        match self.store.get(id).state {
+            State::Memory => match self.store.value(id) {
                 Some(value) => Outcome::Value(value),
                 None => Outcome::Pending,
             },
-            State::Failed => match Value::parse(self.store.part(task.0, Part::Value)) {
+            State::Failed => match Value::parse(self.store.part(id, Part::Value)) {
                 Some(Value::Str(error)) => Outcome::Failed(error),
                 _ => Outcome::Failed(""),
             },
@@ -245,9 +280,13 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
     }
 
     /// Forgets a task, here and in the cluster. Returns false if that cannot be
-    /// sent now; the task is then unchanged.
+    /// sent now; the task is then unchanged. One that is released already is not
+    /// released again, and the answer is true.
     pub fn release(&mut self, task: TaskId) -> bool {
-        let key = self.store.part(task.0, Part::Key);
+        let Some(id) = self.store.resolve(task.0) else {
+            return true;
+        };
+        let key = self.store.part(id, Part::Key);
         let name = self.config.name;
         let is_sent = self.stream.is_open()
             && self.stream.outgoing.send(|writer| {
@@ -256,7 +295,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 writer.str("client").str(name);
             });
         if is_sent {
-            self.store.remove(task.0);
+            self.store.remove(id);
         }
         is_sent
     }
@@ -270,13 +309,13 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 writer.map(1).str("op").str("close-stream");
             });
             self.stream.close();
-            self.phase = Phase::Leaving;
+            self.phase = Phase::Leaving { deadline: None };
         } else {
             self.phase = Phase::Ended;
         }
     }
 
-    fn register(&mut self, is_asked: bool) {
+    fn register(&mut self, is_asked: bool, deadline: Duration) {
         let name = self.config.name;
         if self.stream.is_open() && !is_asked {
             self.stream.outgoing.send(|writer| {
@@ -287,7 +326,10 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 writer.str("versions").map(2);
                 writer.str("host").map(0).str("packages").map(0);
             });
-            self.phase = Phase::Connecting { is_asked: true };
+            self.phase = Phase::Connecting {
+                is_asked: true,
+                deadline: Some(deadline),
+            };
         } else if let Piece::Value(reply) = self.stream.incoming.piece() {
             if str_field(Reader::new(reply), "op") != Some("stream-start") {
                 return self.stream.fail();
@@ -295,6 +337,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             let len = reply.len();
             self.stream.incoming.take(len);
             self.phase = Phase::Connected;
+        } else if self.now >= deadline {
+            self.stream.fail();
+            self.phase = Phase::Ended;
         }
     }
 
@@ -303,22 +348,26 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             let len = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
                 Piece::Value(message) => {
-                    let error = handle_one(message, self.store);
-                    self.error_frame = error.or(self.error_frame);
+                    if let Some(error) = handle_one(message, self.store)
+                        && let Some(place) =
+                            self.error_frames.iter_mut().find(|place| place.is_none())
+                    {
+                        *place = Some(error);
+                    }
                     message.len()
                 }
                 Piece::Frame(index, bytes) => {
-                    // The payload is one frame, after its header.
-                    if let Some((id, frame)) = self.error_frame
-                        && frame == index
-                    {
-                        fail(self.store, id, bytes);
-                        self.error_frame = None;
+                    let errors = self.error_frames.iter().flatten();
+                    for error in errors.filter(|error| error.frame == index) {
+                        if let Some(id) = self.store.resolve(error.task) {
+                            fail(self.store, id, bytes);
+                        }
                     }
                     bytes.len()
                 }
                 Piece::Part(_, bytes) => bytes.len(),
                 Piece::End => {
+                    self.error_frames = [None; MAX_ERRORS];
                     self.stream.incoming.done();
                     continue;
                 }
@@ -330,7 +379,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
 
     /// Gathers results, one after the other.
     fn handle_results(&mut self) {
-        let Some(id) = self.gathering else {
+        let has_progress = self.requests.take_progress();
+        let deadline = self.now.saturating_add(TIMEOUT);
+        let Some(gathering) = &mut self.gathering else {
             if self.requests.is_open()
                 && let Some(id) = self.store.first(State::Wanted)
             {
@@ -340,14 +391,27 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                     writer.str("reply").bool(true);
                     writer.str("keys").array(1).encoded(key);
                 });
-                self.gathering = Some(id);
+                let task = self.store.handle(id);
+                self.gathering = Some(Gathering { task, deadline });
             }
             return;
         };
+        if has_progress {
+            gathering.deadline = deadline;
+        }
         if !self.requests.has_message() {
+            if self.now >= gathering.deadline {
+                self.requests.fail();
+            }
             return;
         }
+        let task = gathering.task;
         self.gathering = None;
+        let Some(id) = self.store.resolve(task) else {
+            // Released in the meantime.
+            self.requests.incoming.done();
+            return;
+        };
         let store = &mut *self.store;
         let is_wanted = store.get(id).state == State::Wanted;
         let stored = self.requests.incoming.message(|message| {
@@ -371,11 +435,11 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
 }
 
 /// Handles a message of the scheduler. Returns the task that has failed and the
-/// frame with its error, if it is in a frame.
+/// frame with its error, if it is in one.
 fn handle_one<const KEYS: usize, const DATA: usize>(
     message: &[u8],
     store: &mut Store<KEYS, DATA>,
-) -> Option<(EntryId, usize)> {
+) -> Option<ErrorFrame> {
     let message = Reader::new(message);
     let key = field(message, "key").and_then(|mut key| key.skip().ok());
     let id = key.and_then(|key| store.find(key));
@@ -391,7 +455,11 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
             let mut exception = field(message, "exception")?;
             if let Some(mut frame) = field(exception, "__Serialized__") {
                 let header = usize::try_from(frame.u64().ok()?).ok()?;
-                return Some((id, header.checked_add(1)?));
+                return Some(ErrorFrame {
+                    task: store.handle(id),
+                    // The payload is one frame, after its header.
+                    frame: header.checked_add(1)?,
+                });
             }
             fail(store, id, exception.bin().ok()?);
         }
@@ -479,7 +547,8 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
         }
         self.requests.reset();
         // Probably because the result is too long.
-        if let Some(id) = self.gathering.take()
+        if let Some(gathering) = self.gathering.take()
+            && let Some(id) = self.store.resolve(gathering.task)
             && self.store.get(id).state == State::Wanted
         {
             fail_with(self.store, id, "the result could not be received");
@@ -517,7 +586,14 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
     fn poll(&mut self, now: Duration) {
         self.now = now;
         match self.phase {
-            Phase::Connecting { is_asked } => self.register(is_asked),
+            Phase::Connecting { is_asked, deadline } => {
+                let deadline = deadline.unwrap_or(now.saturating_add(TIMEOUT));
+                self.phase = Phase::Connecting {
+                    is_asked,
+                    deadline: Some(deadline),
+                };
+                self.register(is_asked, deadline);
+            }
             Phase::Connected => {
                 self.handle_stream();
                 self.handle_results();
@@ -528,7 +604,18 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
                     self.heartbeat = now.saturating_add(HEARTBEAT);
                 }
             }
-            Phase::Leaving | Phase::Ended => {}
+            Phase::Leaving { deadline: None } => {
+                self.phase = Phase::Leaving {
+                    deadline: Some(now.saturating_add(TIMEOUT)),
+                };
+            }
+            Phase::Leaving {
+                deadline: Some(deadline),
+            } if now >= deadline => {
+                self.stream.fail();
+                self.phase = Phase::Ended;
+            }
+            Phase::Leaving { .. } | Phase::Ended => {}
         }
     }
 }
