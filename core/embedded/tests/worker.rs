@@ -5,7 +5,7 @@ mod support;
 
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,7 @@ fn drive<R: Role>(role: &mut R, listener: TcpListener, mut is_over: impl FnMut(&
 struct Running {
     thread: Option<JoinHandle<Status>>,
     stop: Arc<AtomicBool>,
+    key_count: Arc<AtomicUsize>,
 }
 
 impl Running {
@@ -107,6 +108,8 @@ impl Running {
         let scheduler = scheduler.to_owned();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let key_count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&key_count);
         let thread = std::thread::spawn(move || {
             let address = listener.local_addr().expect("it is bound");
             let contact = format!("tcp://{address}");
@@ -118,6 +121,7 @@ impl Running {
             let mut memory = Memory::<32, 6144, 4096, 2>::new();
             let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
             drive(&mut worker, listener, |worker| {
+                counted.store(worker.key_count(), Ordering::Relaxed);
                 worker.status() == Status::Ended || stopped.load(Ordering::Relaxed)
             });
             worker.status()
@@ -125,6 +129,17 @@ impl Running {
         Self {
             thread: Some(thread),
             stop,
+            key_count,
+        }
+    }
+
+    /// Waits until the worker has this number of tasks and values.
+    fn wait_for_keys(&self, count: usize) {
+        let start = Instant::now();
+        while self.key_count.load(Ordering::Relaxed) != count {
+            let found = self.key_count.load(Ordering::Relaxed);
+            assert!(start.elapsed() < Duration::from_secs(10), "{found} keys");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -188,7 +203,7 @@ async fn it_runs_functions_on_what_python_submits() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn values_move_between_it_and_python() {
-    let (mut cluster, _worker) = cluster();
+    let (mut cluster, worker) = cluster();
     let mut says =
         |code: &str, expected: &str| assert_eq!(cluster.python(code), expected, "{code}");
     // A result of its own as an argument.
@@ -222,10 +237,10 @@ async fn values_move_between_it_and_python() {
                 [int(x.sum()) for x in client.gather(many)]";
     says(code, "[0, 30, 60, 90, 120, 150, 180, 210]");
     // It forgets what is released.
-    let code = "a.release(); b.release(); c.release(); d.release(); del a, b, c, d, many\n\
-                import time; time.sleep(0.5)\n\
-                client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))";
-    says(code, "0");
+    assert_ne!(worker.key_count.load(Ordering::Relaxed), 0);
+    let code = "a.release(); b.release(); c.release(); d.release(); del a, b, c, d, many";
+    says(code, "None");
+    worker.wait_for_keys(0);
     cluster.check_logs();
 }
 
