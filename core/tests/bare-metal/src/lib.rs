@@ -26,11 +26,11 @@ use daskwire_embedded::embedded_io_07::{
     CommError, HandshakeRole, MessageReader, MessageWriter, handshake as shake_hands,
 };
 use daskwire_numpy::{
-    NumpyModules, PickledPayload, PayloadValue, ValueBuilder as _, WriteOptions, pickle_array,
+    NumpyModules, PayloadValue, PickledPayload, ValueBuilder as _, WriteOptions, pickle_array,
 };
 use daskwire_pickle::{
-    Argument, OutOfBandReader, Framing, Mutability, Options, PickleBuffer,
-    PickleBufferError, Placement, Protocol, Reader as PickleReader, Unescaped,
+    Argument, Framing, Mutability, Options, OutOfBandReader, PickleBuffer, PickleBufferError,
+    Placement, Protocol, Reader as PickleReader, Unescaped,
 };
 use embedded_io::ErrorKind;
 
