@@ -321,8 +321,8 @@ fn silent_and_stalled_peers_make_way_for_others() {
             }
             let opened = fake.opened;
             exchange(&mut worker, &mut fake, &mut connections, now);
-            for link in 3..5 {
-                if !is_silent && fake.opened[link] != opened[link] {
+            for (link, before) in opened.into_iter().enumerate().skip(3) {
+                if !is_silent && fake.opened[link] != before {
                     // Half a message.
                     let request = request("get_data");
                     fake.push(link, request[..request.len() / 2].to_vec());
