@@ -493,6 +493,7 @@ impl<'v> View<'v> {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used)]
 mod tests {
     use super::*;
 
