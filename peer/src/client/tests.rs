@@ -600,25 +600,29 @@ async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
     assert_eq!(released.concat().len(), 2);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn gathers_from_unreachable_workers_through_the_scheduler() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = submit(&client, "x");
     scheduler.send(in_memory("x")).await;
     assert_eq!(done(&future).await.name(), "finished");
+    let (address, worker) = listen().await;
     let futures = [future];
     let gathering = client.gather_by(&futures, Route::Direct);
     let serving = async {
-        let keys = loop {
-            let holders = match scheduler.requests.receiver.receive::<Request>().await {
-                Ok(Some(Request::WhoHas(_))) => vec!["inproc://unreachable".to_owned()],
-                Ok(Some(Request::Gather(request))) => break request.keys,
-                other => panic!("{other:?}"),
-            };
-            let reply = vec![(Key::from("x"), holders)];
-            let sent = scheduler.requests.sender.send(&reply).await;
-            sent.expect("the client listens");
+        let request = receive(&mut scheduler.requests).await;
+        assert!(matches!(request, Request::WhoHas(_)), "{request:?}");
+        let reply = vec![(Key::from("x"), vec![address])];
+        let sent = scheduler.requests.sender.send(&reply).await;
+        sent.expect("the client listens");
+        // The connection to the worker breaks.
+        let mut worker = accept(&worker).await;
+        receive(&mut worker).await;
+        drop(worker);
+        let Request::Gather(request) = receive(&mut scheduler.requests).await else {
+            panic!("not through the scheduler")
         };
+        let keys = request.keys;
         let keys = keys.unwrap_or_default().0;
         assert_eq!(keys, [Key::from("x")]);
         let value = Serialized::of(&Value::from(1)).expect("plain");
