@@ -508,8 +508,10 @@ impl Client {
         &self,
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<Vec<(Key, Option<TaskState>)>, RequestError> {
+        let dialect = self.dialect();
+        let keys = keys.into_iter().map(|key| dialect.key(&key.into()));
         let request = GetTaskStatus {
-            keys: keys.into_iter().collect(),
+            keys: keys.collect(),
             reply: Some(true),
             ..GetTaskStatus::default()
         };
