@@ -133,6 +133,9 @@ const HEARTBEAT: Duration = Duration::from_secs(5);
 /// more arrives.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The error of a task that failed for a reason that could not be read.
+const FAILED: &str = "the task has failed";
+
 /// The maximum number of errors in frames of one batch that are read. Further
 /// tasks fail without the text of their errors.
 const MAX_ERRORS: usize = 4;
@@ -348,11 +351,12 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             let len = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
                 Piece::Value(message) => {
-                    if let Some(error) = handle_one(message, self.store)
-                        && let Some(place) =
-                            self.error_frames.iter_mut().find(|place| place.is_none())
-                    {
-                        *place = Some(error);
+                    if let Some(error) = handle_one(message, self.store) {
+                        let mut places = self.error_frames.iter_mut();
+                        match places.find(|place| place.is_none()) {
+                            Some(place) => *place = Some(error),
+                            None => fail_unexplained(self.store, error),
+                        }
                     }
                     message.len()
                 }
@@ -367,7 +371,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 }
                 Piece::Part(_, bytes) => bytes.len(),
                 Piece::End => {
-                    self.error_frames = [None; MAX_ERRORS];
+                    for error in self.error_frames.iter_mut().filter_map(Option::take) {
+                        fail_unexplained(self.store, error);
+                    }
                     self.stream.incoming.done();
                     continue;
                 }
@@ -451,17 +457,19 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
             set_state(store, id, State::Announced);
         }
         ("task-erred", Some(id)) => {
-            fail_with(store, id, "the task has failed");
-            let mut exception = field(message, "exception")?;
-            if let Some(mut frame) = field(exception, "__Serialized__") {
-                let header = usize::try_from(frame.u64().ok()?).ok()?;
+            let exception = field(message, "exception");
+            let header = exception.and_then(|exception| field(exception, "__Serialized__"));
+            let header = header.and_then(|mut frame| usize::try_from(frame.u64().ok()?).ok());
+            if let Some(header) = header {
+                // The task stays pending until its error has arrived.
                 return Some(ErrorFrame {
                     task: store.handle(id),
                     // The payload is one frame, after its header.
-                    frame: header.checked_add(1)?,
+                    frame: header.saturating_add(1),
                 });
             }
-            fail(store, id, exception.bin().ok()?);
+            fail_with(store, id, FAILED);
+            fail(store, id, exception?.bin().ok()?);
         }
         ("cancelled-keys", _) => {
             for key in field(message, "keys").into_iter().flat_map(items) {
@@ -482,6 +490,18 @@ fn set_state<const KEYS: usize, const DATA: usize>(
 ) {
     if let Some(entry) = store.get_mut(id) {
         entry.state = state;
+    }
+}
+
+/// Fails a task whose error has not been read.
+fn fail_unexplained<const KEYS: usize, const DATA: usize>(
+    store: &mut Store<KEYS, DATA>,
+    error: ErrorFrame,
+) {
+    if let Some(id) = store.resolve(error.task)
+        && store.get(id).state != State::Failed
+    {
+        fail_with(store, id, FAILED);
     }
 }
 
