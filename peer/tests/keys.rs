@@ -1,30 +1,15 @@
 //! Prefixes of keys, compared with Dask's.
 
 use daskwire_peer::Key;
-use daskwire_testing::{Environment, Peer};
+use daskwire_testing::{Environment, Peer, Random};
 
-/// A deterministic random number generator (xorshift).
-struct Random(u64);
+/// A source of random keys.
+struct Keys(Random);
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
-    }
-
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
+impl Keys {
     fn hex(&mut self, len: usize) -> String {
         (0..len)
-            .map(|_| self.one_of(b"0123456789abcdef") as char)
+            .map(|_| self.0.one_of(b"0123456789abcdef") as char)
             .collect()
     }
 
@@ -69,43 +54,45 @@ impl Random {
             "b'hello-world-1'",
             "functools.partial(<function f at 0x1>, 1)",
         ];
-        match self.below(10) {
-            0..4 => self.one_of(&WORDS).to_owned(),
+        match self.0.below(10) {
+            0..4 => self.0.one_of(&WORDS).to_owned(),
             4 => self.hex(32),
             5 => self.uuid(),
             6 => {
-                let len = self.one_of(&[1, 7, 8, 9, 31, 33]);
+                let len = self.0.one_of(&[1, 7, 8, 9, 31, 33]);
                 self.hex(len)
             }
             7 => {
                 // Letters only, which may look like hexadecimal digits.
-                let len = self.one_of(&[7, 8, 9]);
-                (0..len).map(|_| self.one_of(b"abcdefgz") as char).collect()
+                let len = self.0.one_of(&[7, 8, 9]);
+                (0..len)
+                    .map(|_| self.0.one_of(b"abcdefgz") as char)
+                    .collect()
             }
-            8 => self.one_of(&OBJECTS).to_owned(),
+            8 => self.0.one_of(&OBJECTS).to_owned(),
             _ => {
-                let len = self.below(6);
+                let len = self.0.below(6);
                 let letters: Vec<char> = "ab-_'(),\"<> .0é\u{301}中\u{2160}😀\u{a0}\u{1f}"
                     .chars()
                     .collect();
-                (0..len).map(|_| self.one_of(&letters)).collect()
+                (0..len).map(|_| self.0.one_of(&letters)).collect()
             }
         }
     }
 
     fn string(&mut self) -> String {
-        let count = self.below(5);
+        let count = self.0.below(5);
         let parts: Vec<String> = (0..count).map(|_| self.part()).collect();
-        let string = parts.join(self.one_of(&["-", "-", "-", "", "_", " "]));
-        match self.below(8) {
-            0 => format!("('{string}', {})", self.below(100)),
+        let string = parts.join(self.0.one_of(&["-", "-", "-", "", "_", " "]));
+        match self.0.below(8) {
+            0 => format!("('{string}', {})", self.0.below(100)),
             1 => format!("(\"{string}\", 0, 1)"),
             _ => string,
         }
     }
 
     fn key(&mut self) -> Key {
-        match self.below(10) {
+        match self.0.below(10) {
             0..6 => Key::from(self.string()),
             6 => Key::from(self.string().as_bytes()),
             7 => Key::list([
@@ -114,6 +101,7 @@ impl Random {
             ]),
             8 => Key::list([Key::from(self.string()), Key::from(0), Key::from(7)]),
             _ => self
+                .0
                 .one_of(&[Key::from(7), Key::from(0.5), Key::list([Key::from(3)])].each_ref())
                 .clone(),
         }
@@ -122,7 +110,7 @@ impl Random {
 
 #[test]
 fn prefixes_match_dask() {
-    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut random = Keys(Random(0x2545_f491_4f6c_dd1d));
     let mut keys: Vec<Key> = (0..20_000).map(|_| random.key()).collect();
     // Each letter alone: first in a word, where Dask does not strip it, and after
     // a dash.

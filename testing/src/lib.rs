@@ -23,7 +23,10 @@ use std::{env, fs, thread};
 
 pub mod bench;
 pub mod cluster;
+mod random;
 pub mod release;
+
+pub use random::Random;
 
 /// A release of `distributed`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

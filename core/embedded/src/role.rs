@@ -5,9 +5,9 @@ use core::time::Duration;
 /// The connection that a role wants on one of its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<'a> {
-    /// None: close what there is.
+    /// No connection: close the one that is open.
     Nothing,
-    /// The one that there is, until everything is sent.
+    /// The open connection, until everything is sent.
     Kept,
     /// A connection to this address, such as `tcp://10.0.2.2:8786`.
     Connection(&'a str),

@@ -9,6 +9,7 @@ use daskwire::msgpack::Writer;
 use daskwire_embedded::role::{Connections, SocketState, Sockets, exchange};
 use daskwire_embedded::value::{Args, Failure, Out};
 use daskwire_embedded::worker::{Config, Function, Memory, Status, Worker};
+use daskwire_testing::Random;
 
 const FUNCTIONS: &[(&str, Function)] = &[("hypot", hypot)];
 
@@ -25,26 +26,6 @@ const TASK_B: &[u8] = b"\x80\x05\x95\x82\x00\x00\x00\x00\x00\x00\x00\x8c\x0fdask
     \x93\x94)\x81\x94(\x89(\x8c\x01a\x94\x91\x94NNNh\x00\x8c\x07TaskRef\x94\x93\x94h\x04\x85\x94R\x94\
     G@\x10\x00\x00\x00\x00\x00\x00\x86\x94\x8c\x08operator\x94\x8c\x0cmethodcaller\x94\x93\x94\
     \x8c\x0cnative:hypot\x94\x85\x94R\x94\x8c\x01b\x94}\x94t\x94b.";
-
-/// Pseudo-random numbers, the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
 
 /// Sockets whose peer is a script.
 struct Fake {
@@ -205,7 +186,7 @@ fn about_keys(op: &str) -> Vec<u8> {
     })])
 }
 
-/// A batch that asks for a value that nobody has.
+/// A batch that asks for a value without a holder.
 fn without_holder() -> Vec<u8> {
     message(&[&body(|writer| {
         writer.array(1).map(2).str("op").str("acquire-replicas");

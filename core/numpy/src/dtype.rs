@@ -637,7 +637,7 @@ mod sealed {
     use super::{ByteOrder, DType};
 
     /// Conversion of elements from and to bytes.
-    #[expect(unnameable_types, reason = "so that nobody else implements it")]
+    #[expect(unnameable_types, reason = "other crates must not implement it")]
     pub trait Sealed: Copy {
         /// Little-endian.
         const DTYPE: DType;

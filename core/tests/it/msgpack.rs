@@ -884,7 +884,7 @@ fn fields_are_taken_in_any_order() {
         assert_eq!(reader.str().expect("text"), "a");
         assert_eq!(reader.finish(), Ok(()));
     }
-    // An error in a pair that nobody takes.
+    // An error in a pair that is not taken.
     let mut reader = Reader::new(b"\x81\xa1a\xc1");
     let mut fields = reader.fields().expect("a map");
     assert_eq!(fields.more(), Ok(true));
@@ -1031,7 +1031,7 @@ fn the_writer_measures_what_it_writes() {
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn data_longer_than_the_format_allows_is_refused() {
-    // Pages that nobody touches: only the length is looked at.
+    // Untouched pages: only the length is read.
     let len = u32::MAX as usize + 1;
     let data = vec![0; len];
     let too_long = Err(WriteError::TooLong { len: len as u64 });

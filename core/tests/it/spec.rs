@@ -372,7 +372,7 @@ fn every_rule_has_code_a_test_and_a_vector() {
 const SAMPLE: &str = "\
 # The wire
 
-See FRAME-1; PEP-574 is nobody's rule.
+See FRAME-1; PEP-574 is not a rule.
 
 ## FRAME: frames
 

@@ -19,24 +19,8 @@ use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
 use daskwire_comm::{Address, CommOptions, WireFormat};
 use daskwire_peer::identity::{identity, options};
-use daskwire_testing::{Environment, Peer};
+use daskwire_testing::{Environment, Peer, Random};
 use serde_json::{Value, json};
-
-/// A deterministic random number generator (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound.max(1) as u64).expect("below a usize")
-    }
-}
 
 fn ask(peer: &mut Peer, question: &Value, data: &[u8]) -> (Value, Vec<u8>) {
     let (answer, data) = peer.ask(&question.to_string(), data);

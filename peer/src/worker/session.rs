@@ -268,6 +268,6 @@ pub(super) async fn supervise(
     let store = Arc::clone(&shared);
     let _ = runtime::spawn_blocking(move || store.store.close()).await;
     emit(event::Level::Info, || WorkerEvent::Ended { reason: &ended });
-    // Sending fails only if nobody waits for the result.
+    // Sending fails only if the receiver was dropped.
     let _ = end.send(Some(ended));
 }

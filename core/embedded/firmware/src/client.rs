@@ -66,14 +66,14 @@ impl Session<'_> {
             if now.as_secs() > PATIENCE || self.client.status() == Status::Ended {
                 return false;
             }
-            let happened = self.network.poll(now);
+            let has_changed = self.network.poll(now);
             exchange(
                 &mut self.client,
                 &mut self.network,
                 &mut self.connections,
                 now,
             );
-            if !happened {
+            if !has_changed {
                 clock::sleep();
             }
         }

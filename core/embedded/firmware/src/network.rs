@@ -103,7 +103,7 @@ impl<'a> Network<'a> {
         }
     }
 
-    /// Receives and sends what there is. Returns whether anything happened.
+    /// Receives and sends pending packets. Returns whether a socket has changed.
     pub fn poll(&mut self, now: Duration) -> bool {
         let milliseconds = i64::try_from(now.as_millis()).unwrap_or(i64::MAX);
         let now = Instant::from_millis(milliseconds);

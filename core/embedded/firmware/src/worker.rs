@@ -107,9 +107,9 @@ fn program(out: &mut Semihosting) -> bool {
     let mut status = None;
     while worker.status() != Status::Ended {
         let now = clock.now();
-        let happened = network.poll(now);
+        let has_changed = network.poll(now);
         exchange(&mut worker, &mut network, &mut connections, now);
-        if !happened {
+        if !has_changed {
             clock::sleep();
         }
         if status != Some(worker.status()) {

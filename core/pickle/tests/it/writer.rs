@@ -493,7 +493,7 @@ fn output_matches_cpython() {
         };
         let writes = cases
             .remove(name)
-            .unwrap_or_else(|| panic!("nobody writes {name}"));
+            .unwrap_or_else(|| panic!("no case writes {name}"));
         for write in writes {
             let pickle = written_as(options, &write);
             if let Some(expected) = case["pickle"].as_str() {

@@ -47,7 +47,7 @@ struct Forms {
     is_making: bool,
     /// Threads are waiting for that.
     is_awaited: bool,
-    /// The datum is being written to disk; nobody waits for that.
+    /// The datum is being written to disk; no task waits for that.
     is_spilling: bool,
     /// The spill file was damaged or missing.
     is_lost: bool,
@@ -186,7 +186,7 @@ impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut forms = self.0.lock();
         forms.is_making = false;
-        // Waking nobody would still cost a system call.
+        // A wake-up without waiters still costs a system call.
         let is_awaited = core::mem::take(&mut forms.is_awaited);
         drop(forms);
         if is_awaited {

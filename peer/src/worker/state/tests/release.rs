@@ -84,7 +84,7 @@ fn fetches_freed_data_that_local_tasks_need() {
 #[test]
 fn answers_steal_requests_with_task_states() {
     let mut worker = Worker::new(1);
-    assert_eq!(worker.steal("nobody"), ["steal nobody: nil"]);
+    assert_eq!(worker.steal("unknown"), ["steal unknown: nil"]);
     worker.message(task("runs"));
     assert_eq!(worker.steal("runs"), ["steal runs: executing"]);
     worker.message(task("ready"));
