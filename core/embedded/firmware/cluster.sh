@@ -21,7 +21,7 @@ build_for_chip "$here" "$target/firmware-network" "$chip"
 # Small rather than fast: it waits for the network most of the time.
 quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL=s "${build[@]}" --features network --bin worker --bin client
 python=$(environment current)
-# Nobody's own settings of Python or Dask.
+# No settings of the user's Python or Dask.
 env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
     DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
     timeout 300 "$python" "$here/cluster.py" "$target/firmware-network/$chip/release"

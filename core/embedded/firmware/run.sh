@@ -40,7 +40,7 @@ start() {
     local name=$1
     shift
     mkfifo "$scratch/$name.stdin"
-    # Nobody's own settings of Python or Dask.
+    # No settings of the user's Python or Dask.
     env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
         DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
         "$@" <"$scratch/$name.stdin" >"$scratch/$name" 2>"$scratch/$name.log" &

@@ -35,6 +35,8 @@
 #[cfg(feature = "roles")]
 pub mod client;
 #[cfg(feature = "roles")]
+mod fixed_string;
+#[cfg(feature = "roles")]
 mod link;
 #[cfg(feature = "roles")]
 mod pickle_tree;
@@ -42,8 +44,6 @@ mod pickle_tree;
 pub mod role;
 #[cfg(feature = "roles")]
 mod store;
-#[cfg(feature = "roles")]
-mod text;
 #[cfg(feature = "roles")]
 pub mod value;
 #[cfg(feature = "roles")]

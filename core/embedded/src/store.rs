@@ -36,7 +36,7 @@ pub(crate) enum State {
     Memory,
     /// A value that another worker has.
     Wanted,
-    /// A task of a client that has failed; its value is a text about the error.
+    /// A task of a client that has failed; its value is a string about the error.
     Failed,
 }
 

@@ -90,8 +90,8 @@ impl<'a> Class<'a> {
     pub fn read(pickle: &'a [u8]) -> Result<Self, NumpyErrorKind> {
         // Python 2 and protocols up to 3 use text opcodes for classes.
         let mut reader = Reader::new(pickle).text_opcodes(true);
-        let mut texts: [Option<&'a str>; 2] = [None; 2];
-        let mut text_count = 0_usize;
+        let mut strings: [Option<&'a str>; 2] = [None; 2];
+        let mut string_count = 0_usize;
         let mut is_first_kept = false;
         let mut class = None;
         loop {
@@ -103,28 +103,28 @@ impl<'a> Class<'a> {
             match (token.opcode, token.argument) {
                 (Opcode::Proto | Opcode::Frame, _) => {}
                 (Opcode::Memoize | Opcode::BinPut | Opcode::LongBinPut | Opcode::Put, _) => {
-                    is_first_kept |= text_count == 1;
+                    is_first_kept |= string_count == 1;
                 }
                 (_, Argument::Str(string)) => {
-                    let Some(place) = texts.get_mut(text_count) else {
+                    let Some(place) = strings.get_mut(string_count) else {
                         return Err(error);
                     };
                     *place = Some(string.to_str().map_err(|_| error)?);
-                    text_count = text_count.saturating_add(1);
+                    string_count = string_count.saturating_add(1);
                 }
                 // array.array: both names are the same string object.
-                (Opcode::BinGet, Argument::Index(0)) if is_first_kept && text_count == 1 => {
-                    texts = [texts[0]; 2];
-                    text_count = 2;
+                (Opcode::BinGet, Argument::Index(0)) if is_first_kept && string_count == 1 => {
+                    strings = [strings[0]; 2];
+                    string_count = 2;
                 }
                 (Opcode::StackGlobal, _) if class.is_none() => {
-                    let [Some(module), Some(name)] = texts else {
+                    let [Some(module), Some(name)] = strings else {
                         return Err(error);
                     };
                     class = Some(Self { module, name });
                 }
                 (Opcode::Global, Argument::Global { module, name })
-                    if class.is_none() && text_count == 0 =>
+                    if class.is_none() && string_count == 0 =>
                 {
                     // Names of Python 2 that Python 3 maps to new ones.
                     let module = match module {
@@ -132,7 +132,7 @@ impl<'a> Class<'a> {
                         module => module,
                     };
                     class = Some(Self { module, name });
-                    text_count = 2;
+                    string_count = 2;
                 }
                 (Opcode::Stop, _) if class.is_some() => {}
                 _ => return Err(error),

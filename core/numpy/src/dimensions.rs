@@ -372,7 +372,7 @@ pub(super) struct Offsets {
 }
 
 impl Offsets {
-    /// `dimensions` must have been checked to lie within some bytes.
+    /// `dimensions` must have been checked to be within some bytes.
     pub(super) fn new(dimensions: Dimensions) -> Self {
         Self {
             dimensions,

@@ -15,7 +15,7 @@ use core::fmt;
 /// assert_eq!(dtype, DType::F64);
 /// assert_eq!((dtype.kind(), dtype.item_len()), (Kind::Float, 8));
 /// assert_eq!(DType::parse(">U5")?.item_len(), 20);
-/// assert_eq!(DType::F64.with_order(ByteOrder::Big).to_text().as_str(), ">f8");
+/// assert_eq!(DType::F64.with_order(ByteOrder::Big).type_string().as_str(), ">f8");
 /// # Ok::<(), DTypeError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +50,7 @@ pub enum Kind {
     Bytes,
     /// `U`: a string in UTF-32, 4 bytes per character, padded with zeros at the
     /// end.
-    Text,
+    Str,
     /// `V`: opaque bytes.
     Void,
     /// `V` with fields, which a [`RecordType`](super::RecordType) has.
@@ -237,7 +237,7 @@ impl DType {
     };
 
     /// The maximum length of a type string: `|V` and a `usize`.
-    const TEXT_LEN: usize = 24;
+    const MAX_TYPE_STRING_LEN: usize = 24;
 
     const fn little(kind: Kind, item_len: usize) -> Self {
         Self {
@@ -282,7 +282,7 @@ impl DType {
     pub const fn string(count: usize) -> Option<Self> {
         match count.checked_mul(4) {
             Some(item_len) => Some(Self {
-                kind: Kind::Text,
+                kind: Kind::Str,
                 order: ByteOrder::Little,
                 item_len,
             }),
@@ -339,7 +339,7 @@ impl DType {
             return Err(error(2, "a length that this kind of elements has"));
         }
         let item_len = match kind {
-            Kind::Text => number.checked_mul(4),
+            Kind::Str => number.checked_mul(4),
             _ => Some(number),
         };
         let item_len = item_len.ok_or(error(2, "a length"))?;
@@ -391,12 +391,12 @@ impl DType {
             return Err("a unit of time, for a time and nothing else");
         }
         let item_len = match (kind, item_len) {
-            (Kind::Text | Kind::Bytes | Kind::Void, Some(len)) => len,
-            (Kind::Text, None) => number.checked_mul(4).ok_or(NAME)?,
+            (Kind::Str | Kind::Bytes | Kind::Void, Some(len)) => len,
+            (Kind::Str, None) => number.checked_mul(4).ok_or(NAME)?,
             _ if !lens.is_empty() && !lens.contains(&number) => return Err(NAME),
             _ => number,
         };
-        if kind == Kind::Text && !item_len.is_multiple_of(4) {
+        if kind == Kind::Str && !item_len.is_multiple_of(4) {
             return Err("the length of whole characters");
         }
         Ok(Self {
@@ -461,9 +461,9 @@ impl DType {
     /// The type string as in `numpy.dtype.str`, which [`parse`](Self::parse)
     /// reads. For records it is `V` and their length; that of references cannot
     /// be parsed.
-    pub fn to_text(self) -> DTypeString {
+    pub fn type_string(self) -> DTypeString {
         let mut string = DTypeString {
-            bytes: [0; Self::TEXT_LEN],
+            bytes: [0; Self::MAX_TYPE_STRING_LEN],
             len: 0,
         };
         string.push(self.order.byte());
@@ -484,7 +484,7 @@ impl DType {
     /// The type string without byte order and unit, such as `f8`.
     pub(super) fn to_name(self) -> DTypeString {
         let mut string = DTypeString {
-            bytes: [0; Self::TEXT_LEN],
+            bytes: [0; Self::MAX_TYPE_STRING_LEN],
             len: 0,
         };
         self.push_name(&mut string);
@@ -501,7 +501,7 @@ impl DType {
             Kind::Timedelta(_) => (b'm', self.item_len),
             Kind::Datetime(_) => (b'M', self.item_len),
             Kind::Bytes => (b'S', self.item_len),
-            Kind::Text => (b'U', self.item_len >> 2),
+            Kind::Str => (b'U', self.item_len >> 2),
             Kind::Void | Kind::Record => (b'V', self.item_len),
             Kind::Object => (b'O', 0),
         };
@@ -514,7 +514,7 @@ impl DType {
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.to_text().as_str())
+        f.write_str(self.type_string().as_str())
     }
 }
 
@@ -529,7 +529,7 @@ fn plain_kind(letter: u8, unit: TimeUnit) -> Option<(Kind, &'static [usize])> {
         b'm' => (Kind::Timedelta(unit), &[8]),
         b'M' => (Kind::Datetime(unit), &[8]),
         b'S' => (Kind::Bytes, &[]),
-        b'U' => (Kind::Text, &[]),
+        b'U' => (Kind::Str, &[]),
         b'V' => (Kind::Void, &[]),
         _ => return None,
     })
@@ -585,10 +585,10 @@ fn time_unit(string: &[u8], at: usize) -> Result<TimeUnit, DTypeError> {
     }
 }
 
-/// A type string, see [`DType::to_text`].
+/// A type string, see [`DType::type_string`].
 #[derive(Clone, Copy)]
 pub struct DTypeString {
-    bytes: [u8; DType::TEXT_LEN],
+    bytes: [u8; DType::MAX_TYPE_STRING_LEN],
     len: usize,
 }
 

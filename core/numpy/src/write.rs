@@ -209,7 +209,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
             .saturating_add(u32::from(array.is_matrix()));
         let write = |writer: &mut msgpack::Writer<'_>| {
             writer.str("dtype").array(2).u64(0);
-            writer.str(array.dtype().to_text().as_str());
+            writer.str(array.dtype().type_string().as_str());
             write_numbers(writer, "shape", stored.shape());
             write_numbers(writer, "strides", stored.strides());
             if is_modern {
@@ -495,7 +495,7 @@ fn pickle_dtype(writer: &mut Writer<'_, '_>, dtype: DType) {
     // Length, alignment and flags, which only these kinds need besides the
     // name.
     match dtype.kind() {
-        Kind::Text => writer.u64(dtype.item_len() as u64).u64(4).u64(8),
+        Kind::Str => writer.u64(dtype.item_len() as u64).u64(4).u64(8),
         Kind::Bytes | Kind::Void => writer.u64(dtype.item_len() as u64).u64(1).u64(0),
         _ => writer.i64(-1).i64(-1).u64(0),
     };

@@ -229,7 +229,7 @@ fn main() -> ExitCode {
     if arguments.iter().any(|word| word == "--write") {
         std::io::stdout()
             .write_all(&out[..len])
-            .expect("somebody reads it");
+            .expect("standard output is read");
         return ExitCode::SUCCESS;
     }
 

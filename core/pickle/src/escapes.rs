@@ -137,8 +137,8 @@ fn piece(bytes: &[u8]) -> Piece {
     piece.into_iter().take(bytes.len())
 }
 
-fn take_string(text: &[u8]) -> Option<(Piece, &[u8])> {
-    let (byte, rest) = match text {
+fn take_string(line: &[u8]) -> Option<(Piece, &[u8])> {
+    let (byte, rest) = match line {
         [b'\\', escape @ ..] => match escape {
             [b'\n', rest @ ..] => return Some((piece(&[]), rest)),
             [kind @ (b'\\' | b'\'' | b'"'), rest @ ..] => (*kind, rest),
@@ -164,15 +164,15 @@ fn take_string(text: &[u8]) -> Option<(Piece, &[u8])> {
     Some((piece(&[byte]), rest))
 }
 
-fn take_unicode(text: &[u8]) -> Option<(Piece, &[u8])> {
-    let (code, rest) = match text {
+fn take_unicode(line: &[u8]) -> Option<(Piece, &[u8])> {
+    let (code, rest) = match line {
         [b'\\', b'u', digits @ ..] => hexadecimal(digits, 4)?,
         [b'\\', b'U', digits @ ..] => hexadecimal(digits, 8)?,
         // The second byte may also be a backslash, which then does not begin an
         // escape.
         [b'\\', byte @ 0x80..=0xff, rest @ ..] => {
-            let text = [b'\\', 0xc0 | (byte >> 6), 0x80 | (byte & 0x3f)];
-            return Some((piece(&text), rest));
+            let bytes = [b'\\', 0xc0 | (byte >> 6), 0x80 | (byte & 0x3f)];
+            return Some((piece(&bytes), rest));
         }
         [b'\\', byte, rest @ ..] => return Some((piece(&[b'\\', *byte]), rest)),
         [byte, rest @ ..] => (u32::from(*byte), rest),
@@ -199,8 +199,8 @@ fn utf8(code: u32) -> Option<Piece> {
 }
 
 /// The value of `count` hexadecimal digits; at most 8.
-fn hexadecimal(text: &[u8], count: usize) -> Option<(u32, &[u8])> {
-    let (digits, rest) = text.split_at_checked(count)?;
+fn hexadecimal(line: &[u8], count: usize) -> Option<(u32, &[u8])> {
+    let (digits, rest) = line.split_at_checked(count)?;
     let value = digits.iter().try_fold(0_u32, |value, digit| {
         Some((value << 4) | char::from(*digit).to_digit(16)?)
     })?;
@@ -208,9 +208,9 @@ fn hexadecimal(text: &[u8], count: usize) -> Option<(u32, &[u8])> {
 }
 
 /// The low 8 bits of up to three octal digits, as in Python.
-fn octal(text: &[u8]) -> (u8, &[u8]) {
+fn octal(line: &[u8]) -> (u8, &[u8]) {
     let mut value = 0_u8;
-    let mut rest = text;
+    let mut rest = line;
     for _ in 0..3 {
         let [digit @ b'0'..=b'7', after @ ..] = rest else {
             break;

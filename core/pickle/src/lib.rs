@@ -55,7 +55,7 @@ pub use limits::Limits;
 pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
-pub use string::{BigInt, Decimal, FloatText, PyStr};
+pub use string::{BigInt, Decimal, DecimalFloat, PyStr};
 pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};
 
 /// The example in the README, which is tested with the others.

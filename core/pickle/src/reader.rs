@@ -1,7 +1,7 @@
 //! The pull reader.
 
 use super::escapes::{StringFault, check_string, check_unicode};
-use super::{BigInt, Decimal, FloatText, Opcode, PickleError, PickleErrorKind, PyStr};
+use super::{BigInt, Decimal, DecimalFloat, Opcode, PickleError, PickleErrorKind, PyStr};
 use crate::Limits;
 
 /// One opcode of a pickle, with its argument.
@@ -48,7 +48,7 @@ pub enum Argument<'p> {
     /// A float of BINFLOAT.
     Float(f64),
     /// A float of FLOAT.
-    FloatText(FloatText<'p>),
+    DecimalFloat(DecimalFloat<'p>),
     /// A `bytes` object of BINBYTES, SHORT_BINBYTES or BINBYTES8.
     Bytes(&'p [u8]),
     /// A `str` of Python 2, of BINSTRING or SHORT_BINSTRING.
@@ -105,15 +105,15 @@ pub enum Argument<'p> {
 /// // pickle.dumps(os.system): the name is read, not looked up.
 /// let pickle = b"\x80\x04\x95\x14\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.";
 /// let mut reader = Reader::new(pickle);
-/// let mut texts = [""; 2];
+/// let mut strings = [""; 2];
 /// let mut count = 0;
 /// while let Some(token) = reader.next_token()? {
 ///     match (token.opcode, token.argument) {
-///         (_, Argument::Str(text)) => {
-///             texts[count] = text.to_str()?;
+///         (_, Argument::Str(string)) => {
+///             strings[count] = string.to_str()?;
 ///             count += 1;
 ///         }
-///         (Opcode::StackGlobal, _) => assert_eq!((token.offset, texts), (28, ["posix", "system"])),
+///         (Opcode::StackGlobal, _) => assert_eq!((token.offset, strings), (28, ["posix", "system"])),
 ///         _ => {}
 ///     }
 /// }
@@ -309,9 +309,9 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
             let (bytes, rest) = counted_8(opcode, rest)?;
             (A::ByteArray(bytes), rest)
         }
-        Opcode::ShortBinUnicode => text(opcode, counted_1(opcode, rest)?)?,
-        Opcode::BinUnicode => text(opcode, counted_4(opcode, rest)?)?,
-        Opcode::BinUnicode8 => text(opcode, counted_8(opcode, rest)?)?,
+        Opcode::ShortBinUnicode => string(opcode, counted_1(opcode, rest)?)?,
+        Opcode::BinUnicode => string(opcode, counted_4(opcode, rest)?)?,
+        Opcode::BinUnicode8 => string(opcode, counted_8(opcode, rest)?)?,
         Opcode::BinGet | Opcode::BinPut => {
             let (bytes, rest) = chunk(opcode, rest)?;
             (A::Index(u8::from_le_bytes(bytes).into()), rest)
@@ -355,14 +355,14 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
         }
         _ if !opcode.is_text() => (A::None, rest),
         _ if !text_opcodes => return Err(PickleErrorKind::TextOpcode { opcode }),
-        _ => return text_argument(opcode, rest),
+        _ => return line_argument(opcode, rest),
     })
 }
 
 /// Parses the arguments that are lines. Validated as in `pickletools`, except
 /// where it decodes escapes and the unpickler does not.
 #[cold]
-fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
+fn line_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
     let (first, rest) = line(opcode, rest)?;
     let not_integer = PickleErrorKind::NotAnInteger { opcode };
     let argument = match opcode {
@@ -383,7 +383,7 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
             Argument::Index(index)
         }
         Opcode::Float => {
-            Argument::FloatText(FloatText::new(first).ok_or(PickleErrorKind::NotAFloat)?)
+            Argument::DecimalFloat(DecimalFloat::new(first).ok_or(PickleErrorKind::NotAFloat)?)
         }
         Opcode::String => {
             check_string(first).map_err(|fault| match fault {
@@ -423,9 +423,9 @@ fn text_argument(opcode: Opcode, rest: &[u8]) -> Read<'_> {
 }
 
 #[inline]
-fn text<'p>(opcode: Opcode, (bytes, rest): (&'p [u8], &'p [u8])) -> Read<'p> {
+fn string<'p>(opcode: Opcode, (bytes, rest): (&'p [u8], &'p [u8])) -> Read<'p> {
     match PyStr::new(bytes) {
-        Ok(text) => Ok((Argument::Str(text), rest)),
+        Ok(string) => Ok((Argument::Str(string), rest)),
         Err(valid_len) => Err(PickleErrorKind::NotUtf8 { opcode, valid_len }),
     }
 }

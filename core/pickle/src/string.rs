@@ -85,7 +85,7 @@ impl fmt::Debug for PyStr<'_> {
         let mut rest = self.0;
         loop {
             let (good, after) = match core::str::from_utf8(rest) {
-                Ok(text) => (text, &[][..]),
+                Ok(good) => (good, &[][..]),
                 Err(error) => {
                     let (good, after) = rest
                         .split_at_checked(error.valid_up_to())
@@ -196,10 +196,10 @@ pub struct Decimal<'p>(&'p [u8]);
 impl<'p> Decimal<'p> {
     /// Parses a line as Python's `int` does, ignoring white space at both ends.
     pub(super) fn new(line: &'p [u8]) -> Option<Self> {
-        let text = trim(line);
-        let (_, number) = sign(text);
-        match digits(number)? {
-            (1.., []) => Some(Self(text)),
+        let number = trim(line);
+        let (_, unsigned) = sign(number);
+        match digits(unsigned)? {
+            (1.., []) => Some(Self(number)),
             _ => None,
         }
     }
@@ -242,21 +242,21 @@ impl fmt::Debug for Decimal<'_> {
     }
 }
 
-const fn sign(text: &[u8]) -> (bool, &[u8]) {
-    match text {
+const fn sign(number: &[u8]) -> (bool, &[u8]) {
+    match number {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] => (false, digits),
-        _ => (false, text),
+        _ => (false, number),
     }
 }
 
 /// Removes white space at both ends, as Python's `int` and `float` do for
 /// bytes.
-fn trim(mut text: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t'..=b'\r', inner @ ..] | [inner @ .., b' ' | b'\t'..=b'\r'] = text {
-        text = inner;
+fn trim(mut line: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t'..=b'\r', inner @ ..] | [inner @ .., b' ' | b'\t'..=b'\r'] = line {
+        line = inner;
     }
-    text
+    line
 }
 
 /// A float in decimal digits, as protocol 0 writes it.
@@ -265,23 +265,23 @@ fn trim(mut text: &[u8]) -> &[u8] {
 /// digits with an optional point, exponent and single underscores between
 /// digits, or `inf`, `infinity` or `nan` in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FloatText<'p>(&'p [u8]);
+pub struct DecimalFloat<'p>(&'p [u8]);
 
 /// The size of the buffer for removing underscores from a float, in bytes.
 /// Python never writes any.
 const UNDERSCORED_LEN: usize = 512;
 
-impl<'p> FloatText<'p> {
+impl<'p> DecimalFloat<'p> {
     /// Parses a line as Python's `float` does, ignoring white space at both
     /// ends.
     pub(super) fn new(line: &'p [u8]) -> Option<Self> {
-        let text = trim(line);
-        let (_, number) = sign(text);
-        let is_word = |word: &[u8]| number.eq_ignore_ascii_case(word);
+        let number = trim(line);
+        let (_, unsigned) = sign(number);
+        let is_word = |word: &[u8]| unsigned.eq_ignore_ascii_case(word);
         if is_word(b"inf") || is_word(b"infinity") || is_word(b"nan") {
-            return Some(Self(text));
+            return Some(Self(number));
         }
-        let (whole_count, rest) = digits(number)?;
+        let (whole_count, rest) = digits(unsigned)?;
         let (part_count, rest) = match rest {
             [b'.', rest @ ..] => digits(rest)?,
             _ => (0, rest),
@@ -291,16 +291,16 @@ impl<'p> FloatText<'p> {
             _ => (1, rest),
         };
         let is_number = whole_count | part_count != 0 && exponent.0 != 0 && exponent.1.is_empty();
-        is_number.then_some(Self(text))
+        is_number.then_some(Self(number))
     }
 
-    /// The text: a decimal number or a word, with an optional sign and
+    /// The line: a decimal number or a word, with an optional sign and
     /// underscores.
     pub const fn as_bytes(self) -> &'p [u8] {
         self.0
     }
 
-    /// The nearest float. `None` only if the text has underscores and more than
+    /// The nearest float. `None` only if the line has underscores and more than
     /// 512 bytes.
     ///
     /// Links the parser of the standard library, some kilobytes of code.
@@ -318,7 +318,7 @@ impl<'p> FloatText<'p> {
     }
 }
 
-impl fmt::Debug for FloatText<'_> {
+impl fmt::Debug for DecimalFloat<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -326,10 +326,10 @@ impl fmt::Debug for FloatText<'_> {
 
 /// The number of leading digits and underscores, and the rest. `None` if an
 /// underscore is not between two digits.
-fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
+fn digits(line: &[u8]) -> Option<(usize, &[u8])> {
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'_');
-    let count = text.iter().take_while(|byte| is_digit(byte)).count();
-    let (digits, rest) = text.split_at_checked(count)?;
+    let count = line.iter().take_while(|byte| is_digit(byte)).count();
+    let (digits, rest) = line.split_at_checked(count)?;
     let mut before = b'_';
     for &byte in digits {
         if byte == b'_' && before == b'_' {
@@ -343,7 +343,7 @@ fn digits(text: &[u8]) -> Option<(usize, &[u8])> {
 #[cfg(test)]
 #[allow(clippy::indexing_slicing)]
 mod tests {
-    use super::{BigInt, Decimal, FloatText, PyStr};
+    use super::{BigInt, Decimal, DecimalFloat, PyStr};
 
     #[test]
     fn only_surrogates_are_accepted_besides_utf8() {
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn floats_match_python_float() {
-        let float = |line| FloatText::new(line).and_then(FloatText::to_f64);
+        let float = |line| DecimalFloat::new(line).and_then(DecimalFloat::to_f64);
         for (line, value) in [
             (&b"1_0.5"[..], 10.5),
             (b" 1e400\t", f64::INFINITY),
@@ -440,7 +440,7 @@ mod tests {
         // One byte more than the buffer holds, not counting underscores.
         let mut long = [b'1'; 514];
         long[1] = b'_';
-        assert!(FloatText::new(&long).is_some() && float(&long).is_none());
+        assert!(DecimalFloat::new(&long).is_some() && float(&long).is_none());
         assert_eq!(
             long.get(1..).and_then(float),
             None,

@@ -146,8 +146,8 @@ fn decode(
             "it holds less than its content size",
         ));
     }
-    if let Some(said) = decoder.get_checksum_from_data()
-        && decoder.get_calculated_checksum() != Some(said)
+    if let Some(stored) = decoder.get_checksum_from_data()
+        && decoder.get_calculated_checksum() != Some(stored)
     {
         return Err(malformed(frame.len(), "its checksum does not fit the data"));
     }

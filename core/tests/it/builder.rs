@@ -1098,7 +1098,7 @@ fn classic_layout_refuses_payloads_in_sets() {
             put(builder, &[b"member"])?;
             // After the set there is a path again.
             builder.body().array(2).nil();
-            put(builder, &[b"behind"])?;
+            put(builder, &[b"after"])?;
             builder.body().map(2).str("__Set__").bool(true);
             builder.body().str("as-list").array(0);
             Ok(())
@@ -1140,7 +1140,7 @@ fn classic_layout_refuses_payloads_in_sets() {
         Item::Set(0),
     ]);
     assert_eq!(found, expected);
-    assert_eq!(payloads, [[b"behind"]]);
+    assert_eq!(payloads, [[b"after"]]);
 }
 
 // PROTOCOL BODY-5, CLASSIC-13

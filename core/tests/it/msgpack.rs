@@ -858,7 +858,7 @@ fn fields_are_taken_in_any_order() {
     }
     assert_eq!(orders.len(), 24);
     for order in orders {
-        // Behind each map comes text that is one of its keys.
+        // After each map comes a string that is one of its keys.
         let document = written(|writer| {
             writer.array(2).map(6).u64(1).u64(2);
             for index in order {
@@ -1003,8 +1003,8 @@ fn the_writer_measures_what_it_writes() {
                 available: 0
             }))
         );
-        // Whatever was in the buffer makes no difference, and what lies
-        // behind the document is left alone.
+        // The contents of the buffer make no difference, and the bytes after
+        // the document are left alone.
         for poison in [0xa5, 0x5a] {
             for available in 0..needed + 3 {
                 let mut out = vec![poison; available];

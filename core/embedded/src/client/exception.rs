@@ -1,12 +1,12 @@
-//! Exceptions as texts.
+//! Exceptions as strings.
 
 use core::fmt::Write;
 
+use crate::fixed_string::FixedString;
 use crate::pickle_tree::{Id, Node, Tree};
-use crate::text::Text;
 
 /// Writes the class of an exception and its first argument, if that is a string.
-pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut Text<N>) -> Option<()> {
+pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut FixedString<N>) -> Option<()> {
     let Node::Call(call) = tree.get(tree.root()) else {
         return None;
     };

@@ -13,11 +13,11 @@ use core::time::Duration;
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_pickle::{Level, Writer as PickleWriter};
 
+use crate::fixed_string::FixedString;
 use crate::link::{Link, LinkBuffers, Piece, TABLE_LEN, field, items, str_field};
 use crate::pickle_tree::Tree;
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
-use crate::text::Text;
 use crate::value::{Failure, NO_ROOM, Value};
 use exception::describe;
 use graph::{GRAPH_LEN, send_graph, write_graph};
@@ -137,7 +137,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const FAILED: &str = "the task has failed";
 
 /// The maximum number of errors in frames of one batch that are read. Further
-/// tasks fail without the text of their errors.
+/// tasks fail without the message of their errors.
 const MAX_ERRORS: usize = 4;
 
 /// The maximum length of an error that is kept, in bytes.
@@ -242,7 +242,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 message: "the client is not connected",
             });
         }
-        let mut key = Text::<{ MAX_NAME + 24 }>::new();
+        let mut key = FixedString::<{ MAX_NAME + 24 }>::new();
         write!(key, "{}-{}", self.config.name, self.submitted).map_err(|_| NO_ROOM)?;
         let mut encoded = [0; MAX_NAME + 32];
         let mut writer = Writer::new(&mut encoded);
@@ -505,13 +505,13 @@ fn fail_unexplained<const KEYS: usize, const DATA: usize>(
     }
 }
 
-/// Fails a task with a text. Without room for it, the task fails without one.
+/// Fails a task with a message. Without room for it, the task fails without one.
 fn fail_with<const KEYS: usize, const DATA: usize>(
     store: &mut Store<KEYS, DATA>,
     id: EntryId,
-    text: &str,
+    message: &str,
 ) {
-    let _ = store.make_value(id, |_, out| out.str(text));
+    let _ = store.make_value(id, |_, out| out.str(message));
     set_state(store, id, State::Failed);
 }
 
@@ -525,9 +525,9 @@ fn fail<const KEYS: usize, const DATA: usize>(
     if tree.read(exception, &[]).is_err() {
         return;
     }
-    let mut text = Text::<MAX_ERROR>::new();
-    if describe(&tree, &mut text).is_some() {
-        fail_with(store, id, text.as_str());
+    let mut message = FixedString::<MAX_ERROR>::new();
+    if describe(&tree, &mut message).is_some() {
+        fail_with(store, id, message.as_str());
     }
 }
 

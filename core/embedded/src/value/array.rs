@@ -54,9 +54,9 @@ impl ElementType {
 
     /// The type that numpy calls so, such as `<f8`; without the byte order in
     /// pickles.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let text = text.strip_prefix(['<', '|', '=']).unwrap_or(text);
-        let [kind, len] = *text.as_bytes() else {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let name = name.strip_prefix(['<', '|', '=']).unwrap_or(name);
+        let [kind, len] = *name.as_bytes() else {
             return None;
         };
         let this = Self {
@@ -67,7 +67,7 @@ impl ElementType {
     }
 
     /// The name of the type in numpy.
-    pub(super) const fn text(self) -> [u8; 3] {
+    pub(super) const fn name(self) -> [u8; 3] {
         let order = if self.len == 1 { b'|' } else { b'<' };
         [order, self.kind, self.len.wrapping_add(b'0')]
     }

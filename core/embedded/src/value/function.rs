@@ -119,12 +119,12 @@ impl<'o> Out<'o> {
     /// # Errors
     ///
     /// A `MemoryError`.
-    pub fn str(&mut self, text: &str) -> Result<(), Failure> {
-        if text.len() > MAX_STR {
+    pub fn str(&mut self, string: &str) -> Result<(), Failure> {
+        if string.len() > MAX_STR {
             return Err(NO_ROOM);
         }
-        let space = self.put(&[STR], text.len())?;
-        crate::copy(space, text.as_bytes());
+        let space = self.put(&[STR], string.len())?;
+        crate::copy(space, string.as_bytes());
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Failure {
     }
 
     /// The message, or the start of it.
-    pub(crate) fn text(&self) -> &'static str {
+    pub(crate) fn message(&self) -> &'static str {
         let mut end = self.message.len().min(MAX_MESSAGE);
         while !self.message.is_char_boundary(end) {
             end = end.saturating_sub(1);
@@ -248,7 +248,7 @@ impl Failure {
         let mut levels = [Level::EMPTY; 4];
         let mut writer = PickleWriter::new(out, &mut levels);
         writer.reduce().global("builtins", self.class);
-        writer.tuple(1).str(self.text());
+        writer.tuple(1).str(self.message());
         writer.finish().unwrap_or_default()
     }
 }

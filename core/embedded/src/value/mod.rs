@@ -105,7 +105,7 @@ impl<'a> Value<'a> {
             Self::Bool(value) => out.bool(value),
             Self::Int(value) => out.int(value),
             Self::Float(value) => out.float(value),
-            Self::Str(text) => out.str(text),
+            Self::Str(string) => out.str(string),
             Self::Bytes(bytes) => out.bytes(bytes),
             Self::Array(array) => {
                 let space = out.array(array.element_type, array.shape())?;
@@ -127,7 +127,7 @@ impl<'a> Value<'a> {
             Node::Bool(value) => Self::Bool(value),
             Node::Int(value) => Self::Int(value),
             Node::Float(value) => Self::Float(value),
-            Node::Str(text) => Self::Str(text),
+            Node::Str(string) => Self::Str(string),
             Node::Bytes(bytes) => Self::Bytes(bytes),
             Node::Call(call) => {
                 let is = |module, name| tree.is_global(call.callable, module, name);
@@ -214,7 +214,7 @@ impl<'a> Value<'a> {
     /// The length of the value, in bytes, for the scheduler.
     pub(crate) fn nbytes(&self) -> usize {
         match self {
-            Self::Str(text) => text.len(),
+            Self::Str(string) => string.len(),
             Self::Bytes(bytes) => bytes.len(),
             Self::Array(array) => array.bytes.len(),
             _ => 8,
@@ -257,7 +257,7 @@ impl<'a> Value<'a> {
             }
             Self::Array(array) => {
                 writer.map(5).str("sub-header").map(4);
-                let dtype = array.element_type.text();
+                let dtype = array.element_type.name();
                 writer.str("dtype").array(2).u64(0).str_bytes(&dtype);
                 let count = u32::try_from(array.shape().len()).unwrap_or_default();
                 writer.str("shape").array(count);
@@ -306,13 +306,13 @@ impl<'a> Value<'a> {
             Self::Bool(value) => writer.bool(value),
             Self::Int(value) => writer.i64(value),
             Self::Float(value) => writer.f64(value),
-            Self::Str(text) => writer.str(text),
+            Self::Str(string) => writer.str(string),
             Self::Bytes(bytes) => writer.bytes(bytes),
             Self::Array(array) => {
                 writer.reduce().global("numpy._core.numeric", "_frombuffer");
                 writer.tuple(4).bytes(array.bytes);
                 writer.reduce().global("numpy", "dtype");
-                writer.tuple(1).str_bytes(&array.element_type.text());
+                writer.tuple(1).str_bytes(&array.element_type.name());
                 writer.tuple(array.shape().len());
                 for len in array.shape() {
                     writer.u64((*len).into());
@@ -399,8 +399,8 @@ fn element_type(tree: &Tree<'_>, dtype: Id) -> Option<ElementType> {
 pub(crate) fn write_key(tree: &Tree<'_>, id: Id, writer: &mut Writer<'_>) -> Option<()> {
     let scalar = |id, writer: &mut Writer<'_>| {
         let token = match tree.get(id) {
-            Node::Str(text) => {
-                writer.str(text);
+            Node::Str(string) => {
+                writer.str(string);
                 return Some(());
             }
             Node::Int(value) => {

@@ -8,9 +8,9 @@ use daskwire::msgpack::{Reader, Writer};
 use super::reply::DataReply;
 use super::stream::{REPORT_LEN, release};
 use super::{Config, FetchStep, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
+use crate::fixed_string::FixedString;
 use crate::link::{Piece, Received, field, items, str_field};
 use crate::store::{EntryId, Part, State, Store};
-use crate::text::Text;
 use crate::value::{Failure, Value};
 
 /// The maximum length of a reply other than that to `get_data`, in bytes.
@@ -37,7 +37,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     pub(super) fn register(&mut self, deadline: Duration, asked: bool) {
         if self.stream.is_open() && !asked {
             let (config, now) = (self.config, self.now);
-            let mut id = Text::<80>::new();
+            let mut id = FixedString::<80>::new();
             // Unique for each registration, as far as the time of it is.
             let _ = write!(id, "{}-{:x}", config.name, now.as_nanos());
             let used = self.store.used();
@@ -142,7 +142,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         self.free_peer();
     }
 
-    /// Closes the connection that has been idle, or has not said anything, for
+    /// Closes the connection that has been idle, or has sent nothing, for
     /// longest, if all are in use: Dask keeps connections for later requests.
     fn free_peer(&mut self) {
         let is_in_use = |peer: &Peer<'_, KEYS>| peer.link.is_open() || peer.link.is_in_handshake();
@@ -422,7 +422,7 @@ fn write_lengths<const KEYS: usize, const DATA: usize>(
 fn write_failure(writer: &mut Writer<'_>, failure: Failure) {
     let mut exception = [0; 256];
     writer.map(4).str("status").str("uncaught-error");
-    writer.str("text").str(failure.text());
+    writer.str("text").str(failure.message());
     writer.str("exception").bin(failure.pickle(&mut exception));
     writer.str("traceback").nil();
 }

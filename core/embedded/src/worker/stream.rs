@@ -8,7 +8,7 @@ use crate::store::{EntryId, Part, State, Store};
 use crate::value::{Failure, NO_ROOM};
 
 /// The maximum length of a message to the scheduler about a task, in bytes: a
-/// key and two texts.
+/// key and two strings.
 pub(super) const REPORT_LEN: usize = 1024;
 
 /// The cause of a message, for the scheduler's records.
@@ -179,7 +179,7 @@ fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoi
         writer.str("run_id").i64(run_id);
         writer.str("exception").bin(exception);
         writer.str("traceback").nil();
-        writer.str("exception_text").str(failure.text());
+        writer.str("exception_text").str(failure.message());
         writer.str("traceback_text").str("");
         writer.str("thread").u64(1);
         writer.str("startstops").array(0);
@@ -208,7 +208,7 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
         Some("remove-replicas") => {
             for key in keys(reader).skip(*answered) {
                 match store.find(key) {
-                    // A task here needs it: it stays, which the scheduler is told.
+                    // A task here needs it: it stays, which is reported to the scheduler.
                     Some(id) if store.is_needed(id) => {
                         let is_sent = send(outgoing, 3, "add-keys", |writer| {
                             writer.str("keys").array(1).encoded(key);

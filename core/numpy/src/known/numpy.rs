@@ -498,12 +498,12 @@ fn error(node: Node<'_, '_>, expected: &'static str) -> DTypeError {
 }
 
 /// The string of a name, borrowed from the pickle.
-fn text<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
+fn name_str<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     match node.value() {
         Value::ByteString(string) => match string.to_bytes() {
             Cow::Borrowed(bytes) => core::str::from_utf8(bytes)
                 .ok()
-                .filter(|text| text.is_ascii()),
+                .filter(|string| string.is_ascii()),
             Cow::Owned(_) => None,
         },
         _ => node.as_str(),
@@ -542,7 +542,7 @@ fn read_type<'t>(
     let name = match name.as_global() {
         Some(global) if is_record_class(global) => "",
         Some(_) => return Err(error(name, "the name of a type of elements")),
-        None => text(name).ok_or(error(name, "the name of a type of elements"))?,
+        None => name_str(name).ok_or(error(name, "the name of a type of elements"))?,
     };
     let mut operations = node.operations();
     let state = match (operations.next(), operations.next()) {
@@ -609,7 +609,7 @@ fn read_type<'t>(
             dimensions: Dimensions::SCALAR,
         });
     }
-    let order = text(order).ok_or(error(state, "an order of bytes"))?;
+    let order = name_str(order).ok_or(error(state, "an order of bytes"))?;
     let is_time = name.starts_with(['m', 'M']);
     let unit = match extra.filter(|_| is_time) {
         Some(extra) => Some(date_unit(extra).ok_or(error(state, "the unit of a time"))?),
@@ -648,7 +648,7 @@ fn date_unit(node: Node<'_, '_>) -> Option<TimeUnit> {
     let count = count.as_i64()?;
     let name = match unit.as_bytes() {
         Some(unit) => unit,
-        None => text(unit).or_else(|| encoded_ascii(unit))?.as_bytes(),
+        None => name_str(unit).or_else(|| encoded_ascii(unit))?.as_bytes(),
     };
     let is_one = (above.as_i64(), below.as_i64()) == (Some(1), Some(1));
     TimeUnit::from_parts(name, count).filter(|_| is_one)
@@ -706,7 +706,7 @@ impl<'a> TreeFields<'a> {
     pub(crate) fn next(&mut self, depth: u8, record_len: usize) -> Found<Field<'a>> {
         let missing = error(self.node, "a name with a field");
         let key = self.names.next().ok_or(missing)?;
-        let name = text(key).ok_or(error(key, "the name of a field, in text"))?;
+        let name = name_str(key).ok_or(error(key, "the name of a field, which is a string"))?;
         // One full round: numpy orders the entries by name, except for
         // additional entries by title.
         let mut is_around = false;
@@ -723,7 +723,7 @@ impl<'a> TreeFields<'a> {
                 .budget
                 .checked_sub(1)
                 .ok_or(error(self.node, "fields in the order of their names"))?;
-            if at.is_same(key) || text(at) == Some(name) {
+            if at.is_same(key) || name_str(at) == Some(name) {
                 break value;
             }
         };
@@ -733,7 +733,7 @@ impl<'a> TreeFields<'a> {
             return Err(wrong);
         };
         let title = match parts.next() {
-            Some(title) => Some(text(title).ok_or(error(title, "a title that is text"))?),
+            Some(title) => Some(name_str(title).ok_or(error(title, "a title that is a string"))?),
             None => None,
         };
         let outside = error(value, OUTSIDE);

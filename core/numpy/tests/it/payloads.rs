@@ -750,7 +750,7 @@ fn dtypes_display_as_they_parse() {
     ] {
         let dtype = DType::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(dtype.to_string(), text);
-        assert_eq!(dtype.to_text().as_str(), text);
+        assert_eq!(dtype.type_string().as_str(), text);
     }
     // The order is ignored if it does not apply.
     for (text, same) in [

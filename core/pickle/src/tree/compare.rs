@@ -219,9 +219,9 @@ fn same_int(left: Int<'_>, right: Int<'_>) -> bool {
 }
 
 /// The significant digits, after the sign if it is negative.
-fn decimal_digits(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
-    let is_negative = text.first() == Some(&b'-');
-    let digits = text.iter().copied().filter(u8::is_ascii_digit);
+fn decimal_digits(digits: &[u8]) -> impl Iterator<Item = u8> + '_ {
+    let is_negative = digits.first() == Some(&b'-');
+    let digits = digits.iter().copied().filter(u8::is_ascii_digit);
     let digits = digits.skip_while(|digit| *digit == b'0');
     is_negative.then_some(b'-').into_iter().chain(digits)
 }

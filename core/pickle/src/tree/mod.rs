@@ -385,7 +385,7 @@ pub enum Value<'t, 'p> {
     Global(Global<'p>),
     /// The object registered with `copyreg` under a code.
     Extension(i32),
-    /// The object with a persistent id that is a line of text.
+    /// The object with a persistent id that is a line.
     PersistentLine(&'p str),
     /// The object with a persistent id that is a value.
     Persistent(Node<'t, 'p>),
@@ -615,7 +615,7 @@ impl<'t, 'p> Node<'t, 'p> {
             }),
             Kind::Float => Value::Float(match self.tree.argument_at(slot) {
                 super::Argument::Float(value) => value,
-                super::Argument::FloatText(string) => string.to_f64().unwrap_or(f64::NAN),
+                super::Argument::DecimalFloat(string) => string.to_f64().unwrap_or(f64::NAN),
                 _ => f64::NAN,
             }),
             Kind::Str => Value::Str(self.string(slot)),
@@ -871,7 +871,7 @@ impl<'t, 'p> Node<'t, 'p> {
     }
 
     /// The string of a node in a name.
-    fn name_text(self) -> Str<'p> {
+    fn name_str(self) -> Str<'p> {
         let slot = self.slot();
         match slot.kind() {
             Kind::Str => self.string(slot),
@@ -883,8 +883,8 @@ impl<'t, 'p> Node<'t, 'p> {
     fn stack_named(self, slot: Slot) -> Global<'p> {
         let [module, name, _] = self.operands(slot);
         Global {
-            module: module.name_text(),
-            name: name.name_text(),
+            module: module.name_str(),
+            name: name.name_str(),
         }
     }
 

@@ -33,7 +33,7 @@ fn argument(argument: &Argument<'_>) -> String {
             }
         }
         Argument::Float(value) => float(value),
-        Argument::FloatText(text) => float(text.to_f64().expect("it is short")),
+        Argument::DecimalFloat(number) => float(number.to_f64().expect("it is short")),
         Argument::Bytes(bytes)
         | Argument::ByteString(bytes)
         | Argument::ByteArray(bytes)

@@ -25,7 +25,7 @@ fn written_as(options: Options, mut write: impl FnMut(&mut Writer<'_, '_>)) -> V
         write(&mut writer);
         let (pickle, rest) = writer.finish_mut().expect("it fits");
         assert_eq!(pickle.len(), len, "another length was measured");
-        assert_eq!(rest, [poison; 3], "it wrote behind the end");
+        assert_eq!(rest, [poison; 3], "it wrote after the end");
         pickle.to_vec()
     });
     assert_eq!(

@@ -4,12 +4,12 @@ use core::fmt::{self, Write};
 
 /// A string of at most `N` bytes. Writing more is an error, and writes nothing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Text<const N: usize> {
+pub(crate) struct FixedString<const N: usize> {
     bytes: [u8; N],
     len: usize,
 }
 
-impl<const N: usize> Text<N> {
+impl<const N: usize> FixedString<N> {
     /// An empty string.
     pub(crate) const fn new() -> Self {
         Self {
@@ -25,12 +25,12 @@ impl<const N: usize> Text<N> {
     }
 }
 
-impl<const N: usize> Write for Text<N> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
+impl<const N: usize> Write for FixedString<N> {
+    fn write_str(&mut self, string: &str) -> fmt::Result {
         let space = self.bytes.get_mut(self.len..).unwrap_or_default();
-        let space = space.get_mut(..text.len()).ok_or(fmt::Error)?;
-        crate::copy(space, text.as_bytes());
-        self.len = self.len.saturating_add(text.len());
+        let space = space.get_mut(..string.len()).ok_or(fmt::Error)?;
+        crate::copy(space, string.as_bytes());
+        self.len = self.len.saturating_add(string.len());
         Ok(())
     }
 }
