@@ -40,12 +40,12 @@ impl Address {
     /// # Errors
     ///
     /// As [`Address::from_str`], except for [`AddressError::NoPort`].
-    pub fn parse_with_port(text: &str, port: u16) -> Result<Self, AddressError> {
-        Self::parse(text, Some(port))
+    pub fn parse_with_port(address: &str, port: u16) -> Result<Self, AddressError> {
+        Self::parse(address, Some(port))
     }
 
-    fn parse(text: &str, default_port: Option<u16>) -> Result<Self, AddressError> {
-        let (scheme, location) = text.split_once("://").unwrap_or(("tcp", text));
+    fn parse(address: &str, default_port: Option<u16>) -> Result<Self, AddressError> {
+        let (scheme, location) = address.split_once("://").unwrap_or(("tcp", address));
         if !CHECKED_SCHEMES.contains(&scheme) {
             return Self::with_location(scheme, location);
         }
@@ -217,8 +217,8 @@ impl FromStr for Address {
     type Err = AddressError;
 
     /// Parses `scheme://location`, or `host:port` for `tcp`.
-    fn from_str(text: &str) -> Result<Self, AddressError> {
-        Self::parse(text, None)
+    fn from_str(address: &str) -> Result<Self, AddressError> {
+        Self::parse(address, None)
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed_as_dask_parses_them() {
-        for (text, host, port, printed) in [
+        for (input, host, port, printed) in [
             (
                 "tcp://127.0.0.1:456",
                 "127.0.0.1",
@@ -312,13 +312,13 @@ mod tests {
                 "tcp://my_host-1.example.org:80",
             ),
         ] {
-            let address: Address = text.parse().unwrap();
-            assert_eq!((address.host(), address.port()), (host, port), "{text}");
+            let address: Address = input.parse().unwrap();
+            assert_eq!((address.host(), address.port()), (host, port), "{input}");
             assert_eq!(address.to_string(), printed);
             assert_eq!(printed.parse(), Ok(address));
         }
-        for text in ["tcp://[::1]", "[::1]"] {
-            let address = Address::parse_with_port(text, 8786).unwrap();
+        for input in ["tcp://[::1]", "[::1]"] {
+            let address = Address::parse_with_port(input, 8786).unwrap();
             assert_eq!(address.to_string(), "tcp://[::1]:8786");
         }
         let address = Address::parse_with_port("", 80).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn invalid_addresses_are_errors() {
         use AddressError::*;
-        for (text, error) in [
+        for (input, error) in [
             ("sErial://a", Scheme),
             ("1a://a", Scheme),
             ("TCP://127.0.0.1:456", Scheme),
@@ -359,7 +359,7 @@ mod tests {
             ("a: 1", Port),
             ("[::1]:", Port),
         ] {
-            assert_eq!(text.parse::<Address>(), Err(error), "{text:?}");
+            assert_eq!(input.parse::<Address>(), Err(error), "{input:?}");
         }
     }
 

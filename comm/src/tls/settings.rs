@@ -27,7 +27,7 @@ use super::{Tls, Verifier};
 /// ```
 /// use daskwire_comm::tls::Pem;
 /// assert_eq!(format!("{:?}", Pem::from("/etc/dask/ca.pem")), "/etc/dask/ca.pem");
-/// assert_eq!(format!("{:?}", Pem::from("-----BEGIN …\n")), "PEM text");
+/// assert_eq!(format!("{:?}", Pem::from("-----BEGIN …\n")), "inline PEM");
 /// ```
 #[derive(Clone)]
 pub struct Pem(Source);
@@ -35,7 +35,7 @@ pub struct Pem(Source);
 #[derive(Clone)]
 enum Source {
     File(PathBuf),
-    Text(Zeroizing<String>),
+    Inline(Zeroizing<String>),
 }
 
 impl From<&str> for Pem {
@@ -47,7 +47,7 @@ impl From<&str> for Pem {
 impl From<String> for Pem {
     fn from(value: String) -> Self {
         if value.contains('\n') {
-            Self(Source::Text(value.into()))
+            Self(Source::Inline(value.into()))
         } else {
             Self(Source::File(value.into()))
         }
@@ -76,7 +76,7 @@ impl fmt::Display for Pem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Source::File(path) => path.display().fmt(f),
-            Source::Text(_) => f.write_str("PEM text"),
+            Source::Inline(_) => f.write_str("inline PEM"),
         }
     }
 }
@@ -85,7 +85,7 @@ impl Pem {
     fn read(&self) -> Result<Zeroizing<Vec<u8>>, TlsProblem> {
         match &self.0 {
             Source::File(path) => fs::read(path).map(Into::into).map_err(TlsProblem::Read),
-            Source::Text(text) => Ok(text.as_bytes().to_vec().into()),
+            Source::Inline(pem) => Ok(pem.as_bytes().to_vec().into()),
         }
     }
 }
@@ -371,16 +371,16 @@ fn check_dates(certificate: &Certificate<'_>, now: Time) -> Result<(), TlsProble
 }
 
 fn read_certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
-    let text = pem.read()?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let bytes = pem.read()?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match certificates {
         Ok(certificates) if certificates.is_empty() => Err(TlsProblem::NoCertificate {
             // The key file may have been given by mistake.
-            is_key: contains(&text, b"PRIVATE KEY-----"),
+            is_key: contains(&bytes, b"PRIVATE KEY-----"),
         }),
         Ok(certificates) => Ok(certificates),
         // An encrypted key in the same file has lines that are not base64.
-        Err(_) if is_encrypted(&text) => Err(TlsProblem::EncryptedKey),
+        Err(_) if is_encrypted(&bytes) => Err(TlsProblem::EncryptedKey),
         Err(error) => Err(TlsProblem::Pem(error)),
     }
 }
@@ -391,10 +391,10 @@ fn read_key(
     chain: &[CertificateDer<'_>],
     provider: &CryptoProvider,
 ) -> Result<Arc<dyn rustls::sign::SigningKey>, TlsProblem> {
-    let text = pem.read()?;
-    let key = match PrivateKeyDer::from_pem_slice(&text) {
+    let bytes = pem.read()?;
+    let key = match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(key) => key,
-        Err(_) if is_encrypted(&text) => return Err(TlsProblem::EncryptedKey),
+        Err(_) if is_encrypted(&bytes) => return Err(TlsProblem::EncryptedKey),
         Err(pem::Error::NoItemsFound) => return Err(TlsProblem::NoKey { is_in_cert }),
         Err(error) => return Err(TlsProblem::Pem(error)),
     };
@@ -411,12 +411,12 @@ fn read_key(
     Ok(key)
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).any(|window| window == part)
+fn contains(pem: &[u8], part: &[u8]) -> bool {
+    pem.windows(part.len()).any(|window| window == part)
 }
 
-fn is_encrypted(text: &[u8]) -> bool {
-    contains(text, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(text, b"4,ENCRYPTED")
+fn is_encrypted(pem: &[u8]) -> bool {
+    contains(pem, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(pem, b"4,ENCRYPTED")
 }
 
 /// The TLS settings of all roles, as in Dask's `Security`.

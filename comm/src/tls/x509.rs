@@ -250,9 +250,9 @@ impl<'a> Der<'a> {
     }
 }
 
-/// The number of `count` decimal digits that `text` begins with.
-fn number(text: &[u8], count: usize) -> Option<(i64, &[u8])> {
-    let (digits, rest) = text.split_at_checked(count)?;
+/// The number of `count` decimal digits that `digits` begins with.
+fn number(digits: &[u8], count: usize) -> Option<(i64, &[u8])> {
+    let (digits, rest) = digits.split_at_checked(count)?;
     let number = digits.iter().try_fold(0, |number, digit| {
         let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'))?;
         Some(number * 10 + digit)
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn times_are_counted_and_printed() {
-        for (text, seconds, printed) in [
+        for (time, seconds, printed) in [
             ("700101000000Z", 0, "1970-01-01 00:00:00 UTC"),
             ("691231235959Z", -1, "1969-12-31 23:59:59 UTC"),
             ("000229120000Z", 951_825_600, "2000-02-29 12:00:00 UTC"),
@@ -377,17 +377,17 @@ mod tests {
                 "9999-12-31 23:59:59 UTC",
             ),
         ] {
-            let tag = if text.len() == 13 {
+            let tag = if time.len() == 13 {
                 UTC_TIME
             } else {
                 GENERALIZED_TIME
             };
-            let mut der = vec![tag, u8::try_from(text.len()).unwrap()];
-            der.extend_from_slice(text.as_bytes());
+            let mut der = vec![tag, u8::try_from(time.len()).unwrap()];
+            der.extend_from_slice(time.as_bytes());
             let time = Der(&der).time().unwrap();
             assert_eq!((time.0, &*time.to_string()), (seconds, printed));
         }
-        for text in [
+        for time in [
             "",
             "Z",
             "7001010000Z",
@@ -402,9 +402,9 @@ mod tests {
             "700101000000+",
             "700101000000ZZ",
         ] {
-            let mut der = vec![UTC_TIME, u8::try_from(text.len()).unwrap()];
-            der.extend_from_slice(text.as_bytes());
-            assert!(Der(&der).time().is_none(), "{text}");
+            let mut der = vec![UTC_TIME, u8::try_from(time.len()).unwrap()];
+            der.extend_from_slice(time.as_bytes());
+            assert!(Der(&der).time().is_none(), "{time}");
         }
     }
 }
