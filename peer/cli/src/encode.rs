@@ -48,9 +48,9 @@ impl fmt::Display for EncodeError {
             Self::Json(error) => {
                 // The line is left out, because only the caller knows where the
                 // document begins.
-                let text = error.to_string();
+                let message = error.to_string();
                 let place = format!(" at line {} column {}", error.line(), error.column());
-                let what = text.strip_suffix(&place).unwrap_or(&text);
+                let what = message.strip_suffix(&place).unwrap_or(&message);
                 write!(f, "at column {}: not JSON: {what}", error.column())
             }
             Self::TooDeep => write!(f, "nested deeper than {MAX_DEPTH} levels"),
@@ -128,8 +128,8 @@ fn key_step(key: &str) -> String {
 ///
 /// A document ends with the line in which its brackets are closed, so it may span
 /// lines, as other tools write it.
-pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let mut rest = text;
+pub fn documents(input: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut rest = input;
     let mut line = 1;
     core::iter::from_fn(move || {
         let mut brackets = Brackets::default();
@@ -139,7 +139,7 @@ pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
             len += part.len();
             line += 1;
             part.bytes().for_each(|byte| brackets.byte(byte));
-            if brackets.depth == 0 && !brackets.in_text {
+            if brackets.depth == 0 && !brackets.in_string {
                 break;
             }
         }
@@ -154,7 +154,7 @@ pub fn documents(text: &str) -> impl Iterator<Item = (usize, &str)> {
 #[derive(Default)]
 struct Brackets {
     depth: usize,
-    in_text: bool,
+    in_string: bool,
     escaped: bool,
 }
 
@@ -162,10 +162,10 @@ impl Brackets {
     fn byte(&mut self, byte: u8) {
         match byte {
             _ if self.escaped => self.escaped = false,
-            b'\\' if self.in_text => self.escaped = true,
-            b'"' => self.in_text = !self.in_text,
-            b'[' | b'{' if !self.in_text => self.depth += 1,
-            b']' | b'}' if !self.in_text => self.depth = self.depth.saturating_sub(1),
+            b'\\' if self.in_string => self.escaped = true,
+            b'"' => self.in_string = !self.in_string,
+            b'[' | b'{' if !self.in_string => self.depth += 1,
+            b']' | b'}' if !self.in_string => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }
     }
@@ -364,7 +364,7 @@ impl Payload {
         let mut data = Vec::with_capacity(frames.len());
         for (index, frame) in frames.iter().enumerate() {
             let bytes = frame.get("bytes").and_then(Value::as_str);
-            match bytes.map(|text| BASE64.decode(text)) {
+            match bytes.map(|encoded| BASE64.decode(encoded)) {
                 Some(Ok(bytes)) => data.push(bytes),
                 _ => {
                     return expected(
@@ -505,7 +505,7 @@ fn one<'v>(
             (.., Some(value)) => writer.f64(value),
             _ => return expected("", "a number of 64 bits"),
         },
-        Value::String(text) => writer.str(text),
+        Value::String(string) => writer.str(string),
         Value::Array(items) => {
             tasks.extend(items.iter().rev().map(Task::Value));
             writer.array(count(items.len()))
@@ -531,19 +531,19 @@ fn tagged_value<'v>(
     tasks: &mut Vec<Task<'v>>,
 ) -> Result<(), EncodeError> {
     match (tag, value) {
-        ("$int", Value::String(text)) => match (text.parse::<u64>(), text.parse::<i64>()) {
+        ("$int", Value::String(digits)) => match (digits.parse::<u64>(), digits.parse::<i64>()) {
             (Ok(value), _) => writer.u64(value),
             (_, Ok(value)) => writer.i64(value),
             _ => return expected("", "$int with an integer of 64 bits"),
         },
-        ("$float", Value::String(text)) => match text.as_str() {
+        ("$float", Value::String(string)) => match string.as_str() {
             "nan" => writer.f64(f64::NAN),
             "inf" => writer.f64(f64::INFINITY),
             "-inf" => writer.f64(f64::NEG_INFINITY),
             "-0.0" => writer.f64(-0.0),
             _ => return expected("", "$float with nan, inf, -inf or -0.0"),
         },
-        ("$bytes", Value::String(text)) => match BASE64.decode(text) {
+        ("$bytes", Value::String(encoded)) => match BASE64.decode(encoded) {
             Ok(data) => writer.bin(&data),
             Err(_) => return expected("", "$bytes in base64"),
         },
@@ -558,7 +558,9 @@ fn tagged_value<'v>(
                 return expected("", "$ext with a code and data");
             };
             let code = code.as_i64().and_then(|code| i8::try_from(code).ok());
-            let data = data.as_str().and_then(|text| BASE64.decode(text).ok());
+            let data = data
+                .as_str()
+                .and_then(|encoded| BASE64.decode(encoded).ok());
             match (code, data) {
                 (Some(code), Some(data)) => writer.extension(code, &data),
                 _ => return expected("", "$ext with a code of 8 bits and data in base64"),

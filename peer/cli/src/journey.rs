@@ -64,11 +64,11 @@ pub struct Summary {
 
 impl Summary {
     fn of(body: &Value) -> Self {
-        let text = |name| body.get(name).and_then(Value::as_str);
-        let op = text("op").unwrap_or("reply");
+        let field = |name| body.get(name).and_then(Value::as_str);
+        let op = field("op").unwrap_or("reply");
         let mut about = Vec::new();
         if op == "reply" {
-            match (text("status"), body.as_str()) {
+            match (field("status"), body.as_str()) {
                 (Some(status), _) | (None, Some(status)) => about.push(status.to_owned()),
                 (None, None) if body.get("compression").is_some() => {
                     about.push("handshake".to_owned());
@@ -295,7 +295,7 @@ pub async fn journey(
     show("\ndel x, y, z\n");
     let started = Instant::now();
     drop((x, y, z));
-    // Workers are told of deletions every 500 ms.
+    // The scheduler reports deletions to workers every 500 ms.
     tokio::time::sleep(Duration::from_millis(700)).await;
     show(&format_messages(&recorder.take(), started, verbose));
     Ok(Outcome { result, took })
@@ -315,7 +315,7 @@ pub fn time(time: Duration) -> String {
 
 /// Formats messages as lines, grouped by step.
 fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) -> String {
-    let mut text = String::new();
+    let mut output = String::new();
     let mut step = None;
     for message in seen {
         let summaries = message.summaries();
@@ -333,7 +333,7 @@ fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) ->
         if let Some(own) = own
             && step != Some(own)
         {
-            let _ = writeln!(text, "  {own}");
+            let _ = writeln!(output, "  {own}");
             step = Some(own);
         }
         let after = message.at.saturating_duration_since(started);
@@ -347,7 +347,7 @@ fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) ->
             })
             .collect();
         let _ = writeln!(
-            text,
+            output,
             "    {:>9}  {ends:<24} {}  ({}, {})",
             time(after),
             summary.join(", "),
@@ -356,9 +356,9 @@ fn format_messages(seen: &[RecordedMessage], started: Instant, verbose: bool) ->
         );
         if verbose {
             for summary in summaries {
-                let _ = writeln!(text, "               {}", summary.body);
+                let _ = writeln!(output, "               {}", summary.body);
             }
         }
     }
-    text
+    output
 }

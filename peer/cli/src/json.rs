@@ -19,33 +19,33 @@ const MAX_DIGITS: usize = 4300;
 /// # Errors
 ///
 /// An error of `serde_json`.
-pub(crate) fn parse(text: &str) -> Result<Value, serde_json::Error> {
+pub(crate) fn parse(json: &str) -> Result<Value, serde_json::Error> {
     // `from_str` only validates the document.
-    value(serde_json::from_str(text)?, DEPTH)
+    value(serde_json::from_str(json)?, DEPTH)
 }
 
 fn value(raw: &RawValue, depth: usize) -> Result<Value, serde_json::Error> {
-    let text = raw.get();
+    let json = raw.get();
     let depth = depth
         .checked_sub(1)
         .ok_or_else(|| serde::de::Error::custom("nested too deep"))?;
-    Ok(match text.as_bytes() {
+    Ok(match json.as_bytes() {
         [b'[', ..] => {
-            let items: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items: Vec<&RawValue> = serde_json::from_str(json)?;
             let items = items.into_iter().map(|item| value(item, depth));
             Value::List(items.collect::<Result<_, _>>()?)
         }
         [b'{', ..] => {
-            let entries = serde_json::Deserializer::from_str(text).deserialize_map(Entries)?;
+            let entries = serde_json::Deserializer::from_str(json).deserialize_map(Entries)?;
             let entries = entries
                 .into_iter()
                 .map(|(key, item)| Ok((Value::from(key), value(item, depth)?)));
             Value::Dict(entries.collect::<Result<_, serde_json::Error>>()?)
         }
-        [b'-' | b'0'..=b'9', ..] if !text.contains(['.', 'e', 'E']) => integer(text)?,
-        [b'-' | b'0'..=b'9', ..] => Value::from(serde_json::from_str::<f64>(text)?),
-        [b'"', ..] => Value::from(serde_json::from_str::<String>(text)?),
-        _ => match serde_json::from_str::<Option<bool>>(text)? {
+        [b'-' | b'0'..=b'9', ..] if !json.contains(['.', 'e', 'E']) => integer(json)?,
+        [b'-' | b'0'..=b'9', ..] => Value::from(serde_json::from_str::<f64>(json)?),
+        [b'"', ..] => Value::from(serde_json::from_str::<String>(json)?),
+        _ => match serde_json::from_str::<Option<bool>>(json)? {
             Some(value) => Value::from(value),
             None => Value::None,
         },
@@ -77,14 +77,14 @@ impl<'de> Visitor<'de> for Entries {
 }
 
 /// Parses a JSON integer: digits with an optional sign.
-fn integer(text: &str) -> Result<Value, serde_json::Error> {
+fn integer(number: &str) -> Result<Value, serde_json::Error> {
     /// Number of digits parsed at once, and the corresponding factor.
     const DIGITS: usize = 9;
     const BASE: u64 = 1_000_000_000;
-    if let Ok(value) = text.parse::<i128>() {
+    if let Ok(value) = number.parse::<i128>() {
         return Ok(Value::Int(value));
     }
-    let digits = text.trim_start_matches('-');
+    let digits = number.trim_start_matches('-');
     if digits.len() > MAX_DIGITS {
         return Err(serde::de::Error::custom(format_args!(
             "an integer of {} digits; Python reads up to {MAX_DIGITS}",
@@ -112,7 +112,7 @@ fn integer(text: &str) -> Result<Value, serde_json::Error> {
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
     // Space for the sign.
     bytes.push(0);
-    if text.starts_with('-') {
+    if number.starts_with('-') {
         let mut carry = true;
         for byte in &mut bytes {
             (*byte, carry) = (!*byte).overflowing_add(carry.into());

@@ -30,9 +30,9 @@ pub(crate) fn start(verbosity: u8) -> Result<(), String> {
         ("", 1) => roles(LevelFilter::INFO),
         ("", 2) => roles(LevelFilter::DEBUG),
         ("", _) => roles(LevelFilter::TRACE),
-        (text, _) => {
-            let parsed: Result<Targets, _> = text.parse();
-            let targets = parsed.map_err(|error| format!("{VARIABLE}={text}: {error}"))?;
+        (directives, _) => {
+            let parsed: Result<Targets, _> = directives.parse();
+            let targets = parsed.map_err(|error| format!("{VARIABLE}={directives}: {error}"))?;
             // Spans name the task and the peer, whichever part is logged.
             targets.with_target("daskwire_peer::span", LevelFilter::INFO)
         }
@@ -74,9 +74,9 @@ impl MakeWriter<'_> for Lines {
 impl Write for Lines {
     /// `event` is a whole event, as [`tracing_subscriber::fmt::Layer`] writes it.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(event);
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        terminal::tell(format_args!("{}\n", Printable(text)));
+        let line = String::from_utf8_lossy(event);
+        let line = line.strip_suffix('\n').unwrap_or(&line);
+        terminal::tell(format_args!("{}\n", Printable(line)));
         Ok(event.len())
     }
 

@@ -358,12 +358,13 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
         Prefix::U64 => "with a leading length (--prefix u64)",
     });
     let mut out = terminal::stdout();
-    let mut print = |text: String| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        // The reader has closed the pipe.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(format!("standard output: {error}")),
-    };
+    let mut print =
+        |output: String| match out.write_all(output.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => Ok(true),
+            // The reader has closed the pipe.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(format!("standard output: {error}")),
+        };
     let mut is_first = true;
     loop {
         let next = inspector.next_message().and_then(|message| {
@@ -375,11 +376,11 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
                 return Ok(Some(terminal::json(&document) + "\n"));
             }
             let gap = if is_first { "" } else { "\n" };
-            let text = inspector.text(&message)?;
-            Ok(Some(format!("{gap}{text}")))
+            let output = inspector.text(&message)?;
+            Ok(Some(format!("{gap}{output}")))
         });
-        let text = match (next, guess) {
-            (Ok(Some(text)), _) => text,
+        let output = match (next, guess) {
+            (Ok(Some(output)), _) => output,
             (Ok(None), _) => break,
             (Err(error), Some(taken)) if is_first => {
                 return Err(format!("{name}: {error}; read {taken}, which is a guess"));
@@ -392,7 +393,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
             ));
         }
         is_first = false;
-        if !print(text)? {
+        if !print(output)? {
             break;
         }
     }
@@ -401,7 +402,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
 
 fn encode(arguments: &Encode) -> Result<(), String> {
     let name = name(&arguments.file);
-    let text = String::from_utf8(read(&arguments.file)?).map_err(|error| {
+    let input = String::from_utf8(read(&arguments.file)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format!("{name}: not UTF-8 at byte {at}")
     })?;
@@ -410,7 +411,7 @@ fn encode(arguments: &Encode) -> Result<(), String> {
         layout: arguments.layout.get(),
     };
     let mut stream = Vec::new();
-    for (line, document) in documents(&text) {
+    for (line, document) in documents(&input) {
         let message = daskwire_cli::encode::encode(document, target).map_err(|error| {
             let line = line + error.line() - 1;
             format!("{name}: line {line}: {error}")
@@ -476,7 +477,7 @@ fn identity(arguments: &Identity) -> Result<(), String> {
 }
 
 fn relay(arguments: &Relay) -> Result<(), String> {
-    let parse = |text: &String| text.parse().map_err(|error| format!("{text}: {error}"));
+    let parse = |input: &String| input.parse().map_err(|error| format!("{input}: {error}"));
     let (listen, connect): (Address, Address) =
         (parse(&arguments.listen)?, parse(&arguments.connect)?);
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -181,7 +181,7 @@ fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
 enum Known<'p> {
     Mark,
     /// A string that is in the pickle without escapes.
-    Text(&'p [u8]),
+    Str(&'p [u8]),
     /// A string that had escapes, by its number.
     Unescaped(usize),
     /// The object of a name, by the name's number.
@@ -216,7 +216,7 @@ struct Machine<'p, 'b> {
     unescaped: Vec<Vec<u8>>,
     /// The strings in names, and where they were seen, so that a string used
     /// repeatedly is processed once.
-    texts: Vec<Vec<u8>>,
+    strings: Vec<Vec<u8>>,
     by_content: HashMap<Vec<u8>, usize>,
     by_place: HashMap<(usize, usize), usize>,
     names: Vec<Mentions>,
@@ -272,30 +272,28 @@ impl<'p> Machine<'p, '_> {
         use Opcode as O;
         let mut remark = None;
         let pushed = match (token.opcode, token.argument) {
-            (_, Argument::Str(text)) => Some(Known::Text(text.as_bytes())),
+            (_, Argument::Str(string)) => Some(Known::Str(string.as_bytes())),
             // Python 3 decodes ASCII byte strings.
-            (_, Argument::ByteString(bytes)) => Some(Known::Text(bytes)),
+            (_, Argument::ByteString(bytes)) => Some(Known::Str(bytes)),
             (O::String, Argument::Line(line)) => {
                 let quoted = line
                     .get(1..line.len().saturating_sub(1))
                     .unwrap_or_default();
-                Some(self.text_of(quoted, Unescaped::string(line)))
+                Some(self.string_of(quoted, Unescaped::string(line)))
             }
             (O::Unicode, Argument::Line(line)) => {
-                Some(self.text_of(line, Unescaped::unicode(line)))
+                Some(self.string_of(line, Unescaped::unicode(line)))
             }
             (O::Global, Argument::Global { module, name }) => {
-                let name =
-                    self.global(Known::Text(module.as_bytes()), Known::Text(name.as_bytes()));
+                let name = self.global(Known::Str(module.as_bytes()), Known::Str(name.as_bytes()));
                 name.map(Known::Named).or(Some(Known::Unknown))
             }
             (O::Inst, Argument::Global { module, name }) => {
-                let name =
-                    self.global(Known::Text(module.as_bytes()), Known::Text(name.as_bytes()));
+                let name = self.global(Known::Str(module.as_bytes()), Known::Str(name.as_bytes()));
                 self.pop_to_mark()?;
                 let callee = name.map_or(Known::Unknown, Known::Named);
-                let (returned, said) = self.call(callee);
-                remark = Some(said);
+                let (returned, note) = self.call(callee);
+                remark = Some(note);
                 Some(returned)
             }
             (_, Argument::Code(code)) => {
@@ -316,24 +314,24 @@ impl<'p> Machine<'p, '_> {
             (O::Reduce | O::NewObj, _) => {
                 self.pop()?;
                 let callee = self.pop()?;
-                let (returned, said) = self.call(callee);
-                remark = Some(said);
+                let (returned, note) = self.call(callee);
+                remark = Some(note);
                 Some(returned)
             }
             (O::NewObjEx, _) => {
                 self.pop()?;
                 self.pop()?;
                 let callee = self.pop()?;
-                let (returned, said) = self.call(callee);
-                remark = Some(said);
+                let (returned, note) = self.call(callee);
+                remark = Some(note);
                 Some(returned)
             }
             (O::Obj, _) => {
                 let mark = self.mark()?;
                 let callee = self.stack.get(mark + 1).copied().ok_or(Underflow)?;
                 self.pop_to_mark()?;
-                let (returned, said) = self.call(callee);
-                remark = Some(said);
+                let (returned, note) = self.call(callee);
+                remark = Some(note);
                 Some(returned)
             }
             (O::Build, _) => {
@@ -479,18 +477,18 @@ impl<'p> Machine<'p, '_> {
         Ok(())
     }
 
-    fn text_of(&mut self, raw: &'p [u8], unescaped: Unescaped<'_>) -> Known<'p> {
+    fn string_of(&mut self, raw: &'p [u8], unescaped: Unescaped<'_>) -> Known<'p> {
         if raw.is_ascii() && !raw.contains(&b'\\') {
-            return Known::Text(raw);
+            return Known::Str(raw);
         }
         self.unescaped.push(unescaped.collect());
         Known::Unescaped(self.unescaped.len() - 1)
     }
 
     /// The number of a string in a name.
-    fn text(&mut self, known: Known<'p>) -> Option<usize> {
+    fn string_number(&mut self, known: Known<'p>) -> Option<usize> {
         let bytes = match known {
-            Known::Text(bytes) => bytes,
+            Known::Str(bytes) => bytes,
             Known::Unescaped(index) => self.unescaped.get(index)?,
             _ => return None,
         };
@@ -501,9 +499,9 @@ impl<'p> Machine<'p, '_> {
         let number = match self.by_content.get(bytes) {
             Some(&number) => number,
             None => {
-                self.by_content.insert(bytes.to_vec(), self.texts.len());
-                self.texts.push(bytes.to_vec());
-                self.texts.len() - 1
+                self.by_content.insert(bytes.to_vec(), self.strings.len());
+                self.strings.push(bytes.to_vec());
+                self.strings.len() - 1
             }
         };
         self.by_place.insert(place, number);
@@ -512,7 +510,7 @@ impl<'p> Machine<'p, '_> {
 
     /// Counts a name; `None` if it is unknown.
     fn global(&mut self, module: Known<'p>, name: Known<'p>) -> Option<usize> {
-        if let (Some(module), Some(name)) = (self.text(module), self.text(name)) {
+        if let (Some(module), Some(name)) = (self.string_number(module), self.string_number(name)) {
             return Some(self.mention(Name::Global(module, name)));
         }
         self.unknown_names += 1;
@@ -542,8 +540,8 @@ impl<'p> Machine<'p, '_> {
             }
             Known::Returned(name) => {
                 self.other_calls += 1;
-                let said = format!("calls what {} returned", self.shown(name));
-                (Known::Unknown, said)
+                let note = format!("calls what {} returned", self.shown(name));
+                (Known::Unknown, note)
             }
             _ => {
                 self.other_calls += 1;
@@ -555,8 +553,8 @@ impl<'p> Machine<'p, '_> {
     /// The remark about a value from the memo.
     fn recalled(&self, known: Known<'p>) -> Option<String> {
         match known {
-            Known::Text(bytes) => Some(quoted(bytes, "")),
-            Known::Unescaped(index) => self.unescaped.get(index).map(|text| quoted(text, "")),
+            Known::Str(bytes) => Some(quoted(bytes, "")),
+            Known::Unescaped(index) => self.unescaped.get(index).map(|string| quoted(string, "")),
             Known::Named(name) => Some(self.shown(name)),
             Known::Returned(name) => Some(format!("what {} returned", self.shown(name))),
             Known::Mark | Known::Plain | Known::Unknown => None,
@@ -565,10 +563,10 @@ impl<'p> Machine<'p, '_> {
 
     /// A name as `module:name`, which is unambiguous.
     fn shown(&self, number: usize) -> String {
-        let text = |number: usize| self.texts.get(number).map_or(&[][..], Vec::as_slice);
+        let string = |number: usize| self.strings.get(number).map_or(&[][..], Vec::as_slice);
         match self.names.get(number).map(|mentions| mentions.name) {
             Some(Name::Global(module, name)) => {
-                format!("{}:{}", bare(text(module)), bare(text(name)))
+                format!("{}:{}", bare(string(module)), bare(string(name)))
             }
             Some(Name::Extension(code)) => format!("extension code {code} of copyreg"),
             None => String::new(),
@@ -675,11 +673,11 @@ fn argument(argument: &Argument<'_>, line: &mut String) {
             }
         },
         Argument::Decimal(value) => bare(value.as_bytes()),
-        Argument::FloatText(value) => bare(value.as_bytes()),
+        Argument::DecimalFloat(value) => bare(value.as_bytes()),
         Argument::Float(value) => format!("{value:?}"),
         Argument::Bytes(bytes) | Argument::ByteString(bytes) => quoted(bytes, "b"),
         Argument::ByteArray(bytes) => quoted(bytes, "bytearray b"),
-        Argument::Str(text) => quoted(text.as_bytes(), ""),
+        Argument::Str(string) => quoted(string.as_bytes(), ""),
         Argument::Line(bytes) => quoted(bytes, "b"),
         Argument::Global { module, name } => {
             format!("{}:{}", bare(module.as_bytes()), bare(name.as_bytes()))

@@ -173,10 +173,10 @@ fn message(error: impl Into<Error>) -> String {
 }
 
 /// Parses a key; a list is written in JSON, such as `["x", 0]`.
-fn key(text: &str) -> Key {
+fn key(input: &str) -> Key {
     fn of(value: &serde_json::Value) -> Option<Key> {
         match value {
-            serde_json::Value::String(text) => Some(Key::from(text.as_str())),
+            serde_json::Value::String(input) => Some(Key::from(input.as_str())),
             serde_json::Value::Number(number) => number.as_i64().map(Key::from),
             serde_json::Value::Array(parts) => {
                 let parts: Option<Vec<Key>> = parts.iter().map(of).collect();
@@ -185,13 +185,13 @@ fn key(text: &str) -> Key {
             _ => None,
         }
     }
-    let list = text
+    let list = input
         .starts_with('[')
-        .then(|| serde_json::from_str(text).ok());
+        .then(|| serde_json::from_str(input).ok());
     list.flatten()
         .as_ref()
         .and_then(of)
-        .unwrap_or_else(|| Key::from(text))
+        .unwrap_or_else(|| Key::from(input))
 }
 
 /// Formats a key as [`key`] parses it.
@@ -199,10 +199,10 @@ fn shown(key: &Key) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
 
-fn argument(text: &str) -> Argument {
-    match text.strip_prefix('@') {
+fn argument(input: &str) -> Argument {
+    match input.strip_prefix('@') {
         Some(name) => Argument::from(key(name)),
-        None => Argument::Value(json::parse(text).unwrap_or_else(|_| Value::from(text))),
+        None => Argument::Value(json::parse(input).unwrap_or_else(|_| Value::from(input))),
     }
 }
 
@@ -297,14 +297,14 @@ fn show(result: &Value, output: Option<&PathBuf>) -> Result<(), String> {
     let Some(file) = output else {
         return terminal::print(result);
     };
-    let text;
+    let line;
     let bytes = match result {
         Value::Bytes(data) | Value::ByteArray(data) => &data[..],
         Value::Array(array) => array.bytes(),
-        Value::Str(text) => text.as_bytes(),
+        Value::Str(string) => string.as_bytes(),
         other => {
-            text = format!("{other}\n");
-            text.as_bytes()
+            line = format!("{other}\n");
+            line.as_bytes()
         }
     };
     std::fs::write(file, bytes).map_err(|error| format!("{}: {error}", file.display()))
@@ -314,13 +314,13 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
     let mut call = client.call(arguments.function.as_str());
-    for text in &arguments.arguments {
-        call = call.argument(argument(text));
+    for input in &arguments.arguments {
+        call = call.argument(argument(input));
     }
-    for text in &arguments.keyword {
-        let (name, value) = text
+    for input in &arguments.keyword {
+        let (name, value) = input
             .split_once('=')
-            .ok_or_else(|| format!("--keyword {text}: expected NAME=ARGUMENT"))?;
+            .ok_or_else(|| format!("--keyword {input}: expected NAME=ARGUMENT"))?;
         call = call.keyword(name, argument(value));
     }
     if let Some(name) = &arguments.key {
@@ -342,7 +342,7 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
 
 pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    let keys: Vec<Key> = arguments.keys.iter().map(|text| key(text)).collect();
+    let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
     client.release_as(HOLDER, keys).map_err(message)?;
     client.close().await.map_err(message)
 }

@@ -61,21 +61,21 @@ pub(crate) fn print(line: impl Display) -> Result<(), String> {
 }
 
 /// Prints a single-line message on standard error.
-pub(crate) fn note(text: impl Display) {
-    let text = text.to_string();
-    error(Printable(&text));
+pub(crate) fn note(message: impl Display) {
+    let message = message.to_string();
+    error(Printable(&message));
 }
 
 /// Prints a message of any number of lines on standard error.
-pub(crate) fn error(text: impl Display) {
-    tell(format_args!("daskwire: {text}\n"));
+pub(crate) fn error(message: impl Display) {
+    tell(format_args!("daskwire: {message}\n"));
 }
 
 /// Writes to standard error.
-pub(crate) fn tell(text: impl Display) {
+pub(crate) fn tell(output: impl Display) {
     let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
     // Errors cannot be reported anywhere else.
-    let _ = write!(out, "{text}").and_then(|()| out.flush());
+    let _ = write!(out, "{output}").and_then(|()| out.flush());
 }
 
 /// Formats JSON in one line. Unprintable characters are escaped as `\uXXXX`,
@@ -123,23 +123,23 @@ mod tests {
 
     /// The expected output: characters for which `is_kept` is true as they are,
     /// others escaped.
-    fn expected(text: &str, is_kept: fn(char) -> bool) -> String {
+    fn expected(input: &str, is_kept: fn(char) -> bool) -> String {
         let escape = |character: char| match is_kept(character) {
             true => character.to_string(),
             false => character.escape_default().to_string(),
         };
-        text.chars().map(escape).collect()
+        input.chars().map(escape).collect()
     }
 
     #[test]
     fn every_character_is_printable_or_escaped() {
         let all: Vec<char> = ('\0'..=char::MAX).collect();
         for some in all.chunks(4096) {
-            let text: String = some.iter().collect();
-            assert_eq!(escaped(text.as_bytes()), expected(&text, is_plain));
-            let line = Printable(&text).to_string();
-            assert_eq!(line, expected(&text, is_printable));
-            let value = serde_json::Value::from(text);
+            let input: String = some.iter().collect();
+            assert_eq!(escaped(input.as_bytes()), expected(&input, is_plain));
+            let line = Printable(&input).to_string();
+            assert_eq!(line, expected(&input, is_printable));
+            let value = serde_json::Value::from(input);
             let shown = json(&value);
             assert!(shown.chars().all(is_printable), "{shown}");
             assert_eq!(serde_json::from_str(&shown).ok(), Some(value));

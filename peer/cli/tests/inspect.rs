@@ -225,9 +225,9 @@ fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
         let count = usize::try_from(count.and_then(Value::as_u64).unwrap()).unwrap();
         assert_eq!(payload.len(), count, "{name}, payload {number}");
         if vector.layout() == "classic" {
-            let (own, behind) = rest.split_at(count);
+            let (own, after) = rest.split_at(count);
             assert_eq!(payload, own, "{name}, payload {number}");
-            rest = behind;
+            rest = after;
         } else {
             let found = count == 0 || frames.windows(count).any(|frames| frames == payload);
             assert!(found, "{name}, payload {number}");

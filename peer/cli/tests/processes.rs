@@ -145,6 +145,6 @@ async fn stopping_a_relay_closes_its_connections() {
     let path = unix.strip_prefix("unix://").expect("its scheme");
     assert!(
         !std::path::Path::new(path).exists(),
-        "the socket is left behind"
+        "the socket was not removed"
     );
 }

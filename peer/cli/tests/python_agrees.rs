@@ -386,8 +386,8 @@ fn documents_of_msgpack_python_come_back_byte_for_byte() {
         let mut rest = packed.as_slice();
         for document in answer["documents"].as_array().expect("documents") {
             let len = usize::try_from(document["len"].as_u64().expect("a length")).expect("short");
-            let (bytes, behind) = rest.split_at(len);
-            rest = behind;
+            let (bytes, after) = rest.split_at(len);
+            rest = after;
             let ours = tagged(bytes, Hooks::None, false, 0).expect("a document");
             assert_eq!(normal(&ours, &[]), normal(&document["value"], &[]));
             let mut buffer = vec![0; len];

@@ -179,14 +179,14 @@ impl Builder {
         // as in a Python dict.
         let mut places = HashMap::new();
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
-        let texts = texts(pairs.iter().map(|(key, _)| key));
-        for ((key, value), text) in pairs.into_iter().zip(texts) {
+        let encoded = encode_each(pairs.iter().map(|(key, _)| key));
+        for ((key, value), json) in pairs.into_iter().zip(encoded) {
             let is_nan = key.get("$float").is_some_and(|float| float == "nan");
             let next = unique.len();
             let place = if is_nan {
                 next
             } else {
-                *places.entry(python_key(&key, text)).or_insert(next)
+                *places.entry(python_key(&key, json)).or_insert(next)
             };
             match unique.get_mut(place) {
                 Some(entry) => entry.1 = value,
@@ -201,13 +201,17 @@ impl Builder {
         };
         if self.hooks == Hooks::SetsAndEnums {
             if find("__Enum__").is_some() {
-                let text = |name| match find(name) {
-                    Some(Value::String(text)) => Ok(text.clone()),
+                let string_of = |name| match find(name) {
+                    Some(Value::String(string)) => Ok(string.clone()),
                     _ => Err(TaggedFault::Special(
                         "a map with __Enum__ needs strings under name, __module__ and __name__",
                     )),
                 };
-                let (module, class, name) = (text("__module__")?, text("__name__")?, text("name")?);
+                let (module, class, name) = (
+                    string_of("__module__")?,
+                    string_of("__name__")?,
+                    string_of("name")?,
+                );
                 return Ok(json!({ "$enum": { "module": module, "class": class, "name": name } }));
             }
             if find("__Set__").is_some() {
@@ -250,7 +254,7 @@ impl Builder {
             Token::F64(value) => float(value),
             // Strings of the body were validated by opening the message; those of
             // headers are validated by the caller.
-            Token::Str(text) => String::from_utf8_lossy(text.as_bytes()).into(),
+            Token::Str(string) => String::from_utf8_lossy(string.as_bytes()).into(),
             Token::Bin(data) if data.len() > MAX_BYTES && !self.in_full => {
                 json!({ "$blob": digest(data) })
             }
@@ -284,8 +288,8 @@ fn enumeration(member: EnumMember<'_>) -> Value {
 
 /// The distinct members, sorted by their JSON.
 fn set(members: Vec<Value>) -> Value {
-    let texts = texts(members.iter());
-    let mut members: Vec<(Vec<u8>, Value)> = texts.into_iter().zip(members).collect();
+    let encoded = encode_each(members.iter());
+    let mut members: Vec<(Vec<u8>, Value)> = encoded.into_iter().zip(members).collect();
     members.sort_by(|a, b| a.0.cmp(&b.0));
     members.dedup_by(|a, b| a.0 == b.0);
     let members: Vec<Value> = members.into_iter().map(|(_, member)| member).collect();
@@ -302,18 +306,18 @@ fn tag(name: &str, items: Vec<Value>) -> Value {
 
 /// The JSON of values, for comparison. The longest may be cut short, so that
 /// nested values are not written again on each level.
-fn texts<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
+fn encode_each<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
     let mut most = 64;
     let mut all: Vec<_> = values.map(|value| (value, Vec::new(), false)).collect();
     loop {
         let mut cut_count = 0;
-        for (value, text, is_whole) in all.iter_mut().filter(|(.., is_whole)| !is_whole) {
-            text.clear();
-            *is_whole = serde_json::to_writer(Cut { text, most }, value).is_ok();
+        for (value, json, is_whole) in all.iter_mut().filter(|(.., is_whole)| !is_whole) {
+            json.clear();
+            *is_whole = serde_json::to_writer(Cut { json, most }, value).is_ok();
             cut_count += usize::from(!*is_whole);
         }
         if cut_count <= 1 {
-            return all.into_iter().map(|(_, text, _)| text).collect();
+            return all.into_iter().map(|(_, json, _)| json).collect();
         }
         most *= 2;
     }
@@ -321,14 +325,14 @@ fn texts<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
 
 /// A writer that accepts a number of bytes, and then fails.
 struct Cut<'t> {
-    text: &'t mut Vec<u8>,
+    json: &'t mut Vec<u8>,
     most: usize,
 }
 
 impl std::io::Write for Cut<'_> {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        let len = data.len().min(self.most.saturating_sub(self.text.len()));
-        self.text
+        let len = data.len().min(self.most.saturating_sub(self.json.len()));
+        self.json
             .extend_from_slice(data.get(..len).unwrap_or_default());
         #[cfg(test)]
         tests::WRITTEN.set(tests::WRITTEN.get() + len);
@@ -349,7 +353,7 @@ enum PythonKey {
     Other(Vec<u8>),
 }
 
-fn python_key(key: &Value, text: Vec<u8>) -> PythonKey {
+fn python_key(key: &Value, json: Vec<u8>) -> PythonKey {
     let number = |value: f64| PythonKey::Number(if value == 0.0 { 0 } else { value.to_bits() });
     match key {
         Value::Bool(value) => number(f64::from(u8::from(*value))),
@@ -374,11 +378,11 @@ fn python_key(key: &Value, text: Vec<u8>) -> PythonKey {
             Some(Value::String(digits)) if digits == "-0.0" => number(0.0),
             Some(Value::String(digits)) => match digits.parse() {
                 Ok(integer) => PythonKey::Integer(integer),
-                Err(_) => PythonKey::Other(text),
+                Err(_) => PythonKey::Other(json),
             },
-            _ => PythonKey::Other(text),
+            _ => PythonKey::Other(json),
         },
-        _ => PythonKey::Other(text),
+        _ => PythonKey::Other(json),
     }
 }
 

@@ -328,14 +328,14 @@ fn document(text: &mut String, label: &str, document: &[u8], options: &Options) 
 
 /// Splits a document after each comma outside of strings.
 fn parts(document: &str) -> impl Iterator<Item = &str> {
-    let (mut in_text, mut escaped, mut after_comma) = (false, false, false);
+    let (mut in_string, mut escaped, mut after_comma) = (false, false, false);
     document.split_inclusive(move |character| {
-        let is_end = !in_text && after_comma && character == ' ';
+        let is_end = !in_string && after_comma && character == ' ';
         after_comma = character == ',';
         match character {
             _ if escaped => escaped = false,
-            '\\' if in_text => escaped = true,
-            '"' => in_text = !in_text,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
             _ => {}
         }
         is_end

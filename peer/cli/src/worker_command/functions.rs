@@ -35,11 +35,11 @@ pub(super) const LIST: &[(&str, &str)] = &[
     ("count_lines(string)", "number of lines"),
     ("count_words(string)", "number of words"),
     (
-        "words(text)",
+        "words(string)",
         "number of occurrences of each word, as a dictionary",
     ),
     (
-        "parse_csv(text)",
+        "parse_csv(string)",
         "comma-separated numbers as a two-dimensional array",
     ),
     ("parse_json(string)", "a JSON document as a value"),
@@ -99,12 +99,12 @@ pub(super) fn functions() -> Functions {
             Ok((ends + usize::from(is_open)).into())
         })
         .with("count_words", |arguments| {
-            Ok(text(&arguments)?.split_whitespace().count().into())
+            Ok(string(&arguments)?.split_whitespace().count().into())
         })
-        .with("words", |arguments| Ok(words(&text(&arguments)?)))
-        .with("parse_csv", |arguments| parse_csv(&text(&arguments)?))
+        .with("words", |arguments| Ok(words(&string(&arguments)?)))
+        .with("parse_csv", |arguments| parse_csv(&string(&arguments)?))
         .with("parse_json", |arguments| {
-            crate::json::parse(&text(&arguments)?)
+            crate::json::parse(&string(&arguments)?)
                 .map_err(|error| RemoteError::new("ValueError", &error.to_string()))
         })
         .function("mean", |array: Array| -> Result<f64, RemoteError> {
@@ -146,7 +146,7 @@ fn data(arguments: &Arguments) -> Result<Bytes, RemoteError> {
     match arguments.get(0) {
         Some(Value::Bytes(data) | Value::ByteArray(data)) => Ok(data.clone()),
         Some(Value::Array(array)) => Ok(array.bytes().clone()),
-        Some(Value::Str(text)) => Ok(Bytes::copy_from_slice(text.as_bytes())),
+        Some(Value::Str(string)) => Ok(Bytes::copy_from_slice(string.as_bytes())),
         other => Err(RemoteError::new(
             "TypeError",
             &format!(
@@ -158,15 +158,15 @@ fn data(arguments: &Arguments) -> Result<Bytes, RemoteError> {
 }
 
 /// The only argument as a string; bytes are decoded as UTF-8.
-fn text(arguments: &Arguments) -> Result<String, RemoteError> {
+fn string(arguments: &Arguments) -> Result<String, RemoteError> {
     arguments.exactly(1)?;
-    if let Some(Value::Str(text)) = arguments.get(0) {
-        return Ok(text.as_ref().to_owned());
+    if let Some(Value::Str(string)) = arguments.get(0) {
+        return Ok(string.as_ref().to_owned());
     }
     let data = data(arguments)?;
-    let text = str::from_utf8(&data)
+    let string = str::from_utf8(&data)
         .map_err(|error| RemoteError::new("UnicodeDecodeError", &format!("not UTF-8: {error}")))?;
-    Ok(text.to_owned())
+    Ok(string.to_owned())
 }
 
 /// zlib's CRC-32 (ISO 3309, ITU-T V.42), eight bits at a time.
@@ -206,9 +206,9 @@ fn compressed_len(codec: &mut dyn Compression, data: &[u8]) -> Result<Value, Rem
     Ok(len.into())
 }
 
-fn words(text: &str) -> Value {
+fn words(string: &str) -> Value {
     let mut counts: HashMap<&str, u64> = HashMap::new();
-    for word in text.split_whitespace() {
+    for word in string.split_whitespace() {
         *counts.entry(word).or_default() += 1;
     }
     let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();
@@ -216,10 +216,10 @@ fn words(text: &str) -> Value {
     Value::dict(counts)
 }
 
-fn parse_csv(text: &str) -> Result<Value, RemoteError> {
+fn parse_csv(csv: &str) -> Result<Value, RemoteError> {
     let mut numbers = Vec::new();
     let (mut row_count, mut column_count) = (0, 0);
-    for (index, line) in text.lines().enumerate() {
+    for (index, line) in csv.lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
@@ -457,8 +457,8 @@ mod tests {
     }
 
     #[test]
-    fn what_they_cannot_do_is_said() {
-        for (name, values, text) in [
+    fn errors_name_their_cause() {
+        for (name, values, expected) in [
             ("crc32", vec![1.into()], "TypeError: a int has no bytes"),
             ("mean", vec![array(&[])], "ValueError: the array is empty"),
             (
@@ -485,7 +485,7 @@ mod tests {
             ),
         ] {
             let error = call(name, values).expect_err(name);
-            assert!(error.starts_with(text), "{name}: {error}");
+            assert!(error.starts_with(expected), "{name}: {error}");
         }
     }
 

@@ -66,7 +66,7 @@ pub(crate) struct WorkerArguments {
 }
 
 /// Parses a size as Dask does: `500MB`, `4GiB`, `1e9`.
-fn size(text: &str) -> Result<u64, String> {
+fn size(input: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
         ("b", 1.0),
@@ -79,10 +79,10 @@ fn size(text: &str) -> Result<u64, String> {
         ("gib", 1_073_741_824.0),
         ("tib", 1_099_511_627_776.0),
     ];
-    let text = text.trim().to_lowercase();
+    let input = input.trim().to_lowercase();
     let is_unit = |letter: char| letter.is_ascii_alphabetic();
-    let number = text.trim_end_matches(is_unit);
-    let unit = &text[number.len()..];
+    let number = input.trim_end_matches(is_unit);
+    let unit = &input[number.len()..];
     let factor = UNITS.iter().find(|(name, _)| *name == unit);
     let number: Option<f64> = number.trim().parse().ok();
     match (number, factor) {
@@ -98,16 +98,16 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn nthreads(text: &str) -> Result<usize, String> {
-    match text.parse() {
+fn nthreads(input: &str) -> Result<usize, String> {
+    match input.parse() {
         Ok(0) => Err("expected at least 1".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("expected a number of threads".to_owned()),
     }
 }
 
-fn address(text: &str) -> Result<Address, String> {
-    text.parse().map_err(|error| format!("{text}: {error}"))
+fn address(input: &str) -> Result<Address, String> {
+    input.parse().map_err(|error| format!("{input}: {error}"))
 }
 
 /// Restarts this process with settings for glibc's allocator, which it reads from
@@ -175,10 +175,10 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         .functions(functions::functions())
         .transports(arguments.tls.transports(&addresses)?)
         .options(options)
-        .on_notice(move |text| {
+        .on_notice(move |message| {
             // The log has it.
             if !is_logging() {
-                notices.suspend(|| terminal::note(text));
+                notices.suspend(|| terminal::note(message));
             }
         });
     if let Some(nthreads) = arguments.nthreads {
@@ -388,24 +388,24 @@ mod tests {
     #[test]
     fn at_least_one_thread_is_asked_for() {
         assert_eq!(nthreads("2"), Ok(2));
-        for text in ["0", "-1", "two", "", "99999999999999999999999"] {
-            assert!(nthreads(text).is_err(), "{text}");
+        for input in ["0", "-1", "two", "", "99999999999999999999999"] {
+            assert!(nthreads(input).is_err(), "{input}");
         }
     }
 
     #[test]
     fn sizes_are_as_dask_reads_them() {
-        for (text, len) in [
+        for (input, len) in [
             ("1", 1),
             ("500MB", 500_000_000),
             ("4GiB", 4 << 30),
             ("1.5 kib", 1536),
             ("1e9", 1_000_000_000),
         ] {
-            assert_eq!(size(text), Ok(len), "{text}");
+            assert_eq!(size(input), Ok(len), "{input}");
         }
-        for text in ["", "GiB", "-1", "0", "4 apples", "nan"] {
-            assert!(size(text).is_err(), "{text}");
+        for input in ["", "GiB", "-1", "0", "4 apples", "nan"] {
+            assert!(size(input).is_err(), "{input}");
         }
     }
 }
