@@ -9,7 +9,7 @@ that the process has grown by:
     singles       10,000 tiny tasks, each submitted on its own, and all results
     gather        16 arrays of 64 MiB that are there, fetched from the workers
     futures       100,000 futures for tasks of one graph that wait for one which
-                  nobody can run, held
+                  no worker can run, held
 """
 
 import gc
@@ -63,7 +63,7 @@ def main():
     held = []
 
     def futures():
-        first = client.submit(operator.neg, 1, pure=False, resources={"nobody has it": 1})
+        first = client.submit(operator.neg, 1, pure=False, resources={"no worker has it": 1})
         held.extend(client.map(operator.sub, [first] * 100_000, range(100_000), pure=False))
         held.append(first)
         last = held[-2].key

@@ -64,8 +64,8 @@ pub(crate) struct Dialect {
     pub(crate) cancellation: Cancellation,
     /// Whether keys may be other than strings.
     pub(crate) has_tuple_keys: bool,
-    /// Whether a worker reports data that a client sends it, unless it is told not
-    /// to.
+    /// Whether a worker reports data that a client sends it, unless the message says
+    /// not to.
     pub(crate) reports_updates: bool,
     /// Whether `identity` takes a number of workers.
     pub(crate) limits_identity: bool,
@@ -258,7 +258,7 @@ mod tests {
         assert!(!says("2022.4.2", data()) && says("2022.5.0", data()));
         let task = || Reschedule::default().into();
         assert!(!says("2022.6.1", task()) && says("2022.7.0", task()));
-        let of = |text: &str| Dialect::of(text.parse().ok());
+        let of = |release: &str| Dialect::of(release.parse().ok());
         assert!(!of("2022.3.0").has_heartbeat_extensions);
         assert!(of("2022.4.0").has_heartbeat_extensions && !of("2022.4.0").has_worker_stimulus);
         assert!(of("2022.6.0").refreshes_holders && !of("2022.6.0").has_server_id);
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_change_holds_from_its_first_release_on() {
-        let of = |text: &str| Dialect::of(text.parse().ok());
+        let of = |release: &str| Dialect::of(release.parse().ok());
         assert_eq!(of("2022.1.0"), Dialect::OLDEST);
         for (before, first) in [("2023.3.2.1", "2023.4.0"), ("2025.3.1", "2025.4.0")] {
             assert_ne!(of(before).submission, of(first).submission);

@@ -46,7 +46,7 @@ pub(crate) enum WorkerEvent<'a> {
         scheduler: &'a dyn fmt::Display,
     },
     /// A warning for operators.
-    Notice { text: &'a str },
+    Notice { message: &'a str },
     /// A task failed.
     Failed { key: &'a Key, error: &'a str },
     /// A step of a task.
@@ -89,7 +89,7 @@ impl fmt::Display for WorkerEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { worker, scheduler } => write!(f, "{worker} works for {scheduler}"),
-            Self::Notice { text } => f.write_str(text),
+            Self::Notice { message } => f.write_str(message),
             Self::Failed { error, .. } => write!(f, "failed: {error}"),
             Self::Task(event) => event.fmt(f),
             Self::Ended { reason } => reason.fmt(f),

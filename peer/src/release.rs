@@ -153,16 +153,16 @@ pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
 impl FromStr for Release {
     type Err = NoRelease;
 
-    fn from_str(text: &str) -> Result<Self, NoRelease> {
+    fn from_str(release: &str) -> Result<Self, NoRelease> {
         // `2025.3.0`, `2021.03.1+2.g0a1b2c3`, `2026.9.0.dev1`, `2026.9.0rc1`
-        let mut numbers = text.splitn(3, '.').map(|part| {
+        let mut numbers = release.splitn(3, '.').map(|part| {
             let end = part.find(|c: char| !c.is_ascii_digit());
             part[..end.unwrap_or(part.len())].parse::<u16>().ok()
         });
         let mut number = || numbers.next().flatten();
         match (number(), number(), number()) {
             (Some(major), Some(minor), Some(micro)) => Ok(Self::new(major, minor, micro)),
-            _ => Err(NoRelease(text.to_owned())),
+            _ => Err(NoRelease(release.to_owned())),
         }
     }
 }
@@ -179,17 +179,21 @@ mod tests {
 
     #[test]
     fn releases_are_read_and_compared_by_their_numbers() {
-        let read = |text: &str| text.parse::<Release>().map(|release| release.to_string());
-        for (text, release) in [
+        let read = |release: &str| {
+            release
+                .parse::<Release>()
+                .map(|release| release.to_string())
+        };
+        for (input, release) in [
             ("2026.8.0", "2026.8.0"),
             ("2.30.1", "2.30.1"),
             ("2021.03.1+2.g0a1b2c3.dirty", "2021.3.1"),
             ("2026.9.0.dev1", "2026.9.0"),
             ("2026.9.1rc1", "2026.9.1"),
         ] {
-            assert_eq!(read(text).as_deref(), Ok(release));
+            assert_eq!(read(input).as_deref(), Ok(release));
         }
-        for text in [
+        for release in [
             "",
             "2026",
             "2026.8",
@@ -198,9 +202,9 @@ mod tests {
             "70000.1.1",
             "-1.0.0",
         ] {
-            let error = read(text).expect_err("not a release").to_string();
+            let error = read(release).expect_err("not a release").to_string();
             assert!(
-                error.starts_with(&format!("{text:?} is no release")),
+                error.starts_with(&format!("{release:?} is no release")),
                 "{error}"
             );
         }

@@ -424,7 +424,7 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
 
 /// The kind, length, byte order and unit of a type.
 fn dtype_text(dtype: DType) -> String {
-    let string = dtype.to_text();
+    let string = dtype.type_string();
     let (order, rest) = string.as_str().split_at(1);
     let unit = match dtype.kind() {
         Kind::Datetime(unit) | Kind::Timedelta(unit) => match unit.base {
@@ -442,7 +442,7 @@ fn little(dtype: DType, elements: &mut [u8]) -> DType {
         return dtype;
     }
     let len = match dtype.kind() {
-        Kind::Text => 4,
+        Kind::Str => 4,
         Kind::Complex => dtype.item_len() / 2,
         _ => dtype.item_len(),
     };

@@ -274,8 +274,8 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             let elements = array().elements::<[f64; 2]>().expect("complex numbers");
             assert!(elements.eq([[1.0, 2.0], [3.0, -4.0]]));
         }
-        "times" => assert_eq!(array().dtype().to_text().as_str(), "<M8[25s]"),
-        "texts" => assert_eq!(array().dtype().to_text().as_str(), "<U2"),
+        "times" => assert_eq!(array().dtype().type_string().as_str(), "<M8[25s]"),
+        "texts" => assert_eq!(array().dtype().type_string().as_str(), "<U2"),
         "records" => {
             let Description::Array(header) = typed.description() else {
                 panic!("{:?}", typed.description());

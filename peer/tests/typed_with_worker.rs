@@ -1022,7 +1022,7 @@ fn what_the_worker_makes_goes_there_and_back() {
         }
         // Written anew with the same memory, not only passed on.
         cluster.put(way, &sent);
-        // Compared before anybody works with them: pandas caches what it finds
+        // Compared before other code works with them: pandas caches what it finds
         // out about a value in the value, and pickles that too.
         let keys: Vec<String> = names.keys().cloned().collect();
         let answer = cluster.get(Way::Straight, &keys);

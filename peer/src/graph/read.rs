@@ -263,10 +263,10 @@ fn key_within(node: Node<'_, '_>, budget: &Budget, depth: usize) -> Result<Key, 
     let depth = depth.checked_sub(1).ok_or_else(wrong)?;
     budget.spend(1)?;
     Ok(match node.value() {
-        tree::Value::Str(text) => {
-            let text = text.to_str().ok_or_else(wrong)?;
-            budget.spend_copy(text.len())?;
-            Key::from(text.as_ref())
+        tree::Value::Str(string) => {
+            let string = string.to_str().ok_or_else(wrong)?;
+            budget.spend_copy(string.len())?;
+            Key::from(string.as_ref())
         }
         tree::Value::Int(value) => Key::from(value.to_i64().ok_or_else(wrong)?),
         tree::Value::Float(value) => Key::from(value),

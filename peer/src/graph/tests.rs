@@ -474,7 +474,7 @@ mod tuples {
             nodes.map(shown).collect::<Vec<_>>().join(", ")
         };
         match node.value() {
-            TreeValue::Str(text) => format!("{:?}", text.to_str().expect("UTF-8")),
+            TreeValue::Str(string) => format!("{:?}", string.to_str().expect("UTF-8")),
             TreeValue::Int(value) => value.to_i64().expect("a small one").to_string(),
             TreeValue::Global(global) => global.name.as_str().unwrap_or_default().to_owned(),
             TreeValue::Tuple(mut items) => format!("({})", all(&mut items)),

@@ -209,7 +209,7 @@ impl Shared {
     }
 
     /// Like [`with_core`](Self::with_core), but returns a panic, after which the
-    /// scheduler ends: the action may be half done.
+    /// scheduler ends: the action may be incomplete.
     fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
         let (result, notices, reports) = {
             let mut core = self.lock();

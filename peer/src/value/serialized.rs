@@ -440,12 +440,12 @@ fn value_of(
                 .map_err(|_| unknown("a MessagePack document with an error"))?
         }
         Description::Family(Serializer::Error) => {
-            let texts: Vec<_> = frames
+            let lines: Vec<_> = frames
                 .iter()
-                .map(|text| String::from_utf8_lossy(text))
+                .map(|line| String::from_utf8_lossy(line))
                 .collect();
             return Err(ValueError::NotSent {
-                reason: texts.join("\n"),
+                reason: lines.join("\n"),
             });
         }
         Description::Other(class) => {

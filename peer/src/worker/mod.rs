@@ -124,7 +124,9 @@ impl Shared {
     /// subscribers to the scheduler's events.
     fn notice(&self, message: &str) {
         self.log.add(Level::Warning, message);
-        emit(event::Level::Warn, || WorkerEvent::Notice { text: message });
+        emit(event::Level::Warn, || WorkerEvent::Notice {
+            message: message,
+        });
         self.notify.notify(message);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {

@@ -83,7 +83,7 @@ impl SpillDirectory {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Nobody removes the directory once it is locked, but it may have been
+        // No other process removes the directory once it is locked, but it may have been
         // removed before.
         if fs::symlink_metadata(&lock_path).is_err() {
             return Ok(None);

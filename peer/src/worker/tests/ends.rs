@@ -187,8 +187,8 @@ async fn worker_ends_when_its_listener_fails_for_good() {
     let FromWorker::LogEvent(notice) = stream.next_message().await else {
         panic!("no notice");
     };
-    let text = format!("{:?}", notice.msg);
-    assert!(text.contains("cannot accept connections"), "{text}");
+    let message = format!("{:?}", notice.msg);
+    assert!(message.contains("cannot accept connections"), "{message}");
     permit.send(Closed::Locally.into());
     let ended = worker.ended().await;
     assert!(

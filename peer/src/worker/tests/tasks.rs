@@ -56,10 +56,10 @@ async fn unreadable_and_failing_tasks_report_exceptions() {
     });
     stream.send([broken]).await;
     let erred = stream.erred().await;
-    let text = erred.exception_text.expect("a text");
+    let message = erred.exception_text.expect("a message");
     assert!(
-        text.starts_with("ValueError('the pickle is damaged"),
-        "{text}"
+        message.starts_with("ValueError('the pickle is damaged"),
+        "{message}"
     );
     // Damaged data is detected when it is needed.
     let mut comm = asking(&_worker).await;
@@ -73,8 +73,11 @@ async fn unreadable_and_failing_tasks_report_exceptions() {
     stream
         .compute_with(&needs, &[(&"bad".into(), &_worker)])
         .await;
-    let text = stream.erred().await.exception_text.expect("a text");
-    assert!(text.starts_with("ValueError('the data of bad: "), "{text}");
+    let message = stream.erred().await.exception_text.expect("a message");
+    assert!(
+        message.starts_with("ValueError('the data of bad: "),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -181,8 +184,8 @@ async fn requests_are_answered_or_refused() {
     let status = comm.receiver.receive::<Status>().await.expect("a reply");
     let status = status.expect("a reply");
     assert_eq!(status.status, Some(ReplyStatus::UncaughtError));
-    let text = status.exception_text.expect("a text");
-    assert!(text.contains("has no field keys"), "{text}");
+    let message = status.exception_text.expect("a message");
+    assert!(message.contains("has no field keys"), "{message}");
 
     assert_eq!(
         ask::<Value>(&mut comm, Terminate::default()).await,
