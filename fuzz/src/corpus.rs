@@ -103,7 +103,7 @@ fn untar(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     const NAME: core::ops::Range<usize> = 0..100;
     const LEN: core::ops::Range<usize> = 124..135;
     const KIND: usize = 156;
-    let text = |field: &[u8]| {
+    let field_string = |field: &[u8]| {
         let end = field.iter().position(|&byte| byte == 0);
         let field = &field[..end.unwrap_or(field.len())];
         String::from_utf8(field.to_vec()).expect("a field of ASCII")
@@ -112,9 +112,9 @@ fn untar(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     // A block of zeros ends the archive.
     while archive[0] != 0 {
         let (header, rest) = archive.split_at(BLOCK_LEN);
-        let len = usize::from_str_radix(&text(&header[LEN]), 8).expect("an octal number");
+        let len = usize::from_str_radix(&field_string(&header[LEN]), 8).expect("an octal number");
         if header[KIND] == b'0' {
-            files.insert(text(&header[NAME]), rest[..len].to_vec());
+            files.insert(field_string(&header[NAME]), rest[..len].to_vec());
         }
         archive = &rest[len.next_multiple_of(BLOCK_LEN)..];
     }

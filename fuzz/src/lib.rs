@@ -243,7 +243,7 @@ fn msgpack(input: &[u8]) {
         match tokens.token() {
             Ok(token) => {
                 writer.token(token);
-                // As text, since a NaN is not equal to itself.
+                // As strings, since a NaN is not equal to itself.
                 assert_eq!(format!("{:?}", before.peek()), format!("Ok({token:?})"));
             }
             Err(error) => {
@@ -733,15 +733,15 @@ fn rmp(input: &[u8]) {
     let mut buffer = vec![0; document.len() + 16];
     let mut writer = Writer::new(&mut buffer);
     let mut ours = Reader::with_limits(document, &LIMITS);
-    let mut is_text = true;
+    let mut is_utf8 = true;
     while writer.owed() != 0 {
         let token = ours.token().expect("read before");
-        if let Token::Str(text) = token {
-            is_text &= text.check().is_ok();
+        if let Token::Str(string) = token {
+            is_utf8 &= string.check().is_ok();
         }
         writer.token(token);
     }
-    if !is_text {
+    if !is_utf8 {
         // rmpv writes strings that are not UTF-8 as byte strings.
         return;
     }
@@ -818,13 +818,13 @@ fn pickle(input: &[u8]) {
             }
             (Opcode::Unicode, Argument::Line(line)) => {
                 let most = Unescaped::unicode(line).size_hint().1;
-                let mut text: Vec<u8> = Unescaped::unicode(line).collect();
-                assert!(most >= Some(text.len()));
+                let mut string: Vec<u8> = Unescaped::unicode(line).collect();
+                assert!(most >= Some(string.len()));
                 // Without the surrogates it is UTF-8.
-                while let Err(error) = str::from_utf8(&text) {
-                    let half: Vec<u8> = text.drain(error.valid_up_to()..).collect();
+                while let Err(error) = str::from_utf8(&string) {
+                    let half: Vec<u8> = string.drain(error.valid_up_to()..).collect();
                     assert!(half[0] == 0xed && half[1] >= 0xa0, "{half:x?}");
-                    text.extend(&half[3..]);
+                    string.extend(&half[3..]);
                 }
             }
             _ => {}

@@ -252,7 +252,7 @@ fn begin<'p>(writer: &mut Writer<'_, '_>, node: Node<'_, 'p>, buffers: &mut Vec<
         Value::Int(Int::Small(value)) => writer.i64(value),
         Value::Int(Int::Big(value)) => writer.int_bytes(value.as_bytes()),
         Value::Float(value) => writer.f64(value),
-        Value::Str(text) => writer.str_bytes(&text.to_bytes()),
+        Value::Str(string) => writer.str_bytes(&string.to_bytes()),
         Value::Bytes(data) => writer.bytes(data),
         Value::ByteArray { data, .. } => writer.bytearray(data),
         Value::Buffer {

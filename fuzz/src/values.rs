@@ -253,13 +253,13 @@ fn write(array: &Array<'_>) {
 /// Checks that types display as they parse, and that classes are recognised.
 fn types(input: &[u8]) {
     record_types(input);
-    if let Ok(text) = core::str::from_utf8(input) {
-        match DType::parse(text) {
+    if let Ok(name) = core::str::from_utf8(input) {
+        match DType::parse(name) {
             Ok(dtype) => {
-                let again = dtype.to_text();
+                let again = dtype.type_string();
                 assert_eq!(DType::parse(again.as_str()), Ok(dtype));
             }
-            Err(error) => assert!(error.at <= text.len()),
+            Err(error) => assert!(error.at <= name.len()),
         }
     }
     if let Ok(class) = Class::read(input) {

@@ -93,9 +93,9 @@ def options(client):
     future = client.submit(operator.add, 5, 5, workers=["worker-1"], retries=2, priority=3)
     assert future.result(timeout=60) == 10
     assert len(client.who_has([future])[future.key]) == 1
-    anywhere = client.submit(operator.add, 6, 6, workers=["nobody"], allow_other_workers=True)
+    anywhere = client.submit(operator.add, 6, 6, workers=["unknown"], allow_other_workers=True)
     assert anywhere.result(timeout=60) == 12
-    nowhere = client.submit(operator.add, 7, 7, workers=["nobody"])
+    nowhere = client.submit(operator.add, 7, 7, workers=["unknown"])
     time.sleep(0.1)
     assert nowhere.status == "pending"
     many = [client.submit(operator.add, i, 1, pure=False) for i in range(500)]

@@ -80,7 +80,7 @@ impl Cluster {
             ];
             let line = log
                 .lines()
-                .filter(|line| !late.iter().any(|text| line.contains(text)))
+                .filter(|line| !late.iter().any(|part| line.contains(part)))
                 .find(|line| bad.iter().any(|word| line.contains(word)));
             if let Some(line) = line {
                 return Some((line.to_owned(), log.clone()));

@@ -538,7 +538,7 @@ impl Peer {
 
     /// The standard error so far.
     pub fn log(&self) -> String {
-        self.log.state().text.clone()
+        self.log.state().content.clone()
     }
 
     /// The warnings in the log: lines without `INFO` and their continuations,
@@ -560,17 +560,17 @@ impl Peer {
         complaints.map(Into::into).collect()
     }
 
-    /// Waits until `text` is in the log.
+    /// Waits until `part` is in the log.
     ///
     /// # Panics
     ///
     /// If the process ends, or does not log it in time.
-    pub fn wait_for_log(&self, text: &str) {
+    pub fn wait_for_log(&self, part: &str) {
         let found = self
             .log
-            .wait_for(|log| log.contains(text).then(String::new));
+            .wait_for(|log| log.contains(part).then(String::new));
         if let Err(reason) = found {
-            panic!("{} did not log {text:?}: {reason}", self.name);
+            panic!("{} did not log {part:?}: {reason}", self.name);
         }
     }
 
@@ -669,7 +669,7 @@ impl Drop for Peer {
         if thread::panicking() {
             self.log.wait_for_end();
             let mut report = String::new();
-            let _ = writeln!(report, "---- {} said on standard error ----", self.name);
+            let _ = writeln!(report, "---- standard error of {} ----", self.name);
             report.push_str(&self.log());
             eprintln!("{report}----");
         }
@@ -687,7 +687,7 @@ struct Log {
 
 #[derive(Debug, Default)]
 struct LogState {
-    text: String,
+    content: String,
     ended: bool,
 }
 
@@ -701,7 +701,7 @@ impl Log {
             while source.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
                 follower
                     .state()
-                    .text
+                    .content
                     .push_str(&String::from_utf8_lossy(&line));
                 follower.changed.notify_all();
                 line.clear();
@@ -721,7 +721,7 @@ impl Log {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut state = self.state();
         loop {
-            if let Some(found) = find(&state.text) {
+            if let Some(found) = find(&state.content) {
                 return Ok(found);
             }
             if state.ended {

@@ -112,8 +112,8 @@ fn stream(bytes: &[u8], flags: u8) {
     });
 }
 
-fn json(text: &[u8], flags: u8) {
-    let text = String::from_utf8_lossy(text);
+fn json(json: &[u8], flags: u8) {
+    let json = String::from_utf8_lossy(json);
     let target = Target {
         prefix: None,
         layout: match flags & 3 {
@@ -122,8 +122,8 @@ fn json(text: &[u8], flags: u8) {
             _ => None,
         },
     };
-    BUDGET.check(text.len(), || {
-        for (_, document) in encode::documents(&text) {
+    BUDGET.check(json.len(), || {
+        for (_, document) in encode::documents(&json) {
             match encode::encode(document, target) {
                 Ok(_) => {}
                 Err(error @ EncodeError::Json(_)) => assert!(error.line() >= 1),

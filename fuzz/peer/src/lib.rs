@@ -85,10 +85,10 @@ fn certificate(input: &[u8]) {
 /// Checks that a parsed address is the same after printing and parsing it
 /// again.
 fn address(input: &[u8]) {
-    let Ok(text) = core::str::from_utf8(input) else {
+    let Ok(string) = core::str::from_utf8(input) else {
         return;
     };
-    if let Ok(address) = text.parse::<Address>() {
+    if let Ok(address) = string.parse::<Address>() {
         assert_eq!(address.to_string().parse(), Ok(address));
     }
 }

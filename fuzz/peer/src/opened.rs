@@ -94,8 +94,8 @@ fn collect<'v>(value: &'v Value, into: &mut Vec<&'v Serialized>) {
 struct Nowhere(usize);
 
 impl fmt::Write for Nowhere {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0 += text.len();
+    fn write_str(&mut self, string: &str) -> fmt::Result {
+        self.0 += string.len();
         Ok(())
     }
 }
@@ -140,8 +140,8 @@ pub(crate) fn write_again(value: &Value) {
 struct Digest(DefaultHasher);
 
 impl fmt::Write for Digest {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.write(text.as_bytes());
+    fn write_str(&mut self, string: &str) -> fmt::Result {
+        self.0.write(string.as_bytes());
         Ok(())
     }
 }
