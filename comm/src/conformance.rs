@@ -899,13 +899,15 @@ pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usiz
             None if round == 0 => {}
             None => warm = Some(after),
             // What the allocator keeps varies; a leak grows in every round.
-            Some(most) if after.resident_len <= most.resident_len + most.resident_len / 20 => {
+            Some(largest)
+                if after.resident_len <= largest.resident_len + largest.resident_len / 20 =>
+            {
                 return;
             }
-            Some(most) => {
+            Some(largest) => {
                 assert!(
                     round + 1 < MAX_ROUND_COUNT,
-                    "round {round}: {after:?}, and before it at most {most:?}"
+                    "round {round}: {after:?}, and before it at most {largest:?}"
                 );
                 warm = Some(after);
             }

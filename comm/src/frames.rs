@@ -221,13 +221,13 @@ impl FrameSpace<'_> {
 /// bytes in all. The memory is not initialized.
 fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommError> {
     if bytes.capacity() - bytes.len() < wanted {
-        let least = bytes.len().saturating_add(wanted);
+        let min_len = bytes.len().saturating_add(wanted);
         let target = bytes
             .len()
             .saturating_mul(2)
             .max(STEP)
             .min(limit)
-            .max(least);
+            .max(min_len);
         let more = target - bytes.len();
         bytes
             .try_reserve_exact(more)

@@ -817,9 +817,9 @@ fn pickle(input: &[u8]) {
                 assert!(bytes.is_ascii() && bytes.len() <= line.len());
             }
             (Opcode::Unicode, Argument::Line(line)) => {
-                let most = Unescaped::unicode(line).size_hint().1;
+                let max_len = Unescaped::unicode(line).size_hint().1;
                 let mut string: Vec<u8> = Unescaped::unicode(line).collect();
-                assert!(most >= Some(string.len()));
+                assert!(max_len >= Some(string.len()));
                 // Without the surrogates it is UTF-8.
                 while let Err(error) = str::from_utf8(&string) {
                     let half: Vec<u8> = string.drain(error.valid_up_to()..).collect();

@@ -72,24 +72,24 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
             }
         }
     }
-    let Ok(typed) = PayloadValue::read(payload) else {
+    let Ok(parsed) = PayloadValue::read(payload) else {
         return;
     };
     let mut out = vec![0xa5; 1 << 12];
-    let copied = typed.copy_into(&mut out).map(<[u8]>::to_vec);
-    if let Ok(slice) = typed.as_slice() {
+    let copied = parsed.copy_into(&mut out).map(<[u8]>::to_vec);
+    if let Ok(slice) = parsed.as_slice() {
         assert!(is_within(slice, data), "a slice of something else");
         if let Ok(copied) = &copied {
             assert_eq!(copied, slice);
         }
     }
-    if let (Ok(parts), Ok(copied)) = (typed.parts(), &copied) {
+    if let (Ok(parts), Ok(copied)) = (parsed.parts(), &copied) {
         let parts: Result<Vec<&[u8]>, _> = parts.collect();
         if let Ok(parts) = parts {
             assert_eq!(parts.concat(), *copied);
         }
     }
-    if let Ok(masked) = typed.masked_array() {
+    if let Ok(masked) = parsed.masked_array() {
         use_array(masked.data());
         let len = masked
             .elements::<f64>()
@@ -101,19 +101,19 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
         }
         let mut out = vec![0x5a; 1 << 12];
         if copied.is_ok() {
-            assert_eq!(typed.masked_array_into(&mut out), Ok(masked));
+            assert_eq!(parsed.masked_array_into(&mut out), Ok(masked));
         }
     }
-    let Ok(array) = typed.array() else { return };
+    let Ok(array) = parsed.array() else { return };
     use_array(&array);
     write(&array);
-    if let Description::Array(header) = typed.description() {
+    if let Description::Array(header) = parsed.description() {
         use_fields(&array, header.element_type());
     }
     // The same from a copy.
     if copied.is_ok() {
         let mut out = vec![0x5a; 1 << 12];
-        assert_eq!(typed.array_into(&mut out), Ok(array));
+        assert_eq!(parsed.array_into(&mut out), Ok(array));
     }
 }
 

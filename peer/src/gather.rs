@@ -163,8 +163,8 @@ pub(crate) fn least_requested(holders: &VecDeque<String>, requests: &Requests) -
         requests.get(holder).map_or(0, Vec::len)
     };
     let counts = holders.iter().take(MAX_CHOICES).map(count).enumerate();
-    let least = counts.min_by_key(|(_, count)| *count);
-    least.map_or(0, |(index, _)| index)
+    let smallest = counts.min_by_key(|(_, count)| *count);
+    smallest.map_or(0, |(index, _)| index)
 }
 
 /// Lets other tasks run.

@@ -196,13 +196,13 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
             let there: BorrowedPickle<'_, _> = pickled.borrowed().expect("one frame each");
             return pickled_text(there.pickle(), there.buffers());
         }
-        let typed = PayloadValue::read(&payload).expect("a value");
+        let parsed = PayloadValue::read(&payload).expect("a value");
         // Compressed or not
         let mut out = vec![0; 1 << 20];
-        match typed.description() {
+        match parsed.description() {
             Description::Array(header) => {
-                let data = typed.copy_into(&mut out).expect("an array");
-                if let Ok(array) = typed.array() {
+                let data = parsed.copy_into(&mut out).expect("an array");
+                if let Ok(array) = parsed.array() {
                     assert_eq!(header.over(data), Ok(array));
                 }
                 with_type(header, |header| {
@@ -232,7 +232,7 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
                     let array = header.over(data).expect("the data");
                     array_string(&array, header.element_type())
                 });
-                if let Ok(masked) = typed.masked_array() {
+                if let Ok(masked) = parsed.masked_array() {
                     assert_eq!(
                         array_string(masked.data(), data_header.element_type()),
                         string

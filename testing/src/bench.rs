@@ -88,10 +88,8 @@ pub fn heading(what: &str) {
 /// Prints a row: the medians of Rust and Python, and the ratios of the pairs.
 pub fn show(what: &str, unit: &str, scale: f64, pairs: &[(f64, f64)]) {
     let ratios = pairs.iter().map(|(rust, python)| rust / python).collect();
-    let (ratio, least, most) = median(ratios);
+    let (ratio, min, max) = median(ratios);
     let rust = median(pairs.iter().map(|pair| pair.0).collect()).0 * scale;
     let python = median(pairs.iter().map(|pair| pair.1).collect()).0 * scale;
-    println!(
-        "{what:<64} {rust:>9.2} {python:>9.2} {unit:<4} {ratio:>7.3} ({least:.3} to {most:.3})"
-    );
+    println!("{what:<64} {rust:>9.2} {python:>9.2} {unit:<4} {ratio:>7.3} ({min:.3} to {max:.3})");
 }

@@ -325,7 +325,7 @@ impl Endpoint {
                     // PROTOCOL QUIC-8: an empty frame. If this fails, so does the next
                     // write.
                     let _ = send.write(&[]).await;
-                    let (receiver, sender) = stream::halves(entry, send, receive);
+                    let (receiver, sender) = stream::split(entry, send, receive);
                     return Ok(Opened {
                         connection,
                         receiver,
@@ -780,7 +780,7 @@ impl Acceptor {
             let Some(entry) = connection.enter() else {
                 continue;
             };
-            let (receiver, sender) = stream::halves(entry, send, receive);
+            let (receiver, sender) = stream::split(entry, send, receive);
             let incoming = IncomingComm {
                 receiver,
                 sender,

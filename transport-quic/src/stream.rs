@@ -91,8 +91,8 @@ pub(crate) struct Receiver {
     is_draining: bool,
 }
 
-/// The two halves of a stream.
-pub(crate) fn halves(entry: Entry, send: SendStream, receive: RecvStream) -> (Receiver, Sender) {
+/// Splits a stream into its two halves.
+pub(crate) fn split(entry: Entry, send: SendStream, receive: RecvStream) -> (Receiver, Sender) {
     let shared = Arc::new(Shared {
         entry,
         is_closed: AtomicBool::new(false),

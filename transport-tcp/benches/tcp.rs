@@ -97,12 +97,12 @@ impl Source for OwnedWriteHalf {
 }
 
 /// A comm that receives into a buffer of the caller.
-struct Kept {
+struct ReusedBuffer {
     comm: CommReader<OwnedReadHalf>,
     buffer: Vec<u8>,
 }
 
-impl Sink for Kept {
+impl Sink for ReusedBuffer {
     async fn receive(&mut self) -> usize {
         let mut arena = Arena::new(&mut self.buffer);
         wire::transport::CommReader::read_message(&mut self.comm, &mut arena)
@@ -214,14 +214,14 @@ async fn race(title: &str, len: usize, rounds: usize) {
         io,
         buffer: vec![1; len],
     };
-    let kept = |io| Kept {
+    let reused = |io| ReusedBuffer {
         comm: reader(io),
         buffer: vec![1; len],
     };
     let mut first = Lane::new(|io| io, raw, len).await;
     let mut again = Lane::new(|io| io, raw, len).await;
     let mut raw_fresh = Lane::new(|io| io, |io| RawFresh(io, len), len).await;
-    let mut ours = Lane::new(writer, kept, len).await;
+    let mut ours = Lane::new(writer, reused, len).await;
     let mut ours_fresh = Lane::new(writer, |io| Fresh(reader(io)), len).await;
     let pooled = |io| {
         let mut reader = reader(io);
@@ -285,7 +285,7 @@ impl Batch for RawBatch {
     }
 }
 
-impl Batch for Kept {
+impl Batch for ReusedBuffer {
     async fn read(&mut self) -> usize {
         let mut arena = Arena::new(&mut self.buffer);
         let read = wire::transport::CommReader::read_message(&mut self.comm, &mut arena);
@@ -333,14 +333,14 @@ const BATCH_LEN: usize = BATCH * (SMALL + PRELUDE_LEN);
 /// Many small messages, one after the other, and one byte as the answer to all.
 async fn one_way(rounds: usize) {
     let reader = |io| CommReader::new(io, Prefix::U64, Limits::HOST);
-    let kept = |io| Kept {
+    let reused = |io| ReusedBuffer {
         comm: reader(io),
         buffer: vec![1; SMALL],
     };
     let (mut raw_in, mut raw_out) = batches(|io| RawBatch(io, vec![1; 64 << 10])).await;
-    let (mut kept_in, kept_out) = batches(kept).await;
+    let (mut reused_in, reused_out) = batches(reused).await;
     let (mut fresh_in, fresh_out) = batches(|io| Fresh(reader(io))).await;
-    let mut kept_out = CommWriter::new(kept_out, Prefix::U64);
+    let mut reused_out = CommWriter::new(reused_out, Prefix::U64);
     let mut fresh_out = CommWriter::new(fresh_out, Prefix::U64);
     let payload = [7; SMALL];
     let chunk = vec![7; 64 << 10];
@@ -361,7 +361,7 @@ async fn one_way(rounds: usize) {
             base.push(floor / BATCH as f64);
         }
         let lanes = [
-            (&mut kept_in, &mut kept_out),
+            (&mut reused_in, &mut reused_out),
             (&mut fresh_in, &mut fresh_out),
         ];
         for ((near_in, near_out), ratios) in lanes.into_iter().zip(&mut ratios) {

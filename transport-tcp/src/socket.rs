@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 /// A connected socket, with the options that Dask sets.
-pub(crate) struct Connection {
+pub(crate) struct SocketStream {
     socket: Socket,
     local: SocketAddr,
     peer: SocketAddr,
@@ -26,7 +26,7 @@ enum Socket {
     Other(Box<dyn Stream>),
 }
 
-impl Connection {
+impl SocketStream {
     /// Connects to the first address of the host that accepts.
     pub(crate) async fn connect(host: &str, port: u16) -> io::Result<Self> {
         let Some(runtime) = runtime::sockets() else {
@@ -90,7 +90,7 @@ impl Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for SocketStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -103,7 +103,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for SocketStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -254,10 +254,10 @@ pub(crate) enum Accepted {
 
 impl Accepted {
     /// Sets the socket options.
-    pub(crate) fn open(self) -> io::Result<Connection> {
+    pub(crate) fn open(self) -> io::Result<SocketStream> {
         match self {
-            Self::Tokio(stream) => Connection::tokio(stream),
-            Self::Other(stream, runtime) => Connection::other(&*runtime, stream),
+            Self::Tokio(stream) => SocketStream::tokio(stream),
+            Self::Other(stream, runtime) => SocketStream::other(&*runtime, stream),
         }
     }
 }

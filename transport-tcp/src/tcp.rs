@@ -11,7 +11,7 @@ use daskwire_comm::{
 };
 use socket2::{Domain, Socket as Socket2, Type};
 
-use crate::socket::{Accepted, Connection, Listening};
+use crate::socket::{Accepted, Listening, SocketStream};
 
 /// The transport of comms over TCP (`tcp://`) and over TLS (`tls://`).
 ///
@@ -88,7 +88,7 @@ impl Transport for Tcp {
             #[cfg(feature = "tls")]
             let tls = self.tls(address)?;
             let (host, port) = host_and_port(address)?;
-            let connecting = Connection::connect(host, port);
+            let connecting = SocketStream::connect(host, port);
             let connection = match runtime::timeout(options.attempt_timeout, connecting).await {
                 Ok(connection) => connection?,
                 Err(_) => return Err(ConnectError::NoAnswer),

@@ -17,12 +17,12 @@ use daskwire_comm::{
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use crate::socket::Connection;
+use crate::socket::SocketStream;
 
 /// Does the TLS handshake as the client.
 pub(crate) async fn connect(
     tls: Tls,
-    stream: Connection,
+    stream: SocketStream,
     host: Address,
 ) -> Result<RawConnection, CommError> {
     let name = match tls.server_name() {
@@ -35,7 +35,7 @@ pub(crate) async fn connect(
 }
 
 /// Does the TLS handshake as the server.
-pub(crate) async fn accept(tls: Tls, stream: Connection) -> Result<RawConnection, CommError> {
+pub(crate) async fn accept(tls: Tls, stream: SocketStream) -> Result<RawConnection, CommError> {
     let acceptor = TlsAcceptor::from(Arc::clone(tls.server_config()));
     let outcome = acceptor.accept(stream).into_fallible().await;
     finish(tls, outcome.map(TlsStream::from), Side::Server)
@@ -43,7 +43,7 @@ pub(crate) async fn accept(tls: Tls, stream: Connection) -> Result<RawConnection
 
 fn finish(
     tls: Tls,
-    outcome: Result<TlsStream<Connection>, (io::Error, Connection)>,
+    outcome: Result<TlsStream<SocketStream>, (io::Error, SocketStream)>,
     side: Side,
 ) -> Result<RawConnection, CommError> {
     let spawner = Spawner::current();
@@ -78,7 +78,7 @@ fn finish(
 }
 
 /// The server name: the host, or the IP address if the host is not a valid TLS name.
-fn server_name(host: &Address, connection: &Connection) -> ServerName<'static> {
+fn server_name(host: &Address, connection: &SocketStream) -> ServerName<'static> {
     match ServerName::try_from(host.host().to_owned()) {
         Ok(name) => name,
         Err(_) => connection.peer().ip().into(),
@@ -89,7 +89,7 @@ fn server_name(host: &Address, connection: &Connection) -> ServerName<'static> {
 ///
 /// Data that the peer sends meanwhile is read, within limits: closing with unread data
 /// would reset the connection and lose the alert.
-async fn close_after_alert(mut stream: Connection) {
+async fn close_after_alert(mut stream: SocketStream) {
     const TIMEOUT: Duration = Duration::from_secs(1);
     const MAX_LEN: u64 = 1 << 20;
     if stream.shutdown().await.is_ok() {
@@ -117,7 +117,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
     }
 }
 
-fn encryption(stream: &TlsStream<Connection>) -> Encryption {
+fn encryption(stream: &TlsStream<SocketStream>) -> Encryption {
     let (_, session) = stream.get_ref();
     let certificates = session.peer_certificates().unwrap_or_default();
     let version = session
@@ -138,7 +138,7 @@ fn encryption(stream: &TlsStream<Connection>) -> Encryption {
 /// otherwise keep the connection open.
 struct EndsWhenDropped {
     /// `Some` until this is dropped.
-    half: Option<tokio::io::WriteHalf<TlsStream<Connection>>>,
+    half: Option<tokio::io::WriteHalf<TlsStream<SocketStream>>>,
     spawner: Spawner,
 }
 
@@ -158,7 +158,7 @@ impl Drop for EndsWhenDropped {
 impl EndsWhenDropped {
     fn half(
         self: Pin<&mut Self>,
-    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<Connection>>>> {
+    ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<SocketStream>>>> {
         let half = self.get_mut().half.as_mut();
         let half = half.ok_or(io::ErrorKind::NotConnected)?;
         Ok(Pin::new(half))

@@ -74,8 +74,8 @@ impl Iterator for Unescaped<'_> {
     fn size_hint(&self) -> (usize, Option<usize>) {
         // A Latin-1 character takes at most two bytes, and no escape decodes to
         // more bytes than it has.
-        let most = self.line.len().saturating_mul(2);
-        (0, most.checked_add(self.taken.len()))
+        let max_len = self.line.len().saturating_mul(2);
+        (0, max_len.checked_add(self.taken.len()))
     }
 }
 
@@ -227,8 +227,8 @@ mod tests {
     use super::{StringFault, Unescaped, check_string, check_unicode};
 
     fn is<const N: usize>(unescaped: Unescaped<'_>, expected: &[u8; N]) -> bool {
-        let (least, most) = unescaped.size_hint();
-        assert!(least <= N && N <= most.unwrap_or(0));
+        let (min_len, max_len) = unescaped.size_hint();
+        assert!(min_len <= N && N <= max_len.unwrap_or(0));
         unescaped.eq(*expected)
     }
 
@@ -285,8 +285,8 @@ mod tests {
         ] {
             assert!(check_unicode(line));
             assert!(Unescaped::unicode(line).eq(expected.iter().copied()));
-            let (_, most) = Unescaped::unicode(line).size_hint();
-            assert!(most >= Some(expected.len()));
+            let (_, max_len) = Unescaped::unicode(line).size_hint();
+            assert!(max_len >= Some(expected.len()));
         }
         for bad in [
             &b"a\\u12"[..],

@@ -933,13 +933,13 @@ impl<'b, 'l> Writer<'b, 'l> {
             Kind::Extend | Kind::Update => true,
             _ => false,
         };
-        let most = BATCH_COUNT.wrapping_mul(width);
-        let batch_count = rest.min(most);
+        let max_count = BATCH_COUNT.wrapping_mul(width);
+        let batch_count = rest.min(max_count);
         self.level.left = batch_count;
         self.level.rest = rest.wrapping_sub(batch_count);
         self.level.batch = if alone && rest == width {
             Batch::One
-        } else if rest == most && matches!(kind, Kind::Dict | Kind::Set) {
+        } else if rest == max_count && matches!(kind, Kind::Dict | Kind::Set) {
             Batch::Full
         } else {
             Batch::Many

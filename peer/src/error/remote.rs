@@ -490,10 +490,10 @@ mod tests {
                     writer.get(shared);
                 }
             });
-            let most = 4 * pickle_len + (1 << 16) + SHORTENED.len();
+            let max_len = 4 * pickle_len + (1 << 16) + SHORTENED.len();
             assert!(
-                error.message.len() <= most,
-                "{} of {most}",
+                error.message.len() <= max_len,
+                "{} of {max_len}",
                 error.message.len()
             );
             assert!(error.message.ends_with(SHORTENED));

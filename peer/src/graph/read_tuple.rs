@@ -204,17 +204,17 @@ fn made(work: Work) -> Argument {
         keywords,
     } = &work
     else {
-        return in_place(work);
+        return nested_task(work);
     };
     let class = if module == "builtins" { &**name } else { "" };
     let [only] = &arguments[..] else {
-        return in_place(work);
+        return nested_task(work);
     };
     if !keywords.is_empty() {
-        return in_place(work);
+        return nested_task(work);
     }
     let Some(items) = list_of(only.clone()) else {
-        return in_place(work);
+        return nested_task(work);
     };
     match class {
         "list" => Argument::List(items),
@@ -228,14 +228,14 @@ fn made(work: Work) -> Argument {
             });
             match pairs.collect::<Option<Vec<_>>>() {
                 Some(pairs) => Argument::Dict(pairs),
-                None => in_place(work),
+                None => nested_task(work),
             }
         }
-        _ => in_place(work),
+        _ => nested_task(work),
     }
 }
 
-fn in_place(work: Work) -> Argument {
+fn nested_task(work: Work) -> Argument {
     Argument::Task(Box::new(Task {
         key: Key::default(),
         work,
@@ -470,7 +470,7 @@ impl TupleReader<'_, '_> {
                 _ => Err(wrong()),
             });
             let keywords = keywords.collect::<Result<_, _>>()?;
-            return Ok(in_place(self.work(*called, arguments, keywords)?));
+            return Ok(nested_task(self.work(*called, arguments, keywords)?));
         }
         let arguments = self.some(&mut nodes.into_iter(), true, depth)?;
         Ok(made(self.work(called, arguments, Vec::new())?))

@@ -256,20 +256,20 @@ impl Arguments {
         self.between(count, count)
     }
 
-    pub(super) fn between(&self, least: usize, most: usize) -> Result<(), RemoteError> {
+    pub(super) fn between(&self, min: usize, max: usize) -> Result<(), RemoteError> {
         if let Some((name, _)) = self.keywords.first() {
             return Err(self.wrong(&format!("got an unexpected keyword argument '{name}'")));
         }
         let found = self.len();
-        if (least..=most).contains(&found) {
+        if (min..=max).contains(&found) {
             return Ok(());
         }
-        let wanted = if least == most {
-            format!("takes {least}")
+        let wanted = if min == max {
+            format!("takes {min}")
         } else {
-            format!("takes from {least} to {most}")
+            format!("takes from {min} to {max}")
         };
-        let plural = if most == 1 { "" } else { "s" };
+        let plural = if max == 1 { "" } else { "s" };
         let were = if found == 1 { "was" } else { "were" };
         Err(self.wrong(&format!(
             "{wanted} positional argument{plural} but {found} {were} given"

@@ -60,9 +60,9 @@ fn every_array_of_every_release_matches_its_header() {
             if expected["type"] != "numpy.ndarray" || own(expected)["pickle"] == true {
                 return;
             }
-            let typed = PayloadValue::read(&payload).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let Description::Array(header) = typed.description() else {
-                panic!("{name}: {:?}", typed.description());
+            let parsed = PayloadValue::read(&payload).unwrap_or_else(|e| panic!("{name}: {e}"));
+            let Description::Array(header) = parsed.description() else {
+                panic!("{name}: {:?}", parsed.description());
             };
             let own = own(expected);
             *releases.entry(vector.generation().into()).or_default() += 1;
@@ -122,7 +122,7 @@ fn every_array_of_every_release_matches_its_header() {
             // The same from the payload, borrowed or copied.
             let mut copy = vec![0xa5; bytes.len()];
             let is_plain = payload_is_plain(json);
-            match typed.array() {
+            match parsed.array() {
                 Ok(there) => {
                     assert!(is_plain);
                     assert_eq!(there, array, "{name}");
@@ -135,7 +135,7 @@ fn every_array_of_every_release_matches_its_header() {
                 Err(error) => match error.kind {
                     NumpyErrorKind::Compressed => assert!(!is_plain, "{name}"),
                     NumpyErrorKind::InParts => {
-                        let parts = typed.parts().unwrap();
+                        let parts = parsed.parts().unwrap();
                         let parts: Vec<&[u8]> = parts.map(Result::unwrap).collect();
                         assert!(parts.len() > 1 && parts.concat() == bytes, "{name}");
                     }
@@ -143,10 +143,12 @@ fn every_array_of_every_release_matches_its_header() {
                 },
             }
             // zlib has no declared length.
-            if typed.data_len().unwrap().is_some() {
-                assert_eq!(typed.array_into(&mut copy).unwrap(), array, "{name}");
+            if parsed.data_len().unwrap().is_some() {
+                assert_eq!(parsed.array_into(&mut copy).unwrap(), array, "{name}");
                 if !bytes.is_empty() {
-                    let kind = typed.array_into(&mut copy[1..]).map_err(|error| error.kind);
+                    let kind = parsed
+                        .array_into(&mut copy[1..])
+                        .map_err(|error| error.kind);
                     assert!(
                         matches!(kind, Err(NumpyErrorKind::BufferTooSmall(_))),
                         "{name}"
@@ -189,22 +191,22 @@ fn byte_strings_are_their_frames() {
                 "bytearray" => Description::ByteArray,
                 _ => return,
             };
-            let typed = PayloadValue::read(&payload).unwrap();
-            assert_eq!(*typed.description(), expected, "{}", vector.name);
+            let parsed = PayloadValue::read(&payload).unwrap();
+            assert_eq!(*parsed.description(), expected, "{}", vector.name);
             if vector.missing_codec(number).is_some() {
                 return;
             }
             let bytes = merged(&payload).unwrap().concat();
             let mut copy = vec![0; bytes.len()];
-            if typed.data_len().unwrap().is_some() {
+            if parsed.data_len().unwrap().is_some() {
                 assert_eq!(
-                    typed.copy_into(&mut copy).unwrap(),
+                    parsed.copy_into(&mut copy).unwrap(),
                     bytes,
                     "{}",
                     vector.name
                 );
             }
-            if let Ok(there) = typed.as_slice() {
+            if let Ok(there) = parsed.as_slice() {
                 assert_eq!(there, bytes);
                 borrowed += 1;
             }
@@ -303,12 +305,12 @@ fn count_taken<T: AsRef<[u8]>>(mut items: pickle::OutOfBandReader<'_, T>) -> usi
 fn a_memoryview_is_read_as_dask_wrote_it() {
     let view = vector("modern-nosplit-2026.8.0/case-memoryview");
     each_payload(&view, |_, payload, _| {
-        let typed = PayloadValue::read(&payload).unwrap();
-        let Description::MemoryView(header) = typed.description() else {
-            panic!("{:?}", typed.description());
+        let parsed = PayloadValue::read(&payload).unwrap();
+        let Description::MemoryView(header) = parsed.description() else {
+            panic!("{:?}", parsed.description());
         };
         assert_eq!((header.format(), header.shape()), ("H", &[2, 3][..]));
-        let array = typed.array().unwrap();
+        let array = parsed.array().unwrap();
         assert_eq!(array.dtype(), DType::U16);
         assert_eq!(array.writeable(), None);
         let expected = [0x100, 0x302, 0x504, 0x706, 0x908, 0xb0a];
@@ -324,10 +326,10 @@ fn a_memoryview_is_read_as_dask_wrote_it() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/case-bytearray"),
         |_, payload, _| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            assert_eq!(*typed.description(), Description::ByteArray);
-            assert_eq!(typed.as_slice(), Ok(&b"changeable"[..]));
-            let error = typed.array().unwrap_err();
+            let parsed = PayloadValue::read(&payload).unwrap();
+            assert_eq!(*parsed.description(), Description::ByteArray);
+            assert_eq!(parsed.as_slice(), Ok(&b"changeable"[..]));
+            let error = parsed.array().unwrap_err();
             assert!(matches!(error.kind, NumpyErrorKind::OtherClass { .. }));
         },
     );
@@ -424,8 +426,8 @@ fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/case-collection-list"),
         |_, payload, _| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            assert_eq!(*typed.description(), Description::Collection);
+            let parsed = PayloadValue::read(&payload).unwrap();
+            assert_eq!(*parsed.description(), Description::Collection);
             let header = payload.header();
             let headers: Vec<PayloadHeader<'_>> = header
                 .sub_headers()
@@ -451,28 +453,28 @@ fn collection_elements_have_their_own_headers() {
     each_payload(
         &vector("modern-nosplit-2026.8.0/serializer-error"),
         |_, payload, _| {
-            let typed = PayloadValue::read(&payload).unwrap();
+            let parsed = PayloadValue::read(&payload).unwrap();
             let family = Description::Family(Serializer::Error);
-            assert_eq!(*typed.description(), family);
+            assert_eq!(*parsed.description(), family);
         },
     );
     each_payload(
         &vector("modern-nosplit-2026.8.0/np-masked"),
         |_, payload, _| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            let Description::MaskedArray(header) = typed.description() else {
-                panic!("{:?}", typed.description());
+            let parsed = PayloadValue::read(&payload).unwrap();
+            let Description::MaskedArray(header) = parsed.description() else {
+                panic!("{:?}", parsed.description());
             };
             assert_eq!(header.fill_value(), Ok(FillValue::Float(1e20)));
             assert!(matches!(header.data(), Ok(Description::Array(_))));
-            let masked = typed.masked_array().unwrap();
+            let masked = parsed.masked_array().unwrap();
             let elements = masked.elements::<f64>().unwrap();
             assert!(elements.eq([Some(1.0), None, Some(3.0)]), "{masked:?}");
             let mut copy = [0xa5; 27];
-            assert_eq!(typed.masked_array_into(&mut copy).unwrap(), masked);
+            assert_eq!(parsed.masked_array_into(&mut copy).unwrap(), masked);
             let wanted = "an array of numpy, or a memoryview";
             let kind = NumpyErrorKind::OtherClass { wanted };
-            assert_eq!(typed.array().unwrap_err().kind, kind);
+            assert_eq!(parsed.array().unwrap_err().kind, kind);
         },
     );
 }
@@ -482,17 +484,17 @@ fn split_data_is_read_in_parts_or_copied() {
     let vector = vector("modern-nosplit-2026.8.0/case-split-array");
     let mut room = [0; 4000];
     each_payload(&vector, |_, payload, _| {
-        let typed = PayloadValue::read(&payload).unwrap();
-        let error = typed.array().unwrap_err();
+        let parsed = PayloadValue::read(&payload).unwrap();
+        let error = parsed.array().unwrap_err();
         assert_eq!((error.frame, error.kind), (1, NumpyErrorKind::InParts));
         let mut found = Vec::new();
-        for (part, frame) in typed.parts().unwrap().zip(payload.frames()) {
+        for (part, frame) in parsed.parts().unwrap().zip(payload.frames()) {
             let part = part.unwrap();
             assert!(core::ptr::eq(part, *frame));
             found.extend(elements::<u32>(DType::U32, part).unwrap());
         }
         assert!(found.iter().copied().eq(0..1000));
-        let array = typed.array_into(&mut room).unwrap();
+        let array = parsed.array_into(&mut room).unwrap();
         assert!(array.elements::<u32>().unwrap().eq(0..1000));
     });
 }
@@ -524,7 +526,7 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> NumpyError {
     let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
     PayloadValue::read(&payload)
-        .and_then(|typed| typed.array())
+        .and_then(|parsed| parsed.array())
         .unwrap_err()
 }
 
@@ -922,7 +924,7 @@ fn written_payloads_match_dask() {
         let shard_len = shard_len.map_or(64 << 20, |len| usize::try_from(len).unwrap());
         let frames = vector.frames();
         each_payload(&vector, |_, payload, _| {
-            let Ok(typed) = PayloadValue::read(&payload) else {
+            let Ok(parsed) = PayloadValue::read(&payload) else {
                 return;
             };
             let class = payload.header().type_serialized().unwrap();
@@ -934,7 +936,7 @@ fn written_payloads_match_dask() {
                 protocol,
                 shard_len,
             };
-            let parts: Result<Vec<&[u8]>, _> = typed.parts().and_then(Iterator::collect);
+            let parts: Result<Vec<&[u8]>, _> = parsed.parts().and_then(Iterator::collect);
             let Ok(parts) = parts else {
                 return;
             };
@@ -959,7 +961,7 @@ fn written_payloads_match_dask() {
                 ))
             });
             let written = space.build(Layout::Modern, &mut slots, |builder| {
-                match typed.description() {
+                match parsed.description() {
                     Description::Bytes => builder.bytes_payload(data, &options),
                     Description::ByteArray => builder.bytearray_payload(data, &options),
                     Description::MemoryView(header) => {
@@ -1042,10 +1044,10 @@ fn values_are_equal_in_both_layouts() {
         let mut room = Room::with(8, 8, 0);
         let (message, _) = room.open(&frames, layout, &reading).unwrap();
         let payload = message.payload(0).unwrap();
-        let typed = PayloadValue::read(&payload).unwrap();
+        let parsed = PayloadValue::read(&payload).unwrap();
         assert_eq!(payload.frames().len(), 3);
         let mut out = [0; 96];
-        assert_eq!(typed.array_into(&mut out).unwrap(), array, "{layout:?}");
+        assert_eq!(parsed.array_into(&mut out).unwrap(), array, "{layout:?}");
 
         let (mut space, mut slots) = (Space::new(), [&[][..]; 16]);
         let whole = WriteOptions::default();

@@ -125,15 +125,15 @@ fn records_have_the_fields_that_numpy_gave_them() {
         let mut seen = 0;
         let name = format!("{generation}/case-array-of-records-of-all-kinds");
         each_payload(&name, |name, payload| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            let header = array_header(typed.description());
+            let parsed = PayloadValue::read(&payload).unwrap();
+            let header = array_header(parsed.description());
             with_type(&header, |header| {
                 let of = header.element_type();
                 let (_, expected) = expected.iter().find(|(at, _)| *at == name).unwrap();
                 assert_eq!(text(&of), *expected, "{name}");
                 seen += 1;
 
-                let array = header.over(typed.as_slice().unwrap()).unwrap();
+                let array = header.over(parsed.as_slice().unwrap()).unwrap();
                 let field = |path: &[&str]| field(&array, of, path);
                 let doubles = |path: &[&str]| -> Vec<f64> {
                     field(path).elements::<f64>().unwrap().collect()
@@ -230,10 +230,10 @@ fn lists_of_fields_are_records() {
     ];
     for (name, expected) in expected {
         each_payload(&format!("classic-1.16.3/{name}"), |_, payload| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            let of = array_header(typed.description()).element_type();
+            let parsed = PayloadValue::read(&payload).unwrap();
+            let of = array_header(parsed.description()).element_type();
             assert_eq!(text(&of), expected);
-            let array = typed.array().unwrap();
+            let array = parsed.array().unwrap();
             let field = |path: &[&str]| field(&array, of, path);
             match name {
                 "np-structured" => {
@@ -250,8 +250,8 @@ fn lists_of_fields_are_records() {
         });
     }
     each_payload("classic-1.16.3/np-object", |_, payload| {
-        let typed = PayloadValue::read(&payload).unwrap();
-        assert_eq!(*typed.description(), Description::Pickle);
+        let parsed = PayloadValue::read(&payload).unwrap();
+        assert_eq!(*parsed.description(), Description::Pickle);
     });
 }
 
@@ -290,8 +290,8 @@ fn masked_arrays_have_their_masks() {
             &format!("{generation}/case-array-masked"),
             |name, payload| {
                 seen += 1;
-                let typed = PayloadValue::read(&payload).unwrap();
-                let header = match typed.description() {
+                let parsed = PayloadValue::read(&payload).unwrap();
+                let header = match parsed.description() {
                     Description::MaskedArray(header) => header,
                     other => {
                         assert_eq!((name, *other), ("an element", Description::Masked));
@@ -315,13 +315,13 @@ fn masked_arrays_have_their_masks() {
                     let frames = merged(&payload).unwrap();
                     let mask = mask.over(&frames[1]).unwrap();
                     assert!(mask.elements::<bool>().unwrap().eq([false, false, true]));
-                    let error = typed.masked_array().unwrap_err();
+                    let error = parsed.masked_array().unwrap_err();
                     assert!(matches!(error.kind, NumpyErrorKind::OtherClass { .. }));
                     return;
                 }
                 let (_, expected) = MASKED.into_iter().find(|(at, _)| *at == name).unwrap();
                 if name == "records" {
-                    let error = typed.masked_array().unwrap_err();
+                    let error = parsed.masked_array().unwrap_err();
                     assert_eq!(error.kind, NumpyErrorKind::NotPlain);
                     let frames = merged(&payload).unwrap();
                     let data = array_header(&header.data().unwrap());
@@ -340,11 +340,11 @@ fn masked_arrays_have_their_masks() {
                     });
                     return;
                 }
-                let masked = typed.masked_array().unwrap();
+                let masked = parsed.masked_array().unwrap();
                 assert_eq!(masked_elements(name, &masked), expected, "{name}");
                 let mut copy = [0xa5; 100];
                 assert_eq!(
-                    typed.masked_array_into(&mut copy).unwrap(),
+                    parsed.masked_array_into(&mut copy).unwrap(),
                     masked,
                     "{name}"
                 );
@@ -606,10 +606,10 @@ mod in_trees {
     fn sent(name: &str) -> BTreeMap<String, Sent> {
         let mut found = BTreeMap::new();
         each_payload(name, |name, payload| {
-            let typed = PayloadValue::read(&payload).unwrap();
-            let header = super::array_header(typed.description());
+            let parsed = PayloadValue::read(&payload).unwrap();
+            let header = super::array_header(parsed.description());
             super::with_type(&header, |header| {
-                let array = header.over(typed.as_slice().unwrap()).unwrap();
+                let array = header.over(parsed.as_slice().unwrap()).unwrap();
                 let items = array.items().map(<[u8]>::to_vec).collect();
                 let shape = array.shape().to_vec();
                 found.insert(

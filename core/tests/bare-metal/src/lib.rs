@@ -372,11 +372,11 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
             black_box(item.data);
         }
     }
-    let Ok(typed) = PayloadValue::read(payload) else {
+    let Ok(parsed) = PayloadValue::read(payload) else {
         return;
     };
-    black_box(typed.copy_into(&mut room).is_ok());
-    let Ok(array) = typed.array() else {
+    black_box(parsed.copy_into(&mut room).is_ok());
+    let Ok(array) = parsed.array() else {
         return;
     };
     black_box((array.items().count(), array.item(&[0, 0])));

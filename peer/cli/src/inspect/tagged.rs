@@ -307,31 +307,31 @@ fn tag(name: &str, items: Vec<Value>) -> Value {
 /// The JSON of values, for comparison. The longest may be cut short, so that
 /// nested values are not written again on each level.
 fn encode_each<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
-    let mut most = 64;
+    let mut max_len = 64;
     let mut all: Vec<_> = values.map(|value| (value, Vec::new(), false)).collect();
     loop {
         let mut cut_count = 0;
         for (value, json, is_whole) in all.iter_mut().filter(|(.., is_whole)| !is_whole) {
             json.clear();
-            *is_whole = serde_json::to_writer(Cut { json, most }, value).is_ok();
+            *is_whole = serde_json::to_writer(Cut { json, max_len }, value).is_ok();
             cut_count += usize::from(!*is_whole);
         }
         if cut_count <= 1 {
             return all.into_iter().map(|(_, json, _)| json).collect();
         }
-        most *= 2;
+        max_len *= 2;
     }
 }
 
 /// A writer that accepts a number of bytes, and then fails.
 struct Cut<'t> {
     json: &'t mut Vec<u8>,
-    most: usize,
+    max_len: usize,
 }
 
 impl std::io::Write for Cut<'_> {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        let len = data.len().min(self.most.saturating_sub(self.json.len()));
+        let len = data.len().min(self.max_len.saturating_sub(self.json.len()));
         self.json
             .extend_from_slice(data.get(..len).unwrap_or_default());
         #[cfg(test)]

@@ -81,7 +81,7 @@ fn whole(
         document(&mut text, "  header ", header, options);
     }
     document(&mut text, "  body   ", message.body(), options);
-    let most = if options.data {
+    let max_count = if options.data {
         usize::MAX
     } else {
         MAX_PAYLOADS
@@ -89,11 +89,11 @@ fn whole(
     for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
         // Payloads that are not listed are opened too, to detect faults.
         let shown = describe_payload(number, &payload?, path, options)?;
-        if number < most {
+        if number < max_count {
             text.push_str(&shown);
         }
     }
-    if let Some(rest @ 1..) = paths.len().checked_sub(most) {
+    if let Some(rest @ 1..) = paths.len().checked_sub(max_count) {
         put(
             &mut text,
             format_args!("  and {}\n", count(rest, "more payload")),
@@ -219,12 +219,12 @@ fn frame_table(
 ) -> Result<()> {
     let frames = &recorded.frames;
     let roles = roles(recorded.layout, message)?;
-    let most = if options.data {
+    let max_count = if options.data {
         frames.len()
     } else {
         MAX_FRAMES
     };
-    for (index, frame) in frames.iter().enumerate().take(most) {
+    for (index, frame) in frames.iter().enumerate().take(max_count) {
         let role = roles.get(index).map_or("", String::as_str);
         let role = if role.is_empty() { "not used" } else { role };
         let len = format!("{} B", frame.len());
@@ -233,7 +233,7 @@ fn frame_table(
             hex(text, frame);
         }
     }
-    if let Some(rest) = frames.get(most..).filter(|rest| !rest.is_empty()) {
+    if let Some(rest) = frames.get(max_count..).filter(|rest| !rest.is_empty()) {
         let len = rest.iter().map(|frame| frame.len() as u64).sum();
         put(
             text,

@@ -114,9 +114,9 @@ pub(super) fn functions() -> Functions {
         })
         .function("minimum", |array: Array| -> Result<f64, RemoteError> {
             count(&array)?;
-            let mut least = f64::INFINITY;
-            each(&array, |x| least = least.min(x))?;
-            Ok(least)
+            let mut min = f64::INFINITY;
+            each(&array, |x| min = min.min(x))?;
+            Ok(min)
         })
         .function("maximum", |array: Array| -> Result<f64, RemoteError> {
             count(&array)?;

@@ -4,7 +4,7 @@ use core::mem;
 use core::time::Duration;
 use std::collections::HashSet;
 
-use super::{Action, Compact, Connection, HEARTBEAT, HeldKey, Reconnect, State, Status};
+use super::{Action, Compact, ConnectionState, HEARTBEAT, HeldKey, Reconnect, State, Status};
 use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
 use crate::{Key, Release};
 
@@ -17,10 +17,10 @@ const CLOSED: &str = "the client was closed";
 
 impl State {
     pub(super) fn connected(&mut self, now: Duration, release: Option<Release>) {
-        if self.is_connected() || matches!(self.connection, Connection::Ended { .. }) {
+        if self.is_connected() || matches!(self.connection, ConnectionState::Ended { .. }) {
             return;
         }
-        self.connection = Connection::Connected;
+        self.connection = ConnectionState::Connected;
         self.release = release;
         self.heartbeat = HEARTBEAT;
         self.restart_mark = 0;
@@ -42,7 +42,7 @@ impl State {
     }
 
     pub(super) fn connect_failed(&mut self, now: Duration) {
-        let Connection::Broken {
+        let ConnectionState::Broken {
             reason,
             until,
             pause,
@@ -72,7 +72,7 @@ impl State {
             reason: reason.clone(),
         });
         let until = now.saturating_add(time);
-        self.connection = Connection::Broken {
+        self.connection = ConnectionState::Broken {
             reason,
             until,
             pause: MIN_PAUSE,
@@ -90,7 +90,7 @@ impl State {
     }
 
     pub(super) fn end(&mut self, reason: String) {
-        if matches!(self.connection, Connection::Ended { .. }) {
+        if matches!(self.connection, ConnectionState::Ended { .. }) {
             return;
         }
         if self.is_connected() {
@@ -101,7 +101,7 @@ impl State {
         self.end_holds(&Status::Disconnected {
             reason: reason.clone(),
         });
-        self.connection = Connection::Ended { reason };
+        self.connection = ConnectionState::Ended { reason };
     }
 
     /// Ends all holds, because the scheduler holds nothing for this client any

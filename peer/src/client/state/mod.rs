@@ -91,7 +91,7 @@ const MARK: &str = "mark";
 pub struct State {
     id: String,
     reconnect: Reconnect,
-    connection: Connection,
+    connection: ConnectionState,
     /// The scheduler's release, if it runs Dask.
     release: Option<Release>,
     /// The keys that the scheduler holds for this client; none without a
@@ -115,7 +115,7 @@ pub struct State {
 }
 
 #[derive(Debug)]
-enum Connection {
+enum ConnectionState {
     /// There was none yet.
     New,
     Connected,
@@ -193,7 +193,7 @@ impl State {
         Self {
             id: id.into(),
             reconnect,
-            connection: Connection::New,
+            connection: ConnectionState::New,
             release: None,
             keys: HashMap::new(),
             ended: HashMap::new(),
@@ -231,16 +231,16 @@ impl State {
 
     /// Whether the client is connected.
     pub const fn is_connected(&self) -> bool {
-        matches!(self.connection, Connection::Connected)
+        matches!(self.connection, ConnectionState::Connected)
     }
 
     /// The reason why the client is not connected; `None` if it is.
     pub fn disconnected(&self) -> Option<Disconnected> {
         let reason = match &self.connection {
-            Connection::Connected => return None,
-            Connection::New => "not connected yet",
-            Connection::Broken { .. } => "the connection broke",
-            Connection::Ended { reason } => reason,
+            ConnectionState::Connected => return None,
+            ConnectionState::New => "not connected yet",
+            ConnectionState::Broken { .. } => "the connection broke",
+            ConnectionState::Ended { reason } => reason,
         };
         Some(Disconnected {
             reason: reason.to_owned(),

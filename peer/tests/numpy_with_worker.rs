@@ -63,7 +63,7 @@ impl Cluster {
         let processes = daskwire_testing::scheduler_with_workers(1);
         let python = Peer::spawn(
             Environment::Current,
-            "typed_worker.py",
+            "numpy_worker.py",
             &[processes.address()],
         );
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -86,8 +86,8 @@ impl Cluster {
             processes,
             runtime,
         };
-        let mut room = Room::default();
-        let register = room.message(|builder| {
+        let mut buffers = MessageBuffers::default();
+        let register = buffers.message(|builder| {
             let body = builder.body().map(4).str("op").str("register-client");
             body.str("client").str(CLIENT).str("reply").bool(false);
             body.str("versions").map(2);
@@ -109,8 +109,8 @@ impl Cluster {
 
     /// Sends values, and waits until the scheduler reports them.
     fn put(&mut self, way: Way, values: &[(String, Sent<'_>)]) {
-        let mut room = Room::default();
-        let frames = room.message(|builder| {
+        let mut buffers = MessageBuffers::default();
+        let frames = buffers.message(|builder| {
             match way {
                 Way::Straight => builder.body().map(3).str("op").str("update_data"),
                 Way::ByTheScheduler => {
@@ -153,8 +153,8 @@ impl Cluster {
                 reader.skip().expect("a map of lengths");
                 let nbytes = &answer[0][start..reader.position()];
                 let address = self.processes.workers()[0].address();
-                let mut room = Room::default();
-                let message = room.message(|builder| {
+                let mut buffers = MessageBuffers::default();
+                let message = buffers.message(|builder| {
                     let body = builder.body().map(5).str("op").str("update_data");
                     body.str("client").str(CLIENT).str("reply").bool(true);
                     body.str("nbytes").encoded(nbytes).str("who_has");
@@ -190,8 +190,8 @@ impl Cluster {
 
     /// Fetches the values of keys.
     fn get(&mut self, way: Way, keys: &[String]) -> Frames {
-        let mut room = Room::default();
-        let frames = room.message(|builder| {
+        let mut buffers = MessageBuffers::default();
+        let frames = buffers.message(|builder| {
             let body = match way {
                 Way::Straight => {
                     let body = builder.body().map(4).str("op").str("get_data");
@@ -259,8 +259,8 @@ impl Cluster {
     /// Disconnects, and releases the Python client's values: nothing stays in the
     /// worker, and no complaints were logged.
     fn end(mut self) {
-        let mut room = Room::default();
-        let bye = room.message(|builder| {
+        let mut buffers = MessageBuffers::default();
+        let bye = buffers.message(|builder| {
             let body = builder.body().array(2);
             body.map(1).str("op").str("close-client");
             body.map(1).str("op").str("close-stream");
@@ -299,12 +299,12 @@ async fn ask(comm: &mut Comm, frames: &[&[u8]]) -> Frames {
 
 /// Buffers for a message.
 #[derive(Default)]
-struct Room {
+struct MessageBuffers {
     body: Vec<u8>,
     headers: Vec<u8>,
 }
 
-impl Room {
+impl MessageBuffers {
     fn message<'a>(&'a mut self, write: impl FnOnce(&mut MessageBuilder<'_, 'a>)) -> Vec<&'a [u8]> {
         self.body.resize(1 << 14, 0);
         self.headers.resize(1 << 16, 0);
@@ -511,7 +511,7 @@ struct Expected<'e> {
 
 /// Checks a payload against what was sent.
 fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Expected<'_>) {
-    let typed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{key}: {error}"));
+    let parsed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{key}: {error}"));
     let Expected {
         way,
         flipped,
@@ -519,25 +519,25 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
     } = expected;
     match sent {
         Sent::Bytes(data) => {
-            assert_eq!(*typed.description(), Description::Bytes, "{key}");
-            assert_eq!(typed.as_slice(), Ok(*data), "{key}");
+            assert_eq!(*parsed.description(), Description::Bytes, "{key}");
+            assert_eq!(parsed.as_slice(), Ok(*data), "{key}");
         }
         Sent::ByteArray(data) => {
-            assert_eq!(*typed.description(), Description::ByteArray, "{key}");
-            let bytes = typed.as_slice().expect("one frame");
+            assert_eq!(*parsed.description(), Description::ByteArray, "{key}");
+            let bytes = parsed.as_slice().expect("one frame");
             assert!(is_turned(bytes, data, 1, flipped[0]), "{key}: {bytes:?}");
         }
         Sent::Array(sent) | Sent::View(sent) => {
             let mut joined = Vec::new();
-            let array = match typed.array() {
+            let array = match parsed.array() {
                 Err(error) if error.kind == NumpyErrorKind::InParts => {
                     // Larger than Dask's threshold for splitting
-                    for part in typed.parts().expect("parts") {
+                    for part in parsed.parts().expect("parts") {
                         let part = part.expect("a part");
                         assert!(is_frame(payload, part), "{key} was copied");
                         joined.extend_from_slice(part);
                     }
-                    typed.array_into(&mut joined).expect("an array")
+                    parsed.array_into(&mut joined).expect("an array")
                 }
                 array => {
                     let array = array.unwrap_or_else(|error| panic!("{key}: {error}"));
@@ -594,7 +594,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
         }
         Sent::Forward(sent) => {
             let sent = PayloadValue::read(sent).expect("it was read before");
-            let (there, sent) = (typed.description(), sent.description());
+            let (there, sent) = (parsed.description(), sent.description());
             assert_eq!(discriminant(there), discriminant(sent), "{key}");
         }
     }
@@ -668,7 +668,7 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
 }
 
 /// Memory for a value, and Python's expected description of it.
-struct Given {
+struct Case {
     name: &'static str,
     kind: Kind,
     bytes: Vec<u8>,
@@ -686,7 +686,7 @@ enum Kind {
     ByteArray,
 }
 
-impl Given {
+impl Case {
     fn sent(&self) -> Sent<'_> {
         let array = |dtype, shape: &[usize], order| {
             Array::new(dtype, shape, order, &self.bytes).expect("a good array")
@@ -736,7 +736,7 @@ fn transposed() -> Vec<u8> {
 }
 
 #[rustfmt::skip]
-fn given() -> Vec<Given> {
+fn cases() -> Vec<Case> {
     use Kind::{Broadcast, ByteArray, Bytes, ReadOnly, View};
     use Order::{C, Fortran};
     let array = |dtype, shape| Kind::Array(dtype, shape, C);
@@ -744,7 +744,7 @@ fn given() -> Vec<Given> {
     let doubles: Vec<f64> = (0..6_i8).map(f64::from).collect();
     let numbers: Vec<i32> = (0..6).collect();
     let letters = |string: &str| string.chars().map(u32::from).collect::<Vec<u32>>();
-    let new = |name, kind, bytes, string| Given { name, kind, bytes, string };
+    let new = |name, kind, bytes, string| Case { name, kind, bytes, string };
     vec![
         new("C", array(DType::F64, &[2, 3]), bytes(&doubles),
             "ndarray <f8 (2, 3) (24, 8) writeable [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]"),
@@ -817,15 +817,15 @@ const LARGE_COUNT: usize = SHARD_LEN / 4 + 1000;
 #[test]
 fn arrays_agree_with_the_worker() {
     let mut cluster = Cluster::start();
-    let given = given();
+    let cases = cases();
     for way in WAYS {
-        let key = |given: &Given| format!("{} {way:?}", given.name);
-        let sent: Vec<_> = given.iter().map(|each| (key(each), each.sent())).collect();
+        let key = |case: &Case| format!("{} {way:?}", case.name);
+        let sent: Vec<_> = cases.iter().map(|each| (key(each), each.sent())).collect();
         cluster.put(way, &sent);
-        let keys: Vec<String> = given.iter().map(key).collect();
+        let keys: Vec<String> = cases.iter().map(key).collect();
         let described = cluster.describe(&keys);
-        for given in &given {
-            assert_eq!(described[&key(given)], given.string, "{}", key(given));
+        for case in &cases {
+            assert_eq!(described[&key(case)], case.string, "{}", key(case));
         }
         round_trip(&mut cluster, &sent);
     }

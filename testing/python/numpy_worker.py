@@ -1,6 +1,6 @@
 """A client of the scheduler at ADDRESS that checks values in the memory of its worker.
 
-Usage: typed_worker.py ADDRESS
+Usage: numpy_worker.py ADDRESS
 
 All work is done by tasks on the worker: they get the values of KEYs of the
 scheduler as they are stored in the worker's memory. Requests, as `exchange.py`

@@ -228,13 +228,13 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
 
 /// Checks a payload against Python's description of it.
 fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
-    let typed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let parsed = PayloadValue::read(payload).unwrap_or_else(|error| panic!("{name}: {error}"));
     let is_own = |bytes: &[u8]| {
         let mut frames = payload.frames().iter().map(AsRef::as_ref);
         bytes.is_empty() || frames.any(|frame: &[u8]| core::ptr::eq(frame, bytes))
     };
     let array = || {
-        let array = typed.array().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let array = parsed.array().unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(is_own(array.bytes()), "{name} was copied");
         array
     };
@@ -248,8 +248,8 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
         pickled.writeable().expect("flags").collect::<Vec<_>>()
     };
     match name {
-        "bytes" => assert_eq!(typed.as_slice(), Ok(&b"as they are"[..])),
-        "bytearray" => assert_eq!(typed.as_slice(), Ok(&b"changeable"[..])),
+        "bytes" => assert_eq!(parsed.as_slice(), Ok(&b"as they are"[..])),
+        "bytearray" => assert_eq!(parsed.as_slice(), Ok(&b"changeable"[..])),
         "memoryview" => assert_eq!(array().shape(), [2, 3]),
         "doubles" => {
             assert_eq!(array().order(), Some(Order::C));
@@ -277,8 +277,8 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
         "times" => assert_eq!(array().dtype().type_string().as_str(), "<M8[25s]"),
         "texts" => assert_eq!(array().dtype().type_string().as_str(), "<U2"),
         "records" => {
-            let Description::Array(header) = typed.description() else {
-                panic!("{:?}", typed.description());
+            let Description::Array(header) = parsed.description() else {
+                panic!("{:?}", parsed.description());
             };
             // In headers the type of records is a pickle.
             let ElementType::Pickled(pickle) = header.element_type() else {
@@ -289,7 +289,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             let ElementType::Record(record) = element_type else {
                 panic!("{element_type:?}");
             };
-            let bytes = typed.as_slice().expect("one frame");
+            let bytes = parsed.as_slice().expect("one frame");
             assert!(is_own(bytes), "{name} was copied");
             let array = header.with_element_type(element_type).over(bytes);
             let array = array.unwrap_or_else(|error| panic!("{name}: {error}"));
@@ -298,7 +298,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             assert!(x.elements::<f64>().expect("doubles").eq([2.5]));
         }
         "masked" => {
-            let masked = typed.masked_array().expect("one frame each");
+            let masked = parsed.masked_array().expect("one frame each");
             let elements = masked.elements::<f64>().expect("doubles");
             assert!(elements.eq([Some(1.0), None, Some(3.0)]));
         }
@@ -310,7 +310,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
         }
         "objects" | "scalar" => assert!(pickled().is_empty()),
         "in an object" => assert_eq!(pickled(), [Some(true), Some(false)]),
-        "in a tuple" => assert_eq!(*typed.description(), Description::Collection),
+        "in a tuple" => assert_eq!(*parsed.description(), Description::Collection),
         "frame" => assert!(pickled().len() >= 3),
         "series" => assert_eq!(pickled().len(), 1),
         other => panic!("{other} was not expected"),
@@ -415,7 +415,7 @@ fn values_round_trip_over_a_comm_of_dask() {
             Ok::<_, CommError>(())
         })
     });
-    let client = Peer::spawn(Environment::Current, "typed_client.py", &[&address]);
+    let client = Peer::spawn(Environment::Current, "numpy_client.py", &[&address]);
     assert_eq!(client.address(), "done");
     exchange
         .join()

@@ -1,6 +1,6 @@
 """A comm of this release that exchanges values with a listener.
 
-Usage: typed_client.py ADDRESS
+Usage: numpy_client.py ADDRESS
 
 First the listener sends {"values": {NAME: payload}}, and receives
 {"described": {NAME: text}}, the descriptions of the values as they arrived. Then it
