@@ -212,9 +212,12 @@ impl<P: PreludeStorage> FrameDecoder<P> {
 
     /// Copies the bytes of the current message from the start of `input`,
     /// advances `input` past them, and returns whether the message is complete.
-    /// The remaining input then belongs to the next message: read the frames,
-    /// [`reset`](Self::reset) the decoder and push the rest of the same input.
-    /// If the message is not complete, all input was consumed.
+    /// The remaining input then belongs to the next message: read the frames
+    /// and push the rest of the same input. If the message is not complete, all
+    /// input was consumed.
+    ///
+    /// After a complete message the first byte of input begins the next one;
+    /// without input this returns false.
     ///
     /// # Errors
     ///
@@ -227,6 +230,12 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         B: FrameBuffers + ?Sized,
     {
         self.wanted()?;
+        if self.is_complete() {
+            if input.is_empty() {
+                return Ok(false);
+            }
+            self.reset();
+        }
         if let Some(rest) = self.take_prelude(input) {
             *input = rest;
         }
@@ -357,8 +366,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         self.reset();
     }
 
-    /// Starts the next message. The bytes of an unfinished message are
-    /// discarded.
+    /// Starts the next message, as [`push`](Self::push) does by itself after a
+    /// complete one. The bytes of an unfinished message are discarded.
     pub fn reset(&mut self) {
         self.begin(State::Head, self.prefix.head_len());
     }

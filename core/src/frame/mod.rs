@@ -35,7 +35,6 @@
 //!         assert_eq!(prelude.frame_count(), 1);
 //!         assert_eq!(frames.filled(), b"\x81\xa6status\xa2OK");
 //!         message_count += 1;
-//!         decoder.reset();
 //!     }
 //! }
 //! decoder.end()?; // not within a message
@@ -126,17 +125,17 @@ impl<'a> Prelude<'a> {
     ///
     /// # Errors
     ///
-    /// [`BufferTooSmall`] if there are fewer slots than frames (counted in
-    /// frames), or fewer bytes than the frames take (counted in bytes).
+    /// * [`SplitError::Slots`] if there are fewer slots than frames;
+    /// * [`SplitError::Bytes`] if there are fewer bytes than the frames take.
     pub fn split<'f, 's>(
         &self,
         bytes: &'f [u8],
         slots: &'s mut [&'f [u8]],
-    ) -> Result<&'s [&'f [u8]], BufferTooSmall> {
-        let too_few = BufferTooSmall {
+    ) -> Result<&'s [&'f [u8]], SplitError> {
+        let too_few = SplitError::Slots(BufferTooSmall {
             needed: self.frame_count(),
             available: slots.len(),
-        };
+        });
         let slots = slots.get_mut(..self.frame_count()).ok_or(too_few)?;
         let mut rest = bytes;
         for (slot, length) in slots.iter_mut().zip(self.lengths()) {
@@ -147,10 +146,10 @@ impl<'a> Prelude<'a> {
                 let total = self
                     .lengths()
                     .fold(0_u64, |sum, length| sum.saturating_add(length));
-                return Err(BufferTooSmall {
+                return Err(SplitError::Bytes(BufferTooSmall {
                     needed: usize::try_from(total).unwrap_or(usize::MAX),
                     available: bytes.len(),
-                });
+                }));
             };
             *slot = frame;
             rest = after;
@@ -165,11 +164,35 @@ impl fmt::Debug for Prelude<'_> {
     }
 }
 
+/// The error of [`Prelude::split`]; the caller's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitError {
+    /// There are fewer slots than frames; counted in frames.
+    Slots(BufferTooSmall),
+    /// There are fewer bytes than the frames take: they are not those of this
+    /// message.
+    Bytes(BufferTooSmall),
+}
+
+impl fmt::Display for SplitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slots(error) => write!(f, "slots for frames: {error}"),
+            Self::Bytes(error) => write!(f, "the bytes of the frames: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for SplitError {}
+
 /// The length of a prelude for `frame_count` frames, in bytes, prefix included.
 ///
 /// `None` if it does not fit the address space.
-pub fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
-    frame_count.checked_mul(8)?.checked_add(prefix.head_len())
+pub const fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
+    match frame_count.checked_mul(8) {
+        Some(len) => len.checked_add(prefix.head_len()),
+        None => None,
+    }
 }
 
 /// Writes the prelude for frames of these lengths to the start of `out` and
@@ -433,47 +456,84 @@ impl FrameError {
                 | FrameErrorKind::Overrun { .. }
         )
     }
+
+    /// The prefix that the peer seems to use, if the decoder was given the
+    /// other one. Reliable for the first message of a comm, see
+    /// [`detect_prefix`](crate::handshake::detect_prefix).
+    ///
+    /// Without a prefix a message begins with its frame count, a small number;
+    /// with one it begins with the length of the message.
+    pub const fn likely_prefix(&self) -> Option<Prefix> {
+        match self.kind {
+            FrameErrorKind::PrefixTooShort { value: 1..16, .. } => Some(Prefix::None),
+            FrameErrorKind::TooManyFrames { count, .. }
+                if self.at == Prefix::None.count_at() && count < PLAUSIBLE_LEN =>
+            {
+                Some(Prefix::U64)
+            }
+            _ => None,
+        }
+    }
 }
+
+/// The upper bound of a number that is read as the length of a message. The
+/// first bytes of other protocols are text, and thus larger numbers.
+const PLAUSIBLE_LEN: u64 = 1 << 48;
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at byte {} of the message: ", self.at)?;
-        match self.kind {
-            FrameErrorKind::NoFrames => {
+        self.kind.fmt(f)?;
+        f.write_str(match self.likely_prefix() {
+            None => "",
+            Some(Prefix::None) => {
+                "; the peer seems to send no leading length, as distributed up to 2021.2.0"
+            }
+            Some(Prefix::U64) => {
+                "; the peer seems to send a leading length, as distributed since 2021.3.0"
+            }
+        })
+    }
+}
+
+impl fmt::Display for FrameErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NoFrames => {
                 f.write_str("the message has no frames; every message has at least one")
             }
-            FrameErrorKind::TooManyFrames { count, limit } => {
+            Self::TooManyFrames { count, limit } => {
                 write!(f, "{count} frames announced, the limit is {limit}")
             }
-            FrameErrorKind::FrameTooLong { index, len, limit } => {
+            Self::FrameTooLong { index, len, limit } => {
                 write!(
                     f,
                     "frame {index} has a declared length of {len} bytes, the limit is {limit}"
                 )
             }
-            FrameErrorKind::BeyondAddressSpace { len } => {
+            Self::BeyondAddressSpace { len } => {
                 write!(f, "{len} bytes do not fit in the address space")
             }
-            FrameErrorKind::MessageTooLong { index, limit } => write!(
+            Self::MessageTooLong { index, limit } => write!(
                 f,
                 "with frame {index} the message exceeds the limit of {limit} bytes"
             ),
-            FrameErrorKind::PrefixTooShort { value, least } => write!(
+            Self::PrefixTooShort { value, least } => write!(
                 f,
                 "the leading length is {value}, but the prelude alone takes {least}"
             ),
-            FrameErrorKind::PrefixInsideFrame { value, index } => write!(
+            Self::PrefixInsideFrame { value, index } => write!(
                 f,
                 "the leading length of {value} ends inside frame {index}, not at a frame boundary"
             ),
-            FrameErrorKind::PrefixPastEnd { value, most } => write!(
+            Self::PrefixPastEnd { value, most } => write!(
                 f,
                 "the leading length is {value}, but the message ends after {most}"
             ),
-            FrameErrorKind::PreludeStorage(error) => {
+            Self::PreludeStorage(error) => {
                 write!(f, "the table of lengths does not fit: {error}")
             }
-            FrameErrorKind::NoBuffer {
+            Self::NoBuffer {
                 index,
                 len,
                 frames_len,
@@ -482,11 +542,11 @@ impl fmt::Display for FrameError {
                 "no buffer was supplied for frame {index} of {len} bytes; \
                  all frames take {frames_len} bytes"
             ),
-            FrameErrorKind::Overrun { advanced, space } => write!(
+            Self::Overrun { advanced, space } => write!(
                 f,
                 "{advanced} bytes were reported as read into a buffer of {space}"
             ),
-            FrameErrorKind::Truncated { needed } => write!(
+            Self::Truncated { needed } => write!(
                 f,
                 "the stream ends here, but the message is at least {needed} bytes long"
             ),
@@ -523,6 +583,15 @@ impl Checker {
         };
         let frame_count = words.next().ensured();
         let fault = |at, kind| Err(FrameError { at, kind });
+        // The frame count can be as large as 2^64 - 1 if the limit allows it.
+        let least = frame_count.saturating_add(1).saturating_mul(8);
+        // First, since these are likely the count and a length of a message
+        // without a prefix.
+        if let Some(value @ 1..16) = hint
+            && (value, frame_count) != (8, 0)
+        {
+            return fault(0, FrameErrorKind::PrefixTooShort { value, least });
+        }
         // PROTOCOL FRAME-10
         if frame_count == 0 {
             return fault(prefix.count_at(), FrameErrorKind::NoFrames);
@@ -544,9 +613,6 @@ impl Checker {
             hint_met: hint.is_none(),
         };
         if let Some(value) = hint {
-            // The frame count can be as large as 2^64 - 1 if the limit allows
-            // it.
-            let least = frame_count.saturating_add(1).saturating_mul(8);
             if value < least {
                 return fault(0, FrameErrorKind::PrefixTooShort { value, least });
             }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::Layout;
 use crate::BufferTooSmall;
 use crate::compression::CompressionError;
 use crate::msgpack::{Malformed, MalformedKind};
@@ -33,6 +34,11 @@ pub enum MessageErrorKind {
     },
     /// The message has too few frames to have a body.
     NoBody,
+    /// The message has the other layout than the one it was opened in.
+    WrongLayout {
+        /// The layout that it seems to have.
+        likely: Layout,
+    },
     /// A placeholder does not refer to a frame after the body.
     PlaceholderNotFrame,
     /// A placeholder refers to a frame past the end of the message.
@@ -183,6 +189,18 @@ impl fmt::Display for MessageErrorKind {
                 write!(f, "a document of {len} bytes; the limit is {limit}")
             }
             Self::NoBody => f.write_str("the message has no body"),
+            Self::WrongLayout {
+                likely: Layout::Classic,
+            } => f.write_str(
+                "the message seems to have the classic layout, of distributed up to 2021.3.0, \
+                 but was opened in the modern one",
+            ),
+            Self::WrongLayout {
+                likely: Layout::Modern,
+            } => f.write_str(
+                "the message seems to have the modern layout, of distributed since 2021.3.1, \
+                 but was opened in the classic one",
+            ),
             Self::PlaceholderNotFrame => {
                 f.write_str("a placeholder must refer to a frame by an index of 1 or more")
             }

@@ -40,7 +40,18 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         let mut heads = None;
         let (body_frame, body) = match layout {
             // PROTOCOL MODERN-1
-            Layout::Modern => (0, frames.first().ok_or(no_body(0))?.as_ref()),
+            Layout::Modern => {
+                let body = frames.first().ok_or(no_body(0))?.as_ref();
+                // The header of the classic layout; no body begins like this.
+                let after = body.strip_prefix(b"\x81\xabcompression");
+                let is_header = body.is_empty() || matches!(after, Some([0xa0..=0xbf, ..]));
+                if is_header && frames.len() > 1 {
+                    let likely = Layout::Classic;
+                    let kind = MessageErrorKind::WrongLayout { likely };
+                    return Err(MessageError::new(0, 0, kind));
+                }
+                (0, body)
+            }
             Layout::Classic => {
                 let body = classic::open_body(frames, options, scratch)?;
                 heads = Heads::parse(frames, options)?;

@@ -17,8 +17,10 @@ use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::display;
 use daskwire::frame::{FrameDecoder, FrameError, FrameErrorKind, FramedMessage, Prefix};
-use daskwire::message::{Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions};
-use daskwire::msgpack::{Kind, MalformedKind};
+use daskwire::message::{
+    self, Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions,
+};
+use daskwire::msgpack::MalformedKind;
 
 /// One decision in `PROTOCOL.md` depends on this limit.
 const LIMITS: Limits = Limits {
@@ -673,10 +675,9 @@ const FAULTS: &[(&str, Expected)] = &[
         In(
             0,
             0,
-            Malformed(MalformedKind::Unexpected {
-                expected: Kind::Map,
-                found: Kind::Array,
-            }),
+            MessageErrorKind::WrongLayout {
+                likely: message::Layout::Modern,
+            },
         ),
     ),
     (

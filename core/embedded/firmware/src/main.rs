@@ -247,7 +247,7 @@ enum Fault {
     /// The same, for its prelude.
     Encode(daskwire::frame::EncodeError),
     /// A buffer of ours, for what arrives.
-    Buffer(daskwire::BufferTooSmall),
+    Buffer(daskwire::frame::SplitError),
     /// The text could not be written.
     Text(fmt::Error),
 }
@@ -280,6 +280,6 @@ from! {
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
     Encode: daskwire::frame::EncodeError,
-    Buffer: daskwire::BufferTooSmall,
+    Buffer: daskwire::frame::SplitError,
     Text: fmt::Error,
 }

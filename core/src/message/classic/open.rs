@@ -6,7 +6,7 @@ use crate::compression::{self, CompressionError};
 use crate::invariant::Ensured as _;
 use crate::message::open::{check_len, codec_entry, no_body};
 use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
-use crate::message::{MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
+use crate::message::{Layout, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
 /// The body of a classic message, decompressed to `scratch` if necessary
@@ -16,18 +16,31 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     options: &ReadOptions,
     scratch: &'a mut [u8],
 ) -> Result<&'a [u8], MessageError> {
-    let [header, body, ..] = frames else {
-        return Err(no_body(frames.len()));
+    let modern = || {
+        let likely = Layout::Modern;
+        MessageError::new(0, 0, MessageErrorKind::WrongLayout { likely })
     };
-    let (header, body) = (header.as_ref(), body.as_ref());
+    let (header, body) = match frames {
+        [header, body, ..] => (header.as_ref(), body.as_ref()),
+        [body] if !body.as_ref().is_empty() => return Err(modern()),
+        _ => return Err(no_body(frames.len())),
+    };
     check_len(0, header, options)?;
     if header.is_empty() {
         return Ok(body);
     }
     let malformed = MessageError::malformed(0);
     let mut reader = Reader::with_limits(header, &options.limits);
+    let head = reader.peek();
+    if let Ok(Token::Array(_)) = head {
+        return Err(modern());
+    }
     let [value] = reader.values(["compression"]).map_err(&malformed)?;
     reader.finish().map_err(&malformed)?;
+    // A header has no other key, so that this is the body of a message.
+    if value.is_none() && head != Ok(Token::Map(0)) {
+        return Err(modern());
+    }
     let codec = value.map(|value| {
         let fault = |kind| MessageError::new(0, value.position(), kind);
         codec_entry(value.remaining()).map_err(fault)

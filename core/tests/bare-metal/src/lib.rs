@@ -116,6 +116,8 @@ pub enum Fault {
     Comm(CommError<ErrorKind>),
     /// A buffer is too small.
     Buffer(BufferTooSmall),
+    /// There are too few slots for frames.
+    Split(daskwire::frame::SplitError),
     /// A wrong result.
     Wrong(&'static str),
     /// The text could not be written.
@@ -155,6 +157,7 @@ from! {
     Pickle: daskwire_pickle::PickleError,
     Comm: CommError<ErrorKind>,
     Buffer: BufferTooSmall,
+    Split: daskwire::frame::SplitError,
     Text: fmt::Error,
 }
 
