@@ -9,6 +9,7 @@ use std::sync::Arc;
 use daskwire::message::BuildError;
 use daskwire_comm::{Address, AddressError, CommError};
 
+use crate::Release;
 #[cfg(feature = "client")]
 use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
 #[cfg(feature = "local-cluster")]
@@ -55,6 +56,28 @@ pub enum RequestError {
     Protocol(ProtocolError),
     /// The peer raised an exception while it handled the request.
     Remote(Box<RemoteError>),
+    /// The client is not connected to its scheduler any more.
+    Disconnected {
+        /// The reason.
+        reason: String,
+    },
+    /// The scheduler does not have what was asked for: it runs an older release, or
+    /// is not of Dask.
+    Unsupported {
+        /// The operation.
+        what: &'static str,
+        /// The scheduler's release of Dask; `None` if it does not run Dask.
+        release: Option<Release>,
+        /// The first release of Dask for which this client has the operation.
+        since: Release,
+    },
+    /// The reply is a value of another type than the program asked for.
+    Reply {
+        /// The op of the request.
+        op: Box<str>,
+        /// The types.
+        error: Box<WrongType>,
+    },
     /// The peer does not read what it is sent; its connection was closed.
     NotReading {
         /// The limit of queued bytes.
@@ -85,6 +108,22 @@ impl fmt::Display for RequestError {
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
             Self::Protocol(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
+            Self::Disconnected { reason } => {
+                write!(f, "not connected to the scheduler: {reason}")
+            }
+            Self::Unsupported {
+                what,
+                release: Some(release),
+                since,
+            } => write!(
+                f,
+                "the scheduler runs distributed {release}, which this client does not support \
+                 for {what}: upgrade the cluster to {since} or later"
+            ),
+            Self::Unsupported { what, .. } => {
+                write!(f, "the scheduler does not run Dask, and has no {what}")
+            }
+            Self::Reply { op, error } => write!(f, "the reply to {op}: {error}"),
             Self::NotReading { limit } => write!(
                 f,
                 "the peer does not read: more than {limit} bytes of messages wait for it"
@@ -101,7 +140,12 @@ impl core::error::Error for RequestError {
             Self::Build(error) => Some(error),
             Self::Protocol(error) => Some(error),
             Self::Remote(error) => Some(&**error),
-            Self::Closed { .. } | Self::Timeout { .. } | Self::NotReading { .. } => None,
+            Self::Reply { error, .. } => Some(&**error),
+            Self::Closed { .. }
+            | Self::Timeout { .. }
+            | Self::Disconnected { .. }
+            | Self::Unsupported { .. }
+            | Self::NotReading { .. } => None,
         }
     }
 }

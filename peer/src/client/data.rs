@@ -348,7 +348,7 @@ impl Client {
         let futures = self.shared.hold(Event::Store(keys.clone()), &keys)?;
         // No release of these keys is sent from now on; earlier ones must be read
         // first.
-        self.shared.settle().await?;
+        self.shared.settle::<ScatterError>().await?;
         match route {
             Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
             Route::Direct => self.scatter_to_workers(pieces).await?,
@@ -467,31 +467,39 @@ impl Client {
         Ok((address, reply.nbytes))
     }
 
-    /// The workers that hold each of these results.
+    /// The workers that hold each of these results, given by futures or keys.
     ///
     /// # Errors
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn who_has(
         &self,
-        futures: &[TaskFuture],
+        keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<Vec<(Key, Vec<String>)>, RequestError> {
+        let dialect = self.dialect();
+        let keys = keys.into_iter().map(|key| dialect.key(&key.into()));
         let request = WhoHas {
-            keys: Some(futures.iter().map(TaskFuture::key).collect()),
+            keys: Some(keys.collect()),
             reply: Some(true),
             ..WhoHas::default()
         };
         self.shared.call("where results are", request).await
     }
 
-    /// The sizes of these results in bytes, as reported by their workers.
+    /// The sizes of these results in bytes, as reported by their workers. The results
+    /// are given by futures or keys.
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the scheduler does not answer.
-    pub async fn nbytes(&self, futures: &[TaskFuture]) -> Result<Vec<(Key, u64)>, RequestError> {
+    /// [`RequestError`] if the scheduler does not answer, or does not know a key.
+    pub async fn nbytes(
+        &self,
+        keys: impl IntoIterator<Item = impl Into<Key>>,
+    ) -> Result<Vec<(Key, u64)>, RequestError> {
+        let dialect = self.dialect();
+        let keys = keys.into_iter().map(|key| dialect.key(&key.into()));
         let request = NBytes {
-            keys: Some(futures.iter().map(TaskFuture::key).collect()),
+            keys: Some(keys.collect()),
             summary: Some(false),
             reply: Some(true),
             ..NBytes::default()

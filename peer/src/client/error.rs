@@ -145,6 +145,14 @@ impl fmt::Display for Disconnected {
     }
 }
 
+impl From<Disconnected> for RequestError {
+    fn from(error: Disconnected) -> Self {
+        Self::Disconnected {
+            reason: error.reason,
+        }
+    }
+}
+
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -244,6 +244,13 @@ impl PartialEq for TaskFuture {
 
 impl Eq for TaskFuture {}
 
+/// The key of the result.
+impl From<&TaskFuture> for Key {
+    fn from(future: &TaskFuture) -> Self {
+        future.key().clone()
+    }
+}
+
 /// Uses the task's result as an argument of another task, which holds it.
 impl From<&TaskFuture> for crate::graph::Argument {
     fn from(future: &TaskFuture) -> Self {

@@ -23,12 +23,15 @@
 //! executed.
 
 mod data;
+mod diagnostics;
 mod error;
 mod future;
+mod request;
 mod session;
 mod shared;
 pub mod state;
 mod submit;
+mod topic;
 mod update;
 
 use core::time::Duration;
@@ -45,10 +48,15 @@ use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
 pub use data::Route;
+pub use diagnostics::{
+    CallStack, ClusterVersions, LogLine, NodeVersions, Profile, ProfileOptions, Profiled, StoryStep,
+};
 pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
 pub use future::{AsCompleted, TaskFuture};
+pub use request::Workers;
 pub use state::{Reconnect, Status};
 pub use submit::{Call, Submission};
+pub use topic::{Subscription, TopicEvent};
 
 use shared::Shared;
 use state::{Event, Hold};

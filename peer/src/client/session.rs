@@ -209,12 +209,17 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<(), Request
         let Some(batch) = batch else {
             return Ok(());
         };
-        for message in &batch {
-            if let ToClient::Unknown(unknown) = message {
-                emit(Level::Warn, || ClientEvent::UnknownOp { op: &unknown.op });
+        let mut messages = Vec::with_capacity(batch.len());
+        for message in batch {
+            match message {
+                ToClient::Event(event) => shared.topics.publish(event),
+                ToClient::Unknown(unknown) => {
+                    emit(Level::Warn, || ClientEvent::UnknownOp { op: &unknown.op });
+                }
+                message => messages.push(Event::FromScheduler(message)),
             }
         }
-        shared.handle_all(batch.into_iter().map(Event::FromScheduler));
+        shared.handle_all(messages);
     }
 }
 

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
-use super::{ClientOptions, Disconnected, ScatterError, TaskFuture};
+use super::topic::{Topics, subscription};
+use super::{ClientOptions, Disconnected, TaskFuture};
 use crate::batched::BatchSender;
 use crate::channel::within;
 use crate::dialect::Dialect;
@@ -35,6 +36,7 @@ pub(super) struct Shared {
     pub(super) runtime: Spawner,
     pub(super) failure: Failure,
     pub(super) machine: Mutex<Machine>,
+    pub(super) topics: Topics,
     /// The number of the last mark that needs no answer any more.
     answered: watch::Sender<u64>,
     /// The origin of the state machine's times.
@@ -72,6 +74,8 @@ struct Notices {
     changes: Vec<Change>,
     answered: Option<u64>,
     disconnected: Option<String>,
+    /// Whether the client has ended.
+    has_ended: bool,
     /// Whether a message could not be sent.
     has_failed: bool,
 }
@@ -122,6 +126,7 @@ impl Machine {
                 Action::Connect { at, until } => self.attempt = Some(Attempt { at, until }),
             }
         }
+        notices.has_ended |= self.state.has_ended();
     }
 }
 
@@ -148,6 +153,7 @@ impl Shared {
                 is_closing: false,
                 watchers: HashMap::new(),
             }),
+            topics: Topics::default(),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
             id,
@@ -212,6 +218,12 @@ impl Shared {
             // The client has ended meanwhile.
             machine.stream = None;
         }
+        if let Some(stream) = &machine.stream {
+            // A scheduler forgets subscriptions with the connection.
+            for topic in self.topics.names() {
+                stream.send(subscription(topic, &self.id));
+            }
+        }
         drop(machine);
         self.notify(notices);
     }
@@ -260,6 +272,9 @@ impl Shared {
             for watcher in change.watchers.drain(..) {
                 watcher.notify(is_finished);
             }
+        }
+        if notices.has_ended {
+            self.topics.clear();
         }
         if let Some(reason) = &notices.disconnected {
             emit(Level::Info, || ClientEvent::Disconnected { reason });
@@ -347,10 +362,10 @@ impl Shared {
         }
     }
 
-    /// Waits until the scheduler has read all releases. Requests use other comms
-    /// than the stream; a key that is used again right after its release could be
-    /// forgotten otherwise.
-    pub(super) async fn settle(&self) -> Result<(), ScatterError> {
+    /// Waits until the scheduler has read all releases, and what [`tell`](Self::tell)
+    /// has sent. Requests use other comms than the stream; a key that is used again
+    /// right after its release could be forgotten otherwise.
+    pub(super) async fn settle<E: From<RequestError> + From<Disconnected>>(&self) -> Result<(), E> {
         let mut answered = self.answered.subscribe();
         let Some(mark) = self.request_and(Event::Settle, State::unsettled)? else {
             return Ok(());
@@ -368,6 +383,12 @@ impl Shared {
         Ok(())
     }
 
+    /// Sends a message on the stream that changes no hold.
+    pub(super) fn tell(&self, message: impl Into<FromClient>) -> Result<(), Disconnected> {
+        self.request(Event::Send(Box::new(message.into())))
+    }
+
+    /// Sends a request, and waits for the reply for a limited time.
     pub(super) async fn call<T: Field>(
         &self,
         what: &'static str,

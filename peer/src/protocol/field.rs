@@ -517,6 +517,12 @@ macro_rules! ops {
             }
         }
 
+        impl From<crate::protocol::Unknown> for $name {
+            fn from(message: crate::protocol::Unknown) -> Self {
+                Self::Unknown(message)
+            }
+        }
+
         $(impl From<$variant> for $name {
             fn from(message: $variant) -> Self {
                 Self::$variant(message)

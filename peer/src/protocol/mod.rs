@@ -243,5 +243,22 @@ pub struct Unknown {
     pub extra: Vec<(Value, Value)>,
 }
 
+impl Unknown {
+    /// Returns a message without fields.
+    pub fn new(op: impl Into<String>) -> Self {
+        Self {
+            op: op.into(),
+            extra: Vec::new(),
+        }
+    }
+
+    /// Adds a field.
+    #[must_use]
+    pub fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.extra.push((Value::from(name), value.into()));
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests;

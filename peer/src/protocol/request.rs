@@ -37,6 +37,13 @@ ops! {
         GetProfileMetadata = "profile_metadata",
         GetMonitorInfo = "get_monitor_info",
         GetStory = "get_story",
+        Processing = "processing",
+        Logs = "logs",
+        WorkerLogs = "worker_logs",
+        LogEventRequest = "log_event",
+        Events = "events",
+        GetMetadata = "get_metadata",
+        SetMetadata = "set_metadata",
         Broadcast = "broadcast",
         Retry = "retry",
         RetireWorkers = "retire_workers",
@@ -85,6 +92,8 @@ maps! {
 
     /// Asks for the versions of Python and its packages.
     Versions = "versions" {
+        /// Further packages.
+        packages: Option<Vec<String>> = "packages",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -303,9 +312,21 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// Asks a worker for the profile of its interpreter. The fields that select
-    /// time and task are not read.
+    /// Asks a worker for the profile of its interpreter, or a scheduler for those of
+    /// its workers. A worker in Rust ignores the fields that select time and task.
     GetProfile = "profile" {
+        /// The prefix of the tasks; all if absent.
+        key: Option<String> = "key",
+        /// The workers, for a scheduler; all if absent.
+        workers: Option<Vec<String>> = "workers",
+        /// The earliest time, in seconds since 1970.
+        start: Option<f64> = "start",
+        /// The latest time, in seconds since 1970.
+        stop: Option<f64> = "stop",
+        /// True for the event loops of the workers instead of their tasks.
+        server: Option<bool> = "server",
+        /// True for the event loop of the scheduler, for a scheduler.
+        scheduler: Option<bool> = "scheduler",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -326,6 +347,73 @@ maps! {
     GetStory = "get_story" {
         /// Keys of tasks, and stimulus ids.
         keys_or_stimuli: Option<Keys> = "keys_or_stimuli",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for the tasks that workers run or are about to run.
+    Processing = "processing" {
+        /// The workers; all if absent.
+        workers: Option<Vec<String>> = "workers",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for its log, newest line first: level and string of each
+    /// line.
+    Logs = "logs" {
+        /// Maximum number of lines; all if absent or 0.
+        n: Option<u64> = "n",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for the logs of workers.
+    WorkerLogs = "worker_logs" {
+        /// Maximum number of lines of each; all if absent or 0.
+        n: Option<u64> = "n",
+        /// The workers; all if absent.
+        workers: Option<Vec<String>> = "workers",
+        /// Whether the logs of nannies are wanted instead.
+        nanny: Option<bool> = "nanny",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Publishes an event; since 2022.6.1.
+    LogEventRequest = "log_event" {
+        /// The topic, or a list of topics.
+        topic: Value = "topic",
+        /// The event.
+        msg: Value = "msg",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks for the recent events of a topic: their times and messages.
+    Events = "events" {
+        /// The topic; all if absent.
+        topic: Option<String> = "topic",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for metadata that clients and tasks have set.
+    GetMetadata = "get_metadata" {
+        /// The path in nested dictionaries.
+        keys: Vec<String> = "keys",
+        /// The reply if there is none; without it, that is an error.
+        default: Option<Value> = "default",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Sets metadata in a scheduler.
+    SetMetadata = "set_metadata" {
+        /// The path in nested dictionaries.
+        keys: Vec<String> = "keys",
+        /// The value.
+        value: Value = "value",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

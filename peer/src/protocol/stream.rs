@@ -21,6 +21,8 @@ ops! {
         ReportKey = "report-key",
         CancelKeys = "cancel-keys",
         CancelKeysSilently = "cancel-keys",
+        SubscribeTopic = "subscribe-topic",
+        UnsubscribeTopic = "unsubscribe-topic",
         HeartbeatClient = "heartbeat-client",
         CloseClient = "close-client",
         CloseStream = "close-stream",
@@ -193,6 +195,22 @@ maps! {
         keys: Keys = "keys",
         /// Whether to cancel tasks that other clients want too.
         force: bool = "force",
+    }
+
+    /// Asks for the events of a topic from now on.
+    SubscribeTopic = "subscribe-topic" {
+        /// The topic.
+        topic: String = "topic",
+        /// The client.
+        client: String = "client",
+    }
+
+    /// Ends a subscription.
+    UnsubscribeTopic = "unsubscribe-topic" {
+        /// The topic.
+        topic: String = "topic",
+        /// The client.
+        client: String = "client",
     }
 
     /// Heartbeat of a client.

@@ -124,9 +124,7 @@ impl Shared {
     /// subscribers to the scheduler's events.
     fn notice(&self, message: &str) {
         self.log.add(Level::Warning, message);
-        emit(event::Level::Warn, || WorkerEvent::Notice {
-            message: message,
-        });
+        emit(event::Level::Warn, || WorkerEvent::Notice { message });
         self.notify.notify(message);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {

@@ -145,8 +145,11 @@ pub enum Event {
         /// The keys.
         keys: Vec<Key>,
     },
-    /// A request on another comm is about to use keys again: the scheduler must
-    /// read all releases before. See [`State::unsettled`](super::State::unsettled).
+    /// A message that changes no hold is to be sent, such as a subscription.
+    Send(Box<FromClient>),
+    /// A request on another comm is about to use keys again, or depends on
+    /// [`Send`](Self::Send): the scheduler must read all releases and these messages
+    /// before. See [`State::unsettled`](super::State::unsettled).
     Settle,
     /// The time of [`Action::Wake`] has come.
     Tick,

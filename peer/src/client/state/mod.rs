@@ -103,7 +103,8 @@ pub struct State {
     /// Number of marks sent, and number of the last that was answered.
     marks: u64,
     answered: u64,
-    /// The mark after the last release, after the last restart of the cluster.
+    /// The mark after the last release or other message that may have to be read
+    /// before a request, and the mark after the last restart of the cluster.
     release_mark: u64,
     restart_mark: u64,
     /// Hashes of the keys released since the last mark. Reports about an earlier
@@ -234,6 +235,11 @@ impl State {
         matches!(self.connection, ConnectionState::Connected)
     }
 
+    /// Whether the client was closed, or has lost its connection for good.
+    pub const fn has_ended(&self) -> bool {
+        matches!(self.connection, ConnectionState::Ended { .. })
+    }
+
     /// The reason why the client is not connected; `None` if it is.
     pub fn disconnected(&self) -> Option<Disconnected> {
         let reason = match &self.connection {
@@ -267,9 +273,9 @@ impl State {
         }
     }
 
-    /// The mark that follows the last release of a key; `None` if it is answered.
-    /// Until [`Action::Answered`], requests on other comms may overtake the
-    /// release. Sent at the latest by [`Event::Settle`].
+    /// The mark that follows the last release of a key, or the last message of
+    /// [`Event::Send`]; `None` if it is answered. Until [`Action::Answered`], requests
+    /// on other comms may overtake these messages. Sent at the latest by [`Event::Settle`].
     pub fn unsettled(&self) -> Option<u64> {
         (self.release_mark > self.answered).then_some(self.release_mark)
     }
@@ -310,6 +316,10 @@ impl State {
                 client: Some(client),
                 ..ClientReleasesKeys::default()
             }),
+            Event::Send(message) => {
+                self.send(*message);
+                self.release_mark = self.marks + 1;
+            }
             Event::Settle => {
                 if self.marks < self.release_mark {
                     self.mark();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use daskwire_comm::Incoming;
 
 use super::Shared;
-use super::reply::{Reply, uncaught};
+use super::reply::{Reply, refused, uncaught};
 use crate::Value;
 use crate::channel::{Channel, Ends};
 use crate::event;
@@ -152,11 +152,14 @@ impl Shared {
             Request::CloseComm(_) => Reply::CloseComm,
             Request::Terminate(_) => Reply::Terminate,
             other => {
+                let op = other.op();
                 self.notify(&Notice::UnknownOp {
                     peer: channel.peer.to_string(),
-                    op: other.op().to_owned(),
+                    op: op.to_owned(),
                 });
-                Reply::Value(Value::None)
+                // Dask replies with nil, which a client takes for success.
+                let message = format!("this scheduler does not support {op:?}");
+                refused("NotImplementedError", &message)
             }
         }
     }

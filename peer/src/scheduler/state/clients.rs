@@ -101,9 +101,10 @@ impl State {
             FromClient::UpdateGraphLayers(_)
             | FromClient::UpdateGraphTasks(_)
             | FromClient::CancelKeysSilently(_) => {}
-            FromClient::Unknown(unknown) => {
+            // Dask's extensions of the protocol, and ops that are unknown here.
+            other => {
                 let peer = self.client_name(id);
-                let op = unknown.op;
+                let op = other.op().to_owned();
                 self.notice(Notice::UnknownOp { peer, op });
             }
         }

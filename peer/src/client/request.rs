@@ -1,0 +1,156 @@
+//! Requests of a program to the scheduler, beside those that have methods.
+
+use core::convert::Infallible;
+
+use super::Client;
+use super::shared::Shared;
+use crate::protocol::Request;
+use crate::value::WrongType;
+use crate::{Release, RequestError, Value};
+
+/// The workers that a request is about. Converts from addresses:
+///
+/// ```
+/// use daskwire_peer::client::Workers;
+/// assert_eq!(Workers::from("tcp://10.0.0.8:40331"), ["tcp://10.0.0.8:40331"].into());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Workers {
+    /// All workers of the cluster.
+    #[default]
+    All,
+    /// The workers with these addresses.
+    Only(Vec<String>),
+}
+
+impl Workers {
+    /// The field of a message, which is absent for all workers.
+    pub(super) fn into_field(self) -> Option<Vec<String>> {
+        match self {
+            Self::All => None,
+            Self::Only(workers) => Some(workers),
+        }
+    }
+}
+
+impl From<&str> for Workers {
+    fn from(worker: &str) -> Self {
+        Self::Only(vec![worker.to_owned()])
+    }
+}
+
+impl From<String> for Workers {
+    fn from(worker: String) -> Self {
+        Self::Only(vec![worker])
+    }
+}
+
+impl<W: Into<String>> From<Vec<W>> for Workers {
+    fn from(workers: Vec<W>) -> Self {
+        Self::Only(workers.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<W: Into<String>, const N: usize> From<[W; N]> for Workers {
+    fn from(workers: [W; N]) -> Self {
+        Self::Only(workers.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<W: Clone + Into<String>> From<&[W]> for Workers {
+    fn from(workers: &[W]) -> Self {
+        Self::Only(workers.iter().cloned().map(Into::into).collect())
+    }
+}
+
+/// The error of a conversion that cannot fail.
+impl From<Infallible> for WrongType {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Converts a reply, or a part of it.
+pub(super) fn converted<T>(op: &str, value: Value) -> Result<T, RequestError>
+where
+    T: TryFrom<Value>,
+    T::Error: Into<WrongType>,
+{
+    T::try_from(value).map_err(|error| RequestError::Reply {
+        op: op.into(),
+        error: Box::new(error.into()),
+    })
+}
+
+impl Shared {
+    /// Refuses an operation that releases of Dask have in another form before
+    /// `since`. A scheduler that does not run Dask answers for itself.
+    pub(super) fn needs(&self, what: &'static str, since: Release) -> Result<(), RequestError> {
+        let release = self.lock().state.release();
+        match release {
+            Some(found) if found < since => Err(RequestError::Unsupported {
+                what,
+                release,
+                since,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Like [`needs`](Self::needs), also for a scheduler that does not run Dask: for
+    /// operations by messages on the stream, which have no answer.
+    pub(super) fn needs_dask(
+        &self,
+        what: &'static str,
+        since: Release,
+    ) -> Result<(), RequestError> {
+        if self.lock().state.release().is_none() {
+            return Err(RequestError::Unsupported {
+                what,
+                release: None,
+                since,
+            });
+        }
+        self.needs(what, since)
+    }
+}
+
+impl Client {
+    /// Sends a request to the scheduler, and returns its reply: one of the typed
+    /// messages of [`protocol`](crate::protocol), or any other as
+    /// [`Unknown`](crate::protocol::Unknown).
+    ///
+    /// ```no_run
+    /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::RequestError> {
+    /// use daskwire_peer::Value;
+    /// use daskwire_peer::protocol::Unknown;
+    ///
+    /// let target = Unknown::new("adaptive_target").field("target_duration", "5s");
+    /// let target: i64 = client.request(target).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// There is no timeout. A scheduler of Dask replies `None` to an op that it does not
+    /// know, and logs it. Cancel safe for requests without effects.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Remote`] if the request raises an exception;
+    /// * [`RequestError::Reply`] if the reply is not a `T`;
+    /// * other errors if the scheduler does not answer.
+    pub async fn request<T>(&self, request: impl Into<Request>) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value>,
+        T::Error: Into<WrongType>,
+    {
+        let request = request.into();
+        let reply = self
+            .shared
+            .pool
+            .call(self.shared.address(), &request)
+            .await?;
+        converted(request.op(), reply)
+    }
+}
