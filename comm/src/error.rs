@@ -81,6 +81,8 @@ pub enum CommError {
     Tls(Box<TlsFailure>),
     /// The peer uses TLS, but the scheme of its address does not.
     PeerSpeaksTls,
+    /// The peer answers in HTTP, as a dashboard does.
+    PeerSpeaksHttp,
     /// An I/O error of the connection.
     Io(io::Error),
 }
@@ -190,6 +192,10 @@ impl fmt::Display for CommError {
             Self::PeerSpeaksTls => f.write_str(
                 "the peer speaks TLS, and the scheme of this address does not: \
                  use a tls:// address",
+            ),
+            Self::PeerSpeaksHttp => f.write_str(
+                "this is an HTTP server, such as the dashboard; did you mean the scheduler's \
+                 own port, by default 8786?",
             ),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
         }

@@ -173,12 +173,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     }
 
     /// Peeks at the first 8 bytes of the stream. Fails if they are the beginning of
-    /// TLS.
+    /// TLS or HTTP.
     pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
         loop {
             let bytes = self.input.bytes();
             if is_tls(bytes) {
                 return Err(CommError::PeerSpeaksTls);
+            }
+            if bytes.starts_with(b"HTTP/") {
+                return Err(CommError::PeerSpeaksHttp);
             }
             if let Some(first) = bytes.first_chunk() {
                 return Ok(*first);
@@ -423,6 +426,16 @@ mod tests {
     }
 
     const OWN_LESS_1: u64 = (64 << 10) - 1;
+
+    #[tokio::test]
+    async fn an_http_server_is_recognized() {
+        // Shorter than the first bytes of a handshake, too.
+        for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/"] {
+            let mut reader = CommReader::new(answer.as_bytes(), Prefix::U64, Limits::HOST);
+            let error = reader.first_bytes().await.unwrap_err();
+            assert!(matches!(error, CommError::PeerSpeaksHttp), "{error}");
+        }
+    }
 
     /// Pages of the pool are used for frames that arrive, not for announced ones.
     #[tokio::test]

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use daskwire_peer::protocol::body;
 use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
-use crate::inspect::text::{bytes, count};
+use crate::table::{bytes, count};
 
 /// A recorded message.
 #[derive(Clone, Debug)]

@@ -18,10 +18,25 @@ const MAX_DIGITS: usize = 4300;
 ///
 /// # Errors
 ///
-/// An error of `serde_json`.
-pub(crate) fn parse(json: &str) -> Result<Value, serde_json::Error> {
-    // `from_str` only validates the document.
-    value(serde_json::from_str(json)?, DEPTH)
+/// What was expected, and where.
+pub(crate) fn parse(json: &str) -> Result<Value, String> {
+    // `from_str` only validates the document, so that its offsets are those of `json`.
+    let raw = serde_json::from_str(json).map_err(|error| message(json, &error))?;
+    // What it allows may still be too deep, or too long for an integer.
+    value(raw, DEPTH).map_err(|error| error.to_string())
+}
+
+/// The message of an error in `json`, with the offset in bytes.
+fn message(json: &str, error: &serde_json::Error) -> String {
+    let lines = json.split_inclusive('\n');
+    let before: usize = lines.take(error.line() - 1).map(str::len).sum();
+    // The column is the number of bytes read, with the wrong one unless there was none.
+    let wrong = usize::from(!error.is_eof());
+    let offset = before + error.column().saturating_sub(wrong);
+    let message = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    let what = message.strip_suffix(&position).unwrap_or(&message);
+    format!("{what} at byte {offset}")
 }
 
 fn value(raw: &RawValue, depth: usize) -> Result<Value, serde_json::Error> {
@@ -125,4 +140,28 @@ fn integer(number: &str) -> Result<Value, serde_json::Error> {
         bytes.pop();
     }
     Ok(Value::LargeInt(bytes.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_tell_where_and_what() {
+        for (text, expected) in [
+            ("[1, 2", "EOF while parsing a list at byte 5"),
+            ("[1 2]", "expected `,` or `]` at byte 3"),
+            ("{a: 1}", "key must be a string at byte 1"),
+            ("[1,\n 2,\n 2 3]", "expected `,` or `]` at byte 12"),
+            ("2026-11-22", "trailing characters at byte 4"),
+            ("-", "EOF while parsing a value at byte 1"),
+            ("\"ab", "EOF while parsing a string at byte 3"),
+            ("[é 1]", "expected value at byte 1"),
+        ] {
+            assert_eq!(parse(text).unwrap_err(), expected, "{text}");
+        }
+        let digits = "1".repeat(5000);
+        let error = parse(&digits).unwrap_err();
+        assert!(error.contains("5000 digits"), "{error}");
+    }
 }

@@ -2,10 +2,14 @@
 // Everything that it prints goes through `terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod connect;
+mod examples;
+mod failure;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
 mod shell;
+mod show;
 mod terminal;
 mod worker_command;
 
@@ -24,6 +28,8 @@ use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
 
+use failure::{Failure, Result};
+
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
@@ -40,28 +46,38 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show recorded stream bytes, message by message
+    #[command(after_help = examples::INSPECT)]
     Inspect(Inspect),
     /// Encode JSON documents of `inspect --json --data` to stream bytes
+    #[command(after_help = examples::ENCODE)]
     Encode(Encode),
     /// Show a scheduler's identity and its workers
+    #[command(after_help = examples::IDENTITY)]
     Identity(Identity),
     /// Forward messages unopened between any two transports
+    #[command(after_help = examples::RELAY)]
     Relay(Relay),
     /// Run a worker for a scheduler, with functions in Rust
+    #[command(after_help = examples::WORKER)]
     Worker(worker_command::WorkerArguments),
     /// Follow a task from its submission until it is forgotten, message by
     /// message
+    #[command(after_help = examples::JOURNEY)]
     Journey(shell::Journey),
     /// Store files on a cluster, and print their keys
+    #[command(after_help = examples::SCATTER)]
     Scatter(shell::Scatter),
     /// Call a function on a cluster, and print its result
+    #[command(after_help = examples::SUBMIT)]
     Submit(shell::Submit),
     /// Fetch a result from a cluster
+    #[command(after_help = examples::GATHER)]
     Gather(shell::Gather),
     /// Release keys that were scattered or held
+    #[command(after_help = examples::RELEASE)]
     Release(shell::Release),
     /// List the opcodes of a pickle without executing them
-    #[command(after_help = "Listing a pickle is always safe. Loading it may not be.")]
+    #[command(after_help = examples::PICKLE)]
     Pickle(Pickle),
 }
 
@@ -135,6 +151,9 @@ struct Identity {
     /// Timeout in seconds of the connection, the handshake and the reply, each
     #[arg(long, default_value_t = 10)]
     timeout: u64,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     tls: TlsArguments,
 }
@@ -193,34 +212,34 @@ struct TlsArguments {
 
 impl TlsArguments {
     /// The TLS settings for comms at these addresses.
-    fn transports(&self, addresses: &[&Address]) -> Result<Transports, String> {
+    fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
         Ok(match self.tls(addresses)? {
             Some(tls) => daskwire_peer::transports_with_tls(&tls),
             None => daskwire_peer::transports(),
         })
     }
 
-    fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>, String> {
+    fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
         let needs = |address: &&&Address| {
             let scheme = address.scheme();
             scheme == "tls" || scheme == "quic"
         };
         let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
             if let Some(address) = addresses.iter().find(needs) {
-                return Err(format!(
+                return Err(Failure::usage(format_args!(
                     "{address} needs TLS: give --tls-ca-file and --tls-cert, \
                      and --tls-key if the key is not in the file of the certificate"
-                ));
+                )));
             }
             return Ok(None);
         };
         // These options mean that nothing should be sent unencrypted.
         if !addresses.iter().any(|address| needs(&address)) {
             let address = addresses.first().map(ToString::to_string);
-            return Err(format!(
+            return Err(Failure::usage(format_args!(
                 "TLS options are given, but {} does not use TLS; use a tls:// address",
                 address.unwrap_or_default()
-            ));
+            )));
         }
         let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
         if let Some(key) = &self.tls_key {
@@ -266,13 +285,13 @@ fn main() -> ExitCode {
     let outcome = match work.map(std::thread::JoinHandle::join) {
         Ok(Ok(outcome)) => outcome,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        Err(error) => Err(format!("cannot start a thread: {error}")),
+        Err(error) => Err(format!("cannot start a thread: {error}").into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            terminal::error(error);
-            ExitCode::FAILURE
+        Err(failure) => {
+            terminal::error(&failure);
+            failure.code()
         }
     }
 }
@@ -288,7 +307,7 @@ impl Command {
     }
 }
 
-fn run(command: Command) -> Result<(), String> {
+fn run(command: Command) -> Result {
     match command {
         Command::Inspect(arguments) => inspect(&arguments),
         Command::Encode(arguments) => encode(&arguments),
@@ -304,7 +323,7 @@ fn run(command: Command) -> Result<(), String> {
     }
 }
 
-fn on_cluster(work: impl Future<Output = Result<(), String>>) -> Result<(), String> {
+fn on_cluster(work: impl Future<Output = Result>) -> Result {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -328,7 +347,7 @@ fn name(file: &Path) -> String {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<u8>, String> {
+fn read(file: &Path) -> Result<Vec<u8>> {
     let bytes = if is_standard_input(file) {
         let mut bytes = Vec::new();
         let read = std::io::stdin().lock().read_to_end(&mut bytes);
@@ -336,10 +355,10 @@ fn read(file: &Path) -> Result<Vec<u8>, String> {
     } else {
         std::fs::read(file)
     };
-    bytes.map_err(|error| format!("{}: {error}", name(file)))
+    Ok(bytes.map_err(|error| format!("{}: {error}", name(file)))?)
 }
 
-fn inspect(arguments: &Inspect) -> Result<(), String> {
+fn inspect(arguments: &Inspect) -> Result {
     let stream = read(&arguments.file)?;
     let mut options = Options {
         prefix: arguments.prefix.get(),
@@ -400,7 +419,7 @@ fn inspect(arguments: &Inspect) -> Result<(), String> {
     Ok(())
 }
 
-fn encode(arguments: &Encode) -> Result<(), String> {
+fn encode(arguments: &Encode) -> Result {
     let name = name(&arguments.file);
     let input = String::from_utf8(read(&arguments.file)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -437,11 +456,8 @@ fn encode(arguments: &Encode) -> Result<(), String> {
     }
 }
 
-fn identity(arguments: &Identity) -> Result<(), String> {
-    let address: Address = arguments
-        .address
-        .parse()
-        .map_err(|error| format!("{}: {error}", arguments.address))?;
+fn identity(arguments: &Identity) -> Result {
+    let address = connect::address(&arguments.address)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -450,9 +466,9 @@ fn identity(arguments: &Identity) -> Result<(), String> {
     let transports = arguments.tls.transports(&[&address])?;
     let options = daskwire_peer::identity::options(patience);
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
-    let (identity, agreement) = runtime
-        .block_on(asked)
-        .map_err(|error| format!("{address}: {error}"))?;
+    let asked = async { asked.await.map_err(|error| format!("{address}: {error}")) };
+    let (identity, agreement) =
+        runtime.block_on(connect::connecting(&address, &transports, asked))?;
     let release = identity
         .release
         .map(|release| format!("distributed {release}"));
@@ -467,19 +483,22 @@ fn identity(arguments: &Identity) -> Result<(), String> {
         Layout::Classic => "classic",
         Layout::Modern => "modern",
     };
+    if arguments.json {
+        let document = daskwire_cli::table::identity_json(&identity, &agreement);
+        return Ok(terminal::print(terminal::json(&document))?);
+    }
     facts.push_str(&format!(
         "\n  comm       {layout} layout, pickle protocol {}\n",
         agreement.pickle_protocol
     ));
     let now = daskwire_cli::table::now();
     let table = daskwire_cli::table::table(&identity, now).replacen('\n', &facts, 1);
-    terminal::print(table.trim_end())
+    Ok(terminal::print(table.trim_end())?)
 }
 
-fn relay(arguments: &Relay) -> Result<(), String> {
-    let parse = |input: &String| input.parse().map_err(|error| format!("{input}: {error}"));
-    let (listen, connect): (Address, Address) =
-        (parse(&arguments.listen)?, parse(&arguments.connect)?);
+fn relay(arguments: &Relay) -> Result {
+    let listen = connect::address(&arguments.listen)?;
+    let connect = connect::address(&arguments.connect)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -525,7 +544,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
         };
         let serving =
             daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
-        let outcome = serving.await.map_err(|error| error.to_string());
+        let outcome = serving.await.map_err(|error| error.to_string().into());
         // Closing explicitly notifies peers now, rather than after their
         // timeouts.
         let closing = async { tokio::join!(listener.close(), transports.close()) };
@@ -537,7 +556,7 @@ fn relay(arguments: &Relay) -> Result<(), String> {
 /// Waits until this process is asked to end: by Control-C, by SIGTERM, or by
 /// SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored when
 /// the process started, as under `nohup`.
-fn stop_requested() -> Result<impl Future<Output = ()>, String> {
+fn stop_requested() -> Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     let asked = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -584,7 +603,7 @@ fn is_hangup_ignored() -> bool {
     })
 }
 
-fn pickle(arguments: &Pickle) -> Result<(), String> {
+fn pickle(arguments: &Pickle) -> Result {
     let pickle = read(&arguments.file)?;
     let paths = arguments.buffers.as_deref();
     let buffers: Option<Vec<Vec<u8>>> = paths
@@ -603,5 +622,51 @@ fn pickle(arguments: &Pickle) -> Result<(), String> {
         // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(format!("standard output: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The words of a line of a shell, in which single quotes are the only syntax.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        for (index, part) in line.split('\'').enumerate() {
+            let mut pieces = if index % 2 == 0 {
+                part.split(' ').collect()
+            } else {
+                vec![part]
+            }
+            .into_iter();
+            if let (Some(last), Some(piece)) = (words.last_mut(), pieces.next()) {
+                last.push_str(piece);
+            }
+            words.extend(pieces.map(str::to_owned));
+        }
+        words
+    }
+
+    #[test]
+    fn every_command_has_examples_which_parse() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let help = command.get_after_help().unwrap_or_default().to_string();
+            let (_, examples) = help
+                .split_once("Examples:\n")
+                .unwrap_or_else(|| panic!("{name} has no examples"));
+            for line in examples.lines() {
+                let line = line.split(['>', '|']).next().unwrap_or_default();
+                let mut words = words(line.trim());
+                words.retain(|word| !word.is_empty());
+                assert_eq!(words[..2], ["daskwire", name], "{line}");
+                if let Err(error) = Cli::try_parse_from(&words) {
+                    panic!("{line}: {error}");
+                }
+            }
+        }
     }
 }

@@ -8,13 +8,16 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_cli::journey::{Recorder, time};
-use daskwire_comm::{Address, CommOptions};
-use daskwire_peer::client::{ClientOptions, Meter, Route, TaskError};
+use daskwire_comm::CommOptions;
+use daskwire_peer::client::{ClientOptions, Meter, Route, Submission, TaskError};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::connect::{address, announcing, connecting};
+use crate::failure::{Failure, Result};
+use crate::show::{ResultArguments, key_json};
 use crate::{TlsArguments, json, terminal};
 
 /// The client id that holds keys between two commands.
@@ -46,6 +49,9 @@ pub(crate) struct Scatter {
     /// The key of a single file [default: a unique key for each file]
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -55,10 +61,8 @@ pub(crate) struct Gather {
     /// The key of the result
     #[arg(allow_hyphen_values = true)]
     key: String,
-    /// The file for bytes or the elements of an array [default: print the result
-    /// as text]
-    #[arg(long, short)]
-    output: Option<PathBuf>,
+    #[command(flatten)]
+    result: ResultArguments,
 }
 
 #[derive(Debug, Args)]
@@ -68,19 +72,33 @@ pub(crate) struct Submit {
     /// The function: MODULE.NAME for Python, builtins:CLASS.NAME for a method,
     /// native:NAME for a function of a Rust worker
     function: String,
-    /// Its arguments: JSON, such as 3 or [1, 2]; @KEY for an existing result;
-    /// anything else is a string
+    /// Its arguments: JSON, such as 3, [1, 2] or null; @KEY for an existing result;
+    /// a string may be without quotes if it cannot be taken for JSON
     #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
-    /// Keyword arguments
+    /// A keyword argument; may be given several times
     #[arg(long, value_name = "NAME=ARGUMENT")]
     keyword: Vec<String>,
     /// The key of the result [default: the same for equal calls]
-    #[arg(long, allow_hyphen_values = true)]
+    #[arg(long, allow_hyphen_values = true, conflicts_with = "impure")]
     key: Option<String>,
-    /// Keep the result on the cluster, and print its key instead of the result
+    /// Run the call even if the cluster has a result of an equal call
     #[arg(long)]
+    impure: bool,
+    /// Run on one of these workers, given by addresses or names
+    #[arg(long, value_name = "WORKER", value_delimiter = ',')]
+    workers: Vec<String>,
+    /// Run again as often as this if the task fails
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    retries: u32,
+    /// Run where these amounts of resources are free, such as GPU=1,MEMORY=2e9
+    #[arg(long, value_name = "NAME=AMOUNT", value_delimiter = ',')]
+    resources: Vec<String>,
+    /// Keep the result on the cluster, and print its key instead of the result
+    #[arg(long, conflicts_with_all = ["output", "raw"])]
     hold: bool,
+    #[command(flatten)]
+    result: ResultArguments,
 }
 
 #[derive(Debug, Args)]
@@ -90,6 +108,9 @@ pub(crate) struct Release {
     /// The keys that were scattered or held
     #[arg(required = true, allow_hyphen_values = true)]
     keys: Vec<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -132,25 +153,24 @@ impl TransportChoice {
 }
 
 impl ClusterArguments {
-    async fn connect(&self, meter: &Arc<Meter>) -> Result<Client, String> {
-        let address: Address = self
-            .scheduler
-            .parse()
-            .map_err(|error| format!("{}: {error}", self.scheduler))?;
+    async fn connect(&self, meter: &Arc<Meter>) -> Result<Client> {
+        let scheduler = address(&self.scheduler)?;
+        let timeout = Duration::from_secs(self.timeout);
+        let transports = self.tls.transports(&[&scheduler])?;
         let options = ClientOptions {
-            transports: self.tls.transports(&[&address])?,
+            transports: announcing(transports.clone(), &scheduler, timeout),
             comm: CommOptions {
-                connect_timeout: Duration::from_secs(self.timeout),
+                connect_timeout: timeout,
                 ..CommOptions::default()
             },
             route: self.route(),
-            timeout: Duration::from_secs(self.timeout),
+            timeout,
             meter: Some(Arc::clone(meter)),
             ..ClientOptions::default()
         };
-        Client::connect_with(&self.scheduler, options)
-            .await
-            .map_err(message)
+        let client = Client::connect_with(&self.scheduler, options);
+        let client = async { client.await.map_err(message) };
+        connecting(&scheduler, &transports, client).await
     }
 
     const fn route(&self) -> Route {
@@ -199,11 +219,36 @@ fn shown(key: &Key) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
 
-fn argument(input: &str) -> Argument {
-    match input.strip_prefix('@') {
-        Some(name) => Argument::from(key(name)),
-        None => Argument::Value(json::parse(input).unwrap_or_else(|_| Value::from(input))),
+/// Parses an argument of a call.
+fn argument(input: &str) -> Result<Argument> {
+    if let Some(name) = input.strip_prefix('@') {
+        return Ok(Argument::from(key(name)));
     }
+    let fault = match input {
+        "None" | "True" | "False" => "JSON is expected, which has null, true and false".to_owned(),
+        "null" | "true" | "false" => return json::parse(input).map(Argument::Value).map_err(usage),
+        _ if input.starts_with(|first: char| "[{\"-0123456789".contains(first)) => {
+            match json::parse(input) {
+                Ok(value) => return Ok(Argument::Value(value)),
+                Err(fault) => fault,
+            }
+        }
+        _ => return Ok(Argument::Value(Value::from(input))),
+    };
+    let quoted = serde_json::Value::from(input);
+    Err(Failure::usage(format_args!(
+        "argument {input}: {fault}; if it is a string, write '{quoted}'"
+    )))
+}
+
+fn usage(fault: String) -> Failure {
+    Failure::usage(fault)
+}
+
+/// Splits an option such as `--keyword NAME=ARGUMENT`.
+fn pair<'t>(option: &str, input: &'t str, value: &str) -> Result<(&'t str, &'t str)> {
+    let parts = input.split_once('=').filter(|(name, _)| !name.is_empty());
+    parts.ok_or_else(|| Failure::usage(format_args!("--{option} {input}: expected NAME={value}")))
 }
 
 /// Shows the progress of `work`, which transfers `total` bytes. Only on a
@@ -239,9 +284,9 @@ async fn with_progress<T>(
     output
 }
 
-pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
+pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     if arguments.key.is_some() && arguments.files.len() != 1 {
-        return Err("--key is for a single file".to_owned());
+        return Err(Failure::usage("--key is for a single file"));
     }
     let mut data = Vec::new();
     let mut total = 0;
@@ -263,20 +308,29 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result<(), String> {
     let sent = with_progress("sending", total, || meter.sent(), sending).await;
     let futures = sent.map_err(message)?;
     client.hold_as(HOLDER, &futures).await.map_err(message)?;
-    for future in &futures {
-        terminal::print(Printable(&shown(future.key())))?;
+    if arguments.json {
+        let keys: Vec<_> = futures
+            .iter()
+            .map(|future| key_json(future.key()))
+            .collect();
+        terminal::print(terminal::json(&serde_json::json!({"keys": keys})))?;
+    } else {
+        for future in &futures {
+            terminal::print(Printable(&shown(future.key())))?;
+        }
     }
-    client.close().await.map_err(message)
+    Ok(client.close().await.map_err(message)?)
 }
 
-pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
+pub(crate) async fn gather(arguments: &Gather) -> Result {
+    arguments.result.check()?;
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
     let key = key(&arguments.key);
     let status = client.task_status([key.clone()]).await.map_err(message)?;
     // Holding a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
-        return Err(format!("the cluster has nothing under the key {key}"));
+        return Err(format!("the cluster has nothing under the key {key}").into());
     }
     let future = client.future(key).map_err(message)?;
     future.finished().await.map_err(message)?;
@@ -288,43 +342,52 @@ pub(crate) async fn gather(arguments: &Gather) -> Result<(), String> {
     let receiving = client.gather(core::slice::from_ref(&future));
     let received = with_progress("receiving", total, || meter.received(), receiving).await;
     let result = received.map_err(message)?.pop().unwrap_or_default();
-    show(&result, arguments.output.as_ref())?;
+    arguments.result.show(future.key(), &result)?;
     drop(future);
-    client.close().await.map_err(message)
+    Ok(client.close().await.map_err(message)?)
 }
 
-fn show(result: &Value, output: Option<&PathBuf>) -> Result<(), String> {
-    let Some(file) = output else {
-        return terminal::print(result);
-    };
-    let line;
-    let bytes = match result {
-        Value::Bytes(data) | Value::ByteArray(data) => &data[..],
-        Value::Array(array) => array.bytes(),
-        Value::Str(string) => string.as_bytes(),
-        other => {
-            line = format!("{other}\n");
-            line.as_bytes()
-        }
-    };
-    std::fs::write(file, bytes).map_err(|error| format!("{}: {error}", file.display()))
-}
-
-pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
-    let meter = Arc::new(Meter::default());
-    let client = arguments.cluster.connect(&meter).await?;
-    let mut call = client.call(arguments.function.as_str());
-    for input in &arguments.arguments {
-        call = call.argument(argument(input));
-    }
+pub(crate) async fn submit(arguments: &Submit) -> Result {
+    // Faults of the command line are found before anything is sent.
+    arguments.result.check()?;
+    let positional: Vec<Argument> = arguments
+        .arguments
+        .iter()
+        .map(|input| argument(input))
+        .collect::<Result<_>>()?;
+    let mut keywords = Vec::new();
     for input in &arguments.keyword {
-        let (name, value) = input
-            .split_once('=')
-            .ok_or_else(|| format!("--keyword {input}: expected NAME=ARGUMENT"))?;
-        call = call.keyword(name, argument(value));
+        let (name, value) = pair("keyword", input, "ARGUMENT")?;
+        keywords.push((name, argument(value)?));
+    }
+    let workers = arguments.workers.iter().map(String::as_str);
+    let mut submission = Submission::default();
+    if !arguments.workers.is_empty() {
+        submission = submission.workers(workers);
+    }
+    if arguments.retries > 0 {
+        submission = submission.retries(arguments.retries);
+    }
+    for input in &arguments.resources {
+        let (name, amount) = pair("resources", input, "AMOUNT")?;
+        let amount: Option<f64> = amount.parse().ok();
+        let amount = amount.filter(|amount| amount.is_finite() && *amount >= 0.0);
+        let expected = || format!("--resources {input}: expected an amount of at least 0");
+        submission = submission.resource(name, amount.ok_or_else(expected).map_err(usage)?);
+    }
+    let client = arguments.cluster.connect(&Arc::default()).await?;
+    let mut call = client.call(arguments.function.as_str()).with(submission);
+    for value in positional {
+        call = call.argument(value);
+    }
+    for (name, value) in keywords {
+        call = call.keyword(name, value);
     }
     if let Some(name) = &arguments.key {
         call = call.key(key(name));
+    }
+    if arguments.impure {
+        call = call.impure();
     }
     let future = call.submit().map_err(message)?;
     if arguments.hold {
@@ -332,22 +395,35 @@ pub(crate) async fn submit(arguments: &Submit) -> Result<(), String> {
             .hold_as(HOLDER, core::slice::from_ref(&future))
             .await
             .map_err(message)?;
-        terminal::print(Printable(&shown(future.key())))?;
+        if arguments.result.json {
+            let document = serde_json::json!({"key": key_json(future.key())});
+            terminal::print(terminal::json(&document))?;
+        } else {
+            terminal::print(Printable(&shown(future.key())))?;
+        }
     } else {
-        show(&future.result().await.map_err(message)?, None)?;
+        let result = future.result().await.map_err(message)?;
+        arguments.result.show(future.key(), &result)?;
     }
     drop(future);
-    client.close().await.map_err(message)
+    Ok(client.close().await.map_err(message)?)
 }
 
-pub(crate) async fn release(arguments: &Release) -> Result<(), String> {
+pub(crate) async fn release(arguments: &Release) -> Result {
     let client = arguments.cluster.connect(&Arc::default()).await?;
     let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
+    let document = serde_json::json!({
+        "released": keys.iter().map(key_json).collect::<Vec<_>>(),
+    });
     client.release_as(HOLDER, keys).map_err(message)?;
-    client.close().await.map_err(message)
+    client.close().await.map_err(message)?;
+    if arguments.json {
+        terminal::print(terminal::json(&document))?;
+    }
+    Ok(())
 }
 
-pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
+pub(crate) async fn journey(arguments: &Journey) -> Result {
     let recorder = Arc::new(Recorder::new(arguments.scheduler.is_none()));
     let mut out = terminal::stdout();
     let mut show = |line: &str| {
@@ -356,22 +432,23 @@ pub(crate) async fn journey(arguments: &Journey) -> Result<(), String> {
     };
     let (client, cluster) = match &arguments.scheduler {
         Some(scheduler) => {
-            let address: Address = scheduler
-                .parse()
-                .map_err(|error| format!("{scheduler}: {error}"))?;
+            let address = address(scheduler)?;
+            let transports = arguments.tls.transports(&[&address])?;
+            let comm = CommOptions::default();
             let options = ClientOptions {
-                transports: arguments.tls.transports(&[&address])?,
+                transports: announcing(transports.clone(), &address, comm.connect_timeout),
                 observer: Some(Arc::<Recorder>::clone(&recorder)),
+                comm,
                 ..ClientOptions::default()
             };
-            let client = Client::connect_with(scheduler, options)
-                .await
-                .map_err(message)?;
+            let client = Client::connect_with(scheduler, options);
+            let client = async { client.await.map_err(message) };
+            let client = connecting(&address, &transports, client).await?;
             let count = client.workers().await.map_err(message)?.len();
             if count == 0 {
-                return Err(format!(
-                    "{scheduler} has no workers: nothing would ever be computed"
-                ));
+                return Err(
+                    format!("{scheduler} has no workers: nothing would ever be computed").into(),
+                );
             }
             recorder.call(&address.to_string(), "scheduler");
             show(&format!(

@@ -1,12 +1,14 @@
-//! Formats the identity of a scheduler as a table.
+//! Tables of the command, among them the identity of a scheduler.
 
 use core::fmt::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire::display::Printable;
-use daskwire_peer::identity::Identity;
-
-use crate::inspect::text::{bytes, count};
+use daskwire::message::Layout;
+use daskwire_comm::Agreement;
+use daskwire_peer::identity::{Identity, Worker};
+use daskwire_peer::protocol::WorkerStatus;
+use serde_json::{Value as Json, json};
 
 /// Formats an identity; `now` is in seconds since 1970.
 pub fn table(identity: &Identity, now: f64) -> String {
@@ -62,20 +64,60 @@ pub fn table(identity: &Identity, now: f64) -> String {
             format!("{:.0} %", worker.cpu),
         ]);
     }
-    let mut widths = [0; 7];
-    for row in &rows {
+    out.push('\n');
+    out.push_str(&aligned(&rows, 3));
+    out
+}
+
+/// The document of `daskwire identity --json`, as `JSON.md` describes it.
+pub fn identity_json(identity: &Identity, agreement: &Agreement) -> Json {
+    let layout = match agreement.layout {
+        Layout::Classic => "classic",
+        Layout::Modern => "modern",
+    };
+    let dotted = |[major, minor, micro]: [u64; 3]| format!("{major}.{minor}.{micro}");
+    json!({
+        "type": identity.kind,
+        "id": identity.id,
+        "address": identity.address,
+        "started": identity.started,
+        "release": identity.release.map(|release| release.to_string()),
+        "python": agreement.peer_python.map(dotted),
+        "layout": layout,
+        "pickle_protocol": agreement.pickle_protocol,
+        "workers": identity.workers.iter().map(worker_json).collect::<Vec<_>>(),
+    })
+}
+
+fn worker_json(worker: &Worker) -> Json {
+    json!({
+        "address": worker.address,
+        "name": worker.name,
+        "status": worker.status.as_ref().map(WorkerStatus::as_str),
+        "nthreads": worker.thread_count,
+        "memory": worker.memory,
+        "memory_limit": worker.memory_limit,
+        "cpu": worker.cpu,
+    })
+}
+
+/// Formats rows, the first of which is the heading: the first `left` columns are
+/// aligned to the left, others to the right. Cells must be printable.
+pub fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+    let mut out = String::new();
+    let mut widths = [0; N];
+    for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
     }
-    out.push('\n');
-    for row in &rows {
+    for row in rows {
         let cells = row
             .iter()
             .zip(widths)
             .enumerate()
             .map(|(column, (cell, width))| {
-                if column < 3 {
+                if column < left {
                     format!("{cell:<width$}")
                 } else {
                     format!("{cell:>width$}")
@@ -87,6 +129,24 @@ pub fn table(identity: &Identity, now: f64) -> String {
     out
 }
 
+/// A number of things, in the plural unless it is 1.
+pub fn count(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
+/// A rounded size: exact below 10 kB, in binary units above.
+pub fn bytes(len: u64) -> String {
+    #[allow(clippy::cast_precision_loss)] // three digits are shown
+    let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
+    match len {
+        0..10_000 => format!("{len} B"),
+        10_000..0x10_0000 => format!("{:.1} KiB", scaled(10)),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", scaled(20)),
+        _ => format!("{:.2} GiB", scaled(30)),
+    }
+}
+
 /// The current time in seconds since 1970.
 pub fn now() -> f64 {
     SystemTime::now()
@@ -94,7 +154,8 @@ pub fn now() -> f64 {
         .map_or(0.0, |time| time.as_secs_f64())
 }
 
-fn duration(seconds: f64) -> String {
+/// A rounded duration.
+pub fn duration(seconds: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // clamped
     let seconds = seconds.clamp(0.0, 1e12) as u64;
     match seconds {

@@ -3,6 +3,7 @@
 #[path = "support/command.rs"]
 mod command;
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 
 use command::{Ran, run};
@@ -102,7 +103,7 @@ fn scatters_and_gathers_files() {
     let two = format!("scatter {at} {0} {0}", there.display());
     assert_eq!(daskwire(&two).good(&two).lines().count(), 2);
     let error = daskwire(&format!("{two} --key one"));
-    assert_eq!(error.refused(&two), "--key is for a single file");
+    assert_eq!(error.misused(&two), "--key is for a single file");
     let missing = daskwire(&format!("scatter {at} no-such-file"));
     assert!(missing.refused("missing").starts_with("no-such-file: "));
     assert_eq!(cluster.complaints(), [""; 0]);
@@ -217,19 +218,261 @@ fn reports_errors_to_the_user() {
     );
     let ran = daskwire(&format!("submit {at} operator.neg 1 --keyword two"));
     assert_eq!(
-        ran.refused("keyword"),
+        ran.misused("keyword"),
         "--keyword two: expected NAME=ARGUMENT"
     );
     let ran = daskwire(&format!("gather {at} there-is-none"));
     let error = ran.refused("no such key");
     assert!(error.contains("there-is-none"), "{error}");
     let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 --timeout 1");
-    let error = ran.refused("no scheduler");
+    assert_eq!(ran.status, Some(1));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    let [retrying, error] = lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        retrying
+            .starts_with("daskwire: cannot connect to tcp://127.0.0.1:1 yet: Connection refused")
+            && retrying.ends_with("; trying again for 1 s"),
+        "{retrying}"
+    );
     assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
     let ran = daskwire("journey --scheduler nonsense");
-    assert!(ran.refused("nonsense").starts_with("nonsense: "));
+    assert!(ran.misused("nonsense").starts_with("nonsense: "));
     let empty = daskwire_testing::scheduler();
     let ran = daskwire(&format!("journey --scheduler {}", empty.address()));
     let error = ran.refused("no workers");
     assert!(error.contains("has no workers"), "{error}");
+}
+
+#[test]
+fn bad_usage_has_its_own_exit_code() {
+    for (line, part) in [
+        (
+            "submit tcp://127.0.0.1:1 f [1",
+            "EOF while parsing a list at byte 2",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f {a:1}",
+            "key must be a string at byte 1",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f 2026-11-22",
+            "write '\"2026-11-22\"'",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f None",
+            "JSON is expected, which has null",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --keyword a=[",
+            "argument [: EOF",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --keyword =1",
+            "expected NAME=ARGUMENT",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --resources GPU",
+            "expected NAME=AMOUNT",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --resources GPU=x",
+            "expected an amount",
+        ),
+        (
+            "identity http://127.0.0.1:8787",
+            "by default with port 8786",
+        ),
+        ("submit tls://127.0.0.1:1 f", "needs TLS"),
+    ] {
+        let ran = daskwire(line);
+        let error = ran.misused(line);
+        assert!(error.contains(part), "{line}: {error}");
+    }
+    // Faults that clap finds.
+    for line in [
+        "submit",
+        "no-such-command",
+        "submit tcp://127.0.0.1:1 f --key a --impure",
+    ] {
+        assert_eq!(daskwire(line).status, Some(2), "{line}");
+    }
+}
+
+#[test]
+fn http_servers_are_recognized() {
+    // One that waits for a request, as Dask's own; what we send must have its end.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            std::thread::spawn(move || {
+                let mut request = Vec::new();
+                let mut byte = [0];
+                while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
+                    request.push(byte[0]);
+                }
+                // The client may be gone.
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            });
+        }
+    });
+    for command in [
+        format!("identity tcp://{address}"),
+        format!("submit tcp://{address} operator.neg 1"),
+        format!("worker tcp://{address}"),
+    ] {
+        let ran = daskwire(&command);
+        let error = ran.refused(&command);
+        let expected = "this is an HTTP server, such as the dashboard; did you mean the \
+            scheduler's own port, by default 8786?";
+        assert_eq!(error, format!("tcp://{address}: {expected}"), "{command}");
+    }
+}
+
+#[test]
+fn submissions_have_options() {
+    let cluster = daskwire_testing::scheduler_with_workers(2);
+    let at = cluster.address();
+    // On the named worker, and anew each time.
+    let line = format!("submit {at} distributed.get_worker --impure --workers worker-1 --hold");
+    let ran = daskwire(&line);
+    let first = ran.good(&line).trim().to_owned();
+    let line = format!("submit {at} builtins.getattr @{first} name");
+    assert_eq!(daskwire(&line).good(&line), "'worker-1'\n");
+    let line = format!("submit {at} time.time --impure");
+    let times = [daskwire(&line), daskwire(&line)];
+    assert_ne!(times[0].good(&line), times[1].good(&line));
+    // No worker has the resource, so that the task waits for one.
+    let line = format!("submit {at} operator.neg 7 --resources GPU=1,MEMORY=2e9 --key scarce");
+    let mut waiting = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        .args(line.split_whitespace())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let states = format!("submit {at} operator.neg 8 --retries 2 --json");
+    let ran = daskwire(&states);
+    let document: serde_json::Value = serde_json::from_str(ran.good(&states)).expect("JSON");
+    assert_eq!(document["value"], -8);
+    assert_eq!(waiting.try_wait().expect("a child"), None);
+    waiting.kill().expect("it runs");
+    waiting.wait().expect("it ends");
+    daskwire(&format!("release {at} {first}")).good("release");
+}
+
+#[test]
+fn results_are_readable_and_become_files() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let submit = |call: &str| {
+        let line = format!("submit {at} {call}");
+        daskwire(&line).good(&line).to_owned()
+    };
+    assert_eq!(submit("builtins:str.upper text --raw"), "TEXT\n");
+    assert_eq!(submit("builtins:str.encode text --raw"), "text");
+    assert_eq!(
+        submit("numpy.arange 6"),
+        "array of <i8, shape (6), 48 B\n[0, 1, 2, 3, 4, 5]\n"
+    );
+    assert_eq!(
+        submit("numpy.full [2000,2] 0.5")
+            .lines()
+            .collect::<Vec<_>>(),
+        [
+            "array of <f8, shape (2000, 2), 31.2 KiB",
+            "[[0.5, 0.5],",
+            " [0.5, 0.5],",
+            " [0.5, 0.5],",
+            " ...,",
+            " [0.5, 0.5],",
+            " [0.5, 0.5],",
+            " [0.5, 0.5]]",
+        ]
+    );
+    let json = |call: &str| -> serde_json::Value {
+        serde_json::from_str(&submit(&format!("{call} --json"))).expect("JSON")
+    };
+    let document = json("numpy.eye 2 --key eye");
+    assert_eq!(
+        document,
+        serde_json::json!({
+            "key": "eye", "type": "numpy.ndarray", "dtype": "<f8", "shape": [2, 2],
+            "value": [[1.0, 0.0], [0.0, 1.0]],
+        })
+    );
+    assert_eq!(
+        json("builtins:str.encode ab")["value"],
+        serde_json::json!({"base64": "YWI="})
+    );
+    assert_eq!(
+        json("builtins.dict [[1,2],[\"a\",null]]")["value"],
+        serde_json::json!([[1, 2], ["a", null]])
+    );
+    for (call, value) in [
+        ("numpy.float16 -1.5", serde_json::json!(-1.5)),
+        (
+            "numpy.array [1,-2] --keyword dtype=>i2",
+            serde_json::json!([1, -2]),
+        ),
+        (
+            "numpy.array [1,2] --keyword dtype=complex64",
+            serde_json::json!([[1.0, 0.0], [2.0, 0.0]]),
+        ),
+        (
+            "numpy.array [\"a\",\"ü\"] --keyword dtype=>U3",
+            serde_json::json!(["a", "ü"]),
+        ),
+        ("numpy.array [true,false]", serde_json::json!([true, false])),
+        (
+            "numpy.array [0.1,6e-8,7e4] --keyword dtype=float16",
+            serde_json::json!([0.0999755859375, 5.960464477539063e-8, "inf"]),
+        ),
+        (
+            "numpy.array [\"2026-01-02\",\"NaT\"] --keyword dtype=M8[D]",
+            serde_json::json!([20455, null]),
+        ),
+    ] {
+        assert_eq!(json(call)["value"], value, "{call}");
+    }
+    let (npy, csv, document) = (path("a.npy"), path("a.csv"), path("a.json"));
+    for (call, file) in [
+        ("numpy.array [[1,2],[3,4]] --keyword order=F", &npy),
+        (
+            "builtins.list [{\"a\":1,\"b\":\"x,y\"},{\"a\":2.5,\"b\":null}]",
+            &csv,
+        ),
+        ("builtins.list [1,[true]]", &document),
+    ] {
+        assert_eq!(submit(&format!("{call} -o {}", file.display())), "");
+    }
+    let read = |file| std::fs::read_to_string(file).expect("it was written");
+    assert_eq!(read(&csv), "a,b\n1,\"x,y\"\n2.5,\n");
+    assert_eq!(read(&document), "[1,[true]]\n");
+    // numpy reads its own format.
+    let line = format!("submit {at} numpy.load {} --impure --json", npy.display());
+    let loaded: serde_json::Value =
+        serde_json::from_str(daskwire(&line).good(&line)).expect("JSON");
+    assert_eq!(loaded["value"], serde_json::json!([[1, 2], [3, 4]]));
+    for (call, file, error) in [
+        (
+            "operator.neg 1",
+            "x.npy",
+            "this format is for arrays, and the result is of type int",
+        ),
+        (
+            "numpy.ones [1,1,1]",
+            "x.csv",
+            "an array with 3 dimensions has no rows; use .npy or .json",
+        ),
+    ] {
+        let file = path(file);
+        let line = format!("submit {at} {call} -o {}", file.display());
+        let ran = daskwire(&line);
+        assert_eq!(ran.refused(&line), format!("{}: {error}", file.display()));
+    }
+    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.parquet");
+    assert!(ran.misused("parquet").contains(".parquet is not supported"));
+    assert_eq!(cluster.complaints(), [""; 0]);
 }

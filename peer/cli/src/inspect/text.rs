@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::json::{self, layout_name, merged};
 use super::{Hooks, InspectErrorKind, Options, Recorded, tagged};
+use crate::table::{bytes, count};
 
 type Result<T> = std::result::Result<T, InspectErrorKind>;
 
@@ -363,23 +364,6 @@ fn size(len: u64) -> String {
     match len {
         0..10_000 => bytes(len),
         _ => format!("{len} B ({})", bytes(len)),
-    }
-}
-
-pub(crate) fn count(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
-}
-
-/// A rounded size: exact below 10 kB, in binary units above.
-pub(crate) fn bytes(len: u64) -> String {
-    #[allow(clippy::cast_precision_loss)] // three digits are shown
-    let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
-    match len {
-        0..10_000 => format!("{len} B"),
-        10_000..0x10_0000 => format!("{:.1} KiB", scaled(10)),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", scaled(20)),
-        _ => format!("{:.2} GiB", scaled(30)),
     }
 }
 

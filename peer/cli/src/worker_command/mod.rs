@@ -14,6 +14,8 @@ use daskwire_comm::{Address, BufferPool, CommOptions};
 use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 
+use crate::connect::{address, connecting};
+use crate::failure::Result;
 use crate::{TlsArguments, terminal};
 
 /// The refresh interval of the terminal.
@@ -66,7 +68,7 @@ pub(crate) struct WorkerArguments {
 }
 
 /// Parses a size as Dask does: `500MB`, `4GiB`, `1e9`.
-fn size(input: &str) -> Result<u64, String> {
+fn size(input: &str) -> std::result::Result<u64, String> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
         ("b", 1.0),
@@ -98,16 +100,12 @@ fn size(input: &str) -> Result<u64, String> {
     }
 }
 
-fn nthreads(input: &str) -> Result<usize, String> {
+fn nthreads(input: &str) -> std::result::Result<usize, String> {
     match input.parse() {
         Ok(0) => Err("expected at least 1".to_owned()),
         Ok(count) => Ok(count),
         Err(_) => Err("expected a number of threads".to_owned()),
     }
-}
-
-fn address(input: &str) -> Result<Address, String> {
-    input.parse().map_err(|error| format!("{input}: {error}"))
 }
 
 /// Restarts this process with settings for glibc's allocator, which it reads from
@@ -141,12 +139,12 @@ fn tune_allocator(arguments: &WorkerArguments) {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn tune_allocator(_: &WorkerArguments) {}
 
-pub(crate) fn run(arguments: &WorkerArguments) -> Result<(), String> {
+pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     tune_allocator(arguments);
     crate::on_cluster(worker(arguments))
 }
 
-async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
+async fn worker(arguments: &WorkerArguments) -> Result {
     let Some(scheduler) = arguments
         .scheduler
         .as_ref()
@@ -171,9 +169,10 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         bar.set_style(style);
     }
     let notices = bar.clone();
+    let transports = arguments.tls.transports(&addresses)?;
     let mut builder = Worker::builder(scheduler.clone())
         .functions(functions::functions())
-        .transports(arguments.tls.transports(&addresses)?)
+        .transports(transports.clone())
         .options(options)
         .on_notice(move |message| {
             // The log has it.
@@ -197,8 +196,12 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
         builder = builder.listen(listen);
     }
     let mut stop = core::pin::pin!(crate::stop_requested()?);
+    let starting = async {
+        let started = builder.start().await;
+        started.map_err(|error| format!("{scheduler}: {error}"))
+    };
     let worker = tokio::select! {
-        started = builder.start() => started.map_err(|error| format!("{scheduler}: {error}"))?,
+        started = connecting(&scheduler, &transports, starting) => started?,
         () = &mut stop => {
             terminal::note(format_args!("stopped before registering with {scheduler}"));
             return Ok(());
@@ -226,7 +229,7 @@ async fn worker(arguments: &WorkerArguments) -> Result<(), String> {
     bar.finish_and_clear();
     let outcome = match ended {
         Some(ended @ (Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked)) => {
-            Err(ended.to_string())
+            Err(ended.to_string().into())
         }
         Some(ended) => {
             terminal::note(ended);
@@ -251,7 +254,7 @@ const fn is_logging() -> bool {
     false
 }
 
-fn list() -> Result<(), String> {
+fn list() -> Result {
     terminal::print(
         "Functions besides those of Python's operator and math, and builtins.\n\
          Python calls them with operator.methodcaller(\"native:NAME\").\n",
@@ -263,7 +266,7 @@ fn list() -> Result<(), String> {
 }
 
 /// Hands the worker's data over, until a timeout or a second request to stop.
-async fn leave(worker: &Worker) -> Result<(), String> {
+async fn leave(worker: &Worker) -> Result {
     terminal::note("handing over data; stop again to exit at once");
     let again = crate::stop_requested()?;
     tokio::select! {

@@ -31,10 +31,22 @@ impl Ran {
         self.text()
     }
 
-    /// The error line of a run that refused its input.
+    /// The error line of a run that failed.
     #[track_caller]
     pub fn refused(&self, name: &str) -> &str {
         assert_eq!(self.status, Some(1), "{name}: {}", self.err);
+        self.error(name)
+    }
+
+    /// The error line of a wrong command line.
+    #[track_caller]
+    pub fn misused(&self, name: &str) -> &str {
+        assert_eq!(self.status, Some(2), "{name}: {}", self.err);
+        self.error(name)
+    }
+
+    #[track_caller]
+    fn error(&self, name: &str) -> &str {
         let error = self.err.strip_suffix('\n').unwrap_or_default();
         assert!(!error.contains('\n'), "{name}: {error}");
         assert!(!error.contains("panicked"), "{name}: {error}");

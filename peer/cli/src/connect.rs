@@ -1,0 +1,179 @@
+//! What the user is told while the command connects to a scheduler.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use daskwire::frame::{Prefix, encode_prelude, prelude_len};
+use daskwire::msgpack::Writer;
+use daskwire_comm::{
+    Address, BoxFuture, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
+    PendingConnection, Traffic, Transport, Transports,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::failure::{Failure, Result};
+use crate::terminal;
+
+/// How long a peer may take for the handshake before the command checks whether it
+/// is an HTTP server.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The timeout of that check.
+const CHECK: Duration = Duration::from_secs(5);
+
+/// Parses the address of a scheduler.
+///
+/// # Errors
+///
+/// Bad usage.
+pub(crate) fn address(input: &str) -> Result<Address> {
+    if input.starts_with("http://") || text.starts_with("https://") {
+        return Err(Failure::usage(format_args!(
+            "{input}: this is the address of an HTTP server, such as the dashboard; \
+             a scheduler's is tcp://HOST:PORT, by default with port 8786"
+        )));
+    }
+    input.parse()
+        .map_err(|error| Failure::usage(format_args!("{input}: {error}")))
+}
+
+/// Does `work`, which connects to a scheduler and fails with `E`. Ends early if an
+/// HTTP server listens there, which would wait for a request without an answer.
+///
+/// # Errors
+///
+/// That of `work` as a message.
+pub(crate) async fn connecting<T, E: fmt::Display>(
+    scheduler: &Address,
+    transports: &Transports,
+    work: impl Future<Output = std::result::Result<T, E>>,
+) -> Result<T> {
+    let check = async {
+        tokio::time::sleep(PATIENCE).await;
+        let checked = tokio::time::timeout(CHECK, is_http(scheduler, transports));
+        if !checked.await.unwrap_or(false) {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done.map_err(|error| error.to_string().into()),
+        () = check => Err(format!("{scheduler}: {}", CommError::PeerSpeaksHttp).into()),
+    }
+}
+
+/// Whether a peer answers in HTTP.
+async fn is_http(peer: &Address, transports: &Transports) -> bool {
+    let options = CommOptions {
+        connect_timeout: CHECK,
+        connect_retry: false,
+        ..CommOptions::default()
+    };
+    let connecting = transports.connect_raw(peer, &options, Traffic::Normal);
+    let Ok(mut connection) = connecting.await else {
+        return false;
+    };
+    let mut first = [0; 5];
+    let written = connection.writer.write_all(&handshake()).await;
+    written.is_ok()
+        && connection.writer.flush().await.is_ok()
+        && connection.reader.read_exact(&mut first).await.is_ok()
+        && first == *b"HTTP/"
+}
+
+/// A handshake that a busy scheduler accepts, with an empty line: HTTP servers do not
+/// answer before one.
+fn handshake() -> Vec<u8> {
+    let mut document = [0; 128];
+    let mut writer = Writer::new(&mut document);
+    writer.map(4).str("compression").nil();
+    writer.str("python-version").array(3).u64(3).u64(10).u64(0);
+    writer.str("pickle-protocol").u64(4);
+    writer.str("\r\n\r\n").nil();
+    let document = writer.finish().unwrap_or_default();
+    let mut message = vec![0; prelude_len(Prefix::U64, 1).unwrap_or_default()];
+    let lengths = [document.len() as u64];
+    // The space is that of one frame.
+    let _ = encode_prelude(Prefix::U64, lengths.into_iter(), &mut message);
+    message.extend_from_slice(document);
+    message
+}
+
+/// The same transports, which print the first failure to connect to `scheduler`:
+/// further attempts follow for `patience`.
+pub(crate) fn announcing(
+    transports: Transports,
+    scheduler: &Address,
+    patience: Duration,
+) -> Transports {
+    Transports::new().with(Announcing {
+        schemes: transports.schemes().collect(),
+        inner: transports,
+        scheduler: scheduler.clone(),
+        patience,
+        has_told: Arc::default(),
+    })
+}
+
+/// Transports as one.
+struct Announcing {
+    inner: Transports,
+    schemes: Vec<&'static str>,
+    scheduler: Address,
+    patience: Duration,
+    has_told: Arc<AtomicBool>,
+}
+
+impl Transport for Announcing {
+    fn schemes(&self) -> &[&'static str] {
+        &self.schemes
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, std::result::Result<PendingConnection, ConnectError>> {
+        Box::pin(async move {
+            let transport = self.inner.for_scheme(address.scheme())?;
+            let outcome = transport.connect(address, options).await;
+            let reason = match &outcome {
+                Err(error @ (ConnectError::NoAnswer | ConnectError::Failed(_))) => error,
+                _ => return outcome,
+            };
+            if *address == self.scheduler && !self.has_told.swap(true, Ordering::Relaxed) {
+                terminal::note(format_args!(
+                    "cannot connect to {address} yet: {reason}; trying again for {} s",
+                    self.patience.as_secs()
+                ));
+            }
+            outcome
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, std::result::Result<Box<dyn Listen>, CommError>> {
+        Box::pin(async move {
+            let transport = self.inner.for_scheme(address.scheme())?;
+            transport.bind(address).await
+        })
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.inner.close())
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        Some(Arc::new(Self {
+            inner: self.inner.separate(),
+            schemes: self.schemes.clone(),
+            scheduler: self.scheduler.clone(),
+            patience: self.patience,
+            has_told: Arc::clone(&self.has_told),
+        }))
+    }
+}

@@ -1,0 +1,62 @@
+//! The examples at the end of each command's help.
+
+pub(crate) const INSPECT: &str = "\
+Examples:
+  daskwire inspect stream.bin
+  daskwire inspect --json --data stream.bin";
+
+pub(crate) const ENCODE: &str = "\
+Examples:
+  daskwire inspect --json --data stream.bin > stream.json
+  daskwire encode stream.json --output same.bin
+  daskwire encode --layout classic --prefix none stream.json --output classic.bin";
+
+pub(crate) const IDENTITY: &str = "\
+Examples:
+  daskwire identity tcp://127.0.0.1:8786
+  daskwire identity --json tcp://127.0.0.1:8786
+  daskwire identity tls://10.0.0.7:8786 --tls-ca-file ca.pem --tls-cert own.pem";
+
+pub(crate) const RELAY: &str = "\
+Examples:
+  daskwire relay --listen tcp://127.0.0.1:9000 --connect tcp://10.0.0.7:8786
+  daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask.sock";
+
+pub(crate) const WORKER: &str = "\
+Examples:
+  daskwire worker tcp://10.0.0.7:8786 --nthreads 4 --memory-limit 4GiB
+  daskwire worker --functions";
+
+pub(crate) const JOURNEY: &str = "\
+Examples:
+  daskwire journey
+  daskwire journey --verbose --scheduler tcp://127.0.0.1:8786";
+
+pub(crate) const SCATTER: &str = "\
+Examples:
+  daskwire scatter tcp://127.0.0.1:8786 a.bin b.bin
+  daskwire scatter tcp://127.0.0.1:8786 - --key input";
+
+pub(crate) const SUBMIT: &str = r#"Examples:
+  daskwire submit tcp://127.0.0.1:8786 operator.add 1 2
+  daskwire submit tcp://127.0.0.1:8786 builtins.sorted '["b", "a"]' --keyword reverse=true
+  daskwire submit tcp://127.0.0.1:8786 builtins.len @input --json
+  daskwire submit tcp://127.0.0.1:8786 numpy.ones '[3, 3]' --output ones.npy
+  daskwire submit tcp://127.0.0.1:8786 os.getcwd --impure --workers alice --retries 2"#;
+
+pub(crate) const GATHER: &str = "\
+Examples:
+  daskwire gather tcp://127.0.0.1:8786 input --raw
+  daskwire gather tcp://127.0.0.1:8786 ones-1f2e --output ones.npy
+  daskwire gather tcp://127.0.0.1:8786 '[\"x\", 0, 1]' --json";
+
+pub(crate) const RELEASE: &str = "\
+Examples:
+  daskwire release tcp://127.0.0.1:8786 input ones-1f2e";
+
+pub(crate) const PICKLE: &str = "\
+Listing a pickle is always safe. Loading it may not be.
+
+Examples:
+  daskwire pickle model.pkl
+  daskwire pickle array.pkl --buffers data.bin";

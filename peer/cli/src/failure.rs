@@ -1,0 +1,45 @@
+//! Why the command ends without success.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// A message for the user, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+/// The outcome of a command.
+pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The command line is wrong, as when an option has a value that cannot be
+    /// read.
+    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+        Self {
+            message: message.to_string(),
+            code: BAD_USAGE,
+        }
+    }
+
+    pub(crate) fn code(&self) -> ExitCode {
+        self.code.into()
+    }
+}
+
+/// Something else failed.
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self { message, code: 1 }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// That of clap, and of most programs.
+const BAD_USAGE: u8 = 2;

@@ -1,0 +1,448 @@
+//! Results of tasks: printed as text or JSON, or written to a file.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use clap::Args;
+use daskwire_cli::inspect::{Hooks, tagged};
+use daskwire_numpy::{ByteOrder, DType, Kind, Order};
+use daskwire_peer::{Array, Key, Value};
+use serde_json::{Map, Value as Json, json};
+
+use crate::failure::{Failure, Result};
+use crate::terminal;
+
+/// How a result is shown.
+#[derive(Debug, Args)]
+pub(crate) struct ResultArguments {
+    /// Write the result to a file: .npy for arrays, .csv for rows, .json for any
+    /// value; with any other name, the bytes of bytes, strings and arrays
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Print a string or bytes without quotes and escapes
+    #[arg(long, conflicts_with_all = ["json", "output"])]
+    raw: bool,
+    /// Print one JSON document
+    #[arg(long, conflicts_with = "output")]
+    pub(crate) json: bool,
+}
+
+impl ResultArguments {
+    /// Refuses files of formats that would need another library.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage.
+    pub(crate) fn check(&self) -> Result {
+        let extension = self.output.as_ref().and_then(|file| file.extension());
+        match extension.and_then(|extension| extension.to_str()) {
+            Some(format @ ("parquet" | "arrow" | "feather")) => Err(Failure::usage(format_args!(
+                ".{format} is not supported; use .npy, .csv or .json"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows the result of a task.
+    pub(crate) fn show(&self, key: &Key, result: &Value) -> Result {
+        if let Some(file) = &self.output {
+            return write(file, result);
+        }
+        if self.json {
+            return Ok(terminal::print(terminal::json(&document(key, result)))?);
+        }
+        match result {
+            Value::Str(string) if self.raw => print_raw(&[string.as_bytes(), b"\n"]),
+            Value::Bytes(data) | Value::ByteArray(data) if self.raw => print_raw(&[data]),
+            Value::Array(array) => Ok(terminal::print(preview(array)?)?),
+            other => Ok(terminal::print(other)?),
+        }
+    }
+}
+
+/// The document of a result, as `JSON.md` describes it.
+fn document(key: &Key, result: &Value) -> Json {
+    let mut document = Map::new();
+    document.insert("key".into(), key_json(key));
+    document.insert("type".into(), result.type_name().into());
+    if let Value::Array(array) = result {
+        document.insert("dtype".into(), array.dtype().to_text().as_str().into());
+        document.insert("shape".into(), array.shape().into());
+    }
+    document.insert("value".into(), value_json(result));
+    Json::Object(document)
+}
+
+/// A key in JSON: a string, an integer, or a list of keys.
+pub(crate) fn key_json(key: &Key) -> Json {
+    let key = tagged(key.as_msgpack(), Hooks::None, true, 0);
+    // Its own document is whole.
+    key.unwrap_or_default()
+}
+
+/// Prints bytes as they are, unless standard output is a terminal, where what a peer
+/// sent is escaped.
+fn print_raw(parts: &[&[u8]]) -> Result {
+    let print = |out: &mut dyn std::io::Write| {
+        parts.iter().try_for_each(|part| out.write_all(part))?;
+        out.flush()
+    };
+    let printed = if std::io::stdout().is_terminal() {
+        print(&mut terminal::stdout())
+    } else {
+        print(&mut std::io::stdout().lock())
+    };
+    Ok(printed.map_err(|error| format!("standard output: {error}"))?)
+}
+
+fn write(file: &Path, result: &Value) -> Result {
+    let extension = file.extension().unwrap_or_default();
+    let name = file.display();
+    let string;
+    let bytes = match extension.to_str() {
+        Some("npy") => &npy(result).map_err(|error| format!("{name}: {error}"))?[..],
+        Some("csv") => {
+            string = csv(result).map_err(|error| format!("{name}: {error}"))?;
+            string.as_bytes()
+        }
+        Some("json") => {
+            string = value_json(result).to_string() + "\n";
+            string.as_bytes()
+        }
+        _ => match result {
+            Value::Bytes(data) | Value::ByteArray(data) => &data[..],
+            Value::Array(array) => array.bytes(),
+            Value::Str(string) => string.as_bytes(),
+            other => {
+                string = format!("{other}\n");
+                string.as_bytes()
+            }
+        },
+    };
+    Ok(std::fs::write(file, bytes).map_err(|error| format!("{name}: {error}"))?)
+}
+
+/// Number of elements up to which an array is printed in full, as in numpy.
+const PRINTED: usize = 1000;
+
+/// Number of elements at each end of a longer row that are printed.
+const EDGE: usize = 3;
+
+/// The type and shape of an array, and its elements or those at its edges.
+fn preview(array: &Array) -> std::result::Result<String, String> {
+    let mut preview = String::new();
+    let len = u64::try_from(array.bytes().len()).unwrap_or(u64::MAX);
+    let shape: Vec<String> = array.shape().iter().map(ToString::to_string).collect();
+    let _ = writeln!(
+        preview,
+        "array of {}, shape ({}), {}",
+        array.dtype(),
+        shape.join(", "),
+        daskwire_cli::table::bytes(len),
+    );
+    let is_whole = array.len() <= PRINTED;
+    rows(array, &mut Vec::new(), is_whole, &mut preview)?;
+    Ok(preview)
+}
+
+/// The elements whose first indices are `indices`. The depth is that of the array's
+/// dimensions, of which there are at most 64.
+fn rows(
+    array: &Array,
+    indices: &mut Vec<usize>,
+    is_whole: bool,
+    out: &mut String,
+) -> std::result::Result<(), String> {
+    let view = array.view().map_err(|error| error.to_string())?;
+    let Some(&count) = array.shape().get(indices.len()) else {
+        let bytes = view.item(indices).unwrap_or_default();
+        let _ = write!(out, "{}", element(array.dtype(), bytes));
+        return Ok(());
+    };
+    let is_row = indices.len() + 1 == array.shape().len();
+    let gap = format!("\n{}", " ".repeat(indices.len() + 1));
+    let gap = if is_row { " " } else { &gap };
+    out.push('[');
+    let mut index = 0;
+    while index < count {
+        if index > 0 {
+            out.push(',');
+            out.push_str(gap);
+        }
+        if !is_whole && index == EDGE && count > 2 * EDGE {
+            out.push_str("...,");
+            out.push_str(gap);
+            index = count - EDGE;
+        }
+        indices.push(index);
+        rows(array, indices, is_whole, out)?;
+        indices.pop();
+        index += 1;
+    }
+    out.push(']');
+    Ok(())
+}
+
+/// An element of an array as a value. Times are counts of the unit of the type, and
+/// `None` if they are `NaT`.
+fn element(dtype: DType, bytes: &[u8]) -> Value {
+    // Scalars are at most 16 bytes long.
+    let scalar = |bytes: &[u8]| -> [u8; 16] {
+        let mut little = [0; 16];
+        for (to, from) in little.iter_mut().zip(bytes) {
+            *to = *from;
+        }
+        if dtype.order() == ByteOrder::Big {
+            little[..bytes.len().min(16)].reverse();
+        }
+        little
+    };
+    let float = |bytes: &[u8]| -> Option<f64> {
+        let number = scalar(bytes);
+        Some(match bytes.len() {
+            2 => half(u16::from_le_bytes(*number.first_chunk()?)),
+            4 => f32::from_le_bytes(*number.first_chunk()?).into(),
+            8 => f64::from_le_bytes(*number.first_chunk()?),
+            _ => return None,
+        })
+    };
+    let unsigned = || i128::from_le_bytes(scalar(bytes));
+    let signed = || {
+        let unused = 128 - 8 * u32::try_from(bytes.len().clamp(1, 16)).unwrap_or(16);
+        unsigned() << unused >> unused
+    };
+    let known = match dtype.kind() {
+        Kind::Bool => Some(Value::Bool(unsigned() != 0)),
+        Kind::Int => Some(Value::Int(signed())),
+        Kind::UInt => Some(Value::Int(unsigned())),
+        Kind::Float => float(bytes).map(Value::Float),
+        Kind::Complex => {
+            let (real, imaginary) = bytes.split_at(bytes.len() / 2);
+            let parts = float(real).zip(float(imaginary));
+            parts.map(|(real, imaginary)| Value::Complex(real, imaginary))
+        }
+        Kind::Timedelta(_) | Kind::Datetime(_) => Some(match signed() {
+            nat if nat == i128::from(i64::MIN) => Value::None,
+            time => Value::Int(time),
+        }),
+        Kind::Bytes => {
+            let end = bytes.iter().rposition(|byte| *byte != 0);
+            let data = bytes.get(..end.map_or(0, |last| last + 1));
+            Some(Value::bytes(data.unwrap_or_default().to_vec()))
+        }
+        Kind::Text => {
+            let characters = bytes.chunks(4).map(|character| {
+                let number = scalar(character);
+                let number = number.first_chunk().copied().map(u32::from_le_bytes);
+                number.and_then(char::from_u32).unwrap_or('\u{fffd}')
+            });
+            let string: String = characters.collect();
+            Some(Value::from(string.trim_end_matches('\0')))
+        }
+        _ => None,
+    };
+    known.unwrap_or_else(|| Value::bytes(bytes.to_vec()))
+}
+
+/// Converts a float of 2 bytes.
+fn half(bits: u16) -> f64 {
+    let fraction = f64::from(bits & 0x3ff);
+    let magnitude = match bits >> 10 & 0x1f {
+        0 => fraction / 16_777_216.0,
+        31 if fraction == 0.0 => f64::INFINITY,
+        31 => f64::NAN,
+        exponent => (1024.0 + fraction) * f64::from(i32::from(exponent) - 25).exp2(),
+    };
+    if bits >> 15 == 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
+}
+
+/// A value in JSON, as `JSON.md` describes it.
+pub(crate) fn value_json(value: &Value) -> Json {
+    let list = |items: &[Value]| Json::Array(items.iter().map(value_json).collect());
+    match value {
+        Value::None => Json::Null,
+        Value::Bool(value) => (*value).into(),
+        Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+            (Ok(value), _) => value.into(),
+            (_, Ok(value)) => value.into(),
+            _ => value.to_string().into(),
+        },
+        Value::Float(number) if number.is_finite() => (*number).into(),
+        Value::Complex(real, imaginary) => {
+            json!([
+                value_json(&Value::Float(*real)),
+                value_json(&Value::Float(*imaginary))
+            ])
+        }
+        Value::Str(string) => string.as_ref().into(),
+        Value::Bytes(data) | Value::ByteArray(data) => json!({"base64": BASE64.encode(data)}),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            list(items)
+        }
+        Value::Dict(entries) => {
+            let names: Option<Vec<&str>> = entries.iter().map(|(key, _)| key.as_str()).collect();
+            match names {
+                Some(names) => {
+                    let names = names.into_iter().map(str::to_owned);
+                    let values = entries.iter().map(|(_, value)| value_json(value));
+                    Json::Object(names.zip(values).collect())
+                }
+                // JSON has strings as names only.
+                None => {
+                    let pairs = entries.iter();
+                    let pair = |(key, value)| json!([value_json(key), value_json(value)]);
+                    Json::Array(pairs.map(|(key, value)| pair((key, value))).collect())
+                }
+            }
+        }
+        Value::Array(array) => array_json(array, &mut Vec::new()),
+        other => other.to_string().into(),
+    }
+}
+
+/// The elements whose first indices are `indices`, as nested lists.
+fn array_json(array: &Array, indices: &mut Vec<usize>) -> Json {
+    let Some(&count) = array.shape().get(indices.len()) else {
+        let view = array.view().ok();
+        let bytes = view.and_then(|view| view.item(indices));
+        return value_json(&element(array.dtype(), bytes.unwrap_or_default()));
+    };
+    let mut items = Vec::new();
+    for index in 0..count {
+        indices.push(index);
+        items.push(array_json(array, indices));
+        indices.pop();
+    }
+    Json::Array(items)
+}
+
+/// An array as a file of numpy's format 1.0.
+fn npy(result: &Value) -> std::result::Result<Vec<u8>, String> {
+    let Value::Array(array) = result else {
+        return Err(format!(
+            "this format is for arrays, and the result is of type {}",
+            result.type_name()
+        ));
+    };
+    let view = array.view().map_err(|error| error.to_string())?;
+    let order = view.order();
+    let shape: String = array.shape().iter().map(|len| format!("{len}, ")).collect();
+    let mut header = format!(
+        "{{'descr': '{}', 'fortran_order': {}, 'shape': ({}), }}",
+        array.dtype().to_text().as_str(),
+        if order == Some(Order::Fortran) {
+            "True"
+        } else {
+            "False"
+        },
+        shape.trim_end(),
+    );
+    // numpy aligns the data to 64 bytes.
+    const ALIGNMENT: usize = 64;
+    let len = b"\x93NUMPY\x01\x00??".len() + header.len() + 1;
+    header.push_str(&" ".repeat(len.next_multiple_of(ALIGNMENT) - len));
+    header.push('\n');
+    let header_len = u16::try_from(header.len()).map_err(|_| "too many dimensions")?;
+    let mut file = b"\x93NUMPY\x01\x00".to_vec();
+    file.extend_from_slice(&header_len.to_le_bytes());
+    file.extend_from_slice(header.as_bytes());
+    match order {
+        Some(_) => file.extend_from_slice(view.bytes()),
+        None => view.items().for_each(|item| file.extend_from_slice(item)),
+    }
+    Ok(file)
+}
+
+/// Rows as comma-separated values (RFC 4180, with a line feed after each row). Lists
+/// of dictionaries with the same names get a first row of names.
+fn csv(result: &Value) -> std::result::Result<String, String> {
+    let items: Vec<Value> = match result {
+        Value::Array(array) => match array_rows(array) {
+            Some(rows) => rows,
+            None => {
+                return Err(format!(
+                    "an array with {} dimensions has no rows; use .npy or .json",
+                    array.shape().len()
+                ));
+            }
+        },
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            items.to_vec()
+        }
+        scalar => vec![scalar.clone()],
+    };
+    let mut out = String::new();
+    let mut names: Option<Vec<Value>> = None;
+    for (index, item) in items.iter().enumerate() {
+        match item {
+            Value::Dict(entries) => {
+                let own: Vec<Value> = entries.iter().map(|(name, _)| name.clone()).collect();
+                if index == 0 {
+                    csv_row(&own, &mut out)?;
+                    names = Some(own);
+                } else if names.as_ref() != Some(&own) {
+                    return Err(format!(
+                        "item {index} has other names than the first one; use .json"
+                    ));
+                }
+                let values: Vec<Value> = entries.iter().map(|(_, value)| value.clone()).collect();
+                csv_row(&values, &mut out)?;
+            }
+            _ if names.is_some() => {
+                return Err(format!(
+                    "item {index} has no names, unlike the first one; use .json"
+                ));
+            }
+            Value::List(cells) | Value::Tuple(cells) => csv_row(cells, &mut out)?,
+            cell => csv_row(core::slice::from_ref(cell), &mut out)?,
+        }
+    }
+    Ok(out)
+}
+
+/// The rows of an array of up to two dimensions.
+fn array_rows(array: &Array) -> Option<Vec<Value>> {
+    let view = array.view().ok()?;
+    let mut items = view.items().map(|item| element(array.dtype(), item));
+    match *array.shape() {
+        [] | [_] => Some(items.collect()),
+        [row_count, len] => {
+            let row = |_| Value::List(items.by_ref().take(len).collect());
+            Some((0..row_count).map(row).collect())
+        }
+        _ => None,
+    }
+}
+
+fn csv_row(cells: &[Value], out: &mut String) -> std::result::Result<(), String> {
+    for (index, cell) in cells.iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        match cell {
+            Value::None => {}
+            Value::Str(string) if string.contains([',', '"', '\n', '\r']) => {
+                let _ = write!(out, "\"{}\"", string.replace('"', "\"\""));
+            }
+            Value::Str(string) => out.push_str(string),
+            Value::Bool(_) | Value::Int(_) | Value::LargeInt(_) | Value::Float(_) => {
+                let _ = write!(out, "{cell}");
+            }
+            other => {
+                return Err(format!(
+                    "a cell is of type {}; use .json",
+                    other.type_name()
+                ));
+            }
+        }
+    }
+    out.push('\n');
+    Ok(())
+}
