@@ -29,13 +29,14 @@ const CHECK: Duration = Duration::from_secs(5);
 ///
 /// Bad usage.
 pub(crate) fn address(input: &str) -> Result<Address> {
-    if input.starts_with("http://") || text.starts_with("https://") {
+    if input.starts_with("http://") || input.starts_with("https://") {
         return Err(Failure::usage(format_args!(
             "{input}: this is the address of an HTTP server, such as the dashboard; \
              a scheduler's is tcp://HOST:PORT, by default with port 8786"
         )));
     }
-    input.parse()
+    input
+        .parse()
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn address(input: &str) -> Result<Address> {
 pub(crate) async fn connecting<T, E: fmt::Display>(
     scheduler: &Address,
     transports: &Transports,
-    work: impl Future<Output = std::result::Result<T, E>>,
+    work: impl Future<Output = Result<T, E>>,
 ) -> Result<T> {
     let check = async {
         tokio::time::sleep(PATIENCE).await;
@@ -135,7 +136,7 @@ impl Transport for Announcing {
         &'a self,
         address: &'a Address,
         options: &'a ConnectOptions,
-    ) -> BoxFuture<'a, std::result::Result<PendingConnection, ConnectError>> {
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
         Box::pin(async move {
             let transport = self.inner.for_scheme(address.scheme())?;
             let outcome = transport.connect(address, options).await;
@@ -156,7 +157,7 @@ impl Transport for Announcing {
     fn bind<'a>(
         &'a self,
         address: &'a Address,
-    ) -> BoxFuture<'a, std::result::Result<Box<dyn Listen>, CommError>> {
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
         Box::pin(async move {
             let transport = self.inner.for_scheme(address.scheme())?;
             transport.bind(address).await

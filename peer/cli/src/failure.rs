@@ -11,7 +11,7 @@ pub(crate) struct Failure {
 }
 
 /// The outcome of a command.
-pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
+pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
     /// The command line is wrong, as when an option has a value that cannot be

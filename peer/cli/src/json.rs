@@ -152,9 +152,9 @@ mod tests {
             ("[1, 2", "EOF while parsing a list at byte 5"),
             ("[1 2]", "expected `,` or `]` at byte 3"),
             ("{a: 1}", "key must be a string at byte 1"),
-            ("[1,\n 2,\n 2 3]", "expected `,` or `]` at byte 12"),
+            ("[1,\n 2,\n 2 3]", "expected `,` or `]` at byte 11"),
             ("2026-11-22", "trailing characters at byte 4"),
-            ("-", "EOF while parsing a value at byte 1"),
+            ("-", "invalid number at byte 0"),
             ("\"ab", "EOF while parsing a string at byte 3"),
             ("[é 1]", "expected value at byte 1"),
         ] {

@@ -5,6 +5,7 @@
 mod connect;
 mod examples;
 mod failure;
+mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
@@ -22,7 +23,6 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
 use daskwire_cli::encode::{Target, documents};
-use daskwire_cli::inspect::{Inspector, Options};
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_peer::relay::{RelayError, RelayStats};
@@ -47,7 +47,7 @@ struct Cli {
 enum Command {
     /// Show recorded stream bytes, message by message
     #[command(after_help = examples::INSPECT)]
-    Inspect(Inspect),
+    Inspect(inspect_command::Inspect),
     /// Encode JSON documents of `inspect --json --data` to stream bytes
     #[command(after_help = examples::ENCODE)]
     Encode(Encode),
@@ -100,31 +100,6 @@ enum LayoutChoice {
     Modern,
     /// Detected for each message
     Auto,
-}
-
-#[derive(Debug, Args)]
-struct Inspect {
-    /// The recording, or - for standard input
-    file: PathBuf,
-    /// Print one JSON document per message
-    #[arg(long)]
-    json: bool,
-    /// Decompress and merge payloads, and show the resulting frames
-    #[arg(long)]
-    payloads: bool,
-    /// Show all bytes: frames as hex, or in base64 with --json, which `encode`
-    /// reads
-    #[arg(long)]
-    data: bool,
-    /// The prefix of the frames
-    #[arg(long, value_enum, default_value = "auto")]
-    prefix: PrefixChoice,
-    /// The layout of messages
-    #[arg(long, value_enum, default_value = "auto")]
-    layout: LayoutChoice,
-    /// Keep __Set__ and __Enum__ maps as maps, as releases before 2020.12.0 do
-    #[arg(long)]
-    plain_maps: bool,
 }
 
 #[derive(Debug, Args)]
@@ -309,7 +284,7 @@ impl Command {
 
 fn run(command: Command) -> Result {
     match command {
-        Command::Inspect(arguments) => inspect(&arguments),
+        Command::Inspect(arguments) => inspect_command::run(&arguments),
         Command::Encode(arguments) => encode(&arguments),
         Command::Identity(arguments) => identity(&arguments),
         Command::Relay(arguments) => relay(&arguments),
@@ -358,67 +333,6 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(bytes.map_err(|error| format!("{}: {error}", name(file)))?)
 }
 
-fn inspect(arguments: &Inspect) -> Result {
-    let stream = read(&arguments.file)?;
-    let mut options = Options {
-        prefix: arguments.prefix.get(),
-        layout: arguments.layout.get(),
-        payloads: arguments.payloads,
-        data: arguments.data,
-        ..Options::default()
-    };
-    options.reading.sets_and_enums = !arguments.plain_maps;
-    let name = name(&arguments.file);
-    let mut inspector = Inspector::new(&stream, options);
-    // One line on standard error is enough, so the guess is reported with the
-    // first message or error.
-    let guess = inspector.guessed().then(|| match inspector.prefix() {
-        Prefix::None => "without a leading length (--prefix none)",
-        Prefix::U64 => "with a leading length (--prefix u64)",
-    });
-    let mut out = terminal::stdout();
-    let mut print =
-        |output: String| match out.write_all(output.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => Ok(true),
-            // The reader has closed the pipe.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(format!("standard output: {error}")),
-        };
-    let mut is_first = true;
-    loop {
-        let next = inspector.next_message().and_then(|message| {
-            let Some(message) = message else {
-                return Ok(None);
-            };
-            if arguments.json {
-                let document = inspector.json(&message)?;
-                return Ok(Some(terminal::json(&document) + "\n"));
-            }
-            let gap = if is_first { "" } else { "\n" };
-            let output = inspector.text(&message)?;
-            Ok(Some(format!("{gap}{output}")))
-        });
-        let output = match (next, guess) {
-            (Ok(Some(output)), _) => output,
-            (Ok(None), _) => break,
-            (Err(error), Some(taken)) if is_first => {
-                return Err(format!("{name}: {error}; read {taken}, which is a guess"));
-            }
-            (Err(error), _) => return Err(format!("{name}: {error}")),
-        };
-        if let (true, Some(taken)) = (is_first, guess) {
-            terminal::note(format_args!(
-                "{name} is ambiguous; read as a stream {taken}"
-            ));
-        }
-        is_first = false;
-        if !print(output)? {
-            break;
-        }
-    }
-    Ok(())
-}
-
 fn encode(arguments: &Encode) -> Result {
     let name = name(&arguments.file);
     let input = String::from_utf8(read(&arguments.file)?).map_err(|error| {
@@ -440,20 +354,24 @@ fn encode(arguments: &Encode) -> Result {
     if stream.is_empty() {
         return Err(format!(
             "{name}: the input is empty: expected documents of `daskwire inspect --json --data`"
-        ));
+        )
+        .into());
     }
     match &arguments.output {
         Some(path) => {
-            std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))
+            std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))?;
         }
         None if std::io::stdout().is_terminal() => {
-            Err("refusing to write binary data to a terminal: give --output FILE".to_owned())
+            return Err(Failure::usage(
+                "refusing to write binary data to a terminal: give --output FILE",
+            ));
         }
         None => std::io::stdout()
             .lock()
             .write_all(&stream)
-            .map_err(|error| format!("standard output: {error}")),
+            .map_err(|error| format!("standard output: {error}"))?,
     }
+    Ok(())
 }
 
 fn identity(arguments: &Identity) -> Result {
@@ -618,10 +536,10 @@ fn pickle(arguments: &Pickle) -> Result {
         .and_then(|fault| out.flush().map(|()| fault));
     match listed {
         Ok(None) => Ok(()),
-        Ok(Some(fault)) => Err(format!("{}: {fault}", name(&arguments.file))),
+        Ok(Some(fault)) => Err(format!("{}: {fault}", name(&arguments.file)).into()),
         // The reader has closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => Err(format!("standard output: {error}")),
+        Err(error) => Err(format!("standard output: {error}").into()),
     }
 }
 
@@ -658,11 +576,16 @@ mod tests {
             let (_, examples) = help
                 .split_once("Examples:\n")
                 .unwrap_or_else(|| panic!("{name} has no examples"));
+            assert!(examples.contains(&format!("daskwire {name}")), "{name}");
             for line in examples.lines() {
                 let line = line.split(['>', '|']).next().unwrap_or_default();
                 let mut words = words(line.trim());
                 words.retain(|word| !word.is_empty());
-                assert_eq!(words[..2], ["daskwire", name], "{line}");
+                assert_eq!(
+                    words.first().map(String::as_str),
+                    Some("daskwire"),
+                    "{line}"
+                );
                 if let Err(error) = Cli::try_parse_from(&words) {
                     panic!("{line}: {error}");
                 }

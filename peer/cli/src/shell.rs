@@ -164,7 +164,8 @@ impl ClusterArguments {
                 ..CommOptions::default()
             },
             route: self.route(),
-            timeout,
+            // That of a reply includes making its connection.
+            timeout: timeout.saturating_mul(2),
             meter: Some(Arc::clone(meter)),
             ..ClientOptions::default()
         };

@@ -1,7 +1,7 @@
 //! Results of tasks: printed as text or JSON, or written to a file.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -69,7 +69,7 @@ fn document(key: &Key, result: &Value) -> Json {
     document.insert("key".into(), key_json(key));
     document.insert("type".into(), result.type_name().into());
     if let Value::Array(array) = result {
-        document.insert("dtype".into(), array.dtype().to_text().as_str().into());
+        document.insert("dtype".into(), array.dtype().type_string().as_str().into());
         document.insert("shape".into(), array.shape().into());
     }
     document.insert("value".into(), value_json(result));
@@ -86,7 +86,7 @@ pub(crate) fn key_json(key: &Key) -> Json {
 /// Prints bytes as they are, unless standard output is a terminal, where what a peer
 /// sent is escaped.
 fn print_raw(parts: &[&[u8]]) -> Result {
-    let print = |out: &mut dyn std::io::Write| {
+    let print = |out: &mut dyn Write| {
         parts.iter().try_for_each(|part| out.write_all(part))?;
         out.flush()
     };
@@ -132,7 +132,7 @@ const PRINTED: usize = 1000;
 const EDGE: usize = 3;
 
 /// The type and shape of an array, and its elements or those at its edges.
-fn preview(array: &Array) -> std::result::Result<String, String> {
+fn preview(array: &Array) -> Result<String, String> {
     let mut preview = String::new();
     let len = u64::try_from(array.bytes().len()).unwrap_or(u64::MAX);
     let shape: Vec<String> = array.shape().iter().map(ToString::to_string).collect();
@@ -155,7 +155,7 @@ fn rows(
     indices: &mut Vec<usize>,
     is_whole: bool,
     out: &mut String,
-) -> std::result::Result<(), String> {
+) -> Result<(), String> {
     let view = array.view().map_err(|error| error.to_string())?;
     let Some(&count) = array.shape().get(indices.len()) else {
         let bytes = view.item(indices).unwrap_or_default();
@@ -233,7 +233,7 @@ fn element(dtype: DType, bytes: &[u8]) -> Value {
             let data = bytes.get(..end.map_or(0, |last| last + 1));
             Some(Value::bytes(data.unwrap_or_default().to_vec()))
         }
-        Kind::Text => {
+        Kind::Str => {
             let characters = bytes.chunks(4).map(|character| {
                 let number = scalar(character);
                 let number = number.first_chunk().copied().map(u32::from_le_bytes);
@@ -324,7 +324,7 @@ fn array_json(array: &Array, indices: &mut Vec<usize>) -> Json {
 }
 
 /// An array as a file of numpy's format 1.0.
-fn npy(result: &Value) -> std::result::Result<Vec<u8>, String> {
+fn npy(result: &Value) -> Result<Vec<u8>, String> {
     let Value::Array(array) = result else {
         return Err(format!(
             "this format is for arrays, and the result is of type {}",
@@ -336,7 +336,7 @@ fn npy(result: &Value) -> std::result::Result<Vec<u8>, String> {
     let shape: String = array.shape().iter().map(|len| format!("{len}, ")).collect();
     let mut header = format!(
         "{{'descr': '{}', 'fortran_order': {}, 'shape': ({}), }}",
-        array.dtype().to_text().as_str(),
+        array.dtype().type_string().as_str(),
         if order == Some(Order::Fortran) {
             "True"
         } else {
@@ -362,7 +362,7 @@ fn npy(result: &Value) -> std::result::Result<Vec<u8>, String> {
 
 /// Rows as comma-separated values (RFC 4180, with a line feed after each row). Lists
 /// of dictionaries with the same names get a first row of names.
-fn csv(result: &Value) -> std::result::Result<String, String> {
+fn csv(result: &Value) -> Result<String, String> {
     let items: Vec<Value> = match result {
         Value::Array(array) => match array_rows(array) {
             Some(rows) => rows,
@@ -421,7 +421,7 @@ fn array_rows(array: &Array) -> Option<Vec<Value>> {
     }
 }
 
-fn csv_row(cells: &[Value], out: &mut String) -> std::result::Result<(), String> {
+fn csv_row(cells: &[Value], out: &mut String) -> Result<(), String> {
     for (index, cell) in cells.iter().enumerate() {
         if index > 0 {
             out.push(',');

@@ -3,6 +3,7 @@
 //! [`Inspector`] reads the bytes of a stream message by message, and formats each
 //! as a JSON document ([`Inspector::json`]) or as text ([`Inspector::text`]).
 
+pub mod capture;
 mod json;
 mod tagged;
 pub(crate) mod text;

@@ -68,7 +68,7 @@ pub(crate) struct WorkerArguments {
 }
 
 /// Parses a size as Dask does: `500MB`, `4GiB`, `1e9`.
-fn size(input: &str) -> std::result::Result<u64, String> {
+fn size(input: &str) -> Result<u64, String> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
         ("b", 1.0),
@@ -100,7 +100,7 @@ fn size(input: &str) -> std::result::Result<u64, String> {
     }
 }
 
-fn nthreads(input: &str) -> std::result::Result<usize, String> {
+fn nthreads(input: &str) -> Result<usize, String> {
     match input.parse() {
         Ok(0) => Err("expected at least 1".to_owned()),
         Ok(count) => Ok(count),
