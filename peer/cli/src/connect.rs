@@ -97,7 +97,7 @@ fn handshake() -> Vec<u8> {
     let mut message = vec![0; prelude_len(Prefix::U64, 1).unwrap_or_default()];
     let lengths = [document.len() as u64];
     // The space is that of one frame.
-    let _ = encode_prelude(Prefix::U64, lengths.into_iter(), &mut message);
+    let _ = encode_prelude(Prefix::U64, lengths, &mut message);
     message.extend_from_slice(document);
     message
 }
