@@ -1,7 +1,5 @@
 //! Requests of a program to the scheduler, beside those that have methods.
 
-use core::convert::Infallible;
-
 use super::Client;
 use super::shared::Shared;
 use crate::protocol::Request;
@@ -61,13 +59,6 @@ impl<W: Into<String>, const N: usize> From<[W; N]> for Workers {
 impl<W: Clone + Into<String>> From<&[W]> for Workers {
     fn from(workers: &[W]) -> Self {
         Self::Only(workers.iter().cloned().map(Into::into).collect())
-    }
-}
-
-/// The error of a conversion that cannot fail.
-impl From<Infallible> for WrongType {
-    fn from(never: Infallible) -> Self {
-        match never {}
     }
 }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use bytemuck::NoUninit;
 use bytes::Bytes;
 use daskwire_numpy::{
-    ByteOrder, DType, Dimensions, Element, NumpyError, Order, as_bytes, encode_into,
+    ByteOrder, DType, Dimensions, Element, Kind, NumpyError, Order, as_bytes, encode_into,
 };
+
+use super::{Value, ValueError};
 
 /// A numpy array. Clones share its data.
 ///
@@ -187,5 +189,132 @@ impl Array {
     /// If the elements are of another type.
     pub fn to_vec<E: Element>(&self) -> Result<Vec<E>, NumpyError> {
         Ok(self.view()?.elements::<E>()?.collect())
+    }
+
+    /// The elements as nested lists, as numpy's `tolist()` returns them; an array
+    /// without dimensions as its element.
+    ///
+    /// ```
+    /// use daskwire_peer::Array;
+    /// let array = Array::from_slice(&[2, 2], &[1_i32, 2, 3, 4])?;
+    /// assert_eq!(array.to_value()?.to_string(), "[[1, 2], [3, 4]]");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`ValueError::Unknown`] if elements of this type have no counterpart in
+    ///   [`Value`]: void elements, `long double`;
+    /// * [`ValueError::TooLarge`] if the array repeats so few bytes so often that
+    ///   the list would take far more memory.
+    pub fn to_value(&self) -> Result<Value, ValueError> {
+        let shape = self.shape();
+        // An array of stride 0 or without elements can have any shape.
+        let limit = self.data.len().saturating_add(MAX_REPEATED);
+        let mut count = 1_usize;
+        for len in shape {
+            count = count.saturating_mul(*len);
+            if count > limit {
+                return Err(ValueError::TooLarge);
+            }
+        }
+        let mut values = self.element_values()?;
+        for (axis, len) in shape.iter().enumerate().rev() {
+            let outer: usize = shape.get(..axis).unwrap_or_default().iter().product();
+            let mut left = values.into_iter();
+            let lists = (0..outer).map(|_| Value::List(left.by_ref().take(*len).collect()));
+            values = lists.collect();
+        }
+        Ok(values.pop().unwrap_or_default())
+    }
+
+    /// The elements in row-major order.
+    fn element_values(&self) -> Result<Vec<Value>, ValueError> {
+        let view = self.view()?;
+        let dtype = self.dtype();
+        fn all<E: Element + Into<Value>>(
+            view: &daskwire_numpy::Array<'_>,
+        ) -> Result<Vec<Value>, ValueError> {
+            Ok(view.elements::<E>()?.map(Into::into).collect())
+        }
+        match (dtype.kind(), dtype.item_len()) {
+            (Kind::Bool, _) => all::<bool>(&view),
+            (Kind::Int, 1) => all::<i8>(&view),
+            (Kind::Int, 2) => all::<i16>(&view),
+            (Kind::Int, 4) => all::<i32>(&view),
+            (Kind::Int, 8) => all::<i64>(&view),
+            (Kind::UInt, 1) => all::<u8>(&view),
+            (Kind::UInt, 2) => all::<u16>(&view),
+            (Kind::UInt, 4) => all::<u32>(&view),
+            (Kind::UInt, 8) => all::<u64>(&view),
+            (Kind::Float, 4) => all::<f32>(&view),
+            (Kind::Float, 8) => all::<f64>(&view),
+            _ => view.items().map(|item| element(dtype, item)).collect(),
+        }
+    }
+}
+
+/// The number of elements that an array may have however few bytes it has.
+const MAX_REPEATED: usize = 1 << 16;
+
+/// The value of an element of the less frequent types.
+pub(super) fn element(dtype: DType, item: &[u8]) -> Result<Value, ValueError> {
+    let one = daskwire_numpy::Array::new(dtype, &[], Order::C, item)?;
+    let is_little = dtype.with_order(ByteOrder::Little) == dtype;
+    Ok(match (dtype.kind(), dtype.item_len()) {
+        (Kind::Float, 2) => {
+            let bytes = item.first_chunk().copied().unwrap_or_default();
+            Value::Float(half(if is_little {
+                u16::from_le_bytes(bytes)
+            } else {
+                u16::from_be_bytes(bytes)
+            }))
+        }
+        (Kind::Complex, 8) => {
+            let [real, imaginary] = one.elements::<[f32; 2]>()?.next().unwrap_or_default();
+            Value::Complex(real.into(), imaginary.into())
+        }
+        (Kind::Complex, 16) => {
+            let [real, imaginary] = one.elements::<[f64; 2]>()?.next().unwrap_or_default();
+            Value::Complex(real, imaginary)
+        }
+        // Padded with zeros, of which numpy keeps none.
+        (Kind::Bytes, _) => {
+            let len = item.iter().rposition(|byte| *byte != 0);
+            let len = len.map_or(0, |last| last.saturating_add(1));
+            Value::bytes(item.get(..len).unwrap_or_default().to_vec())
+        }
+        (Kind::Str, _) => {
+            let characters = item.as_chunks::<4>().0.iter().map(|code| {
+                let code = if is_little {
+                    u32::from_le_bytes(*code)
+                } else {
+                    u32::from_be_bytes(*code)
+                };
+                char::from_u32(code)
+            });
+            let string: Option<String> = characters.collect();
+            let string = string.ok_or_else(|| ValueError::Unknown {
+                what: "a string with half a surrogate pair".to_owned(),
+            })?;
+            Value::from(string.trim_end_matches('\0'))
+        }
+        _ => {
+            return Err(ValueError::Unknown {
+                what: format!("an element of the type {dtype}"),
+            });
+        }
+    })
+}
+
+/// The value of a float of 16 bits.
+fn half(bits: u16) -> f64 {
+    let sign = if bits >> 15 == 0 { 1.0 } else { -1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f64::from(bits & 0x3ff));
+    sign * match exponent {
+        0 => fraction * 2_f64.powi(-24),
+        0x1f if fraction == 0.0 => f64::INFINITY,
+        0x1f => f64::NAN,
+        exponent => (1.0 + fraction / 1024.0) * 2_f64.powi(exponent.wrapping_sub(15)),
     }
 }

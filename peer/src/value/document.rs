@@ -56,12 +56,26 @@ impl Value {
                 let count = source.reader.map()?;
                 let mut entries = Vec::with_capacity(count.min(MAX_RESERVED) as usize);
                 for _ in 0..count {
-                    let key = Self::read_within(source, depth)?;
+                    let key = Self::read_within(source, depth)?.hashable();
                     entries.push((key, Self::read_within(source, depth)?));
                 }
                 Self::Dict(entries.into())
             }
         })
+    }
+
+    /// Reads the key of a dictionary, in which an array is a tuple: Python has
+    /// no lists as keys.
+    pub(super) fn read_key(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        Self::read(source).map(Self::hashable)
+    }
+
+    fn hashable(self) -> Self {
+        match self {
+            // Nested no deeper than values that are read.
+            Self::List(items) => Self::Tuple(items.into_iter().map(Self::hashable).collect()),
+            value => value,
+        }
     }
 
     /// Writes the value into a body. Lists and tuples become arrays; what

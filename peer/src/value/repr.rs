@@ -25,10 +25,10 @@ impl fmt::Display for Value {
             Self::Float(value) => write_float(f, *value),
             Self::Complex(real, imaginary) => write_complex(f, *real, *imaginary),
             Self::Str(string) => write_str(f, string),
-            Self::Bytes(data) => write_bytes(f, data),
+            Self::Bytes(data) => write_bytes(f, data, false),
             Self::ByteArray(data) => {
                 f.write_str("bytearray(")?;
-                write_bytes(f, data)?;
+                write_bytes(f, data, true)?;
                 f.write_str(")")
             }
             Self::List(items) => write_items(f, "[", items, "]"),
@@ -225,7 +225,8 @@ fn write_str(f: &mut fmt::Formatter<'_>, string: &str) -> fmt::Result {
     f.write_char(quote)
 }
 
-fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8]) -> fmt::Result {
+/// A `bytearray` has single quotes escaped even between double ones.
+fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8], is_bytearray: bool) -> fmt::Result {
     let quote = if data.contains(&b'\'') && !data.contains(&b'"') {
         '"'
     } else {
@@ -238,6 +239,7 @@ fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8]) -> fmt::Result {
             b'\r' => f.write_str("\\r")?,
             b'\t' => f.write_str("\\t")?,
             b'\\' => f.write_str("\\\\")?,
+            b'\'' if is_bytearray => f.write_str("\\'")?,
             byte if char::from(*byte) == quote => write!(f, "\\{quote}")?,
             b' '..=b'~' => f.write_char(char::from(*byte))?,
             byte => write!(f, "\\x{byte:02x}")?,

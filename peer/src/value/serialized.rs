@@ -494,7 +494,7 @@ fn collection(
         frames = rest;
         if let Some(key) = element.key() {
             let document = [Bytes::copy_from_slice(key)];
-            let key = Source::new(&document).and_then(|mut source| Value::read(&mut source));
+            let key = Source::new(&document).and_then(|mut source| Value::read_key(&mut source));
             keys.push(key.map_err(|_| damaged())?);
         }
         items.push(value_of(&element, PayloadKind::Serialized, own, depth)?);

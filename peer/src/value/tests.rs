@@ -1,3 +1,5 @@
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
 use super::*;
 
 fn round_trip(value: &Value) -> Value {
@@ -271,4 +273,101 @@ fn payloads_with_the_same_data_stay_apart_in_a_pickle() {
     let opened = Serialized::of(&all).and_then(|all| all.open());
     let expected = Value::list([&row, &square, &row].map(|array| Value::from(array.clone())));
     assert_eq!(opened, Ok(expected));
+}
+
+/// The error of a conversion, as text.
+fn fault<T: TryFrom<Value, Error = WrongType> + fmt::Debug>(value: Value) -> String {
+    T::try_from(value).expect_err("another type").to_string()
+}
+
+#[test]
+fn rust_types_convert_both_ways() {
+    fn same<T>(value: T, shown: &str)
+    where
+        T: Clone + PartialEq + fmt::Debug + TryFrom<Value, Error = WrongType>,
+        Value: From<T>,
+    {
+        let converted = Value::from(value.clone());
+        assert_eq!(converted.to_string(), shown);
+        assert_eq!(T::try_from(round_trip(&converted)), Ok(value));
+    }
+    same(u128::MAX, "340282366920938463463374607431768211455");
+    same(i128::MIN, "-170141183460469231731687303715884105728");
+    same(u64::MAX, "18446744073709551615");
+    same(-3_i8, "-3");
+    same(0.1_f32, "0.10000000149011612");
+    same('ß', "'ß'");
+    same(Some("x".to_owned()), "'x'");
+    same(None::<f64>, "None");
+    same(vec![Some(1), None], "[1, None]");
+    same([1.5, 2.5], "[1.5, 2.5]");
+    same((1, "a".to_owned(), vec![true]), "(1, 'a', [True])");
+    same(Some((1,)), "(1,)");
+    let names = ["b", "a", "c"].map(str::to_owned);
+    let numbers = names.clone().into_iter().zip([2, 1, 3]);
+    same(
+        numbers.clone().collect::<HashMap<String, i32>>(),
+        "{'a': 1, 'b': 2, 'c': 3}",
+    );
+    same(
+        Some(numbers.collect::<BTreeMap<String, i32>>()),
+        "{'a': 1, 'b': 2, 'c': 3}",
+    );
+    same(HashSet::from(names.clone()), "{'a', 'b', 'c'}");
+    same(BTreeSet::from(names), "{'a', 'b', 'c'}");
+}
+
+#[test]
+fn sequences_convert_from_arrays_and_bytes() {
+    let array = Array::from_slice(&[2, 2], &[1_u8, 2, 3, 4]).expect("four");
+    let rows = Vec::<(u8, f64)>::try_from(Value::from(array));
+    assert_eq!(rows, Ok(vec![(1, 2.0), (3, 4.0)]));
+    let bytes = Value::bytes(vec![3, 255]);
+    assert_eq!(Vec::<u8>::try_from(bytes.clone()), Ok(vec![3, 255]));
+    assert_eq!(fault::<Vec<i8>>(bytes), "expected i8, found int 255 at [1]");
+}
+
+#[test]
+fn an_array_that_repeats_few_bytes_is_not_listed() {
+    for shape in [[1 << 40, 0], [0, 1 << 40]] {
+        let empty = Array::from_bytes(
+            daskwire_numpy::DType::F64,
+            &shape,
+            daskwire_numpy::Order::C,
+            Bytes::new(),
+        );
+        let listed = empty.expect("no elements").to_value();
+        match shape {
+            [0, _] => assert_eq!(listed, Ok(Value::List(Items::default()))),
+            _ => assert_eq!(listed, Err(ValueError::TooLarge)),
+        }
+    }
+}
+
+#[test]
+fn wrong_types_are_named_with_their_place() {
+    let people = Value::dict([("people", Value::list([Value::dict([("age", "old")])]))]);
+    assert_eq!(
+        fault::<HashMap<String, Vec<BTreeMap<String, u8>>>>(people.clone()),
+        "expected u8, found str at ['people'][0]['age']"
+    );
+    assert_eq!(
+        fault::<HashMap<i32, Value>>(people.clone()),
+        "expected i32, found str at [the key 'people']"
+    );
+    assert_eq!(fault::<u8>(Value::from(300)), "expected u8, found int 300");
+    assert_eq!(fault::<u8>(people), "expected u8, found dict");
+    assert_eq!(
+        fault::<(u8, u8)>(Value::tuple([1, 2, 3])),
+        "expected a sequence of 2, found tuple of 3"
+    );
+    assert_eq!(
+        fault::<[u8; 2]>(Value::None),
+        "expected a sequence of 2, found NoneType"
+    );
+    assert_eq!(
+        fault::<Vec<Option<f32>>>(Value::list(["x"])),
+        "expected f32, found str at [0]"
+    );
+    assert_eq!(fault::<bool>(Value::from(1)), "expected bool, found int");
 }
