@@ -15,7 +15,7 @@ use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
 use daskwire::handshake::Handshake;
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions,
+    BuilderScratch, Item, Layout, Message, MessageBuilder, ReadOptions, Scratch,
 };
 use daskwire::msgpack::Writer;
 
@@ -110,19 +110,12 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
     let prelude = decoder.prelude().ok_or("no message")?;
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames, &mut slots)?;
-    let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let mut scratch = Scratch::<8, 4>::new();
     let reading = ReadOptions {
         limits: Limits::MICROCONTROLLER,
         ..ReadOptions::default()
     };
-    let message = Message::open(
-        frames,
-        Layout::Modern,
-        &reading,
-        &mut levels,
-        &mut payload_slots,
-        &mut [],
-    )?;
+    let message = Message::open(frames, Layout::Modern, &reading, &mut scratch)?;
     let op = message.op().ok_or("a message without op")?;
     println!("received \"{}\" in {} frames", op.to_str()?, frames.len());
     for payload in message.payloads() {
@@ -136,19 +129,18 @@ fn answer(decoder: &FrameDecoder<[u8; 64]>, frames: &[u8]) -> Result<(), Box<dyn
 
     // The reply is {"status": "OK", "result": the payload}.
     let (mut body, mut headers) = ([0; 128], [0; 256]);
-    let (mut slots, mut levels) = ([&[][..]; 8], [Level::EMPTY; 8]);
+    let mut slots = [&[][..]; 8];
     let mut builder = MessageBuilder::new(
         Layout::Modern,
         BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         },
     );
     builder.body().map(2).str("status").str("OK").str("result");
     builder.item(Item::Payload(0), &message)?;
-    send(builder.finish(&mut levels)?)
+    send(builder.finish()?)
 }
 
 /// Here the prelude and then each frame would be sent.

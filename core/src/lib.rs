@@ -28,7 +28,7 @@
 //! ```
 //! use daskwire::Limits;
 //! use daskwire::frame::{FramedMessage, Prefix};
-//! use daskwire::message::{Layout, Level, Message, PayloadSlot, ReadOptions};
+//! use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 //!
 //! // What a scheduler sends: {"op": "ping", "reply": true}
 //! let stream = b"\x20\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\
@@ -38,10 +38,8 @@
 //! let mut slots = [&[][..]; 4];
 //! let frames = framed.prelude.split(framed.frames, &mut slots)?;
 //!
-//! let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
-//! let message = Message::open(
-//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut payload_slots, &mut [],
-//! )?;
+//! let mut scratch = Scratch::<8, 4>::new(); // up to 8 levels and 4 payloads
+//! let message = Message::open(frames, Layout::Modern, &ReadOptions::default(), &mut scratch)?;
 //! assert!(message.op().is_some_and(|op| op == "ping"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

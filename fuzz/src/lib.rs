@@ -23,7 +23,7 @@ use daskwire::frame::{
 };
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Pending, ReadOptions,
+    BuildError, BuilderScratch, Item, Layout, Message, MessageBuilder, ReadOptions, Scratch,
     Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
@@ -314,8 +314,8 @@ fn split_frames(input: &[u8]) -> Vec<&[u8]> {
 fn message(input: &[u8], layout: Layout) {
     let frames = split_frames(input);
     let mut workspace = Workspace::new();
-    let _ = workspace.with_message(&frames, layout, &read_options(), |message, levels| {
-        let payload_count = walk(&message, levels);
+    let _ = Message::open(&frames, layout, &read_options(), &mut workspace).map(|message| {
+        let payload_count = walk(&message);
         assert!(payload_count <= message.payload_count());
         let checked = message.check();
         for number in 0..message.payload_count() {
@@ -338,8 +338,9 @@ fn message(input: &[u8], layout: Layout) {
 }
 
 /// Walks a message and returns the number of payloads.
-fn walk(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> usize {
-    let mut walk = message.walk(levels);
+fn walk(message: &Message<'_, &[u8]>) -> usize {
+    let mut workspace = Workspace::new();
+    let mut walk = message.walk(&mut workspace);
     let mut owed = 1_u64;
     let mut payloads = 0;
     while let Some(item) = walk.next_item().expect("opening has checked the body") {
@@ -387,16 +388,16 @@ fn use_payload(payload: &daskwire::message::Payload<'_, &[u8]>) {
 fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
     let (mut body, mut headers) = (vec![0; 64], vec![0; 1 << 16]);
     let mut slots = vec![&[][..]; payload.frames().len() + 8];
-    let mut pending = [Pending::EMPTY; 1];
+    let mut scratch = Scratch::<4, 1>::new();
     let mut builder = MessageBuilder::new(
         to,
         BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut pending,
         },
-    );
+    )
+    .with_scratch(&mut scratch);
     builder.body().map(1).str("x");
     match builder.forward(payload) {
         Ok(_) => {}
@@ -406,14 +407,13 @@ fn forward(payload: &daskwire::message::Payload<'_, &[u8]>, to: Layout) {
         }
         Err(error) => panic!("{error}"),
     }
-    let mut levels = [Level::EMPTY; 4];
-    let frames = match builder.finish(&mut levels) {
+    let frames = match builder.finish() {
         Ok(frames) => frames,
         Err(BuildError::Headers(_)) => return,
         Err(error) => panic!("{error}"),
     };
     let mut workspace = Workspace::new();
-    let again = workspace.with_message(frames, to, &read_options(), |message, _| {
+    let again = Message::open(frames, to, &read_options(), &mut workspace).map(|message| {
         let again = message.payload(0).expect("one payload was put in");
         if to == payload.layout() {
             assert_eq!(again.header_bytes(), payload.header_bytes());
@@ -433,7 +433,8 @@ fn payload_header(input: &[u8]) {
     let mut frames: Vec<&[u8]> = vec![b"\x81\xa1x\x81\xae__Serialized__\x01", header];
     frames.resize(2 + usize::from(frame_count & 15), b"frame");
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(&frames, Layout::Modern, &read_options(), |message, _| {
+    let options = read_options();
+    let opened = Message::open(&frames, Layout::Modern, &options, &mut workspace).map(|message| {
         let Ok(payload) = message.payload(0) else {
             return;
         };
@@ -642,39 +643,39 @@ fn round_trip(input: &[u8]) {
     };
     let frames = split_frames(rest);
     let mut workspace = Workspace::new();
-    let _ = workspace.with_message(&frames, layout, &read_options(), |message, levels| {
+    let _ = Message::open(&frames, layout, &read_options(), &mut workspace).map(|message| {
         if message.check().is_err() {
             return;
         }
         let size = 4 * rest.len() + 2 * message.body().len() + 4096;
         let (mut body, mut headers) = (vec![0; size], vec![0; size]);
         let mut slots = vec![&[][..]; 4 + 2 * message.payload_count() + 16 * frames.len()];
-        let mut pending = vec![Pending::EMPTY; message.payload_count()];
+        let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
         let buffers = BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut pending,
         };
-        let mut builder = MessageBuilder::new(layout, buffers);
+        let mut builder = MessageBuilder::new(layout, buffers).with_scratch(&mut scratch);
         let mut items = Vec::new();
-        let mut walk = message.walk(levels);
+        let mut walk = message.walk(&mut walking);
         while let Some(item) = walk.next_item().expect("opening has checked the body") {
             match builder.item(item, &message) {
                 Ok(_) => items.push(item),
                 // A payload with very many references does not fit.
-                Err(BuildError::Slots(_) | BuildError::Pending(_)) => return,
+                Err(BuildError::Slots(_)) => return,
                 Err(error) => panic!("{error}"),
             }
         }
-        let built = match builder.finish(levels) {
+        let built = match builder.finish() {
             Ok(built) => built,
-            Err(BuildError::Headers(_) | BuildError::TooFewLevels { .. }) => return,
+            Err(BuildError::Headers(_)) => return,
             Err(error) => panic!("{error}"),
         };
         let mut workspace = Workspace::new();
-        let again = workspace.with_message(built, layout, &read_options(), |again, levels| {
-            let mut walk = again.walk(levels);
+        let again = Message::open(built, layout, &read_options(), &mut workspace).map(|again| {
+            let mut walking = Workspace::new();
+            let mut walk = again.walk(&mut walking);
             let mut count = 0;
             while let Some(item) = walk.next_item().expect("our own") {
                 let before = items.get(count).expect("as many items");

@@ -1,7 +1,7 @@
 //! Payloads as values.
 
 use daskwire::message::{
-    BuilderScratch, Layout, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
+    BuilderScratch, Layout, Message, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
 use daskwire_numpy::known;
 use daskwire_numpy::{
@@ -43,7 +43,8 @@ pub(crate) fn typed(input: &[u8]) {
     frames.extend(data.chunks(step.max(1)));
     frames.resize(frames.len().max(3), data);
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(&frames, Layout::Modern, &read_options(), |message, _| {
+    let options = read_options();
+    let opened = Message::open(&frames, Layout::Modern, &options, &mut workspace).map(|message| {
         if let Ok(payload) = message.payload(0) {
             read(&payload, data);
         }
@@ -217,7 +218,6 @@ fn write(array: &Array<'_>) {
         body: &mut body,
         headers: &mut headers,
         slots: &mut slots,
-        pending: &mut [],
     };
     let mut builder = MessageBuilder::new(Layout::Modern, buffers);
     let options = WriteOptions {
@@ -229,9 +229,10 @@ fn write(array: &Array<'_>) {
         assert!(is_record || array.order().is_none(), "it is contiguous");
         return;
     }
-    let frames = builder.finish(&mut []).expect("it is whole");
+    let frames = builder.finish().expect("it is whole");
     let mut workspace = Workspace::new();
-    let opened = workspace.with_message(frames, Layout::Modern, &read_options(), |message, _| {
+    let options = read_options();
+    let opened = Message::open(frames, Layout::Modern, &options, &mut workspace).map(|message| {
         let payload = message.payload(0).expect("our own");
         assert_eq!(payload.kind(), PayloadKind::Serialized);
         let again = PayloadValue::read(&payload).expect("our own").array();

@@ -137,11 +137,10 @@ impl MessageScratch {
             body: &mut self.body,
             headers: &mut self.headers,
             slots,
-            pending: &mut [],
         };
         let mut builder = MessageBuilder::new(Layout::Modern, buffers);
         message.encode(&mut builder)?;
-        builder.finish(&mut [])
+        builder.finish()
     }
 
     /// Grows the buffer that was too small; returns other errors.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use daskwire::message::{Layout, ReadOptions, Workspace};
+use daskwire::message::{Layout, Message, ReadOptions, Workspace};
 use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
 use daskwire_numpy::{
     Array, ArrayHeader, BorrowedPickle, Description, ElementType, PayloadValue, PickledPayload,
@@ -190,7 +190,7 @@ fn with_type<R>(header: &ArrayHeader<'_>, with: impl FnOnce(&ArrayHeader<'_>) ->
 fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
     let mut workspace = Workspace::new();
     let reading = ReadOptions::default();
-    let opened = workspace.with_message(frames, layout, &reading, |message, _| {
+    let opened = Message::open(frames, layout, &reading, &mut workspace).map(|message| {
         let payload = message.payload(0).expect("a payload");
         if let Ok(pickled) = PickledPayload::read(&payload) {
             let there: BorrowedPickle<'_, _> = pickled.borrowed().expect("one frame each");

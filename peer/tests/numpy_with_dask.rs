@@ -2,8 +2,7 @@
 //! way round; stored and forwarded values return to Python unchanged.
 
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadSlot,
-    ReadOptions, SHARD_LEN,
+    BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, ReadOptions, SHARD_LEN, Scratch,
 };
 use daskwire::msgpack;
 use daskwire_comm::{Comm, CommError, CommOptions};
@@ -182,7 +181,6 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         },
     );
     let count = u32::try_from(expected.len()).expect("few");
@@ -203,7 +201,7 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
         .expect("room");
     builder.body().str("pickled");
     builder.pickled_payload(&pickle, &buffers).expect("room");
-    let frames = builder.finish(&mut []).expect("a whole message");
+    let frames = builder.finish().expect("a whole message");
     // Nothing was copied.
     let has = |bytes: &[u8]| frames.iter().any(|frame| core::ptr::eq(*frame, bytes));
     assert!(has(&data.doubles) && has(&data.integers) && has(&data.swapped));
@@ -330,29 +328,14 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         },
     );
-    let (mut levels, mut places) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 32]);
+    let mut scratch = Scratch::<8, 32>::new();
     let reading = ReadOptions::default();
-    let modern = Layout::Modern;
-    let message = Message::open(
-        &arrived,
-        modern,
-        &reading,
-        &mut levels,
-        &mut places,
-        &mut [],
-    );
-    let mut levels = [Level::EMPTY; 8];
-    walk(
-        message.expect("a good message"),
-        &mut levels,
-        &mut builder,
-        &mut count,
-    );
+    let message = Message::open(&arrived, Layout::Modern, &reading, &mut scratch);
+    walk(message.expect("a good message"), &mut builder, &mut count);
     assert_eq!(count, 22);
-    let frames = builder.finish(&mut []).expect("a whole message");
+    let frames = builder.finish().expect("a whole message");
     // The forwarded frames are the received ones, in the same memory.
     assert_eq!(frames.len(), arrived.len());
     for (out, came) in frames.iter().zip(&arrived).skip(1) {
@@ -372,11 +355,11 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
 
 fn walk<'a, T: AsRef<[u8]>>(
     message: Message<'a, T>,
-    levels: &mut [Level],
     builder: &mut MessageBuilder<'_, 'a>,
     count: &mut usize,
 ) {
-    let mut walk = message.walk(levels);
+    let mut scratch = Scratch::<8>::new();
+    let mut walk = message.walk(&mut scratch);
     let mut name = String::new();
     while let Some(item) = walk.next_item().expect("it was checked") {
         match item {

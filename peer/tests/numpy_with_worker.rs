@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, PathElement, Payload,
-    PayloadSlot, ReadOptions, SHARD_LEN,
+    BuilderScratch, Item, Layout, Message, MessageBuilder, PathElement, Payload, ReadOptions,
+    SHARD_LEN, Scratch, Workspace,
 };
 use daskwire::msgpack;
 use daskwire_comm::{Address, Comm, CommOptions, Frames};
@@ -315,11 +315,10 @@ impl MessageBuffers {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,
-                pending: &mut [],
             },
         );
         write(&mut builder);
-        builder.finish(&mut []).expect("a whole message").to_vec()
+        builder.finish().expect("a whole message").to_vec()
     }
 }
 
@@ -477,15 +476,15 @@ fn is_frame(payload: &Payload<'_, &[u8]>, bytes: &[u8]) -> bool {
 /// The values of a reply by key.
 fn values<'a>(
     frames: &'a [&'a [u8]],
-    places: &'a mut [PayloadSlot],
+    workspace: &'a mut Workspace,
 ) -> BTreeMap<String, Payload<'a, &'a [u8]>> {
     let reading = ReadOptions::default();
-    let (layout, mut levels) = (Layout::Modern, [Level::EMPTY; 8]);
-    let message = Message::open(frames, layout, &reading, &mut levels, places, &mut []);
+    let message = Message::open(frames, Layout::Modern, &reading, workspace);
     let message = message.expect("a good message");
     message.check().expect("good payloads");
     let mut values = BTreeMap::new();
-    let mut walk = message.walk(&mut levels);
+    let mut scratch = Scratch::<8>::new();
+    let mut walk = message.walk(&mut scratch);
     while let Some(item) = walk.next_item().expect("it was checked") {
         if let Item::Payload(number) = item {
             let Some(PathElement::Key(key)) = walk.path().last() else {
@@ -620,8 +619,8 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
         let wanted: Vec<String> = prefixed("same").chain(prefixed("flipped")).collect();
         let answer = cluster.get(way, &wanted);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [PayloadSlot::EMPTY; 128];
-        let there = values(&frames, &mut places);
+        let mut workspace = Workspace::new();
+        let there = values(&frames, &mut workspace);
         assert_eq!(there.len(), wanted.len());
         for (key, sent) in values_sent {
             let same = format!("same {key}");
@@ -650,8 +649,8 @@ fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
     for way in WAYS {
         let answer = cluster.get(way, &keys);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [PayloadSlot::EMPTY; 128];
-        let there = values(&frames, &mut places);
+        let mut workspace = Workspace::new();
+        let there = values(&frames, &mut workspace);
         for (key, sent) in values_sent {
             let writeable = &sent.writeable()[..];
             if !matches!(sent, Sent::Forward(_)) {
@@ -1005,8 +1004,8 @@ fn what_the_worker_makes_goes_there_and_back() {
         let wanted: Vec<String> = names.iter().map(|name| format!("made {name}")).collect();
         let answer = cluster.get(Way::Straight, &wanted);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [PayloadSlot::EMPTY; 32];
-        let made = values(&frames, &mut places);
+        let mut workspace = Workspace::new();
+        let made = values(&frames, &mut workspace);
         let mut sent = Vec::new();
         let mut names = BTreeMap::new();
         for (name, is_pickle) in MADE {
@@ -1027,8 +1026,8 @@ fn what_the_worker_makes_goes_there_and_back() {
         let keys: Vec<String> = names.keys().cloned().collect();
         let answer = cluster.get(Way::Straight, &keys);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();
-        let mut places = [PayloadSlot::EMPTY; 32];
-        let again = values(&frames, &mut places);
+        let mut workspace = Workspace::new();
+        let again = values(&frames, &mut workspace);
         for (key, value) in &sent {
             if let Sent::Pickle(pickle) = value {
                 let again = Pickle::of(key, &again[key]);

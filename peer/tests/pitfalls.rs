@@ -265,7 +265,6 @@ async fn reads_compressed_frames_without_negotiation() {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         };
         let mut builder = MessageBuilder::new(Layout::Modern, buffers);
         builder
@@ -279,7 +278,7 @@ async fn reads_compressed_frames_without_negotiation() {
         builder
             .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
             .expect("room");
-        let frames = builder.finish(&mut []).expect("a message");
+        let frames = builder.finish().expect("a message");
         requests.write_message(frames).await.expect("sent");
         // Until the client is gone
         let _ = requests.read_message().await;

@@ -5,7 +5,7 @@ use core::hint::black_box;
 
 use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{
-    BuilderScratch, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions, Serializer,
+    BuilderScratch, Layout, Message, MessageBuilder, ReadOptions, Scratch, Serializer,
 };
 use daskwire::{Limits, message::MessageError};
 
@@ -22,26 +22,18 @@ pub(crate) fn frames() -> [&'static [u8]; 3] {
 
 fn with_message<R>(
     frames: &[&'static [u8]; 3],
-    use_it: impl FnOnce(Message<'_, &'static [u8]>, &mut [Level]) -> Result<R, MessageError>,
+    use_it: impl FnOnce(Message<'_, &'static [u8]>) -> Result<R, MessageError>,
 ) -> R {
-    let (mut levels, mut slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let mut scratch = Scratch::<8, 4>::new();
     let options = ReadOptions::default();
-    let opened = Message::open(
-        frames,
-        Layout::Modern,
-        &options,
-        &mut levels,
-        &mut slots,
-        &mut [],
-    );
-    let message = opened.expect("a message");
-    use_it(message, &mut levels).expect("valid")
+    let opened = Message::open(frames, Layout::Modern, &options, &mut scratch);
+    use_it(opened.expect("a message")).expect("valid")
 }
 
 /// Reads what a consumer of an array needs: the entries of its header, and its
 /// data without copying.
 pub(crate) fn read(frames: &[&'static [u8]; 3]) {
-    with_message(frames, |message, _| {
+    with_message(frames, |message| {
         let payload = message.payload(0)?;
         let header = payload.header();
         assert_eq!(header.serializer()?, Serializer::Dask);
@@ -60,20 +52,20 @@ pub(crate) fn read(frames: &[&'static [u8]; 3]) {
 
 /// Writes the message again, with its payload forwarded.
 pub(crate) fn forward(frames: &[&'static [u8]; 3]) {
-    with_message(frames, |message, levels| {
+    with_message(frames, |message| {
         let (mut body, mut headers, mut slots) = ([0; 512], [0; 512], [&[][..]; 4]);
         let scratch = BuilderScratch {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         };
         let mut builder = MessageBuilder::new(Layout::Modern, scratch);
-        let mut walk = message.walk(levels);
+        let mut scratch = Scratch::<8>::new();
+        let mut walk = message.walk(&mut scratch);
         while let Some(item) = walk.next_item()? {
             builder.item(item, &message).expect("written");
         }
-        black_box(builder.finish(&mut []).expect("built"));
+        black_box(builder.finish().expect("built"));
         Ok(())
     });
 }

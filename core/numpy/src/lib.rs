@@ -18,7 +18,7 @@
 //! are compared by name.
 //!
 //! ```
-//! use daskwire::message::{BuilderScratch, Layout, Level, Message, MessageBuilder, PayloadSlot, ReadOptions};
+//! use daskwire::message::{BuilderScratch, Layout, Message, MessageBuilder, ReadOptions, Scratch};
 //! use daskwire_numpy::{Array, DType, Order, PayloadValue, ValueBuilder, WriteOptions};
 //!
 //! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -26,16 +26,14 @@
 //!
 //! let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 3]);
 //! let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
-//!     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
+//!     body: &mut body, headers: &mut headers, slots: &mut slots,
 //! });
 //! builder.body().map(1).str("data");
 //! builder.array_payload(&array, &WriteOptions::default())?;
-//! let frames = builder.finish(&mut [])?;
+//! let frames = builder.finish()?;
 //!
-//! let (mut levels, mut payload_slots) = ([Level::EMPTY; 4], [PayloadSlot::EMPTY; 1]);
-//! let message = Message::open(
-//!     frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut payload_slots, &mut [],
-//! )?;
+//! let mut scratch = Scratch::<4, 1>::new();
+//! let message = Message::open(frames, Layout::Modern, &ReadOptions::default(), &mut scratch)?;
 //! let payload = message.payload(0)?;
 //! let again = PayloadValue::read(&payload)?.array()?;
 //! assert_eq!(again, array);

@@ -3,12 +3,14 @@
 
 use core::fmt;
 
-use super::classic::{Pending, write_payload_header};
+use super::classic::write_payload_header;
 use super::convert::{ToClassic, ToModern};
-use super::slot::offset;
-use super::{EnumMember, Item, Layout, Level, Message, MessageError, Payload, PayloadKind};
+use super::level::Level;
+use super::scratch::{ScratchRef, Storage};
+use super::slot::{Location, PayloadSlot, offset};
+use super::{EnumMember, Item, Layout, Message, MessageError, Payload, PayloadKind};
 use crate::BufferTooSmall;
-use crate::compression::Codec;
+use crate::compression::{Codec, Compression, CompressionError, Policy};
 use crate::invariant::Ensured as _;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
 
@@ -25,10 +27,77 @@ pub struct BuilderScratch<'s, 'a> {
     /// in the classic layout for the payload header.
     pub headers: &'a mut [u8],
     /// The list of frames: one for the body, one per payload header and one per
-    /// frame (classic: three, and one per frame).
+    /// frame (classic: three, and one per payload and per frame).
     pub slots: &'s mut [&'a [u8]],
-    /// One entry per payload in the classic layout; none in the modern one.
-    pub pending: &'s mut [Pending<'a>],
+}
+
+/// Compression of the frames of payloads, for
+/// [`MessageBuilder::with_compression`].
+///
+/// ```
+/// # #[cfg(feature = "snappy")] {
+/// use daskwire::compression::{Policy, Snappy, SnappyTable};
+/// use daskwire::message::{
+///     BuilderScratch, FrameCompressor, Layout, MessageBuilder, PayloadKind, SHARD_LEN,
+/// };
+///
+/// let data = [7; 4000];
+/// let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 4]);
+/// let (mut table, mut out) = (SnappyTable::new(), [0; 5000]);
+/// let (mut snappy, mut random) = (Snappy::new(&mut table), |_| 0);
+/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
+///     body: &mut body, headers: &mut headers, slots: &mut slots,
+/// })
+/// .with_compression(FrameCompressor {
+///     compression: &mut snappy,
+///     policy: Policy { min_len: 1000, ..Policy::DASK },
+///     out: &mut out,
+///     random: &mut random,
+/// });
+/// let entries: [(&str, &[u8]); 1] = [("serializer", b"\xa6pickle")];
+/// builder.payload(PayloadKind::Serialized, &entries, &[&data], SHARD_LEN)?;
+/// assert!(builder.finish()?[2].len() < 400);
+/// # }
+/// # Ok::<(), daskwire::message::BuildError>(())
+/// ```
+pub struct FrameCompressor<'s, 'a> {
+    /// The compressor, of the codec that the
+    /// [handshake](crate::handshake::Negotiated) agreed on.
+    pub compression: &'s mut (dyn Compression + Send),
+    /// The rule for whether to compress a frame.
+    pub policy: Policy,
+    /// The buffer for compressed frames. For each frame it needs
+    /// [`Policy::scratch_len`] bytes, of which the compressed length stays in
+    /// use.
+    pub out: &'a mut [u8],
+    /// Random numbers, as for [`Policy::maybe_compress`].
+    pub random: &'s mut (dyn FnMut(u64) -> u64 + Send),
+}
+
+impl<'a> FrameCompressor<'_, 'a> {
+    /// Returns the compressed frame, or the frame itself.
+    fn compress(&mut self, frame: &'a [u8]) -> Result<&'a [u8], BuildError> {
+        let packed = self
+            .policy
+            .maybe_compress(self.compression, frame, self.out, self.random);
+        let Some(len) = packed.map_err(BuildError::Compression)?.map(<[u8]>::len) else {
+            return Ok(frame);
+        };
+        let (packed, rest) = core::mem::take(&mut self.out)
+            .split_at_mut_checked(len)
+            .ensured();
+        self.out = rest;
+        Ok(packed)
+    }
+}
+
+impl fmt::Debug for FrameCompressor<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameCompressor")
+            .field("codec", &self.compression.codec())
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A piece of a payload frame as it is sent.
@@ -92,17 +161,20 @@ pub enum BuildError {
     Headers(BufferTooSmall),
     /// There are too few slots; counted in slots.
     Slots(BufferTooSmall),
-    /// There are too few [`Pending`] entries; counted in entries.
-    Pending(BufferTooSmall),
-    /// The body is nested deeper than the levels supplied.
-    TooFewLevels {
-        /// The number of levels supplied.
-        available: usize,
-    },
+    /// The message has more payloads than the `PAYLOADS` of the
+    /// [`Scratch`](super::Scratch), which the classic layout needs
+    /// ([`with_scratch`](MessageBuilder::with_scratch)).
+    TooFewPayloads(BufferTooSmall),
+    /// The body is nested deeper than the `DEPTH` of the
+    /// [`Scratch`](super::Scratch), in levels.
+    TooFewLevels(BufferTooSmall),
     /// An entry of a header is not a MessagePack value.
     Entry,
     /// The header of a payload to be forwarded is invalid.
     Payload(MessageError),
+    /// A frame cannot be compressed: the buffer of the [`FrameCompressor`] is
+    /// too small. Nothing was written.
+    Compression(CompressionError),
     /// A payload or a body cannot be converted to the other layout.
     NotConvertible {
         /// The reason, for error messages.
@@ -119,13 +191,11 @@ impl fmt::Display for BuildError {
             Self::Body(error) => write!(f, "body: {error}"),
             Self::Headers(error) => write!(f, "headers: {error}"),
             Self::Slots(error) => write!(f, "slots for frames: {error}"),
-            Self::Pending(error) => write!(f, "entries for pending payloads: {error}"),
-            Self::TooFewLevels { available } => write!(
-                f,
-                "the body is nested deeper than the {available} levels supplied"
-            ),
+            Self::TooFewPayloads(error) => write!(f, "payloads (PAYLOADS): {error}"),
+            Self::TooFewLevels(error) => write!(f, "levels of nesting (DEPTH): {error}"),
             Self::Entry => f.write_str("an entry of a header is not one MessagePack value"),
             Self::Payload(error) => write!(f, "the payload to be forwarded: {error}"),
+            Self::Compression(error) => write!(f, "compressing a frame: {error}"),
             Self::NotConvertible { reason } => {
                 write!(f, "this cannot be converted to the other layout: {reason}")
             }
@@ -156,13 +226,13 @@ impl From<MessageError> for BuildError {
 ///
 /// let (mut body, mut headers, mut slots) = ([0; 64], [0; 128], [&[][..]; 4]);
 /// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
-///     body: &mut body, headers: &mut headers, slots: &mut slots, pending: &mut [],
+///     body: &mut body, headers: &mut headers, slots: &mut slots,
 /// });
 /// builder.body().map(2).str("status").str("OK").str("data");
 /// // A pickle; {serializer: "pickle", writeable: []}
 /// let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa6pickle"), ("writeable", b"\x90")];
 /// builder.payload(PayloadKind::Serialized, &entries, &[b"\x80\x04K\x07."], 64 << 20)?;
-/// let frames = builder.finish(&mut [])?;
+/// let frames = builder.finish()?;
 /// assert_eq!(frames.len(), 3);
 /// assert_eq!(frames[2], b"\x80\x04K\x07.");
 /// # Ok::<(), daskwire::message::BuildError>(())
@@ -176,15 +246,19 @@ pub struct MessageBuilder<'s, 'a> {
     headers_len: usize,
     slots: &'s mut [&'a [u8]],
     slot_count: usize,
-    pending: &'s mut [Pending<'a>],
+    /// For the classic layout: one entry per payload, and the path to it.
+    pending: Storage<'s, PayloadSlot>,
     pending_count: usize,
+    levels: Storage<'s, Level>,
+    compressor: Option<FrameCompressor<'s, 'a>>,
     /// The number of values that the body owes when the outermost set is
     /// complete.
     owed_behind_set: Option<u64>,
 }
 
 impl<'s, 'a> MessageBuilder<'s, 'a> {
-    /// Creates a builder for a message in `layout`.
+    /// Creates a builder for a message in `layout`. For the classic one it also
+    /// needs [`with_scratch`](Self::with_scratch).
     pub fn new(layout: Layout, buffers: BuilderScratch<'s, 'a>) -> Self {
         Self {
             layout,
@@ -196,10 +270,31 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 Layout::Modern => 1,
                 Layout::Classic => 3,
             },
-            pending: buffers.pending,
+            pending: Storage::NONE,
             pending_count: 0,
+            levels: Storage::NONE,
+            compressor: None,
             owed_behind_set: None,
         }
+    }
+
+    /// Adds the memory for payloads in the classic layout, a `&mut`
+    /// [`Scratch`](super::Scratch): `PAYLOADS` of them, and `DEPTH` levels of
+    /// nesting of the body. The modern layout needs none.
+    #[must_use]
+    pub fn with_scratch(mut self, scratch: impl Into<ScratchRef<'s>>) -> Self {
+        let scratch = scratch.into();
+        (self.levels, self.pending) = (scratch.levels, scratch.slots);
+        self
+    }
+
+    /// Compresses the frames of the payloads that follow, where it is
+    /// worthwhile. Forwarded payloads, and those whose frames are given as
+    /// shards or with an encoded header, stay as they are.
+    #[must_use]
+    pub fn with_compression(mut self, compressor: FrameCompressor<'s, 'a>) -> Self {
+        self.compressor = Some(compressor);
+        self
     }
 
     /// The layout of the message.
@@ -226,8 +321,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// # Errors
     ///
     /// * [`BuildError::Headers`], [`BuildError::Slots`] or
-    ///   [`BuildError::Pending`] if a buffer is too small; nothing was written
-    ///   then;
+    ///   [`BuildError::TooFewPayloads`] if a buffer is too small; nothing was
+    ///   written then;
     /// * [`BuildError::Entry`] if a value is not one MessagePack value.
     pub fn payload(
         &mut self,
@@ -361,16 +456,37 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             with_writeable: !has_writeable,
         };
         self.room(count)?;
-        let write = |writer: &mut Writer<'_>| {
+        // First the frames, after the slot for the header, since the header
+        // says which of them are compressed.
+        let first = self.slot_count.saturating_add(match self.layout {
+            Layout::Modern => 1,
+            Layout::Classic => 0,
+        });
+        let mut codec = None;
+        for (index, (_, shard)) in pieces.clone().enumerate() {
+            let mut bytes = shard.bytes;
+            if let (Some(compressor), None) = (&mut self.compressor, shard.codec) {
+                codec = Some(compressor.compression.codec());
+                bytes = compressor.compress(bytes)?;
+            }
+            self.set_slot(first.saturating_add(index), bytes)?;
+        }
+        let slots = core::mem::take(&mut self.slots);
+        let sent = slots.get(first..).ensured();
+        let pieces = pieces.zip(sent).map(|((index, mut shard), bytes)| {
+            if !core::ptr::eq(*bytes, shard.bytes) {
+                (shard.bytes, shard.codec) = (bytes, codec);
+            }
+            (index, shard)
+        });
+        let header = self.encode(|writer: &mut Writer<'_>| {
             writer.map(entry_count.saturating_add(narrow(frames.entry_count())));
             write_entries(writer);
             frames.write(writer, pieces.clone());
-        };
-        let header = self.encode(write)?;
-        self.place(kind, header, false)?;
-        for (_, shard) in pieces {
-            self.slot(shard.bytes)?;
-        }
+        });
+        self.slots = slots;
+        self.place(kind, header?, false)?;
+        self.slot_count = self.slot_count.saturating_add(count);
         Ok(self)
     }
 
@@ -478,15 +594,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
 
     /// Returns the frames of the message, to be sent after a prelude.
     ///
-    /// `levels` are used in the classic layout to determine the path of each
-    /// payload; one per level of nesting of the body.
-    ///
     /// # Errors
     ///
     /// * [`BuildError::Body`] if the body is incomplete or does not fit;
     /// * buffer sizes, as [`payload`](Self::payload), and
     ///   [`BuildError::TooFewLevels`].
-    pub fn finish(mut self, levels: &mut [Level]) -> Result<&'s [&'a [u8]], BuildError> {
+    pub fn finish(mut self) -> Result<&'s [&'a [u8]], BuildError> {
         let body = core::mem::replace(&mut self.body, Writer::new(&mut []));
         let body = body.finish().map_err(BuildError::Body)?;
         if self.layout == Layout::Classic && self.pending_count == 0 {
@@ -502,7 +615,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.set_slot(0, &[])?;
                 self.set_slot(1, body)?;
                 if self.pending_count != 0 {
-                    let header = self.payload_header(body, levels)?;
+                    let header = self.payload_header(body)?;
                     self.set_slot(2, header)?;
                 }
             }
@@ -513,23 +626,23 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
-    fn payload_header(
+    fn payload_header(&mut self, body: &[u8]) -> Result<&'a [u8], BuildError> {
+        let measured = self.write_payload_header(body, Writer::new(&mut []))?;
+        let space = self.carve(measured.len())?;
+        let written = self.write_payload_header(body, Writer::new(space))?;
+        written.finish().map_err(BuildError::Body)
+    }
+
+    fn write_payload_header<'w>(
         &mut self,
         body: &[u8],
-        levels: &mut [Level],
-    ) -> Result<&'a [u8], BuildError> {
-        let pending_count = self.pending_count;
-        let measure = {
-            let pending = self.pending.get(..pending_count).ensured();
-            let mut writer = Writer::new(&mut []);
-            write_payload_header(&mut writer, body, pending, levels)?;
-            writer.len()
-        };
-        let space = self.carve(measure)?;
-        let pending = self.pending.get(..pending_count).ensured();
-        let mut writer = Writer::new(space);
-        write_payload_header(&mut writer, body, pending, levels)?;
-        writer.finish().map_err(BuildError::Body)
+        mut writer: Writer<'w>,
+    ) -> Result<Writer<'w>, BuildError> {
+        let payloads = self.pending.as_slice().get(..self.pending_count).ensured();
+        let start = self.slots.len().saturating_sub(self.pending_count);
+        let headers = self.slots.get(start..).ensured();
+        write_payload_header(&mut writer, body, payloads, headers, &mut self.levels)?;
+        Ok(writer)
     }
 
     /// Encodes a header to the buffer for headers.
@@ -559,26 +672,26 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
 
     /// Checks the buffers and the path for a payload before anything is
     /// written.
-    fn room(&self, frame_count: usize) -> Result<(), BuildError> {
+    fn room(&mut self, frame_count: usize) -> Result<(), BuildError> {
         if self.layout == Layout::Classic && self.is_in_set() {
             return not_convertible("it is in a set, which no path can lead into");
         }
-        let header_count = match self.layout {
-            Layout::Modern => 1,
-            Layout::Classic => 0,
-        };
+        let needed = self.pending_count.saturating_add(1);
+        if self.layout == Layout::Classic && !self.pending.reserve(needed) {
+            let available = self.pending.as_slice().len();
+            let short = BufferTooSmall { needed, available };
+            return Err(BuildError::TooFewPayloads(short));
+        }
+        // Those of the classic layout are at the end of the slots until the body
+        // is complete.
         let needed = self
             .slot_count
             .saturating_add(frame_count)
-            .saturating_add(header_count);
+            .saturating_add(self.pending_count)
+            .saturating_add(1);
         let available = self.slots.len();
         if needed > available {
             return Err(BuildError::Slots(BufferTooSmall { needed, available }));
-        }
-        let available = self.pending.len();
-        if self.layout == Layout::Classic && self.pending_count >= available {
-            let needed = self.pending_count.saturating_add(1);
-            return Err(BuildError::Pending(BufferTooSmall { needed, available }));
         }
         Ok(())
     }
@@ -603,14 +716,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             }
             Layout::Classic => {
                 let at = offset(self.body.len());
-                if let Some(place) = self.pending.get_mut(self.pending_count) {
-                    *place = Pending {
-                        at,
-                        header,
-                        bytestring,
-                    };
+                if let Some(slot) = self.pending.at(self.pending_count) {
+                    *slot = PayloadSlot(Location::Built { at, bytestring });
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
+                let index = self.slots.len().wrapping_sub(self.pending_count);
+                self.set_slot(index, header)?;
                 // PROTOCOL CLASSIC-6: a reader replaces the nil, also in a map,
                 // where Dask writes no entry.
                 self.body.nil();

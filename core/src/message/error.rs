@@ -117,17 +117,15 @@ pub enum MessageErrorKind {
         /// The name in the header.
         name: CodecName,
     },
-    /// The body is nested deeper than the caller supplied levels for. The
-    /// caller can supply more.
-    TooFewLevels {
-        /// The number of levels supplied.
-        available: usize,
-    },
-    /// The message has more payloads, sets and enum members than the caller
-    /// supplied slots for; counted in slots. The caller can supply more.
+    /// The body is nested deeper than the `DEPTH` of the
+    /// [`Scratch`](super::Scratch), in levels. In the classic layout more are
+    /// needed if `PAYLOADS` is too small as well.
+    TooFewLevels(BufferTooSmall),
+    /// The message has more payloads, sets and enum members than the
+    /// `PAYLOADS` of the [`Scratch`](super::Scratch).
     TooFewSlots(BufferTooSmall),
-    /// The buffer for the decompressed body is too small. The caller can supply
-    /// a larger one.
+    /// The decompressed body is longer than the `BODY` of the
+    /// [`Scratch`](super::Scratch), in bytes.
     BodyBuffer(BufferTooSmall),
     /// The buffer for the data of a payload is too small. The caller can supply
     /// a larger one.
@@ -160,7 +158,7 @@ impl MessageError {
         }
         matches!(
             self.kind,
-            MessageErrorKind::TooFewLevels { .. }
+            MessageErrorKind::TooFewLevels(_)
                 | MessageErrorKind::TooFewSlots(_)
                 | MessageErrorKind::BodyBuffer(_)
                 | MessageErrorKind::DataBuffer(_)
@@ -257,12 +255,11 @@ impl fmt::Display for MessageErrorKind {
             Self::UnknownCodec { name } => {
                 write!(f, "the frame is compressed with {name:?}, an unknown codec")
             }
-            Self::TooFewLevels { available } => write!(
-                f,
-                "the body is nested deeper than the {available} levels supplied"
-            ),
-            Self::TooFewSlots(error) => write!(f, "slots: {error}"),
-            Self::BodyBuffer(error) => write!(f, "decompressing the body: {error}"),
+            Self::TooFewLevels(error) => write!(f, "levels of nesting (DEPTH): {error}"),
+            Self::TooFewSlots(error) => {
+                write!(f, "payloads, sets and enum members (PAYLOADS): {error}")
+            }
+            Self::BodyBuffer(error) => write!(f, "the decompressed body (BODY): {error}"),
             Self::DataBuffer(error) => write!(f, "the data of a payload: {error}"),
             Self::TooFewEnds(error) => write!(f, "ends of logical frames: {error}"),
             Self::NoSuchPayload { count } => {

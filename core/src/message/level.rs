@@ -14,13 +14,8 @@ pub(super) const VALIDATED: Limits = Limits {
 };
 
 /// Storage for one level of nesting of a body.
-///
-/// [`Message`](super::Message) and [`MessageBuilder`](super::MessageBuilder)
-/// take a slice of these: supply one for each level of nesting to accept. Fewer
-/// levels are a tighter limit and take less memory. The contents are private to
-/// each call.
 #[derive(Clone, Copy, Debug)]
-pub struct Level(pub(super) Job);
+pub(super) struct Level(pub(super) Job);
 
 /// The use of a [`Level`].
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +29,7 @@ pub(super) enum Job {
 
 impl Level {
     /// An unused level, to initialise arrays.
-    pub const EMPTY: Self = Self(Job::Free);
+    pub(super) const EMPTY: Self = Self(Job::Free);
 
     /// The innermost of the first `depth` levels of a scan.
     pub(super) fn scan(levels: &mut [Self], depth: usize) -> Option<&mut ScanLevel> {

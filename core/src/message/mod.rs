@@ -15,11 +15,11 @@
 //! * [`MessageBuilder`] writes a message as a list of slices to send. A
 //!   received payload is forwarded unchanged or converted to the other layout.
 //!
-//! Nothing is allocated: the caller supplies levels of nesting and a slot for
-//! each payload.
+//! Nothing is allocated: the caller supplies a [`Scratch`], whose type says how
+//! deep a message may be nested and how many payloads it may have.
 //!
 //! ```
-//! use daskwire::message::{Item, Layout, Level, Message, PayloadSlot, ReadOptions, Serializer};
+//! use daskwire::message::{Item, Layout, Message, ReadOptions, Scratch, Serializer};
 //! use daskwire::msgpack::Token;
 //!
 //! // {"data": <payload>} as distributed 2026.8.0 sends it
@@ -28,13 +28,13 @@
 //!     b"\x83\xaaserializer\xa4dask\xa4type\xa5bytes\xaenum-sub-frames\x01",
 //!     b"hello",
 //! ];
-//! let mut levels = [Level::EMPTY; 8];
-//! let mut slots = [PayloadSlot::EMPTY; 4];
+//! let mut scratch = Scratch::<8, 4>::new();
 //! let message = Message::open(
-//!     &frames, Layout::Modern, &ReadOptions::default(), &mut levels, &mut slots, &mut [],
+//!     &frames, Layout::Modern, &ReadOptions::default(), &mut scratch,
 //! )?;
 //!
-//! let mut walk = message.walk(&mut levels);
+//! let mut scratch = Scratch::<8>::new();
+//! let mut walk = message.walk(&mut scratch);
 //! assert_eq!(walk.next_item()?, Some(Item::Token(Token::Map(1))));
 //! assert!(matches!(walk.next_item()?, Some(Item::Token(Token::Str(key))) if key == "data"));
 //! assert_eq!(walk.next_item()?, Some(Item::Payload(0)));
@@ -59,25 +59,25 @@ mod level;
 mod modern;
 mod open;
 mod payload;
+mod scratch;
 mod slot;
 mod walk;
-#[cfg(feature = "alloc")]
-mod workspace;
 
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{BuildError, BuilderScratch, MessageBuilder, SHARD_LEN, Shard, shards};
-pub use classic::Pending;
+pub use builder::{
+    BuildError, BuilderScratch, FrameCompressor, MessageBuilder, SHARD_LEN, Shard, shards,
+};
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
 pub use item::{EnumMember, Item, PathElement};
-pub use level::Level;
 pub use payload::{LogicalFrame, LogicalFrames, Payload, PayloadKind};
-pub use slot::PayloadSlot;
-pub use walk::Walk;
 #[cfg(feature = "alloc")]
-pub use workspace::Workspace;
+pub use scratch::Workspace;
+pub use scratch::{Scratch, ScratchRef};
+use slot::PayloadSlot;
+pub use walk::Walk;
 
 /// The layout of a message in frames.
 ///
@@ -188,9 +188,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         self.payloads.len()
     }
 
-    /// Iterates over the items of the body. `levels` may be those that the
-    /// message was opened with.
-    pub fn walk<'w>(&self, levels: &'w mut [Level]) -> Walk<'a, 'w, T> {
-        Walk::new(*self, levels)
+    /// Iterates over the items of the body, with a scratch of its own: a
+    /// `Scratch<DEPTH>` of as many levels as the message was opened with.
+    pub fn walk<'w>(&self, scratch: impl Into<ScratchRef<'w>>) -> Walk<'a, 'w, T> {
+        Walk::new(*self, scratch.into().levels)
     }
 }

@@ -2,41 +2,53 @@
 //! references.
 
 use super::classic::{self, Heads};
-use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel};
+use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel, VALIDATED};
 use super::modern::{placeholder, set_frame_limits};
-use super::slot::{Location, PayloadSlot, Table, offset, sort};
+use super::scratch::{ScratchRef, Storage};
+use super::slot::{Location, PayloadSlot, Table, offset, sort, span};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
 use crate::compression::Codec;
 use crate::invariant::Ensured as _;
-use crate::msgpack::{MalformedKind, Reader, Token};
+use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
+use crate::{BufferTooSmall, Limits};
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// Opens a message from its frames.
     ///
     /// Reads the body once, and in the classic layout the payload header;
-    /// payloads are not read. The caller supplies:
-    ///
-    /// * `levels`: one per level of nesting to accept (6 are enough for every
-    ///   message of a real scheduler);
-    /// * `slots`: one slot for each payload, set and enum member;
-    /// * `scratch`: the buffer for a decompressed body, which only the classic
-    ///   layout has. May be empty otherwise.
+    /// payloads are not read. `scratch` is a `&mut` [`Scratch`](super::Scratch),
+    /// or with feature `alloc` a `&mut Workspace`.
     ///
     /// # Errors
     ///
     /// * a fault in the body, a placeholder or a path;
     /// * [`MessageErrorKind::FramesShared`] if two placeholders refer to the
     ///   same frame;
+    /// * [`MessageErrorKind::WrongLayout`] if the message seems to have the
+    ///   other layout;
     /// * [`MessageErrorKind::TooFewLevels`], [`MessageErrorKind::TooFewSlots`]
-    ///   or [`MessageErrorKind::BodyBuffer`] if a buffer is too small.
+    ///   or [`MessageErrorKind::BodyBuffer`] if the scratch is too small. They
+    ///   say what is enough.
     pub fn open(
         frames: &'a [T],
         layout: Layout,
         options: &ReadOptions,
-        levels: &mut [Level],
-        slots: &'a mut [PayloadSlot],
-        scratch: &'a mut [u8],
+        scratch: impl Into<ScratchRef<'a>>,
     ) -> Result<Self, MessageError> {
+        Self::open_in(frames, layout, options, scratch.into())
+    }
+
+    fn open_in(
+        frames: &'a [T],
+        layout: Layout,
+        options: &ReadOptions,
+        scratch: ScratchRef<'a>,
+    ) -> Result<Self, MessageError> {
+        let ScratchRef {
+            mut levels,
+            mut slots,
+            body: storage,
+        } = scratch;
         let mut heads = None;
         let (body_frame, body) = match layout {
             // PROTOCOL MODERN-1
@@ -53,17 +65,17 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 (0, body)
             }
             Layout::Classic => {
-                let body = classic::open_body(frames, options, scratch)?;
+                let body = classic::open_body(frames, options, storage)?;
                 heads = Heads::parse(frames, options)?;
                 (1, body)
             }
         };
         check_len(body_frame, body, options)?;
         let mut path_count = 0;
-        let mut table = Table::new(slots, 0);
+        let mut table = Table::new(&mut slots, 0);
         if let Some(heads) = &heads {
-            if heads.count <= table.slots.len() {
-                path_count = heads.note(frames, table.slots)?;
+            if table.slots.reserve(heads.count) {
+                path_count = heads.note(frames, table.slots.as_mut())?;
                 table.count = path_count;
             } else {
                 // Continue only to determine the number of slots needed.
@@ -80,14 +92,14 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             paths: frames.get(2).map(AsRef::as_ref).unwrap_or_default(),
             path_count,
         }
-        .run(levels, &mut table)?;
+        .run(&mut levels, &mut table)?;
 
         table
             .check()
             .map_err(|kind| MessageError::new(body_frame, 0, kind))?;
         table.pack();
         let count = table.count;
-        let slots = slots.get_mut(..count).ensured();
+        let slots = slots.into_slice().get_mut(..count).ensured();
         // The entries with paths are already in order and stay at the start.
         if let Some(found) = slots.get_mut(path_count..) {
             sort(found, |a, b| {
@@ -115,6 +127,30 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             options: *options,
         })
     }
+}
+
+/// The number of levels that a document needs, which is more than `available`
+/// and at most `limit`. A depth is found out by trying, since no stack of fixed
+/// size is deep enough to count it.
+pub(super) fn levels_needed(
+    document: &[u8],
+    available: usize,
+    limit: u32,
+) -> Result<usize, Malformed> {
+    let skip = |depth: u32| {
+        let limits = Limits { depth, ..VALIDATED };
+        Reader::with_limits(document, &limits).skip().map(|_| ())
+    };
+    skip(limit)?;
+    let (mut short, mut enough) = (offset(available), limit);
+    while enough.saturating_sub(short) > 1 {
+        let middle = short.midpoint(enough);
+        match skip(middle) {
+            Ok(()) => enough = middle,
+            Err(_) => short = middle,
+        }
+    }
+    Ok(enough as usize)
 }
 
 pub(super) const fn no_body(frame: usize) -> MessageError {
@@ -173,7 +209,11 @@ impl Scan<'_> {
         MessageError::new(self.frame, at, kind)
     }
 
-    fn run(&self, levels: &mut [Level], table: &mut Table<'_>) -> Result<(), MessageError> {
+    fn run(
+        &self,
+        levels: &mut Storage<'_, Level>,
+        table: &mut Table<'_, '_>,
+    ) -> Result<(), MessageError> {
         let malformed = MessageError::malformed(self.frame);
         let mut reader = Reader::with_limits(self.body, &self.options.limits);
         let mut depth = 0_usize;
@@ -190,7 +230,7 @@ impl Scan<'_> {
             }
             let mut in_key = false;
             // The payloads whose paths lead through this value.
-            let below = match Level::scan(levels, depth) {
+            let below = match Level::scan(levels.as_mut(), depth) {
                 None => (0, self.path_count),
                 Some(level) => {
                     let is_key = level.container.next_is_key();
@@ -205,13 +245,13 @@ impl Scan<'_> {
                     let below = if level.below.0 == level.below.1 || is_key {
                         (0, 0)
                     } else {
-                        self.below(&level.container, level.below, depth, table.slots)?
+                        self.below(&level.container, level.below, depth, table.slots.as_mut())?
                     };
                     level.container.owed = level.container.owed.wrapping_sub(1);
                     below
                 }
             };
-            let below = self.resolve(token, below, depth, table.slots)?;
+            let below = self.resolve(token, below, depth, table.slots.as_mut())?;
             let container = Container::of(token);
             // An empty map with payloads to insert is a level for the walk.
             if container.count != 0 || below.0 != below.1 {
@@ -221,9 +261,8 @@ impl Scan<'_> {
                     };
                     return Err(self.fault(at, MessageErrorKind::Malformed(kind)));
                 }
-                let available = levels.len();
-                let Some(level) = levels.get_mut(depth) else {
-                    return Err(self.fault(at, MessageErrorKind::TooFewLevels { available }));
+                let Some(level) = levels.at(depth) else {
+                    return Err(self.too_few_levels(at, depth, table));
                 };
                 let start = offset(at);
                 let opened = ScanLevel::new(container, start, below, table.count, in_key);
@@ -231,7 +270,7 @@ impl Scan<'_> {
                 depth = depth.saturating_add(1);
             }
             // Close the complete containers.
-            while let Some(level) = Level::scan(levels, depth)
+            while let Some(level) = Level::scan(levels.as_mut(), depth)
                 && level.container.owed == 0
             {
                 level.end_list(table.count);
@@ -243,7 +282,7 @@ impl Scan<'_> {
             }
         }
         reader.finish().map_err(&malformed)?;
-        for slot in table.slots.iter().take(self.path_count) {
+        for slot in table.slots.as_slice().iter().take(self.path_count) {
             if let Some(entry) = slot.0.path()
                 && !entry.resolved
             {
@@ -254,12 +293,30 @@ impl Scan<'_> {
         Ok(())
     }
 
+    /// The error for a body that is nested deeper than there are levels.
+    #[cold]
+    #[inline(never)]
+    fn too_few_levels(&self, at: usize, available: usize, table: &Table<'_, '_>) -> MessageError {
+        let limit = self.options.limits.depth.min(Limits::MAX_DEPTH);
+        let needed = match levels_needed(self.body, available, limit) {
+            Ok(needed) => needed,
+            Err(error) => return MessageError::malformed(self.frame)(error),
+        };
+        let paths = table.slots.as_slice().iter().take(self.path_count);
+        let needed = paths
+            .filter_map(|slot| slot.0.path())
+            .map(|entry| classic::Elements::new(span(self.paths, entry.path)).len())
+            .fold(needed, usize::max);
+        let short = BufferTooSmall { needed, available };
+        self.fault(at, MessageErrorKind::TooFewLevels(short))
+    }
+
     /// Records a container after its last value.
     fn close(
         &self,
         level: &ScanLevel,
         end: usize,
-        table: &mut Table<'_>,
+        table: &mut Table<'_, '_>,
     ) -> Result<(), MessageError> {
         if level.container.nesting != Nesting::Map || !level.is_special() {
             return Ok(());

@@ -3,20 +3,18 @@
 use core::cmp::Ordering;
 
 use super::classic::ClassicEntry;
+use super::scratch::Storage;
 use super::{MessageErrorKind, PayloadKind};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
 /// Storage for one payload, set or enum member of a body.
-///
-/// Only used by [`Message`](super::Message); supply one for each payload, set and enum member
-/// to accept.
 #[derive(Clone, Copy, Debug)]
-pub struct PayloadSlot(pub(super) Location);
+pub(super) struct PayloadSlot(pub(super) Location);
 
 impl PayloadSlot {
     /// An unused slot, to initialise arrays.
-    pub const EMPTY: Self = Self(Location::Free);
+    pub(super) const EMPTY: Self = Self(Location::Free);
 }
 
 /// The contents of a [`PayloadSlot`]. Offsets in documents fit in 32 bits,
@@ -46,6 +44,12 @@ pub(super) enum Location {
     },
     /// A payload with a path; offsets in the payload header.
     Path(ClassicEntry),
+    /// A payload of a classic message that is built, in place of the nil at
+    /// `at` in the body.
+    Built {
+        at: u32,
+        bytestring: bool,
+    },
 }
 
 impl Location {
@@ -54,7 +58,7 @@ impl Location {
             Self::Placeholder { start, .. }
             | Self::Set { start, .. }
             | Self::Enum { start, .. } => *start,
-            Self::Free | Self::Path(_) => u32::MAX,
+            Self::Free | Self::Path(_) | Self::Built { .. } => u32::MAX,
         }
     }
 
@@ -84,8 +88,8 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
 
 /// A table that is filled from the start. It keeps counting when it is full, so
 /// that the error has the number of entries needed.
-pub(super) struct Table<'p> {
-    pub(super) slots: &'p mut [PayloadSlot],
+pub(super) struct Table<'t, 's> {
+    pub(super) slots: &'t mut Storage<'s, PayloadSlot>,
     pub(super) count: usize,
     /// The maximum number of entries so far.
     pub(super) most: usize,
@@ -93,8 +97,8 @@ pub(super) struct Table<'p> {
     has_free: bool,
 }
 
-impl<'p> Table<'p> {
-    pub(super) const fn new(slots: &'p mut [PayloadSlot], count: usize) -> Self {
+impl<'t, 's> Table<'t, 's> {
+    pub(super) const fn new(slots: &'t mut Storage<'s, PayloadSlot>, count: usize) -> Self {
         Self {
             slots,
             count,
@@ -104,7 +108,7 @@ impl<'p> Table<'p> {
     }
 
     pub(super) fn push(&mut self, location: Location) {
-        if let Some(place) = self.slots.get_mut(self.count) {
+        if let Some(place) = self.slots.at(self.count) {
             *place = PayloadSlot(location);
         }
         self.count = self.count.saturating_add(1);
@@ -114,9 +118,10 @@ impl<'p> Table<'p> {
     /// Drops the entries from `first` on except those in `kept`. Moves or frees
     /// the smaller part, so that the cost does not multiply with nesting.
     pub(super) fn retain(&mut self, first: usize, kept: core::ops::Range<usize>) {
+        let slots = self.slots.as_mut();
         self.count = kept.end;
         if kept.len() > kept.start.saturating_sub(first) {
-            for place in self.slots.iter_mut().take(kept.start).skip(first) {
+            for place in slots.iter_mut().take(kept.start).skip(first) {
                 *place = PayloadSlot::EMPTY;
                 self.has_free = true;
             }
@@ -124,8 +129,8 @@ impl<'p> Table<'p> {
         }
         self.count = first;
         for from in kept {
-            if let Some(&place) = self.slots.get(from)
-                && let Some(to) = self.slots.get_mut(self.count)
+            if let Some(&place) = slots.get(from)
+                && let Some(to) = slots.get_mut(self.count)
             {
                 *to = place;
             }
@@ -136,13 +141,13 @@ impl<'p> Table<'p> {
     /// Moves the free entries to the end.
     pub(super) fn pack(&mut self) {
         if self.has_free {
-            let entries = self.slots.get_mut(..self.count).ensured();
+            let entries = self.slots.as_mut().get_mut(..self.count).ensured();
             self.count = keep(entries, |location| !matches!(location, Location::Free));
         }
     }
 
     pub(super) fn check(&self) -> Result<(), MessageErrorKind> {
-        let available = self.slots.len();
+        let available = self.slots.as_slice().len();
         if self.most > available {
             return Err(MessageErrorKind::TooFewSlots(BufferTooSmall {
                 needed: self.most,

@@ -4,10 +4,13 @@ use core::ops::Range;
 
 use super::classic::{Elements, IndexKey, matching};
 use super::level::{Container, Job, Level, Nesting, VALIDATED, WalkLevel};
+use super::open::levels_needed;
+use super::scratch::Storage;
 use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
 use crate::invariant::Ensured as _;
 use crate::msgpack::{MalformedKind, Reader, Token};
+use crate::{BufferTooSmall, Limits};
 
 /// Iterator over the items of a message's body.
 ///
@@ -17,7 +20,7 @@ use crate::msgpack::{MalformedKind, Reader, Token};
 pub struct Walk<'a, 'w, T> {
     message: Message<'a, T>,
     reader: Reader<'a>,
-    levels: &'w mut [Level],
+    levels: Storage<'w, Level>,
     depth: usize,
     state: State<'a>,
     /// The next payload and the next special in the order of the body.
@@ -43,7 +46,7 @@ enum State<'a> {
 }
 
 impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
-    pub(super) fn new(message: Message<'a, T>, levels: &'w mut [Level]) -> Self {
+    pub(super) const fn new(message: Message<'a, T>, levels: Storage<'w, Level>) -> Self {
         Self {
             reader: message.reader(),
             message,
@@ -59,8 +62,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     ///
     /// # Errors
     ///
-    /// [`MessageErrorKind::TooFewLevels`] if there are fewer levels than the
-    /// body needs. No other error occurs, since opening has validated the body.
+    /// [`MessageErrorKind::TooFewLevels`] if the scratch has fewer levels than
+    /// the body needs. No other error occurs, since opening has validated the body.
     pub fn next_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
         match self.state {
             State::Done => Ok(None),
@@ -113,8 +116,9 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         };
         let last = inserted.or_else(|| self.just_inserted());
         let body = self.message.body;
-        let open = self.depth.min(self.levels.len());
-        let levels = self.levels.get(..open).ensured();
+        let levels = self.levels.as_slice();
+        let open = self.depth.min(levels.len());
+        let levels = levels.get(..open).ensured();
         let containers = levels.iter().filter_map(|level| match level {
             Level(Job::Walk(level)) => Some(level.container),
             _ => None,
@@ -144,7 +148,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     /// The payload that was just inserted into a map after its own pairs.
     fn just_inserted(&self) -> Option<usize> {
-        let Level(Job::Walk(level)) = self.levels.get(self.depth.checked_sub(1)?)? else {
+        let levels = self.levels.as_slice();
+        let Level(Job::Walk(level)) = levels.get(self.depth.checked_sub(1)?)? else {
             return None;
         };
         let is_after_pairs = level.container.nesting == Nesting::Map && level.container.owed == 0;
@@ -166,7 +171,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             };
             let paths = self.paths();
             let (body, payloads) = (self.message.body, self.message.payloads);
-            let Some(level) = Level::walk(self.levels, self.depth) else {
+            let Some(level) = Level::walk(self.levels.as_mut(), self.depth) else {
                 return Err(self.too_few_levels());
             };
             let container = &mut level.container;
@@ -288,7 +293,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
         below: (usize, usize),
         end: u32,
     ) -> Result<(), MessageError> {
-        let Some(level) = self.levels.get_mut(self.depth) else {
+        let Some(level) = self.levels.at(self.depth) else {
             return Err(self.too_few_levels());
         };
         *level = Level(Job::Walk(WalkLevel {
@@ -317,12 +322,16 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     #[cold]
     fn too_few_levels(&self) -> MessageError {
-        let available = self.levels.len();
+        let available = self.levels.as_slice().len();
         let limit = self.message.options.limits.depth;
         let kind = if self.depth as u64 >= u64::from(limit) {
             MessageErrorKind::Malformed(MalformedKind::TooDeep { limit })
         } else {
-            MessageErrorKind::TooFewLevels { available }
+            let limit = limit.min(Limits::MAX_DEPTH);
+            let needed = levels_needed(self.message.body, available, limit).ensured();
+            // A payload in an empty container takes a level of its own.
+            let needed = needed.max(self.depth.saturating_add(1));
+            MessageErrorKind::TooFewLevels(BufferTooSmall { needed, available })
         };
         MessageError::new(self.body_frame(), self.reader.position(), kind)
     }

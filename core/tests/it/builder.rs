@@ -11,9 +11,9 @@ use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::frame::{FramedMessage, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, ItemList, Layout, Level, Message, MessageBuilder,
-    MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind, Pending, ReadOptions,
-    SHARD_LEN, Serializer, Shard, shards,
+    BuildError, BuilderScratch, Item, ItemList, Layout, Message, MessageBuilder, MessageError,
+    MessageErrorKind, Payload, PayloadHeader, PayloadKind, ReadOptions, SHARD_LEN, Serializer,
+    Shard, Workspace, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
 
@@ -81,26 +81,25 @@ impl Store {
         write: impl FnOnce(&mut MessageBuilder<'_, 'f>) -> Result<(), BuildError>,
     ) -> Result<Vec<&'f [u8]>, BuildError> {
         let mut slots = vec![&[][..]; self.size.slots];
-        let mut pending = vec![Pending::EMPTY; self.size.pending];
+        let mut scratch = Workspace::fixed(self.size.levels, self.size.pending, 0);
         let mut builder = MessageBuilder::new(
             layout,
             BuilderScratch {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,
-                pending: &mut pending,
             },
-        );
+        )
+        .with_scratch(&mut scratch);
         write(&mut builder)?;
-        let mut levels = vec![Level::EMPTY; self.size.levels];
-        Ok(builder.finish(&mut levels)?.to_vec())
+        Ok(builder.finish()?.to_vec())
     }
 
     /// Forwards a message item by item.
     fn pass_on<'f>(
         &'f mut self,
         message: &Message<'f, &'f [u8]>,
-        levels: &mut [Level],
+        levels: &mut Workspace,
         layout: Layout,
     ) -> Result<Vec<&'f [u8]>, BuildError> {
         self.build(layout, |builder| {
@@ -116,7 +115,7 @@ impl Store {
 /// The items of a message as text, and the indices of its payloads in the order
 /// of the walk. The text has no indices, since they follow `keys` in the
 /// classic layout and the order of placeholders in the modern one.
-fn read(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> (Vec<String>, Vec<usize>) {
+fn read(message: &Message<'_, &[u8]>, levels: &mut Workspace) -> (Vec<String>, Vec<usize>) {
     let mut walk = message.walk(levels);
     let (mut items, mut numbers) = (Vec::new(), Vec::new());
     while let Some(item) = walk.next_item().unwrap() {
@@ -1469,7 +1468,7 @@ fn taken(built: &[&[u8]], layout: Layout, was: Layout) -> Size {
         Layout::Classic => Size {
             body: built[1].len(),
             headers: rewritten + built[2].len(),
-            slots: built.len(),
+            slots: built.len() + payloads,
             pending: payloads,
             levels: nesting(&items),
         },
@@ -1478,7 +1477,7 @@ fn taken(built: &[&[u8]], layout: Layout, was: Layout) -> Size {
 
 /// The child count of each item of a message, and whether the item is a
 /// payload.
-fn items_of(message: &Message<'_, &[u8]>, levels: &mut [Level]) -> Vec<(u64, bool)> {
+fn items_of(message: &Message<'_, &[u8]>, levels: &mut Workspace) -> Vec<(u64, bool)> {
     let mut walk = message.walk(levels);
     let mut items = Vec::new();
     while let Some(item) = walk.next_item().unwrap() {
@@ -1575,14 +1574,14 @@ fn exact_buffer_sizes_succeed_and_one_less_fails() {
                     levels: available,
                     ..exact
                 },
-                BuildError::TooFewLevels { available },
+                BuildError::TooFewLevels(short(exact.levels)),
             ));
             too_small.push((
                 Size {
                     pending: exact.pending - 1,
                     ..exact
                 },
-                BuildError::Pending(short(exact.pending)),
+                BuildError::TooFewPayloads(short(exact.pending)),
             ));
         }
         for (size, error) in too_small {
@@ -1632,7 +1631,8 @@ fn exact_buffer_sizes_succeed_and_one_less_fails() {
 fn nothing_is_written_if_a_buffer_is_too_small() {
     let large: [&[u8]; 4] = [b"a", b"b", b"c", b"d"];
     for layout in LAYOUTS {
-        let heads = if layout == Layout::Modern { 2 } else { 3 };
+        // The classic layout keeps the header of the payload in a slot, too.
+        let heads = if layout == Layout::Modern { 2 } else { 4 };
         let size = Size {
             slots: heads + 1,
             headers: 300,
@@ -1667,7 +1667,7 @@ fn nothing_is_written_if_a_buffer_is_too_small() {
                         needed: 2,
                         available: 1,
                     };
-                    assert_eq!(error, BuildError::Pending(short));
+                    assert_eq!(error, BuildError::TooFewPayloads(short));
                 } else {
                     let short = BufferTooSmall {
                         needed: 4,
@@ -1703,11 +1703,11 @@ fn converting_an_inline_pickle_needs_a_buffer() {
     let mut room = Room::new();
     let (message, _) = room.open(&modern, Layout::Modern, &READING).unwrap();
     let payload = message.payload(0).unwrap();
-    let mut store = Store::new(Size { slots: 5, ..AMPLE });
+    let mut store = Store::new(Size { slots: 6, ..AMPLE });
     let built = store.build(Layout::Classic, |builder| {
         let short = BufferTooSmall {
-            needed: 6,
-            available: 5,
+            needed: 7,
+            available: 6,
         };
         let error = builder.forward(&payload).map(|_| ());
         assert_eq!(error, Err(BuildError::Slots(short)));
@@ -1829,8 +1829,8 @@ fn errors_name_the_sizes_needed() {
         ),
         (BuildError::Headers(short), &["headers", "77", "66"]),
         (BuildError::Slots(short), &["slots", "77", "66"]),
-        (BuildError::Pending(short), &["payloads", "77", "66"]),
-        (BuildError::TooFewLevels { available: 9 }, &["levels", "9"]),
+        (BuildError::TooFewPayloads(short), &["payloads", "77", "66"]),
+        (BuildError::TooFewLevels(short), &["levels", "77", "66"]),
         (BuildError::Entry, &["entry"]),
         (BuildError::Payload(payload), &["frame 3", "zlib"]),
         (

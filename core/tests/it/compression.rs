@@ -7,7 +7,7 @@ use daskwire::compression::{
     decompressed_len,
 };
 use daskwire::frame::{FramedMessage, Prefix};
-use daskwire::message::{Layout, Level, Message, MessageErrorKind, PayloadSlot, ReadOptions};
+use daskwire::message::{Layout, Message, MessageErrorKind, ReadOptions, Scratch};
 use daskwire::{BufferTooSmall, Limits};
 
 struct Random(u64);
@@ -864,17 +864,9 @@ fn every_wire_frame_has_its_codec() {
     // nil stands for a frame without a codec, not for the whole list.
     let header: &[u8] = b"\x82\xabcompression\xc0\xaenum-sub-frames\x00";
     let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
-    let (mut levels, mut places) = ([Level::EMPTY; 2], [PayloadSlot::EMPTY; 1]);
+    let mut scratch = Scratch::<2, 1>::new();
     let reading = ReadOptions::default();
-    let message = Message::open(
-        &frames,
-        Layout::Modern,
-        &reading,
-        &mut levels,
-        &mut places,
-        &mut [],
-    )
-    .unwrap();
+    let message = Message::open(&frames, Layout::Modern, &reading, &mut scratch).unwrap();
     let payload = message.payload(0).unwrap();
     let kind = MessageErrorKind::EntryKind {
         key: "compression",

@@ -17,9 +17,7 @@ use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::display;
 use daskwire::frame::{FrameDecoder, FrameError, FrameErrorKind, FramedMessage, Prefix};
-use daskwire::message::{
-    self, Level, Message, MessageError, MessageErrorKind, PayloadSlot, ReadOptions,
-};
+use daskwire::message::{self, Message, MessageError, MessageErrorKind, ReadOptions, Workspace};
 use daskwire::msgpack::MalformedKind;
 
 /// One decision in `PROTOCOL.md` depends on this limit.
@@ -80,9 +78,8 @@ impl From<MessageError> for Fault {
 
 /// The buffers of a reader, allocated before counting.
 struct Own {
-    levels: Vec<Level>,
-    places: Vec<PayloadSlot>,
-    scratch: Vec<u8>,
+    open: Workspace,
+    walk: Workspace,
     out: Vec<u8>,
     ends: Vec<usize>,
 }
@@ -90,9 +87,8 @@ struct Own {
 impl Own {
     fn new() -> Self {
         Self {
-            levels: vec![Level::EMPTY; 1 << 10],
-            places: vec![PayloadSlot::EMPTY; 64],
-            scratch: vec![0; 1 << 16],
+            open: Workspace::fixed(1 << 10, 64, 1 << 16),
+            walk: Workspace::fixed(1 << 10, 0, 0),
             out: vec![0; (16 << 20) + 1],
             ends: vec![0; 64],
         }
@@ -108,15 +104,8 @@ fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault
         limits: LIMITS,
         ..ReadOptions::default()
     };
-    let message = Message::open(
-        frames,
-        hostile.layout(),
-        &reading,
-        &mut own.levels,
-        &mut own.places,
-        &mut own.scratch,
-    )?;
-    let mut walk = message.walk(&mut own.levels);
+    let message = Message::open(frames, hostile.layout(), &reading, &mut own.open)?;
+    let mut walk = message.walk(&mut own.walk);
     while walk.next_item()?.is_some() {}
     message.check()?;
     for payload in message.payloads() {

@@ -13,7 +13,7 @@ use daskwire::Limits;
 use daskwire::compression::{Codec, CompressionError};
 use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{
-    Layout, Level, Message, MessageError, MessageErrorKind, Payload, PayloadSlot, ReadOptions,
+    Layout, Message, MessageError, MessageErrorKind, Payload, ReadOptions, Workspace,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -271,11 +271,10 @@ pub fn cut<'a>(framed: &FramedMessage<'a>) -> Vec<&'a [u8]> {
     frames
 }
 
-/// The scratch buffers for opening and walking, reused between messages.
+/// The memory for opening and walking, reused between messages.
 pub struct Room {
-    pub levels: Vec<Level>,
-    pub places: Vec<PayloadSlot>,
-    pub scratch: Vec<u8>,
+    open: Workspace,
+    walk: Workspace,
 }
 
 impl Room {
@@ -286,9 +285,8 @@ impl Room {
 
     pub fn with(levels: usize, places: usize, scratch: usize) -> Self {
         Self {
-            levels: vec![Level::EMPTY; levels],
-            places: vec![PayloadSlot::EMPTY; places],
-            scratch: vec![0; scratch],
+            open: Workspace::fixed(levels, places, scratch),
+            walk: Workspace::fixed(levels, 0, 0),
         }
     }
 
@@ -298,16 +296,9 @@ impl Room {
         frames: &'a [T],
         layout: Layout,
         reading: &ReadOptions,
-    ) -> Result<(Message<'a, T>, &'a mut [Level]), MessageError> {
-        let message = Message::open(
-            frames,
-            layout,
-            reading,
-            &mut self.levels,
-            &mut self.places,
-            &mut self.scratch,
-        )?;
-        Ok((message, &mut self.levels))
+    ) -> Result<(Message<'a, T>, &'a mut Workspace), MessageError> {
+        let message = Message::open(frames, layout, reading, &mut self.open)?;
+        Ok((message, &mut self.walk))
     }
 }
 
@@ -340,7 +331,7 @@ pub fn merged_over<T: AsRef<[u8]>>(
 }
 
 /// A message as text, with its items and payloads, to compare messages.
-pub fn reading_of<T: AsRef<[u8]>>(message: &Message<'_, T>, levels: &mut [Level]) -> Vec<String> {
+pub fn reading_of<T: AsRef<[u8]>>(message: &Message<'_, T>, levels: &mut Workspace) -> Vec<String> {
     let mut walk = message.walk(levels);
     let mut items = Vec::new();
     while let Some(item) = walk.next_item().unwrap() {

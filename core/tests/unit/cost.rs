@@ -6,7 +6,7 @@ extern crate alloc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Layout, Level, Message, Payload, PayloadKind, PayloadSlot, ReadOptions};
+use super::{Layout, Message, Payload, PayloadKind, ReadOptions, Scratch};
 use crate::Limits;
 use crate::msgpack::Writer;
 use crate::steps::steps_of;
@@ -34,13 +34,13 @@ fn assert_linear(what: &str, cost: impl Fn(u32) -> u64) {
 
 /// The steps to open a message and to walk it.
 fn steps_to_walk(frames: &[&[u8]], layout: Layout) -> u64 {
-    let mut levels = vec![Level::EMPTY; Limits::MAX_DEPTH as usize];
-    let mut places = vec![PayloadSlot::EMPTY; 1 << 12];
+    let mut scratch = Scratch::<{ Limits::MAX_DEPTH as usize }, { 1 << 12 }>::new();
+    let mut walking = Scratch::<{ Limits::MAX_DEPTH as usize }>::new();
     steps_of(|| {
         let options = ReadOptions::default();
-        let opened = Message::open(frames, layout, &options, &mut levels, &mut places, &mut []);
+        let opened = Message::open(frames, layout, &options, &mut scratch);
         let message = opened.unwrap();
-        let mut walk = message.walk(&mut levels);
+        let mut walk = message.walk(&mut walking);
         while walk.next_item().unwrap().is_some() {}
         message.check().unwrap();
     })

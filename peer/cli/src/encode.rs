@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Layout, Level, MessageBuilder, MessageError, PayloadKind, Pending,
+    BuildError, BuilderScratch, Layout, Message, MessageBuilder, MessageError, PayloadKind,
     ReadOptions, Workspace,
 };
 use daskwire::msgpack::Writer;
@@ -242,38 +242,28 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     let room = 4 * document.len() + 4096;
     build(layout, &body, &payloads, room, |frames| {
         let mut workspace = Workspace::new();
-        workspace
-            .with_message(
-                frames,
-                layout,
-                &ReadOptions::default(),
-                |message, levels| {
-                    message.check().map_err(EncodeError::Message)?;
-                    match target.layout {
-                        Some(other) if other != layout => {
-                            let (mut body, mut headers) = (vec![0; room], vec![0; room]);
-                            let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
-                            let mut pending = vec![Pending::EMPTY; payloads.len()];
-                            let buffers = BuilderScratch {
-                                body: &mut body,
-                                headers: &mut headers,
-                                slots: &mut slots,
-                                pending: &mut pending,
-                            };
-                            let mut builder = MessageBuilder::new(other, buffers);
-                            let mut walk = message.walk(levels);
-                            while let Some(item) = walk.next_item().map_err(EncodeError::Message)? {
-                                builder.item(item, &message)?;
-                            }
-                            let mut levels = vec![Level::EMPTY; levels.len()];
-                            let frames = builder.finish(&mut levels)?;
-                            Ok(stream(prefix, frames))
-                        }
-                        _ => Ok(stream(prefix, frames)),
-                    }
-                },
-            )
-            .map_err(EncodeError::Message)?
+        let options = ReadOptions::default();
+        let message = Message::open(frames, layout, &options, &mut workspace);
+        let message = message.map_err(EncodeError::Message)?;
+        message.check().map_err(EncodeError::Message)?;
+        let other = match target.layout {
+            Some(other) if other != layout => other,
+            _ => return Ok(stream(prefix, frames)),
+        };
+        let (mut body, mut headers) = (vec![0; room], vec![0; room]);
+        let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
+        let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
+        let buffers = BuilderScratch {
+            body: &mut body,
+            headers: &mut headers,
+            slots: &mut slots,
+        };
+        let mut builder = MessageBuilder::new(other, buffers).with_scratch(&mut scratch);
+        let mut walk = message.walk(&mut walking);
+        while let Some(item) = walk.next_item().map_err(EncodeError::Message)? {
+            builder.item(item, &message)?;
+        }
+        Ok(stream(prefix, builder.finish()?))
     })?
 }
 
@@ -407,19 +397,15 @@ fn build<R>(
         .map(|payload| payload.frames.len() + 1)
         .sum();
     let mut slots = vec![&[][..]; 3 + frame_count];
-    let mut pending = vec![Pending::EMPTY; payloads.len()];
-    let mut builder = MessageBuilder::new(
-        layout,
-        BuilderScratch {
-            body: &mut body,
-            headers: &mut headers,
-            slots: &mut slots,
-            pending: &mut pending,
-        },
-    );
+    let mut scratch = Workspace::new();
+    let buffers = BuilderScratch {
+        body: &mut body,
+        headers: &mut headers,
+        slots: &mut slots,
+    };
+    let mut builder = MessageBuilder::new(layout, buffers).with_scratch(&mut scratch);
     write_body(&mut builder, message, payloads)?;
-    let mut levels = vec![Level::EMPTY; MAX_DEPTH];
-    Ok(then(builder.finish(&mut levels)?))
+    Ok(then(builder.finish()?))
 }
 
 /// The next step of writing, so that depth takes no stack.

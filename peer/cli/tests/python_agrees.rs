@@ -12,8 +12,8 @@ use daskwire::compression::{
 };
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, Layout, Level, MessageBuilder, PayloadKind, Pending,
-    ReadOptions, Shard, Workspace,
+    BuildError, BuilderScratch, Item, Layout, Message, MessageBuilder, PayloadKind, ReadOptions,
+    Scratch, Shard, Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
@@ -142,32 +142,25 @@ fn rebuild(
 ) -> Result<Vec<u8>, BuildError> {
     let size: usize = frames.iter().map(|frame| 4 * frame.len()).sum::<usize>() + (1 << 18);
     let mut workspace = Workspace::new();
-    workspace
-        .with_message(frames, from, reading, |message, levels| {
-            let (mut body, mut headers) = (vec![0; size], vec![0; size]);
-            let mut slots = vec![&[][..]; 4 + 2 * frames.len()];
-            let mut pending = vec![Pending::EMPTY; message.payload_count()];
-            let mut builder = MessageBuilder::new(
-                to,
-                BuilderScratch {
-                    body: &mut body,
-                    headers: &mut headers,
-                    slots: &mut slots,
-                    pending: &mut pending,
-                },
-            );
-            let mut walk = message.walk(levels);
-            while let Some(item) = walk.next_item()? {
-                builder.item(item, &message)?;
-            }
-            let mut levels = vec![Level::EMPTY; 1024];
-            let prefix = match to {
-                Layout::Modern => Prefix::U64,
-                Layout::Classic => Prefix::None,
-            };
-            Ok(stream(prefix, builder.finish(&mut levels)?))
-        })
-        .map_err(BuildError::Payload)?
+    let message = Message::open(frames, from, reading, &mut workspace)?;
+    let (mut body, mut headers) = (vec![0; size], vec![0; size]);
+    let mut slots = vec![&[][..]; 4 + 2 * frames.len() + message.payload_count()];
+    let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
+    let buffers = BuilderScratch {
+        body: &mut body,
+        headers: &mut headers,
+        slots: &mut slots,
+    };
+    let mut builder = MessageBuilder::new(to, buffers).with_scratch(&mut scratch);
+    let mut walk = message.walk(&mut walking);
+    while let Some(item) = walk.next_item()? {
+        builder.item(item, &message)?;
+    }
+    let prefix = match to {
+        Layout::Modern => Prefix::U64,
+        Layout::Classic => Prefix::None,
+    };
+    Ok(stream(prefix, builder.finish()?))
 }
 
 fn frames_of(message: &[u8], prefix: Prefix) -> Vec<&[u8]> {
@@ -518,16 +511,16 @@ fn real_dask_reads_split_and_compressed_payloads() {
             })
             .collect();
         let (mut body, mut headers) = ([0; 256], [0; 1024]);
-        let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 1]);
+        let (mut slots, mut scratch) = ([&[][..]; 8], Scratch::<4, 1>::new());
         let mut builder = MessageBuilder::new(
             layout,
             BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
-                pending: &mut pending,
             },
-        );
+        )
+        .with_scratch(&mut scratch);
         builder.body().map(1).str("x");
         let entries: [(&str, &[u8]); 4] = [
             ("serializer", b"\xa4dask"),
@@ -538,7 +531,7 @@ fn real_dask_reads_split_and_compressed_payloads() {
         builder
             .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
             .expect("there is room");
-        let frames = builder.finish(&mut [Level::EMPTY; 4]).expect("a message");
+        let frames = builder.finish().expect("a message");
         let mut peer = daskwire_testing::loads(environment);
         let (answer, _) = ask(
             &mut peer,
@@ -694,46 +687,40 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
 /// The array `arange(6.).reshape(2, 3)` and its expected bytes.
 fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
     let mut workspace = Workspace::new();
-    workspace
-        .with_message(
-            frames,
-            layout,
-            &ReadOptions::default(),
-            |message, levels| {
-                message.check().expect("a right message");
-                assert_eq!(message.payload_count(), 2);
-                let mut items = 0;
-                let mut walk = message.walk(levels);
-                while let Some(item) = walk.next_item().expect("checked") {
-                    items += usize::from(matches!(item, Item::Payload(_)));
-                }
-                assert_eq!(items, 2);
-                let mut array_bytes = Vec::new();
-                for number in 0_u32..6 {
-                    array_bytes.extend_from_slice(&f64::from(number).to_le_bytes());
-                }
-                let mut found = 0;
-                for payload in message.payloads() {
-                    let payload = payload.expect("a payload");
-                    let header = payload.header();
-                    let mut out = vec![0; 16_000];
-                    let mut ends = [0; 4];
-                    let merged = payload.merge_into(&mut out, &mut ends).expect("fits");
-                    if header.type_name() == Ok(Some("numpy.ndarray")) {
-                        assert_eq!(header.dtype(), Ok(Some("<f8")));
-                        let shape = header.shape().expect("a list").expect("a shape");
-                        assert!(shape.numbers().eq([Ok(2), Ok(3)]));
-                        let strides = header.strides().expect("a list").expect("strides");
-                        assert!(strides.signed_numbers().eq([Ok(24), Ok(8)]));
-                        assert_eq!(merged.bytes(), array_bytes);
-                        found += 1;
-                    } else {
-                        assert_eq!(merged.bytes(), b"daskwire".repeat(2000));
-                        found += 1;
-                    }
-                }
-                assert_eq!(found, 2);
-            },
-        )
-        .expect("a message");
+    let mut walking = Scratch::<8>::new();
+    let message = Message::open(frames, layout, &ReadOptions::default(), &mut workspace);
+    let message = message.expect("a message");
+    message.check().expect("a right message");
+    assert_eq!(message.payload_count(), 2);
+    let mut items = 0;
+    let mut walk = message.walk(&mut walking);
+    while let Some(item) = walk.next_item().expect("checked") {
+        items += usize::from(matches!(item, Item::Payload(_)));
+    }
+    assert_eq!(items, 2);
+    let mut array_bytes = Vec::new();
+    for number in 0_u32..6 {
+        array_bytes.extend_from_slice(&f64::from(number).to_le_bytes());
+    }
+    let mut found = 0;
+    for payload in message.payloads() {
+        let payload = payload.expect("a payload");
+        let header = payload.header();
+        let mut out = vec![0; 16_000];
+        let mut ends = [0; 4];
+        let merged = payload.merge_into(&mut out, &mut ends).expect("fits");
+        if header.type_name() == Ok(Some("numpy.ndarray")) {
+            assert_eq!(header.dtype(), Ok(Some("<f8")));
+            let shape = header.shape().expect("a list").expect("a shape");
+            assert!(shape.numbers().eq([Ok(2), Ok(3)]));
+            let strides = header.strides().expect("a list").expect("strides");
+            assert!(strides.signed_numbers().eq([Ok(24), Ok(8)]));
+            assert_eq!(merged.bytes(), array_bytes);
+            found += 1;
+        } else {
+            assert_eq!(merged.bytes(), b"daskwire".repeat(2000));
+            found += 1;
+        }
+    }
+    assert_eq!(found, 2);
 }

@@ -133,14 +133,12 @@ impl Opener {
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
         let reading = ReadOptions::default();
-        self.0
-            .with_message(frames, layout, &reading, |message, _| {
-                read(&mut Source {
-                    reader: message.reader(),
-                    frames,
-                    message: Some(message),
-                })
-            })?
+        let message = Message::open(frames, layout, &reading, &mut self.0)?;
+        read(&mut Source {
+            reader: message.reader(),
+            frames,
+            message: Some(message),
+        })
     }
 }
 

@@ -28,7 +28,7 @@ use core::fmt::{self, Write};
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
-use daskwire::message::{Layout, Level, Message, PayloadSlot, ReadOptions};
+use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 use daskwire::msgpack::Writer;
 
 use cortex_m::Semihosting;
@@ -149,15 +149,8 @@ fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fau
         limits: LIMITS,
         ..ReadOptions::default()
     };
-    let (mut levels, mut payload_slots) = ([Level::EMPTY; 16], [PayloadSlot::EMPTY; 4]);
-    let message = Message::open(
-        frames,
-        layout,
-        &reading,
-        &mut levels,
-        &mut payload_slots,
-        &mut [],
-    )?;
+    let mut scratch = Scratch::<16, 4>::new();
+    let message = Message::open(frames, layout, &reading, &mut scratch)?;
 
     let (mut id, mut workers) = (message.reader(), message.reader());
     if !id.find("id")? || !workers.find("workers")? {

@@ -3,7 +3,7 @@
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::Handshake;
-use daskwire::message::{Layout, Level, Message, Payload, PayloadKind, PayloadSlot, ReadOptions};
+use daskwire::message::{Layout, Message, Payload, PayloadKind, ReadOptions, Scratch};
 use daskwire::msgpack::{Reader, Token};
 
 use super::shift;
@@ -228,16 +228,8 @@ impl<'b> Incoming<'b> {
             limits: self.limits,
             ..ReadOptions::default()
         };
-        let mut levels = [Level::EMPTY; MAX_DEPTH as usize];
-        let mut slots = [PayloadSlot::EMPTY; MAX_FRAMES];
-        let message = Message::open(
-            frames.ok()?,
-            Layout::Modern,
-            &options,
-            &mut levels,
-            &mut slots,
-            &mut [],
-        );
+        let mut scratch = Scratch::<{ MAX_DEPTH as usize }, MAX_FRAMES>::new();
+        let message = Message::open(frames.ok()?, Layout::Modern, &options, &mut scratch);
         Some(read(&Received {
             message: message.ok()?,
             options,

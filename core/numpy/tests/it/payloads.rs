@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 use crate::records::with_type;
 use crate::support::{Room, is_frame, merged, vector, vectors};
+use daskwire::compression::{CompressionError, Policy, Snappy, SnappyTable};
 use daskwire::message::{
-    BuildError, BuilderScratch, Layout, MessageBuilder, MessageErrorKind, Payload, PayloadHeader,
-    PayloadKind, Pending, Serializer,
+    BuildError, BuilderScratch, FrameCompressor, Layout, MessageBuilder, MessageErrorKind, Payload,
+    PayloadHeader, PayloadKind, Scratch, Serializer,
 };
 use daskwire::msgpack;
 use daskwire_numpy::{
@@ -884,20 +885,95 @@ impl Space {
         slots: &'a mut [&'a [u8]],
         put: impl FnOnce(&mut MessageBuilder<'_, 'a>) -> Result<(), PayloadWriteError>,
     ) -> Result<Vec<&'a [u8]>, PayloadWriteError> {
-        let mut pending = [Pending::EMPTY; 4];
+        let mut scratch = Scratch::<4, 4>::new();
         let mut builder = MessageBuilder::new(
             layout,
             BuilderScratch {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots,
-                pending: &mut pending,
             },
-        );
+        )
+        .with_scratch(&mut scratch);
         builder.body().map(1).str("x");
         put(&mut builder)?;
-        let mut levels = [daskwire::message::Level::EMPTY; 4];
-        Ok(builder.finish(&mut levels)?.to_vec())
+        Ok(builder.finish()?.to_vec())
+    }
+}
+
+/// Values are compressed where it is worthwhile, in every layout, and split as
+/// before.
+#[test]
+fn written_payloads_can_be_compressed() {
+    let data: Vec<u8> = (0..6000_u32)
+        .flat_map(|at| (at / 64).to_le_bytes())
+        .collect();
+    let noise: Vec<u8> = (0..6000_u64)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8)
+        .collect();
+    let array = Array::new(DType::U32, &[100, 60], Order::C, &data).unwrap();
+    let options = WriteOptions {
+        shard_len: 16_000,
+        ..WriteOptions::default()
+    };
+    let buffers = [PickleBuffer::new(&data, Mutability::Writable)];
+    for layout in [Layout::Classic, Layout::Modern] {
+        for out_len in [80_000, 100] {
+            let (mut body, mut headers, mut slots) = ([0; 256], [0; 4096], [&[][..]; 16]);
+            let (mut scratch, mut table) = (Scratch::<4, 4>::new(), SnappyTable::new());
+            let mut out = vec![0; out_len];
+            let (mut snappy, mut random) = (Snappy::new(&mut table), |_| 0);
+            let scratch_buffers = BuilderScratch {
+                body: &mut body,
+                headers: &mut headers,
+                slots: &mut slots,
+            };
+            let mut builder = MessageBuilder::new(layout, scratch_buffers)
+                .with_scratch(&mut scratch)
+                .with_compression(FrameCompressor {
+                    compression: &mut snappy,
+                    policy: Policy {
+                        min_len: 1000,
+                        ..Policy::DASK
+                    },
+                    out: &mut out,
+                    random: &mut random,
+                });
+            builder.body().array(3);
+            let written = builder.array_payload(&array, &options).map(drop);
+            if out_len == 100 {
+                let error = written.unwrap_err();
+                assert!(matches!(
+                    error,
+                    PayloadWriteError::Build(BuildError::Compression(
+                        CompressionError::BufferTooSmall(_)
+                    ))
+                ));
+                continue;
+            }
+            written.unwrap();
+            builder.bytes_payload(&noise, &options).unwrap();
+            builder
+                .pickle_payload(b"\x80\x05\x97.", &buffers, &options)
+                .unwrap();
+            let frames = builder.finish().unwrap();
+            assert!(frames.iter().map(|frame| frame.len()).sum::<usize>() < 30_000);
+
+            let mut room = Room::with(8, 8, 0);
+            let reading = daskwire::message::ReadOptions::default();
+            let (message, _) = room.open(frames, layout, &reading).unwrap();
+            message.check().unwrap();
+            let payloads: Vec<_> = message.payloads().map(Result::unwrap).collect();
+            let mut out = vec![0; 24_000];
+            let parsed = PayloadValue::read(&payloads[0]).unwrap();
+            assert_eq!(payloads[0].frames().len(), 2);
+            assert_eq!(parsed.array_into(&mut out).unwrap(), array, "{layout:?}");
+            // Noise is sent as it is, from its own memory.
+            assert!(core::ptr::eq(payloads[1].frames()[0], &*noise));
+            let pickle = merged(&payloads[2]).unwrap();
+            assert_eq!(pickle, [&b"\x80\x05\x97."[..], &data]);
+            assert!(payloads[2].frames()[1].len() < 2000);
+        }
     }
 }
 

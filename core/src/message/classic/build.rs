@@ -4,48 +4,49 @@ use crate::invariant::Ensured as _;
 use crate::message::BuildError;
 use crate::message::builder::narrow;
 use crate::message::level::{Container, Job, Level, Nesting};
-use crate::message::slot::offset;
+use crate::message::open::levels_needed;
+use crate::message::scratch::Storage;
+use crate::message::slot::{Location, PayloadSlot, offset};
 use crate::msgpack::{Reader, Writer};
+use crate::{BufferTooSmall, Limits};
 
-/// Storage for one payload until the body is complete; only used for the
-/// classic layout.
-#[derive(Clone, Copy, Debug)]
-pub struct Pending<'a> {
-    /// Offset of the nil in the body that the payload replaces.
-    pub(in crate::message) at: u32,
-    pub(in crate::message) header: &'a [u8],
-    pub(in crate::message) bytestring: bool,
-}
-
-impl Pending<'_> {
-    /// An unused entry, to initialise arrays.
-    pub const EMPTY: Self = Self {
-        at: 0,
-        header: &[],
-        bytestring: false,
-    };
+/// A payload of a message whose body is complete.
+#[derive(Clone, Copy)]
+struct Pending<'a> {
+    header: &'a [u8],
+    bytestring: bool,
 }
 
 /// Writes `headers`, `keys` and `bytestrings` of a classic message.
 pub(in crate::message) fn write_payload_header(
     writer: &mut Writer<'_>,
     body: &[u8],
-    pending: &[Pending<'_>],
-    levels: &mut [Level],
+    payloads: &[PayloadSlot],
+    headers: &[&[u8]],
+    levels: &mut Storage<'_, Level>,
 ) -> Result<(), BuildError> {
-    let count = narrow(pending.len());
+    let count = narrow(payloads.len());
     writer.map(3).str("headers").map(count);
-    for_each_path(body, pending, levels, |path, pending| {
+    for_each_path(body, payloads, headers, levels, |path, pending| {
         write_path(writer, body, path);
         writer.encoded(pending.header);
     })?;
     writer.str("keys").array(count);
-    for_each_path(body, pending, levels, |path, _| {
+    for_each_path(body, payloads, headers, levels, |path, _| {
         write_path(writer, body, path);
     })?;
-    let bytestring_count = pending.iter().filter(|pending| pending.bytestring).count();
+    let is_bytestring = |slot: &&PayloadSlot| {
+        matches!(
+            slot.0,
+            Location::Built {
+                bytestring: true,
+                ..
+            }
+        )
+    };
+    let bytestring_count = payloads.iter().filter(is_bytestring).count();
     writer.str("bytestrings").array(narrow(bytestring_count));
-    for_each_path(body, pending, levels, |path, pending| {
+    for_each_path(body, payloads, headers, levels, |path, pending| {
         if pending.bytestring {
             write_path(writer, body, path);
         }
@@ -66,41 +67,53 @@ fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
 }
 
 /// Scans a body written by the builder and calls `found` for each payload with
-/// the levels of its path.
-fn for_each_path<'p, 'a>(
+/// the levels of its path. The headers of the payloads are in reverse order.
+fn for_each_path(
     body: &[u8],
-    pending: &'p [Pending<'a>],
-    levels: &mut [Level],
-    mut found: impl FnMut(&[Level], &'p Pending<'a>),
+    payloads: &[PayloadSlot],
+    headers: &[&[u8]],
+    levels: &mut Storage<'_, Level>,
+    mut found: impl FnMut(&[Level], Pending<'_>),
 ) -> Result<(), BuildError> {
     let mut reader = Reader::new(body);
-    let mut pending = pending;
+    let mut payloads = payloads.iter().zip(headers.iter().rev()).peekable();
     let mut depth = 0_usize;
-    while !pending.is_empty() {
+    while payloads.peek().is_some() {
         let at = offset(reader.position());
         let token = reader.token().map_err(|_| BuildError::Entry)?;
-        if let Some(container) = Level::path(levels, depth) {
+        if let Some(container) = Level::path(levels.as_mut(), depth) {
             if container.next_is_key() {
                 container.key = at;
             }
             container.owed = container.owed.wrapping_sub(1);
         }
-        while let Some((payload, after)) = pending.split_first()
-            && payload.at == at
+        while let Some((
+            PayloadSlot(Location::Built {
+                at: next,
+                bytestring,
+            }),
+            header,
+        )) = payloads.peek()
+            && *next == at
         {
-            pending = after;
-            found(levels.get(..depth).ensured(), payload);
+            let (header, bytestring) = (*header, *bytestring);
+            payloads.next();
+            let path = levels.as_slice().get(..depth).ensured();
+            found(path, Pending { header, bytestring });
         }
         let container = Container::of(token);
         if container.count != 0 {
-            let available = levels.len();
-            let level = levels
-                .get_mut(depth)
-                .ok_or(BuildError::TooFewLevels { available })?;
+            let Some(level) = levels.at(depth) else {
+                let available = depth;
+                let needed = levels_needed(body, available, Limits::MAX_DEPTH);
+                let needed = needed.map_err(|_| BuildError::Entry)?;
+                let short = BufferTooSmall { needed, available };
+                return Err(BuildError::TooFewLevels(short));
+            };
             *level = Level(Job::Path(container));
             depth = depth.saturating_add(1);
         }
-        while Level::path(levels, depth).is_some_and(|container| container.owed == 0) {
+        while Level::path(levels.as_mut(), depth).is_some_and(|container| container.owed == 0) {
             depth = depth.saturating_sub(1);
         }
     }

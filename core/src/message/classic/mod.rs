@@ -6,7 +6,6 @@ mod keys;
 mod open;
 mod path;
 
-pub use build::Pending;
 pub(super) use build::write_payload_header;
 pub(super) use keys::matching;
 pub(super) use open::{Heads, open_body};

@@ -5,16 +5,17 @@ use super::path::{begins_with, compare_paths};
 use crate::compression::{self, CompressionError};
 use crate::invariant::Ensured as _;
 use crate::message::open::{check_len, codec_entry, no_body};
+use crate::message::scratch::Storage;
 use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
 use crate::message::{Layout, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
-/// The body of a classic message, decompressed to `scratch` if necessary
+/// The body of a classic message, decompressed to `storage` if necessary
 /// (PROTOCOL CLASSIC-1, CLASSIC-2 and CLASSIC-3).
 pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     frames: &'a [T],
     options: &ReadOptions,
-    scratch: &'a mut [u8],
+    mut storage: Storage<'a, u8>,
 ) -> Result<&'a [u8], MessageError> {
     let modern = || {
         let likely = Layout::Modern;
@@ -57,8 +58,16 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     };
     let mut limits = options.limits;
     limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
-    let len = compression::decompress(codec, body, scratch, &limits).map_err(fault)?;
-    Ok(scratch.get(..len).ensured())
+    loop {
+        let out = storage.as_mut();
+        match compression::decompress(codec, body, out, &limits) {
+            Ok(len) => return Ok(storage.into_slice().get(..len).ensured()),
+            // Without a declared length (zlib) the next step is a guess.
+            Err(CompressionError::BufferTooSmall(short))
+                if storage.reserve(short.needed.max(short.available.saturating_mul(2))) => {}
+            Err(error) => return Err(fault(error)),
+        }
+    }
 }
 
 /// The entries of a classic payload header about the whole message.

@@ -17,8 +17,8 @@ use daskwire::compression::{Codec, Compression, Policy, Snappy, SnappyTable, dec
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Level, Message, MessageBuilder, Payload, PayloadHeader,
-    PayloadKind, PayloadSlot, Pending, ReadOptions, Shard,
+    BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, PayloadHeader, PayloadKind,
+    ReadOptions, Scratch, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::{BufferTooSmall, Limits};
@@ -204,17 +204,10 @@ pub fn decode<const PLAIN: usize>(
     let mut slots = [&[][..]; 8];
     let frames = prelude.split(frames.filled(), &mut slots)?;
 
-    let (mut levels, mut payload_slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
-    let message = Message::open(
-        frames,
-        layout,
-        &reading(),
-        &mut levels,
-        &mut payload_slots,
-        &mut [],
-    )?;
+    let (mut scratch, mut walking) = (Scratch::<8, 4>::new(), Scratch::<8>::new());
+    let message = Message::open(frames, layout, &reading(), &mut scratch)?;
     let mut found = (0, 0);
-    let mut walk = message.walk(&mut levels);
+    let mut walk = message.walk(&mut walking);
     while let Some(item) = walk.next_item()? {
         if let Item::Payload(number) = item {
             let (mut out, mut ends) = ([0; PLAIN], [0; 4]);
@@ -263,16 +256,8 @@ pub fn exchange(
         "two decoders, two messages",
     )?;
 
-    let (mut levels, mut more_levels) = ([Level::EMPTY; 8], [Level::EMPTY; 8]);
-    let (mut payload_slots, mut body) = ([PayloadSlot::EMPTY; 4], [0; 256]);
-    let message = Message::open(
-        frames,
-        layout,
-        &reading(),
-        &mut levels,
-        &mut payload_slots,
-        &mut body,
-    )?;
+    let (mut scratch, mut walking) = (Scratch::<8, 4, 256>::new(), Scratch::<8>::new());
+    let message = Message::open(frames, layout, &reading(), &mut scratch)?;
     message.check()?;
     let mut found = (0, 0);
     for payload in message.payloads() {
@@ -286,24 +271,24 @@ pub fn exchange(
 
     for target in [Layout::Modern, Layout::Classic] {
         let (mut body, mut headers) = ([0; 256], [0; 512]);
-        let (mut slots, mut pending) = ([&[][..]; 8], [Pending::EMPTY; 2]);
+        let (mut slots, mut scratch) = ([&[][..]; 8], Scratch::<8, 2>::new());
         let mut builder = MessageBuilder::new(
             black_box(target),
             BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
-                pending: &mut pending,
             },
-        );
+        )
+        .with_scratch(&mut scratch);
         let mut steps = 0_usize;
-        let mut walk = message.walk(&mut levels);
+        let mut walk = message.walk(&mut walking);
         while let Some(item) = walk.next_item()? {
             builder.item(item, &message)?;
             steps = steps.wrapping_add(walk.path().count());
         }
         ensure(steps != 0, "a walk without a path")?;
-        let answer = builder.finish(&mut more_levels)?;
+        let answer = builder.finish()?;
         let mut wire = [0; 1024];
         let wire = join(answer, &mut wire)?;
         if target == Layout::Modern && layout == Layout::Modern {
@@ -393,7 +378,6 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
-            pending: &mut [],
         },
     );
     let written = builder.array_payload(&array, &WriteOptions::default());
@@ -451,16 +435,16 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
     let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa4dask"), ("type", b"\xa5bytes")];
     for layout in [Layout::Modern, Layout::Classic] {
         let (mut body, mut headers) = ([0; 128], [0; 512]);
-        let (mut slots, mut pending) = ([&[][..]; 16], [Pending::EMPTY; 2]);
+        let (mut slots, mut scratch) = ([&[][..]; 16], Scratch::<4, 2>::new());
         let mut builder = MessageBuilder::new(
             black_box(layout),
             BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
-                pending: &mut pending,
             },
-        );
+        )
+        .with_scratch(&mut scratch);
         builder.body().array(2);
         let kind = PayloadKind::Serialized;
         builder.payload(kind, &entries, &[frame, &[]], black_box(16))?;
@@ -470,8 +454,7 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
             plain_len: black_box(100),
         }];
         builder.compressed_payload(kind, &entries, &[&shards])?;
-        let mut levels = [Level::EMPTY; 4];
-        let answer = builder.finish(&mut levels)?;
+        let answer = builder.finish()?;
         let mut wire = [0; 1024];
         ensure(!join(answer, &mut wire)?.is_empty(), "nothing to send")?;
     }

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use daskwire::message::{
-    Item, Layout, Level, Message, PathElement, Payload, PayloadKind, Walk, Workspace,
+    Item, Layout, Message, PathElement, Payload, PayloadKind, Walk, Workspace,
 };
 use daskwire::msgpack::{Reader, Token};
 use serde_json::{Map, Value, json};
@@ -32,23 +32,15 @@ pub(super) fn document(
     options: &Options,
     workspace: &mut Workspace,
 ) -> Result<Value> {
-    workspace.with_message(
-        &recorded.frames,
-        recorded.layout,
-        &options.reading,
-        |message, levels| whole(recorded, options, message, levels),
-    )?
+    let (frames, layout) = (&recorded.frames, recorded.layout);
+    let message = Message::open(frames, layout, &options.reading, workspace)?;
+    whole(recorded, options, message)
 }
 
-fn whole(
-    recorded: &Recorded<'_>,
-    options: &Options,
-    message: Message<'_, &[u8]>,
-    levels: &mut [Level],
-) -> Result<Value> {
+fn whole(recorded: &Recorded<'_>, options: &Options, message: Message<'_, &[u8]>) -> Result<Value> {
     message.check()?;
     let mut paths = vec![Value::Null; message.payload_count()];
-    let body = body(&message, levels, options, &mut paths)?;
+    let body = body(&message, options, &mut paths)?;
     let payloads = message
         .payloads()
         .zip(paths)
@@ -94,13 +86,13 @@ fn shown(frame: &[u8], options: &Options) -> Value {
 /// The body as a tree, and the path of each payload in it.
 pub(super) fn body(
     message: &Message<'_, &[u8]>,
-    levels: &mut [Level],
     options: &Options,
     paths: &mut [Value],
 ) -> Result<Value> {
     // The builder receives sets and enum members as items of their own.
     let mut builder = Builder::new(Hooks::None, options.data);
-    let mut walk = message.walk(levels);
+    let mut workspace = Workspace::new();
+    let mut walk = message.walk(&mut workspace);
     loop {
         let Some(item) = walk.next_item()? else {
             return Err(InspectErrorKind::Empty);

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use daskwire::display::{Document, Printable};
-use daskwire::message::{Layout, Level, Message, Payload, PayloadKind, Serializer, Workspace};
+use daskwire::message::{Layout, Message, Payload, PayloadKind, Serializer, Workspace};
 use serde_json::Value;
 
 use super::json::{self, layout_name, merged};
@@ -29,24 +29,20 @@ pub(super) fn describe(
     options: &Options,
     workspace: &mut Workspace,
 ) -> Result<String> {
-    workspace.with_message(
-        &recorded.frames,
-        recorded.layout,
-        &options.reading,
-        |message, levels| whole(recorded, options, message, levels),
-    )?
+    let (frames, layout) = (&recorded.frames, recorded.layout);
+    let message = Message::open(frames, layout, &options.reading, workspace)?;
+    whole(recorded, options, message)
 }
 
 fn whole(
     recorded: &Recorded<'_>,
     options: &Options,
     message: Message<'_, &[u8]>,
-    levels: &mut [Level],
 ) -> Result<String> {
     message.check()?;
     // The path of each payload in the body.
     let mut paths = vec![Value::Null; message.payload_count()];
-    json::body(&message, levels, options, &mut paths)?;
+    json::body(&message, options, &mut paths)?;
     let mut text = String::new();
     let op = message
         .op()
