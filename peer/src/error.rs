@@ -9,9 +9,8 @@ use std::sync::Arc;
 use daskwire::message::BuildError;
 use daskwire_comm::{Address, AddressError, CommError};
 
-use crate::Release;
 #[cfg(feature = "client")]
-use crate::client::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
+use crate::client::{ConnectError, Disconnected, RunError, ScatterError, SubmitError, TaskError};
 #[cfg(feature = "local-cluster")]
 use crate::cluster;
 use crate::protocol::ProtocolError;
@@ -20,6 +19,7 @@ use crate::scheduler::{ServeError, StartError};
 use crate::value::{ValueError, WrongType};
 #[cfg(feature = "worker")]
 use crate::worker;
+use crate::{Key, Release};
 
 pub use remote::RemoteError;
 #[cfg(any(feature = "scheduler", test))]
@@ -56,6 +56,15 @@ pub enum RequestError {
     Protocol(ProtocolError),
     /// The peer raised an exception while it handled the request.
     Remote(Box<RemoteError>),
+    /// The scheduler does not have all of the results that a request is about.
+    Missing {
+        /// The op of the request.
+        op: &'static str,
+        /// The keys of the missing results.
+        keys: Vec<Key>,
+    },
+    /// A value of the request cannot be serialized.
+    Value(Box<ValueError>),
     /// The client is not connected to its scheduler any more.
     Disconnected {
         /// The reason.
@@ -86,6 +95,11 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    #[cfg(feature = "client")]
+    pub(crate) fn unwritable(error: ValueError) -> Self {
+        Self::Value(Box::new(error))
+    }
+
     pub(crate) fn parse_address(address: &str) -> Result<Address, Self> {
         address.parse().map_err(|error| Self::Address {
             address: address.to_owned(),
@@ -108,6 +122,11 @@ impl fmt::Display for RequestError {
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
             Self::Protocol(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
+            Self::Missing { op, keys } => {
+                write!(f, "{op}: the scheduler does not have all results:")?;
+                keys.iter().try_for_each(|key| write!(f, " {key}"))
+            }
+            Self::Value(error) => write!(f, "the request cannot be sent: {error}"),
             Self::Disconnected { reason } => {
                 write!(f, "not connected to the scheduler: {reason}")
             }
@@ -141,8 +160,10 @@ impl core::error::Error for RequestError {
             Self::Protocol(error) => Some(error),
             Self::Remote(error) => Some(&**error),
             Self::Reply { error, .. } => Some(&**error),
+            Self::Value(error) => Some(&**error),
             Self::Closed { .. }
             | Self::Timeout { .. }
+            | Self::Missing { .. }
             | Self::Disconnected { .. }
             | Self::Unsupported { .. }
             | Self::NotReading { .. } => None,
@@ -207,6 +228,9 @@ any_of! {
         /// The result of a task is not available.
         #[cfg(feature = "client")]
         Task(TaskError),
+        /// A function cannot be run outside of tasks, or a file not be uploaded.
+        #[cfg(feature = "client")]
+        Run(RunError),
         /// Data cannot be stored on the cluster.
         #[cfg(feature = "client")]
         Scatter(ScatterError),
@@ -224,6 +248,8 @@ any_of! {
         Scheduler(ServeError),
         /// A value cannot be serialized or deserialized.
         Value(ValueError),
+        /// An exception of a function that ran outside of tasks.
+        Remote(RemoteError),
         /// A value is not of the requested type.
         Type(WrongType),
     }

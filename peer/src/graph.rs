@@ -24,6 +24,8 @@ use crate::{Key, Value};
 pub use read::GraphError;
 #[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
+#[cfg(feature = "client")]
+pub(crate) use write::{call_pickles, futures_pickle, instance_pickle};
 
 /// A function that a task calls.
 #[derive(Clone, Debug, PartialEq)]
@@ -170,6 +172,77 @@ impl Argument {
     pub fn list(items: impl IntoIterator<Item = impl Into<Self>>) -> Self {
         Self::List(items.into_iter().map(Into::into).collect())
     }
+}
+
+/// The positional arguments of a call: a tuple of values, futures and keys of any
+/// types, or an array, slice or vector of one type.
+///
+/// ```
+/// use daskwire_peer::Key;
+/// use daskwire_peer::graph::{Argument, Arguments};
+///
+/// let x = Key::from("x");
+/// let arguments = (&x, 2, "three").into_arguments();
+/// assert_eq!(arguments, [Argument::from(x), Argument::from(2), Argument::from("three")]);
+/// assert_eq!([1, 2].into_arguments().len(), 2);
+/// assert!(().into_arguments().is_empty());
+/// ```
+pub trait Arguments {
+    /// Converts to a list of arguments.
+    fn into_arguments(self) -> Vec<Argument>;
+}
+
+impl<T: Into<Argument>> Arguments for Vec<T> {
+    fn into_arguments(self) -> Vec<Argument> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<T: Into<Argument>, const N: usize> Arguments for [T; N] {
+    fn into_arguments(self) -> Vec<Argument> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<'a, T> Arguments for &'a [T]
+where
+    &'a T: Into<Argument>,
+{
+    fn into_arguments(self) -> Vec<Argument> {
+        self.iter().map(Into::into).collect()
+    }
+}
+
+impl<'a, T> Arguments for &'a Vec<T>
+where
+    &'a T: Into<Argument>,
+{
+    fn into_arguments(self) -> Vec<Argument> {
+        self.iter().map(Into::into).collect()
+    }
+}
+
+impl Arguments for () {
+    fn into_arguments(self) -> Vec<Argument> {
+        Vec::new()
+    }
+}
+
+macro_rules! tuples {
+    ($($first:ident $($name:ident)*;)*) => {$(
+        impl<$first: Into<Argument>, $($name: Into<Argument>),*> Arguments for ($first, $($name,)*) {
+            fn into_arguments(self) -> Vec<Argument> {
+                #[expect(non_snake_case, reason = "named like the types")]
+                let ($first, $($name,)*) = self;
+                vec![$first.into(), $($name.into()),*]
+            }
+        }
+    )*};
+}
+
+tuples! {
+    A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G; A B C D E F G H;
+    A B C D E F G H I; A B C D E F G H I J; A B C D E F G H I J K; A B C D E F G H I J K L;
 }
 
 /// A task: a key and the work that produces its result.

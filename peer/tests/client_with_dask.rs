@@ -316,8 +316,8 @@ async fn futures_come_as_they_are_done(client: &Client) {
         .expect("submitted");
     let mut completed = client.as_completed([slow.clone()].into_iter().chain(fast));
     let mut order = Vec::new();
-    while let Some(future) = completed.next().await {
-        order.push(future.key().clone());
+    while let Some(completed) = completed.next().await {
+        order.push(completed.future.key().clone());
     }
     assert_eq!(order.len(), 11);
     assert_eq!(order.last(), Some(slow.key()));
@@ -617,7 +617,7 @@ async fn losing_the_scheduler_ends_all_futures(protocol: &str) {
         .result_within(TIMEOUT)
         .await
         .expect_err("it is gone");
-    assert!(matches!(error, TaskError::Disconnected(_)), "{error}");
+    assert!(matches!(error, TaskError::Disconnected { .. }), "{error}");
     assert!(matches!(waiting.status(), Status::Disconnected { .. }));
     let error = client.submit("operator.neg", [1]).expect_err("it is gone");
     assert!(matches!(error, SubmitError::Disconnected(_)), "{error}");

@@ -10,11 +10,11 @@ use futures_util::future::join_all;
 use super::future::all_finished;
 use super::shared::Shared;
 use super::state::{Event, Hold};
-use super::{Client, ScatterError, TaskError, TaskFuture};
+use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, Workers};
 use crate::gather::{self, least_requested};
 use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, ReplyStatus, Request, Scatter,
-    TaskState, UpdateData, UpdateDataReply, WhoHas,
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, Nullable, ReplyStatus, Request,
+    Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
 use crate::{BoxFuture, Key, RequestError, Serialized, Value};
 
@@ -35,6 +35,43 @@ pub enum Route {
     /// reachable at the addresses that they use among each other. Results of workers
     /// that cannot be reached are fetched through the scheduler.
     Direct,
+}
+
+/// Where scattered data is stored, and over which route it goes there.
+///
+/// ```
+/// use daskwire_peer::client::{Route, ScatterOptions};
+/// let everywhere = ScatterOptions::default().broadcast().route(Route::Direct);
+/// let there = ScatterOptions::default().workers("tcp://10.0.0.8:40331");
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ScatterOptions {
+    route: Option<Route>,
+    workers: Workers,
+    is_broadcast: bool,
+}
+
+impl ScatterOptions {
+    /// Sets the route. Default: that of the client.
+    #[must_use]
+    pub const fn route(mut self, route: Route) -> Self {
+        self.route = Some(route);
+        self
+    }
+
+    /// Sets the workers that store data. Default: all that run, in turn.
+    #[must_use]
+    pub fn workers(mut self, workers: impl Into<Workers>) -> Self {
+        self.workers = workers.into();
+        self
+    }
+
+    /// Stores all data on each of the workers. Default: on one of them.
+    #[must_use]
+    pub const fn broadcast(mut self) -> Self {
+        self.is_broadcast = true;
+        self
+    }
 }
 
 /// Aborts the task when dropped.
@@ -83,15 +120,19 @@ impl Shared {
         if self.runtime.wakes_caller_cheaply() {
             return self.gather_here(futures, route).await;
         }
-        let (shared, futures) = (Arc::clone(self), futures.to_vec());
-        let gathering = async move { shared.gather_here(&futures, route).await };
+        let (shared, all) = (Arc::clone(self), futures.to_vec());
+        let gathering = async move { shared.gather_here(&all, route).await };
         let mut gathering = Gathering(self.runtime.spawn(gathering));
         match (&mut gathering.0).await {
             Ok(result) => result,
             Err(error) => match error.into_panic() {
                 Some(panic) => std::panic::resume_unwind(panic),
                 // The runtime is shutting down.
-                None => Err(self.disconnected().into()),
+                None => {
+                    let key = futures.first().map(|future| future.key().clone());
+                    let error = self.disconnected();
+                    Err(TaskError::disconnected(&key.unwrap_or_default(), error))
+                }
             },
         }
     }
@@ -124,9 +165,10 @@ impl Shared {
                 break;
             }
             let data = match route {
-                Route::Scheduler => self.gather_from_scheduler(missing.clone()).await?,
-                Route::Direct => self.gather_from_workers(missing.clone()).await?,
+                Route::Scheduler => self.gather_from_scheduler(missing.clone()).await,
+                Route::Direct => self.gather_from_workers(missing.clone()).await,
             };
+            let data = data.map_err(|error| TaskError::request(&missing[0], error))?;
             // Peers may send keys that were not requested.
             let asked = |key: &Key| missing.binary_search(key).is_ok();
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
@@ -134,7 +176,9 @@ impl Shared {
             // new status.
             missing.retain(|key| !found.contains_key(key));
             if !missing.is_empty() {
-                self.request(Event::Refresh(missing))?;
+                let first = missing[0].clone();
+                let refreshed = self.request(Event::Refresh(missing));
+                refreshed.map_err(|error| TaskError::disconnected(&first, error))?;
             }
         }
         futures
@@ -319,6 +363,21 @@ impl Client {
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
         route: Route,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
+        let options = ScatterOptions::default().route(route);
+        self.scatter_with(data, &options).await
+    }
+
+    /// Stores data on the cluster under given keys, on given workers or all. Not cancel
+    /// safe, as [`scatter`](Self::scatter).
+    ///
+    /// # Errors
+    ///
+    /// [`ScatterError`] if the data cannot be serialized or transferred.
+    pub async fn scatter_with(
+        &self,
+        data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
+        options: &ScatterOptions,
+    ) -> Result<Vec<TaskFuture>, ScatterError> {
         let mut pieces = Vec::new();
         for (key, value) in data {
             let key = self.dialect().key(&key.into());
@@ -327,21 +386,21 @@ impl Client {
                 Err(error) => return Err(ScatterError::Value { key, error }),
             }
         }
-        self.scatter_pieces(pieces, route).await
+        self.scatter_pieces(pieces, options).await
     }
 
-    fn scatter_pieces(
-        &self,
+    fn scatter_pieces<'a>(
+        &'a self,
         pieces: Vec<(Key, Serialized)>,
-        route: Route,
-    ) -> BoxFuture<'_, Result<Vec<TaskFuture>, ScatterError>> {
-        Box::pin(self.scatter_here(pieces, route))
+        options: &'a ScatterOptions,
+    ) -> BoxFuture<'a, Result<Vec<TaskFuture>, ScatterError>> {
+        Box::pin(self.scatter_here(pieces, options))
     }
 
     async fn scatter_here(
         &self,
         pieces: Vec<(Key, Serialized)>,
-        route: Route,
+        options: &ScatterOptions,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         // The futures are made first, so that no report about them is missed.
         let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
@@ -349,23 +408,39 @@ impl Client {
         // No release of these keys is sent from now on; earlier ones must be read
         // first.
         self.shared.settle::<ScatterError>().await?;
+        let route = options.route.unwrap_or(self.shared.route());
         match route {
-            Route::Scheduler => self.scatter_through_scheduler(pieces).await?,
-            Route::Direct => self.scatter_to_workers(pieces).await?,
+            Route::Scheduler => self.scatter_through_scheduler(pieces, options).await?,
+            Route::Direct => self.scatter_to_workers(pieces, options).await?,
         }
         let holds: Vec<Hold> = futures.iter().map(|future| future.hold().clone()).collect();
         self.shared.request(Event::Stored(holds))?;
+        if options.is_broadcast && route == Route::Direct {
+            // From worker to worker.
+            let copied = self
+                .replicate(&futures, None, options.workers.clone())
+                .await;
+            copied.map_err(|error| match error {
+                TaskError::Request { error, .. } => ScatterError::Request(error),
+                TaskError::Disconnected { reason, .. } => {
+                    ScatterError::Disconnected(Disconnected { reason })
+                }
+                error => ScatterError::Copy(Box::new(error)),
+            })?;
+        }
         Ok(futures)
     }
 
     async fn scatter_through_scheduler(
         &self,
         data: Vec<(Key, Serialized)>,
+        options: &ScatterOptions,
     ) -> Result<(), RequestError> {
         let request = Request::Scatter(Scatter {
             data,
+            workers: Nullable(options.workers.clone().into_field()),
             client: self.shared.id().to_owned(),
-            broadcast: Value::Bool(false),
+            broadcast: Value::Bool(options.is_broadcast),
             timeout: Some(self.shared.options.timeout.as_secs_f64()),
             reply: Some(true),
             ..Scatter::default()
@@ -378,8 +453,13 @@ impl Client {
         Ok(())
     }
 
-    async fn scatter_to_workers(&self, data: Vec<(Key, Serialized)>) -> Result<(), ScatterError> {
+    async fn scatter_to_workers(
+        &self,
+        data: Vec<(Key, Serialized)>,
+        options: &ScatterOptions,
+    ) -> Result<(), ScatterError> {
         let request = NCoresRunning {
+            workers: options.workers.clone().into_field(),
             reply: Some(true),
             ..NCoresRunning::default()
         };

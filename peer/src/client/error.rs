@@ -39,7 +39,19 @@ pub struct Disconnected {
 #[non_exhaustive]
 pub enum SubmitError {
     /// An argument cannot be pickled.
-    Value(ValueError),
+    Value {
+        /// The key of the task, or the name of its function.
+        task: String,
+        /// The fault.
+        error: ValueError,
+    },
+    /// The number of keys is not that of the tasks.
+    KeyCount {
+        /// Number of keys.
+        keys: usize,
+        /// Number of tasks.
+        tasks: usize,
+    },
     /// The client is not connected.
     Disconnected(Disconnected),
 }
@@ -81,10 +93,20 @@ pub enum TaskError {
         /// The fault.
         error: ValueError,
     },
-    /// Results cannot be fetched.
-    Request(RequestError),
+    /// The result cannot be fetched.
+    Request {
+        /// The result's key; of several that are fetched together, the first.
+        key: Key,
+        /// The cause.
+        error: RequestError,
+    },
     /// The client is not connected any more.
-    Disconnected(Disconnected),
+    Disconnected {
+        /// The task's key.
+        key: Key,
+        /// The reason.
+        reason: String,
+    },
 }
 
 /// The error of [`Client::scatter`](super::Client::scatter) and related methods.
@@ -102,20 +124,37 @@ pub enum ScatterError {
     NoWorkers,
     /// The data cannot be transferred.
     Request(RequestError),
+    /// The data was stored on one worker, and then lost.
+    Copy(Box<TaskError>),
     /// The client is not connected.
     Disconnected(Disconnected),
 }
 
 impl TaskError {
-    /// The key of the task, if the error is about one task only.
-    pub const fn key(&self) -> Option<&Key> {
+    /// The key of the task.
+    pub const fn key(&self) -> &Key {
         match self {
             Self::Failed { key, .. }
             | Self::Cancelled { key, .. }
             | Self::Lost { key }
             | Self::Timeout { key, .. }
-            | Self::Value { key, .. } => Some(key),
-            Self::Request(_) | Self::Disconnected(_) => None,
+            | Self::Value { key, .. }
+            | Self::Request { key, .. }
+            | Self::Disconnected { key, .. } => key,
+        }
+    }
+
+    pub(super) fn disconnected(key: &Key, error: Disconnected) -> Self {
+        Self::Disconnected {
+            key: key.clone(),
+            reason: error.reason,
+        }
+    }
+
+    pub(super) fn request(key: &Key, error: RequestError) -> Self {
+        Self::Request {
+            key: key.clone(),
+            error,
         }
     }
 
@@ -123,7 +162,10 @@ impl TaskError {
     pub fn remote(&self) -> Option<&RemoteError> {
         match self {
             Self::Failed { error, .. } => Some(error),
-            Self::Request(RequestError::Remote(error)) => Some(error),
+            Self::Request {
+                error: RequestError::Remote(error),
+                ..
+            } => Some(error),
             _ => None,
         }
     }
@@ -156,7 +198,10 @@ impl From<Disconnected> for RequestError {
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Value(error) => write!(f, "the task cannot be submitted: {error}"),
+            Self::Value { task, error } => {
+                write!(f, "the task {task} cannot be submitted: {error}")
+            }
+            Self::KeyCount { keys, tasks } => write!(f, "{keys} keys for {tasks} tasks"),
             Self::Disconnected(error) => error.fmt(f),
         }
     }
@@ -179,8 +224,15 @@ impl fmt::Display for TaskError {
                 )
             }
             Self::Value { key, error } => write!(f, "the result {key} cannot be read: {error}"),
-            Self::Request(error) => write!(f, "results cannot be fetched: {error}"),
-            Self::Disconnected(error) => error.fmt(f),
+            Self::Request { key, error } => {
+                write!(f, "the result {key} cannot be fetched: {error}")
+            }
+            Self::Disconnected { key, reason } => {
+                write!(
+                    f,
+                    "no result of the task {key}: not connected to the scheduler: {reason}"
+                )
+            }
         }
     }
 }
@@ -191,6 +243,7 @@ impl fmt::Display for ScatterError {
             Self::Value { key, error } => write!(f, "{key} cannot be scattered: {error}"),
             Self::NoWorkers => f.write_str("the cluster has no workers to store data on"),
             Self::Request(error) => write!(f, "data cannot be scattered: {error}"),
+            Self::Copy(error) => write!(f, "data cannot be copied to all workers: {error}"),
             Self::Disconnected(error) => error.fmt(f),
         }
     }
@@ -210,8 +263,8 @@ impl core::error::Error for ConnectError {
 impl core::error::Error for SubmitError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::Value(error) => Some(error),
-            Self::Disconnected(_) => None,
+            Self::Value { error, .. } => Some(error),
+            Self::KeyCount { .. } | Self::Disconnected(_) => None,
         }
     }
 }
@@ -221,7 +274,7 @@ impl core::error::Error for TaskError {
         match self {
             Self::Failed { error, .. } => Some(&**error),
             Self::Value { error, .. } => Some(error),
-            Self::Request(error) => Some(error),
+            Self::Request { error, .. } => Some(error),
             _ => None,
         }
     }
@@ -232,6 +285,7 @@ impl core::error::Error for ScatterError {
         match self {
             Self::Value { error, .. } => Some(error),
             Self::Request(error) => Some(error),
+            Self::Copy(error) => Some(&**error),
             Self::NoWorkers | Self::Disconnected(_) => None,
         }
     }
@@ -241,10 +295,7 @@ from! {
     ConnectError: RequestError, error => Self::Request(error);
     ConnectError: CommError, error => Self::Request(error.into());
     ConnectError: UnsupportedRelease, error => Self::Release(error);
-    SubmitError: ValueError, error => Self::Value(error);
     SubmitError: Disconnected, error => Self::Disconnected(error);
-    TaskError: RequestError, error => Self::Request(error);
-    TaskError: Disconnected, error => Self::Disconnected(error);
     ScatterError: RequestError, error => Self::Request(error);
     ScatterError: Disconnected, error => Self::Disconnected(error);
 }

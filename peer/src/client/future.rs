@@ -8,9 +8,10 @@ use daskwire_comm::runtime;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::shared::Shared;
-use super::state::{Hold, Status};
+use super::state::{Event, Hold, Status};
 use super::{Disconnected, TaskError};
-use crate::{Key, Serialized, Value};
+use crate::protocol::Keys;
+use crate::{BoxFuture, Key, RemoteError, RequestError, Serialized, Value};
 
 /// Notifies a task that waits for a hold.
 pub(super) enum Watcher {
@@ -90,7 +91,16 @@ impl Drop for Handle {
 /// A handle on the result of a task, or on scattered data.
 ///
 /// The cluster keeps the result while there are handles on it, and may forget it
-/// when the last is dropped. Clones are handles on the same result.
+/// when the last is dropped. Clones are handles on the same result. Awaiting a handle
+/// fetches the result:
+///
+/// ```no_run
+/// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
+/// let sum = client.submit("operator.add", (1, 2))?;
+/// assert_eq!(i64::try_from(sum.await?)?, 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct TaskFuture(Arc<Handle>);
 
@@ -107,7 +117,7 @@ impl TaskFuture {
         &self.0.shared
     }
 
-    fn watch(&self, watcher: Watcher) {
+    pub(super) fn watch(&self, watcher: Watcher) {
         self.0.shared.watch(&self.0.hold, watcher);
     }
 
@@ -124,6 +134,48 @@ impl TaskFuture {
     /// Whether the task is done, successfully or not.
     pub fn is_done(&self) -> bool {
         self.status().is_done()
+    }
+
+    /// Python's name of the result's type, such as `int` or `pandas.DataFrame`; `None`
+    /// before the scheduler has reported it, and for scattered data.
+    pub fn type_name(&self) -> Option<Arc<str>> {
+        self.0.shared.type_name(&self.0.hold)
+    }
+
+    /// Cancels the task, unless other clients want it too; see
+    /// [`Client::cancel`](super::Client::cancel).
+    ///
+    /// # Errors
+    ///
+    /// [`Disconnected`].
+    pub fn cancel(&self) -> Result<(), Disconnected> {
+        self.0.shared.request(Event::Cancel {
+            holds: vec![self.0.hold.clone()],
+            force: false,
+        })
+    }
+
+    /// Retries the task if it failed, and the failed tasks that it depends on.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn retry(&self) -> Result<(), RequestError> {
+        self.0.shared.retry(Keys(vec![self.key().clone()])).await
+    }
+
+    /// Waits until the task is done, and returns the exception of a task that failed.
+    /// Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`finished`](Self::finished), except [`TaskError::Failed`].
+    pub async fn exception(&self) -> Result<Option<Arc<RemoteError>>, TaskError> {
+        match self.finished().await {
+            Ok(()) => Ok(None),
+            Err(TaskError::Failed { error, .. }) => Ok(Some(error)),
+            Err(error) => Err(error),
+        }
     }
 
     /// Waits until the task is done, and returns its status. Cancel safe.
@@ -153,7 +205,7 @@ impl TaskFuture {
             Status::Error(error) => Err(TaskError::Failed { key: key(), error }),
             Status::Cancelled { reason } => Err(TaskError::Cancelled { key: key(), reason }),
             Status::Lost => Err(TaskError::Lost { key: key() }),
-            Status::Disconnected { reason } => Err(Disconnected { reason }.into()),
+            Status::Disconnected { reason } => Err(TaskError::Disconnected { key: key(), reason }),
         }
     }
 
@@ -205,32 +257,23 @@ impl core::fmt::Debug for TaskFuture {
     }
 }
 
-/// Yields futures in the order in which they are done.
-#[derive(Debug)]
-pub struct AsCompleted {
-    futures: Vec<Option<TaskFuture>>,
-    done: mpsc::UnboundedReceiver<usize>,
+/// Waits for the result and fetches it, as [`TaskFuture::result`].
+impl IntoFuture for TaskFuture {
+    type Output = Result<Value, TaskError>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.result().await })
+    }
 }
 
-impl AsCompleted {
-    pub(super) fn new(futures: impl IntoIterator<Item = TaskFuture>) -> Self {
-        let (sender, done) = mpsc::unbounded_channel();
-        let futures: Vec<Option<TaskFuture>> = futures.into_iter().map(Some).collect();
-        for (index, future) in futures.iter().flatten().enumerate() {
-            future.watch(Watcher::Many(index, sender.clone()));
-        }
-        Self { futures, done }
-    }
+/// Waits for the result and fetches it, as [`TaskFuture::result`].
+impl<'f> IntoFuture for &'f TaskFuture {
+    type Output = Result<Value, TaskError>;
+    type IntoFuture = BoxFuture<'f, Self::Output>;
 
-    /// The next future that is done, successfully or not; `None` after the last.
-    /// Cancel safe.
-    pub async fn next(&mut self) -> Option<TaskFuture> {
-        loop {
-            let index = self.done.recv().await?;
-            if let Some(future) = self.futures.get_mut(index).and_then(Option::take) {
-                return Some(future);
-            }
-        }
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.result())
     }
 }
 

@@ -22,11 +22,16 @@
 //! futures can be arguments of other tasks. Nothing that a peer sends is ever
 //! executed.
 
+mod completed;
+mod control;
+mod coordinate;
 mod data;
+mod dataset;
 mod diagnostics;
 mod error;
 mod future;
 mod request;
+mod run;
 mod session;
 mod shared;
 pub mod state;
@@ -43,23 +48,27 @@ use daskwire_comm::{Address, CommOptions, Transports};
 use crate::channel::{Observer, within};
 use crate::dialect::Dialect;
 use crate::identity::Identity;
-use crate::protocol::{Keys, Retry};
 use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
-pub use data::Route;
+pub use completed::{AsCompleted, Completed, Results};
+pub use control::{PerformanceReport, Restarted};
+pub use coordinate::{Event, Lease, Lock, Queue, Semaphore, SharedValue, Variable};
+pub use data::{Route, ScatterOptions};
+pub use dataset::Dataset;
 pub use diagnostics::{
     CallStack, ClusterVersions, LogLine, NodeVersions, Profile, ProfileOptions, Profiled, StoryStep,
 };
 pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
-pub use future::{AsCompleted, TaskFuture};
+pub use future::TaskFuture;
 pub use request::Workers;
+pub use run::{PluginKind, RunError, RunResults};
 pub use state::{Reconnect, Status};
-pub use submit::{Call, Submission};
+pub use submit::{Call, Calls, Submission};
 pub use topic::{Subscription, TopicEvent};
 
 use shared::Shared;
-use state::{Event, Hold};
+use state::{Event as StateEvent, Hold};
 
 /// Options of a [`Client`].
 #[derive(Clone)]
@@ -223,7 +232,7 @@ impl Client {
     pub fn future(&self, key: impl Into<Key>) -> Result<TaskFuture, Disconnected> {
         let key = self.dialect().key(&key.into());
         let keys = [key.clone()];
-        let mut futures = self.shared.hold(Event::Desire(key), &keys)?;
+        let mut futures = self.shared.hold(StateEvent::Desire(key), &keys)?;
         futures.pop().ok_or_else(|| self.shared.disconnected())
     }
 
@@ -240,11 +249,14 @@ impl Client {
         for future in futures {
             future.finished().await?;
         }
-        self.shared.request(Event::DesireAs {
+        let Some(first) = futures.first() else {
+            return Ok(());
+        };
+        let desired = self.shared.request(StateEvent::DesireAs {
             client: holder.to_owned(),
             keys: futures.iter().map(TaskFuture::key).cloned().collect(),
-        })?;
-        Ok(())
+        });
+        desired.map_err(|error| TaskError::disconnected(first.key(), error))
     }
 
     /// Releases results held under another client id.
@@ -258,7 +270,7 @@ impl Client {
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<(), Disconnected> {
         let dialect = self.dialect();
-        self.shared.request(Event::ReleaseAs {
+        self.shared.request(StateEvent::ReleaseAs {
             client: holder.to_owned(),
             keys: keys
                 .into_iter()
@@ -281,7 +293,7 @@ impl Client {
     ) -> Result<(), Disconnected> {
         let own = futures.into_iter().filter(|future| self.has(future));
         let holds: Vec<Hold> = own.map(|future| future.hold().clone()).collect();
-        self.shared.request(Event::Cancel { holds, force })
+        self.shared.request(StateEvent::Cancel { holds, force })
     }
 
     /// Whether a future is of this client.
@@ -298,17 +310,8 @@ impl Client {
         &self,
         futures: impl IntoIterator<Item = &'f TaskFuture>,
     ) -> Result<(), RequestError> {
-        let request = Retry {
-            keys: futures.into_iter().map(TaskFuture::key).collect(),
-            client: Some(self.shared.id().to_owned()),
-            reply: Some(true),
-            ..Retry::default()
-        };
-        let retried: Keys = self.shared.call("retrying tasks", request).await?;
-        // They may have failed again already; the scheduler then reports it once
-        // more. Without a connection, the futures have ended.
-        let _ = self.shared.request(Event::Refresh(retried.0));
-        Ok(())
+        let keys = futures.into_iter().map(TaskFuture::key).collect();
+        self.shared.retry(keys).await
     }
 
     /// Waits until all futures are done, successfully or not.
@@ -318,7 +321,7 @@ impl Client {
         }
     }
 
-    /// Yields futures in the order in which they are done.
+    /// Yields futures in the order in which they are done, with their indexes.
     pub fn as_completed(&self, futures: impl IntoIterator<Item = TaskFuture>) -> AsCompleted {
         AsCompleted::new(futures)
     }
@@ -338,7 +341,7 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.session.abort();
-        self.shared.handle(Event::End {
+        self.shared.handle(StateEvent::End {
             reason: "the client was dropped".to_owned(),
         });
     }

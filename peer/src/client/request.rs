@@ -4,7 +4,7 @@ use super::Client;
 use super::shared::Shared;
 use crate::protocol::Request;
 use crate::value::WrongType;
-use crate::{Release, RequestError, Value};
+use crate::{Key, Release, RequestError, Value};
 
 /// The workers that a request is about. Converts from addresses:
 ///
@@ -71,6 +71,24 @@ where
     T::try_from(value).map_err(|error| RequestError::Reply {
         op: op.into(),
         error: Box::new(error.into()),
+    })
+}
+
+/// Reads a key in a reply. Values of messages are nested 100 levels at most, which
+/// bounds the recursion.
+pub(super) fn key_of(op: &str, value: &Value) -> Result<Key, RequestError> {
+    Ok(match value {
+        Value::Int(number) => match i64::try_from(*number) {
+            Ok(number) => Key::from(number),
+            Err(_) => Key::from(number.to_string()),
+        },
+        Value::Float(number) => Key::from(*number),
+        Value::Bytes(data) => Key::from(&data[..]),
+        Value::List(parts) => {
+            let parts = parts.iter().map(|part| key_of(op, part));
+            Key::list(parts.collect::<Result<Vec<_>, _>>()?)
+        }
+        other => Key::from(converted::<String>(op, other.clone())?),
     })
 }
 

@@ -19,7 +19,7 @@ use crate::event::{ClientEvent, Level, emit};
 use crate::failure::Failure;
 use crate::net::Connector;
 use crate::pool::Pool;
-use crate::protocol::{Field, FromClient, Request};
+use crate::protocol::{Field, FromClient, Keys, Request, Retry};
 use crate::{Key, Release, RequestError};
 
 /// The reason given after a panic of the client.
@@ -381,6 +381,26 @@ impl Shared {
         )
         .await?;
         Ok(())
+    }
+
+    /// Retries failed tasks.
+    pub(super) async fn retry(&self, keys: Keys) -> Result<(), RequestError> {
+        let request = Retry {
+            keys,
+            client: Some(self.id.clone()),
+            reply: Some(true),
+            ..Retry::default()
+        };
+        let retried: Keys = self.call("retrying tasks", request).await?;
+        // They may have failed again already; the scheduler then reports it once
+        // more. Without a connection, the futures have ended.
+        let _ = self.request(Event::Refresh(retried.0));
+        Ok(())
+    }
+
+    /// The name of the type of a hold's result, if it is known.
+    pub(super) fn type_name(&self, hold: &Hold) -> Option<Arc<str>> {
+        self.lock().state.type_name(hold)
     }
 
     /// Sends a message on the stream that changes no hold.

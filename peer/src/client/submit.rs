@@ -5,7 +5,7 @@ use sha2::{Digest as _, Sha256};
 use super::state::Event;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
-use crate::graph::{Argument, Function, Graph, Task, Work};
+use crate::graph::{Argument, Arguments, Function, Graph, Task, Work};
 use crate::value::ValueError;
 use crate::{Key, Value};
 
@@ -86,28 +86,55 @@ impl Submission {
 }
 
 /// A builder of a call, see [`Client::call`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing is called before it is submitted"]
 pub struct Call<'c> {
-    client: &'c Client,
-    function: Function,
-    arguments: Vec<Argument>,
-    keywords: Vec<(String, Argument)>,
+    pub(super) client: &'c Client,
+    pub(super) function: Function,
+    pub(super) arguments: Vec<Argument>,
+    pub(super) keywords: Vec<(String, Argument)>,
     key: Option<Key>,
     is_impure: bool,
+    is_resolved_by_workers: bool,
     submission: Submission,
 }
 
+/// Methods of [`Call`] and [`Calls`].
+macro_rules! settings {
+    () => {
+        /// Adds a keyword argument.
+        pub fn keyword(mut self, name: &str, argument: impl Into<Argument>) -> Self {
+            self.keywords.push((name.to_owned(), argument.into()));
+            self
+        }
+
+        /// Runs the call each time it is submitted. Without this, calls of the same
+        /// function with the same arguments have the same key, and share a result.
+        pub const fn impure(mut self) -> Self {
+            self.is_impure = true;
+            self
+        }
+
+        /// Has the workers import the function, and not the scheduler: for modules that
+        /// only workers have. The name must be that of a function in a module.
+        pub const fn resolve_on_workers(mut self) -> Self {
+            self.is_resolved_by_workers = true;
+            self
+        }
+
+        /// Sets where and when to run.
+        pub fn with(mut self, submission: Submission) -> Self {
+            self.submission = submission;
+            self
+        }
+    };
+}
+
 impl Call<'_> {
-    /// Adds a positional argument.
+    /// Adds a positional argument. An object that was fetched and that is
+    /// [`Value::Serialized`] is opened by the worker.
     pub fn argument(mut self, argument: impl Into<Argument>) -> Self {
         self.arguments.push(argument.into());
-        self
-    }
-
-    /// Adds a keyword argument.
-    pub fn keyword(mut self, name: &str, argument: impl Into<Argument>) -> Self {
-        self.keywords.push((name.to_owned(), argument.into()));
         self
     }
 
@@ -118,40 +145,26 @@ impl Call<'_> {
         self
     }
 
-    /// Runs the call each time it is submitted. Without this, calls of the same
-    /// function with the same arguments have the same key, and share a result.
-    pub const fn impure(mut self) -> Self {
-        self.is_impure = true;
-        self
-    }
-
-    /// Sets where and when to run.
-    pub fn with(mut self, submission: Submission) -> Self {
-        self.submission = submission;
-        self
-    }
+    settings!();
 
     /// Submits the call.
     ///
     /// # Errors
     ///
-    /// * [`SubmitError::Value`] if an argument is serialized and cannot be opened:
-    ///   scatter it, and use its future;
+    /// * [`SubmitError::Value`] if a list or dictionary in the arguments has a serialized
+    ///   value that cannot be opened: scatter it, and use its future;
     /// * [`SubmitError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
-        let mut task = Task {
-            key: Key::default(),
-            work: Work::Call {
-                function: self.function,
-                arguments: self.arguments,
-                keywords: self.keywords,
+        let task = task(
+            self.function,
+            self.arguments,
+            self.keywords,
+            self.is_resolved_by_workers,
+            |task| match self.key {
+                Some(key) => Ok(key),
+                None => chosen_key(task, self.is_impure),
             },
-        };
-        task.key = match self.key {
-            Some(key) => key,
-            None if self.is_impure => Key::unique(prefix(&task)),
-            None => pure_key(&task)?,
-        };
+        )?;
         let keys = vec![task.key.clone()];
         let graph = Graph { tasks: vec![task] };
         let mut futures = self.client.submit_graph(&graph, keys, &self.submission)?;
@@ -161,16 +174,158 @@ impl Call<'_> {
     }
 }
 
-fn prefix(task: &Task) -> &str {
-    match &task.work {
-        Work::Call { function, .. } => function.short_name(),
-        Work::Fused { .. } => "fused",
-        Work::Is(_) => "data",
+/// A builder of calls of one function with many arguments, see [`Client::calls`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is called before it is submitted"]
+pub struct Calls<'c> {
+    client: &'c Client,
+    function: Function,
+    sequences: Vec<Vec<Argument>>,
+    keywords: Vec<(String, Argument)>,
+    keys: Option<Vec<Key>>,
+    is_impure: bool,
+    is_resolved_by_workers: bool,
+    submission: Submission,
+}
+
+impl Calls<'_> {
+    /// Adds a sequence: its n-th item is an argument of the n-th call. There are as many
+    /// calls as the shortest sequence has items.
+    pub fn over(mut self, sequence: impl IntoIterator<Item = impl Into<Argument>>) -> Self {
+        let sequence = sequence.into_iter().map(Into::into);
+        self.sequences.push(sequence.collect());
+        self
+    }
+
+    /// Sets the key of each call.
+    pub fn keys(mut self, keys: impl IntoIterator<Item = impl Into<Key>>) -> Self {
+        self.keys = Some(keys.into_iter().map(Into::into).collect());
+        self
+    }
+
+    settings!();
+
+    /// Submits the calls in one message. Returns a future for each, in their order.
+    ///
+    /// # Errors
+    ///
+    /// * As [`Call::submit`];
+    /// * [`SubmitError::KeyCount`] if there are not as many keys as calls.
+    pub fn submit(self) -> Result<Vec<TaskFuture>, SubmitError> {
+        let count = self.sequences.iter().map(Vec::len).min().unwrap_or(0);
+        if let Some(keys) = self.keys.as_ref().filter(|keys| keys.len() != count) {
+            return Err(SubmitError::KeyCount {
+                keys: keys.len(),
+                tasks: count,
+            });
+        }
+        let mut sequences: Vec<_> = self.sequences.into_iter().map(Vec::into_iter).collect();
+        let mut given = self.keys.unwrap_or_default().into_iter();
+        let mut tasks = Vec::with_capacity(count);
+        for _ in 0..count {
+            let arguments = sequences.iter_mut().filter_map(Iterator::next).collect();
+            tasks.push(task(
+                self.function.clone(),
+                arguments,
+                self.keywords.clone(),
+                self.is_resolved_by_workers,
+                |task| match given.next() {
+                    Some(key) => Ok(key),
+                    None => chosen_key(task, self.is_impure),
+                },
+            )?);
+        }
+        let keys = tasks.iter().map(|task| task.key.clone()).collect();
+        // Equal calls are one task.
+        let mut seen = std::collections::HashSet::new();
+        tasks.retain(|task| seen.insert(task.key.clone()));
+        let graph = Graph { tasks };
+        self.client.submit_graph(&graph, keys, &self.submission)
     }
 }
 
+/// Makes the task of a call, with a key that is chosen last.
+fn task(
+    function: Function,
+    arguments: Vec<Argument>,
+    keywords: Vec<(String, Argument)>,
+    is_resolved_by_workers: bool,
+    key: impl FnOnce(&Task) -> Result<Key, SubmitError>,
+) -> Result<Task, SubmitError> {
+    let mut arguments: Vec<Argument> = arguments.into_iter().map(opened_by_worker).collect();
+    let keywords = keywords.into_iter();
+    let keywords: Vec<(String, Argument)> = keywords
+        .map(|(name, argument)| (name, opened_by_worker(argument)))
+        .collect();
+    let mut task = Task {
+        // Its prefix.
+        key: Key::from(function.short_name()),
+        work: Work::Call {
+            function,
+            arguments: Vec::new(),
+            keywords: Vec::new(),
+        },
+    };
+    if let Work::Call {
+        function,
+        arguments: all,
+        keywords: all_keywords,
+    } = &mut task.work
+    {
+        match function {
+            Function::Python { module, name } if is_resolved_by_workers => {
+                let name = Value::from(format!("{module}.{name}"));
+                let import = Task::new("import", "distributed.utils.import_term", [name]);
+                let keywords = keywords
+                    .into_iter()
+                    .map(|(name, argument)| (Argument::from(name), argument));
+                *function = Function::python("dask.utils.apply");
+                *all = vec![
+                    Argument::Task(Box::new(import)),
+                    Argument::List(core::mem::take(&mut arguments)),
+                    Argument::Dict(keywords.collect()),
+                ];
+            }
+            _ => (*all, *all_keywords) = (arguments, keywords),
+        }
+    }
+    task.key = key(&task)?;
+    Ok(task)
+}
+
+/// Replaces a pickle that cannot be opened here by a call that opens it.
+fn opened_by_worker(argument: Argument) -> Argument {
+    let Argument::Value(Value::Serialized(serialized)) = &argument else {
+        return argument;
+    };
+    if serialized.open().is_ok() {
+        return argument;
+    }
+    let Ok((pickle, buffers)) = serialized.pickle() else {
+        return argument;
+    };
+    let mut loads = Task::new("loads", "pickle.loads", [Value::Bytes(pickle)]);
+    if !buffers.is_empty() {
+        let buffers = Value::list(buffers.into_iter().map(Value::Bytes));
+        loads = loads.keyword("buffers", buffers);
+    }
+    Argument::Task(Box::new(loads))
+}
+
+/// The key of a call that was given none. The task has its prefix as key.
+fn chosen_key(task: &Task, is_impure: bool) -> Result<Key, SubmitError> {
+    let prefix = task.key.as_str().unwrap_or_default();
+    if is_impure {
+        return Ok(Key::unique(prefix));
+    }
+    pure_key(prefix, task).map_err(|error| SubmitError::Value {
+        task: prefix.to_owned(),
+        error,
+    })
+}
+
 /// The key of a call, which is the same for equal calls.
-fn pure_key(task: &Task) -> Result<Key, ValueError> {
+fn pure_key(prefix: &str, task: &Task) -> Result<Key, ValueError> {
     let run_spec = task.to_run_spec()?;
     let hash = Sha256::digest(run_spec.header());
     let string: String = hash
@@ -178,7 +333,14 @@ fn pure_key(task: &Task) -> Result<Key, ValueError> {
         .take(16)
         .map(|byte| format!("{byte:02x}"))
         .collect();
-    Ok(Key::from(format!("{}-{string}", prefix(task))))
+    Ok(Key::from(format!("{prefix}-{string}")))
+}
+
+/// The key of the first task that cannot be pickled.
+fn unwritable(graph: &Graph) -> String {
+    let mut tasks = graph.tasks.iter();
+    let found = tasks.find(|task| task.to_run_spec().is_err());
+    found.map_or_else(String::new, |task| task.key.to_string())
 }
 
 impl Client {
@@ -189,13 +351,12 @@ impl Client {
     /// # use daskwire_peer::client::{Client, SubmitError};
     /// # fn example(client: &Client) -> Result<(), SubmitError> {
     /// let x = client.submit("operator.add", [1, 2])?;
-    /// let y = client.submit("operator.neg", [&x])?;
+    /// let y = client.submit("operator.add", (&x, 0.5))?;
     /// # Ok(())
     /// # }
     /// ```
     ///
-    /// For arguments of different types, keyword arguments and settings, see
-    /// [`call`](Self::call).
+    /// For keyword arguments and settings, see [`call`](Self::call).
     ///
     /// # Errors
     ///
@@ -203,14 +364,14 @@ impl Client {
     pub fn submit(
         &self,
         function: impl Into<Function>,
-        arguments: impl IntoIterator<Item = impl Into<Argument>>,
+        arguments: impl Arguments,
     ) -> Result<TaskFuture, SubmitError> {
         let mut call = self.call(function);
-        call.arguments.extend(arguments.into_iter().map(Into::into));
+        call.arguments = arguments.into_arguments();
         call.submit()
     }
 
-    /// Builds a call with arguments of different types, and settings.
+    /// Builds a call with keyword arguments and settings.
     ///
     /// ```no_run
     /// # use daskwire_peer::client::{Client, Submission, SubmitError};
@@ -233,11 +394,37 @@ impl Client {
             keywords: Vec::new(),
             key: None,
             is_impure: false,
+            is_resolved_by_workers: false,
             submission: Submission::default(),
         }
     }
 
-    /// Calls a function once for each argument, in one message.
+    /// Builds calls of one function with many arguments: over several sequences, with
+    /// keyword arguments, keys or settings.
+    ///
+    /// ```no_run
+    /// # use daskwire_peer::client::{Client, SubmitError};
+    /// # fn example(client: &Client) -> Result<(), SubmitError> {
+    /// let bases = [2, 3, 5];
+    /// let powers = client.calls("builtins.pow").over(bases).over([10, 10, 10]).submit()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn calls(&self, function: impl Into<Function>) -> Calls<'_> {
+        Calls {
+            client: self,
+            function: function.into(),
+            sequences: Vec::new(),
+            keywords: Vec::new(),
+            keys: None,
+            is_impure: false,
+            is_resolved_by_workers: false,
+            submission: Submission::default(),
+        }
+    }
+
+    /// Calls a function once for each argument, in one message. For several arguments
+    /// and settings, see [`calls`](Self::calls).
     ///
     /// # Errors
     ///
@@ -247,32 +434,7 @@ impl Client {
         function: impl Into<Function>,
         arguments: impl IntoIterator<Item = impl Into<Argument>>,
     ) -> Result<Vec<TaskFuture>, SubmitError> {
-        self.map_with(function, arguments, &Submission::default())
-    }
-
-    /// Like [`map`](Self::map), with settings.
-    ///
-    /// # Errors
-    ///
-    /// As [`Call::submit`].
-    pub fn map_with(
-        &self,
-        function: impl Into<Function>,
-        arguments: impl IntoIterator<Item = impl Into<Argument>>,
-        submission: &Submission,
-    ) -> Result<Vec<TaskFuture>, SubmitError> {
-        let function = function.into();
-        let mut tasks = Vec::new();
-        for argument in arguments {
-            let mut task = Task::new(Key::default(), &function, [argument.into()]);
-            task.key = pure_key(&task)?;
-            tasks.push(task);
-        }
-        let keys = tasks.iter().map(|task| task.key.clone()).collect();
-        // Equal calls are one task.
-        let mut seen = std::collections::HashSet::new();
-        tasks.retain(|task| seen.insert(task.key.clone()));
-        self.submit_graph(&Graph { tasks }, keys, submission)
+        self.calls(function).over(arguments).submit()
     }
 
     /// Submits tasks that depend on each other in one message, and returns
@@ -291,7 +453,11 @@ impl Client {
         let shared = &self.shared;
         let dialect = self.dialect();
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
-        let message = update_graph(graph, keys.clone(), submission, &dialect)?;
+        let message = update_graph(graph, keys.clone(), submission, &dialect);
+        let message = message.map_err(|error| SubmitError::Value {
+            task: unwritable(graph),
+            error,
+        })?;
         let event = Event::Submit {
             keys: keys.clone(),
             message: Box::new(message),

@@ -408,7 +408,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
-        matches!(&error, TaskError::Disconnected(lost) if lost.reason == "the client panicked"),
+        matches!(&error, TaskError::Disconnected { reason, .. } if reason == "the client panicked"),
         "{error}"
     );
     assert!(client.future("y").is_err());
@@ -424,7 +424,7 @@ async fn a_panic_under_a_lock_ends_the_client() {
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
     assert!(
-        matches!(&error, TaskError::Disconnected(lost) if lost.reason == "the client panicked"),
+        matches!(&error, TaskError::Disconnected { reason, .. } if reason == "the client panicked"),
         "{error}"
     );
 }
@@ -649,7 +649,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
     );
     let (stream, _writing) =
         crate::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
-    shared.handle(Event::End {
+    shared.handle(StateEvent::End {
         reason: "as the test wants".to_owned(),
     });
     shared.connected(stream, None, Dialect::NEWEST);

@@ -9,7 +9,13 @@ use daskwire_pickle::{Options, Writer};
 
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
 use crate::Key;
+#[cfg(feature = "client")]
+use crate::Value;
+#[cfg(feature = "client")]
+use crate::client::TaskFuture;
 use crate::growing;
+#[cfg(feature = "client")]
+use crate::protocol::CallPickles;
 use crate::value::{Serialized, ValueError};
 
 const SPEC: &str = "dask._task_spec";
@@ -231,6 +237,95 @@ impl Task {
             },
         })
     }
+}
+
+/// The pickles of a function, a tuple of arguments and a dictionary of keyword
+/// arguments.
+///
+/// # Errors
+///
+/// If an argument contains a [`Serialized`] value that cannot be opened.
+#[cfg(feature = "client")]
+pub(crate) fn call_pickles(
+    function: &Function,
+    arguments: &[Value],
+    keywords: &[(String, Value)],
+    numpy: NumpyModules,
+) -> Result<CallPickles, ValueError> {
+    let function = growing::pickle(Options::default(), |writer| {
+        write_function(function, writer, &mut Names::new(numpy))
+    })?;
+    let args = growing::pickle(Options::default(), |writer| {
+        writer.tuple(arguments.len());
+        let mut arguments = arguments.iter();
+        arguments.try_for_each(|argument| argument.pickle_in_band(writer, numpy))
+    })?;
+    let kwargs = growing::pickle(Options::default(), |writer| {
+        writer.dict(keywords.len());
+        keywords.iter().try_for_each(|(name, argument)| {
+            writer.str(name);
+            argument.pickle_in_band(writer, numpy)
+        })
+    })?;
+    Ok(CallPickles {
+        function: function.into(),
+        args: args.into(),
+        kwargs: Some(kwargs.into()),
+        ..CallPickles::default()
+    })
+}
+
+/// The pickle of a list of futures, as Python clients have them.
+#[cfg(feature = "client")]
+pub(crate) fn futures_pickle(futures: &[TaskFuture]) -> Result<Bytes, ValueError> {
+    let pickle = growing::pickle(Options::default(), |writer| {
+        writer.list(futures.len());
+        for future in futures {
+            writer.reduce().global("distributed.client", "Future");
+            future.key().pickle(writer.tuple(1));
+        }
+        Ok::<(), ValueError>(())
+    })?;
+    Ok(pickle.into())
+}
+
+/// The pickle of an instance: `class(*arguments)`, with these attributes set after.
+///
+/// # Errors
+///
+/// As [`call_pickles`].
+#[cfg(feature = "client")]
+pub(crate) fn instance_pickle(
+    class: &Function,
+    arguments: Option<&[Value]>,
+    state: &[(&str, Value)],
+    numpy: NumpyModules,
+) -> Result<Bytes, ValueError> {
+    let pickle = growing::pickle(Options::default(), |writer| {
+        if !state.is_empty() {
+            writer.build();
+        }
+        match arguments {
+            Some(_) => writer.reduce(),
+            // Without a call of the constructor.
+            None => writer.newobj(),
+        };
+        write_function(class, writer, &mut Names::new(numpy))?;
+        let arguments = arguments.unwrap_or_default();
+        writer.tuple(arguments.len());
+        for argument in arguments {
+            argument.pickle_in_band(writer, numpy)?;
+        }
+        if !state.is_empty() {
+            writer.dict(state.len());
+            for (name, value) in state {
+                writer.str(name);
+                value.pickle_in_band(writer, numpy)?;
+            }
+        }
+        Ok::<(), ValueError>(())
+    })?;
+    Ok(pickle.into())
 }
 
 pub(super) fn write_function<'n>(

@@ -4,7 +4,7 @@ use core::hash::{Hash, Hasher as _};
 use std::collections::HashMap;
 use std::hash::DefaultHasher;
 
-use super::{Action, Compact, EndedHold, HeldKey, Hold, MAX_RELEASED, State, Status};
+use super::{Action, Compact, EndedHold, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber};
 use crate::Key;
 use crate::dialect::{Cancellation, Dialect};
 use crate::protocol::{
@@ -31,6 +31,7 @@ impl State {
             handle_count: 1,
             marks: self.marks,
             is_resubmitted: false,
+            type_number: TypeNumber::default(),
             status: Compact::Pending,
         };
         self.next_number += 1;

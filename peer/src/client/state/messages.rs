@@ -10,7 +10,18 @@ use crate::{Key, RemoteError};
 impl State {
     pub(super) fn receive(&mut self, now: Duration, message: ToClient) {
         match message {
-            ToClient::KeyInMemory(message) => self.reported(&message.key, || Status::Finished),
+            ToClient::KeyInMemory(message) => {
+                if self.is_reported(&message.key) {
+                    self.set(&message.key, Status::Finished);
+                    let class = message.class.as_ref();
+                    let number = class.map(|class| self.types.number(class));
+                    let held = self.keys.get_mut(&message.key);
+                    // Later reports of the same result may lack the class.
+                    if let (Some(held), Some(number)) = (held, number) {
+                        held.type_number = number;
+                    }
+                }
+            }
             ToClient::TaskErredForClient(message) => self.reported(&message.key, || {
                 let traceback = message.traceback.as_ref();
                 Status::Error(Arc::new(RemoteError::of_fields(

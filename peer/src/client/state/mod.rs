@@ -62,15 +62,18 @@ mod connection;
 mod event;
 mod holds;
 mod messages;
+mod types;
 
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::Disconnected;
 use crate::protocol::{ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey};
 use crate::{Key, Release};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
+use types::{TypeNumber, Types};
 
 /// Number of released keys that are remembered before a mark is sent, which makes
 /// it unnecessary.
@@ -112,6 +115,7 @@ pub struct State {
     released: HashSet<u64>,
     heartbeat: Duration,
     next_heartbeat: Duration,
+    types: Types,
     actions: Vec<Action>,
 }
 
@@ -141,6 +145,8 @@ struct HeldKey {
     marks: u64,
     /// Whether the key was submitted again while it was held.
     is_resubmitted: bool,
+    /// The number of the type of the result.
+    type_number: TypeNumber,
     status: Compact,
 }
 
@@ -206,6 +212,7 @@ impl State {
             released: HashSet::new(),
             heartbeat: HEARTBEAT,
             next_heartbeat: Duration::ZERO,
+            types: Types::default(),
             actions: Vec::new(),
         }
     }
@@ -271,6 +278,14 @@ impl State {
                 .get(&hold.number)
                 .map(|ended| ended.status.status()),
         }
+    }
+
+    /// The name of the type of a hold's result, such as `int` or `numpy.ndarray`, if
+    /// the scheduler has reported it.
+    pub fn type_name(&self, hold: &Hold) -> Option<Arc<str>> {
+        let held = self.keys.get(&hold.key)?;
+        let is_current = held.number == hold.number;
+        self.types.name(held.type_number).filter(|_| is_current)
     }
 
     /// The mark that follows the last release of a key, or the last message of

@@ -1,0 +1,300 @@
+//! Changes of a cluster: restarts, retirement, copies of data, and reports.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::request::{Workers, converted, key_of};
+use super::shared::Shared;
+use super::state::Event;
+use super::{Client, TaskError, TaskFuture};
+use crate::channel::within;
+use crate::protocol::{RetireWorkers, Terminate, Unknown};
+use crate::{Key, Release, RequestError, Value};
+
+/// The first release that takes restarts in their present form.
+const RESTART_SINCE: Release = Release::new(2024, 8, 0);
+
+/// The client id for which Dask's scheduler holds results until they are computed.
+const FIRE_AND_FORGET: &str = "fire-and-forget";
+
+/// The outcome of the restart of a worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Restarted {
+    /// It was restarted.
+    Ok,
+    /// It is gone: it has no nanny, or left.
+    Removed,
+    /// Its restart takes too long.
+    TimedOut,
+    /// Another outcome, of a later release.
+    Other(String),
+}
+
+/// A performance report that was started, see
+/// [`Client::start_performance_report`].
+#[derive(Debug)]
+#[must_use = "the report is made by `finish`"]
+pub struct PerformanceReport {
+    shared: Arc<Shared>,
+    start: f64,
+}
+
+impl PerformanceReport {
+    /// Ends the report. Returns an HTML page, with `code` as its description.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Remote`] if bokeh is not installed where the scheduler runs;
+    /// * other errors if the scheduler does not answer.
+    pub async fn finish(self, code: &str) -> Result<String, RequestError> {
+        let message = Unknown::new("performance_report")
+            .field("start", self.start)
+            .field("last_count", 0)
+            .field("code", code);
+        let request = message.into();
+        let pool = &self.shared.pool;
+        let page: Value = pool.call(self.shared.address(), &request).await?;
+        converted(request.op(), page)
+    }
+}
+
+/// The keys of a reply that says that some were missing.
+fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
+    if reply.get("status").and_then(Value::as_str).unwrap_or("OK") == "OK" {
+        return Ok(());
+    }
+    let keys = match reply.get("keys") {
+        Some(keys) => converted::<Vec<Value>>(op, keys.clone())?,
+        None => Vec::new(),
+    };
+    let keys = keys.iter().map(|key| key_of(op, key));
+    Err(RequestError::Missing {
+        op,
+        keys: keys.collect::<Result<_, _>>()?,
+    })
+}
+
+impl Client {
+    async fn control(&self, message: Unknown) -> Result<Value, RequestError> {
+        let request = message.into();
+        self.shared.pool.call(self.shared.address(), &request).await
+    }
+
+    /// Restarts all workers and forgets all tasks, for all clients: their futures become
+    /// cancelled. Workers without a nanny leave the cluster. Waits at most `timeout` for
+    /// the workers to be back.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Remote`] if workers are not back in time;
+    /// * [`RequestError::Unsupported`] before 2024.8.0;
+    /// * other errors if the scheduler does not answer.
+    pub async fn restart(&self, timeout: Duration) -> Result<(), RequestError> {
+        self.shared.needs("restarts", RESTART_SINCE)?;
+        let message = Unknown::new("restart")
+            .field("timeout", timeout.as_secs_f64())
+            .field("wait_for_workers", true)
+            .field("stimulus_id", stimulus("restart"));
+        self.control(message).await?;
+        Ok(())
+    }
+
+    /// Restarts workers, which must have a nanny, by their addresses. Returns the outcome
+    /// of each.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Unsupported`] before 2024.8.0;
+    /// * other errors if the scheduler does not answer.
+    pub async fn restart_workers(
+        &self,
+        workers: impl Into<Workers>,
+        timeout: Duration,
+    ) -> Result<Vec<(String, Restarted)>, RequestError> {
+        const OP: &str = "restart_workers";
+        self.shared.needs("restarts of workers", RESTART_SINCE)?;
+        let message = Unknown::new(OP)
+            .field("workers", Value::from(workers.into().into_field()))
+            .field("timeout", timeout.as_secs_f64())
+            .field("on_error", "return")
+            .field("stimulus_id", stimulus("restart-workers"));
+        let Value::Dict(outcomes) = self.control(message).await? else {
+            return Ok(Vec::new());
+        };
+        let outcomes = outcomes.iter().map(|(worker, outcome)| {
+            let outcome: String = converted(OP, outcome.clone())?;
+            let outcome = match &*outcome {
+                "OK" => Restarted::Ok,
+                "removed" => Restarted::Removed,
+                "timed out" => Restarted::TimedOut,
+                _ => Restarted::Other(outcome),
+            };
+            Ok((converted(OP, worker.clone())?, outcome))
+        });
+        outcomes.collect()
+    }
+
+    /// Removes workers from the cluster, after others have copies of their data, and
+    /// closes them. Returns the addresses of those that were removed; a worker whose data
+    /// finds no place stays.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn retire_workers(
+        &self,
+        workers: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Vec<String>, RequestError> {
+        let workers: Vec<String> = workers.into_iter().map(Into::into).collect();
+        let request = RetireWorkers {
+            workers: Some(workers),
+            close_workers: Some(true),
+            remove: Some(true),
+            reply: Some(true),
+            ..RetireWorkers::default()
+        };
+        let request = request.into();
+        let pool = &self.shared.pool;
+        match pool.call(self.shared.address(), &request).await? {
+            Value::Dict(retired) => retired
+                .iter()
+                .map(|(worker, _)| converted(request.op(), worker.clone()))
+                .collect(),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Moves results between workers so that they use about the same memory: all
+    /// results, or those of some futures or keys.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Missing`] if the scheduler does not have all results;
+    /// * other errors if the scheduler does not answer.
+    pub async fn rebalance(
+        &self,
+        keys: Option<&[Key]>,
+        workers: impl Into<Workers>,
+    ) -> Result<(), RequestError> {
+        let mut message = Unknown::new("rebalance");
+        if let Some(keys) = keys {
+            message = message.field("keys", Value::list(keys.iter().map(Key::to_value)));
+        }
+        if let Workers::Only(workers) = workers.into() {
+            message = message.field("workers", workers);
+        }
+        all_found("rebalance", &self.control(message).await?)
+    }
+
+    /// Copies results to `count` workers, or all: of those given, or of the cluster.
+    /// Removes copies that are more. Waits for results that are not finished.
+    ///
+    /// # Errors
+    ///
+    /// * [`TaskError::Request`] with [`RequestError::Missing`] if results are lost;
+    /// * as [`TaskFuture::finished`].
+    pub async fn replicate(
+        &self,
+        futures: &[TaskFuture],
+        count: Option<u64>,
+        workers: impl Into<Workers>,
+    ) -> Result<(), TaskError> {
+        for future in futures {
+            future.finished().await?;
+        }
+        let Some(first) = futures.first() else {
+            return Ok(());
+        };
+        let keys = futures.iter().map(|future| future.key().to_value());
+        let mut message = Unknown::new("replicate")
+            .field("keys", Value::list(keys))
+            .field("n", Value::from(count));
+        if let Workers::Only(workers) = workers.into() {
+            message = message.field("workers", workers);
+        }
+        let replicated = self.control(message).await;
+        let replicated = replicated.and_then(|reply| all_found("replicate", &reply));
+        replicated.map_err(|error| TaskError::request(first.key(), error))
+    }
+
+    /// Has the cluster run a task to its end even if no client holds its future any more.
+    /// Waits until the scheduler knows the task.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn fire_and_forget(&self, future: &TaskFuture) -> Result<(), RequestError> {
+        // A scheduler confuses a request to hold a task with its submission if it has not
+        // read the graph yet.
+        self.known(future).await?;
+        self.shared.request(Event::DesireAs {
+            client: FIRE_AND_FORGET.to_owned(),
+            keys: vec![future.key().clone()],
+        })?;
+        Ok(())
+    }
+
+    /// Ends the scheduler and its workers, and closes the client.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler cannot be asked to end.
+    pub async fn shutdown(self) -> Result<(), RequestError> {
+        let request = Terminate {
+            reply: Some(true),
+            ..Terminate::default()
+        };
+        let request = request.into();
+        let ending = async {
+            // On a comm of its own: the scheduler may close it before it replies, and the
+            // pool would try another one then.
+            let mut channel = self.shared.pool.connect(self.shared.address()).await?;
+            channel.call::<Value>(&request).await
+        };
+        match within(
+            self.shared.options.timeout,
+            "the end of the scheduler",
+            ending,
+        )
+        .await
+        {
+            Ok(_) | Err(RequestError::Closed { .. } | RequestError::Comm(_)) => {}
+            Err(error) => return Err(error),
+        }
+        // The scheduler may be gone before it has read the farewell.
+        let _ = self.close().await;
+        Ok(())
+    }
+
+    /// Begins a performance report: an HTML page with what the cluster did until
+    /// [`PerformanceReport::finish`]. `performance_report` in Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn start_performance_report(&self) -> Result<PerformanceReport, RequestError> {
+        let start = now();
+        // From now on, the scheduler records tasks.
+        let message = Unknown::new("get_task_stream")
+            .field("start", 0)
+            .field("stop", 0);
+        self.control(message).await?;
+        Ok(PerformanceReport {
+            shared: Arc::clone(&self.shared),
+            start,
+        })
+    }
+}
+
+/// Seconds since 1970.
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+/// A cause for the scheduler's logs.
+fn stimulus(what: &str) -> String {
+    format!("client-{what}-{}", now())
+}

@@ -1,0 +1,683 @@
+//! Objects of the scheduler that clients and tasks share by name: variables, queues,
+//! locks, semaphores and events. Those of Python clients are the same.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use daskwire_comm::runtime::{self, Task};
+
+use super::request::{converted, key_of};
+use super::shared::Shared;
+use super::state::Event as StateEvent;
+use super::{Client, TaskFuture};
+use crate::protocol::Unknown;
+use crate::value::WrongType;
+use crate::{Release, RequestError, Value};
+
+/// The first release that this client supports for variables, queues and events.
+const SINCE: Release = Release::new(2022, 1, 0);
+
+/// The first release whose semaphores have their own timeouts, and whose locks are
+/// semaphores.
+const SEMAPHORES_SINCE: Release = Release::new(2024, 8, 0);
+
+/// Time after which the scheduler takes a lease away from a client that does not
+/// refresh it, as in Dask.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// The class of an exception for a wait that was too long.
+const TIMEOUT_ERROR: &str = "TimeoutError";
+
+/// A value in a [`Variable`] or [`Queue`]: a future, or plain data that the scheduler
+/// keeps: numbers, strings, bytes, lists and dictionaries of them.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum SharedValue {
+    /// The result of a task, or scattered data, which workers keep.
+    Future(TaskFuture),
+    /// Plain data. Tuples and sets arrive as lists.
+    Data(Value),
+}
+
+impl<T: Into<Value>> From<T> for SharedValue {
+    fn from(value: T) -> Self {
+        Self::Data(value.into())
+    }
+}
+
+impl From<TaskFuture> for SharedValue {
+    fn from(future: TaskFuture) -> Self {
+        Self::Future(future)
+    }
+}
+
+impl From<&TaskFuture> for SharedValue {
+    fn from(future: &TaskFuture) -> Self {
+        Self::Future(future.clone())
+    }
+}
+
+/// The data.
+impl TryFrom<SharedValue> for Value {
+    type Error = SharedValue;
+
+    fn try_from(value: SharedValue) -> Result<Self, SharedValue> {
+        match value {
+            SharedValue::Data(value) => Ok(value),
+            future @ SharedValue::Future(_) => Err(future),
+        }
+    }
+}
+
+fn seconds(time: Option<Duration>) -> Value {
+    Value::from(time.map(|time| time.as_secs_f64()))
+}
+
+impl Shared {
+    /// Sends a request without a limit of time, and converts the reply.
+    async fn ask<T>(&self, message: Unknown) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value>,
+        T::Error: Into<WrongType>,
+    {
+        let request = message.into();
+        let reply = self.pool.call(self.address(), &request).await?;
+        converted(request.op(), reply)
+    }
+
+    /// Like [`ask`](Self::ask), for a wait that the scheduler limits.
+    async fn ask_within<T>(
+        &self,
+        message: Unknown,
+        what: &'static str,
+        after: Option<Duration>,
+    ) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value>,
+        T::Error: Into<WrongType>,
+    {
+        let message = message.field("timeout", seconds(after));
+        match (self.ask(message).await, after) {
+            (Err(RequestError::Remote(error)), Some(after))
+                if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR) =>
+            {
+                Err(RequestError::Timeout { what, after })
+            }
+            (reply, _) => reply,
+        }
+    }
+
+    /// The fields of a message that has a value.
+    fn with_value(message: Unknown, value: &SharedValue) -> Unknown {
+        match value {
+            SharedValue::Future(future) => message.field("key", future.key().to_value()),
+            SharedValue::Data(value) => message.field("data", value.clone()),
+        }
+    }
+
+    /// Reads a value that the scheduler kept. For a future, `received` makes the message
+    /// that the client holds it now.
+    fn shared_value(
+        self: &Arc<Self>,
+        op: &str,
+        record: &Value,
+        received: impl FnOnce(Value) -> Unknown,
+    ) -> Result<SharedValue, RequestError> {
+        let value = record.get("value").cloned().unwrap_or_default();
+        if record.get("type").and_then(Value::as_str) != Some("Future") {
+            return Ok(SharedValue::Data(value));
+        }
+        let key = key_of(op, &value)?;
+        let keys = [key.clone()];
+        let mut futures = self.hold(StateEvent::Desire(key), &keys)?;
+        let future = futures.pop().ok_or_else(|| self.disconnected())?;
+        // After the client holds it, in the order of the stream.
+        self.tell(received(value))?;
+        Ok(SharedValue::Future(future))
+    }
+}
+
+/// A variable in the scheduler, see [`Client::variable`].
+#[derive(Clone, Debug)]
+pub struct Variable {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Variable {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sets the value. The scheduler keeps the result of a future until the variable is
+    /// set again or deleted.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn set(&self, value: impl Into<SharedValue>) -> Result<(), RequestError> {
+        let value = value.into();
+        let message = Unknown::new("variable_set").field("name", self.name.as_str());
+        let mut message = Shared::with_value(message, &value);
+        if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
+            // For the scheduler to get to know the future.
+            let timeout = self.shared.options.timeout;
+            message = message.field("timeout", timeout.as_secs_f64());
+        }
+        self.shared.ask::<Value>(message).await?;
+        Ok(())
+    }
+
+    /// Waits until the variable is set, and returns its value. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Timeout`] if it is not set in time;
+    /// * other errors if the scheduler does not answer.
+    pub async fn get(&self, timeout: Option<Duration>) -> Result<SharedValue, RequestError> {
+        const OP: &str = "variable_get";
+        let message = Unknown::new(OP)
+            .field("name", self.name.as_str())
+            .field("client", self.shared.id());
+        let record: Value = self
+            .shared
+            .ask_within(message, "a variable", timeout)
+            .await?;
+        let token = record.get("token").cloned().unwrap_or_default();
+        self.shared.shared_value(OP, &record, |key| {
+            Unknown::new("variable-future-received-confirm")
+                .field("name", self.name.as_str())
+                .field("key", key)
+                .field("token", token)
+        })
+    }
+
+    /// Deletes the variable, for all clients.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the client is not connected.
+    pub async fn delete(self) -> Result<(), RequestError> {
+        let message = Unknown::new("variable_delete").field("name", self.name.as_str());
+        self.shared.tell(message)?;
+        self.shared.settle().await
+    }
+}
+
+/// The first release whose `variable_set` takes a timeout.
+const VARIABLE_TIMEOUT_SINCE: Release = Release::new(2024, 12, 0);
+
+/// A queue in the scheduler, see [`Client::queue`].
+///
+/// The scheduler counts its users. It deletes the queue when all have
+/// [closed](Self::close) it, and never otherwise.
+#[derive(Debug)]
+pub struct Queue {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Queue {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds a value; waits while the queue is full.
+    ///
+    /// Not cancel safe: the value may be added after the future was dropped.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Timeout`] if the queue is full for too long;
+    /// * other errors if the scheduler does not answer.
+    pub async fn put(
+        &self,
+        value: impl Into<SharedValue>,
+        timeout: Option<Duration>,
+    ) -> Result<(), RequestError> {
+        let value = value.into();
+        let message = Unknown::new("queue_put").field("name", self.name.as_str());
+        let message = Shared::with_value(message, &value);
+        let put = self
+            .shared
+            .ask_within::<Value>(message, "room in a queue", timeout);
+        put.await?;
+        Ok(())
+    }
+
+    /// Removes the oldest value; waits while the queue is empty.
+    ///
+    /// Not cancel safe: a value may be removed after the future was dropped.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Timeout`] if the queue is empty for too long;
+    /// * other errors if the scheduler does not answer.
+    pub async fn get(&self, timeout: Option<Duration>) -> Result<SharedValue, RequestError> {
+        let message = Unknown::new("queue_get").field("name", self.name.as_str());
+        let record: Value = self
+            .shared
+            .ask_within(message, "a value in a queue", timeout)
+            .await?;
+        self.received(&record)
+    }
+
+    /// Removes all values that are in the queue. Not cancel safe, as [`get`](Self::get).
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn get_all(&self) -> Result<Vec<SharedValue>, RequestError> {
+        let message = Unknown::new("queue_get")
+            .field("name", self.name.as_str())
+            .field("batch", true);
+        let records: Vec<Value> = self.shared.ask(message).await?;
+        records.iter().map(|record| self.received(record)).collect()
+    }
+
+    fn received(&self, record: &Value) -> Result<SharedValue, RequestError> {
+        self.shared.shared_value("queue_get", record, |key| {
+            Unknown::new("queue-future-release")
+                .field("name", self.name.as_str())
+                .field("key", key)
+        })
+    }
+
+    /// Asks for the number of values. `qsize` in Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn len(&self) -> Result<u64, RequestError> {
+        let message = Unknown::new("queue_qsize").field("name", self.name.as_str());
+        self.shared.ask(message).await
+    }
+
+    /// Whether the queue is empty.
+    ///
+    /// # Errors
+    ///
+    /// As [`len`](Self::len).
+    pub async fn is_empty(&self) -> Result<bool, RequestError> {
+        Ok(self.len().await? == 0)
+    }
+
+    /// Ends this use of the queue. The last one deletes it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the client is not connected.
+    pub async fn close(self) -> Result<(), RequestError> {
+        let message = Unknown::new("queue_release").field("name", self.name.as_str());
+        self.shared.tell(message)?;
+        self.shared.settle().await
+    }
+}
+
+/// A semaphore in the scheduler, see [`Client::semaphore`].
+#[derive(Clone, Debug)]
+pub struct Semaphore(Arc<SemaphoreInner>);
+
+#[derive(Debug)]
+struct SemaphoreInner {
+    shared: Arc<Shared>,
+    name: String,
+    /// The leases that this client has.
+    leases: Mutex<Vec<String>>,
+    /// Refreshes the leases; ends with the semaphore.
+    refreshing: Mutex<Option<Task<()>>>,
+}
+
+impl Drop for SemaphoreInner {
+    fn drop(&mut self) {
+        let refreshing = self.refreshing.get_mut();
+        if let Some(task) = refreshing.unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
+impl SemaphoreInner {
+    /// Sends the leases to the scheduler again and again, so that it does not take them
+    /// away.
+    async fn refresh(shared: Arc<Shared>, inner: std::sync::Weak<Self>) {
+        loop {
+            runtime::sleep(LEASE / 5).await;
+            let Some(message) = inner.upgrade().map(|inner| inner.refreshment()) else {
+                return;
+            };
+            if let Some(message) = message {
+                // The next attempt may succeed; the scheduler waits for five.
+                let _: Result<Value, RequestError> = shared.call("leases", message).await;
+            }
+        }
+    }
+
+    fn refreshment(&self) -> Option<Unknown> {
+        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let ids = Value::list(leases.iter().map(String::as_str));
+        (!leases.is_empty()).then(|| {
+            Unknown::new("semaphore_refresh_leases")
+                .field("name", self.name.as_str())
+                .field("lease_ids", ids)
+        })
+    }
+
+    fn forget(&self, lease: &str) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.retain(|other| other != lease);
+    }
+}
+
+impl Semaphore {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Waits for a lease. Cancel safe: a lease that is granted after the future was
+    /// dropped expires after 30 seconds.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Timeout`] if there is none in time;
+    /// * other errors if the scheduler does not answer.
+    pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
+        let lease = crate::identifier();
+        let message = Unknown::new("semaphore_acquire")
+            .field("name", self.name())
+            .field("timeout", seconds(timeout))
+            .field("lease_id", lease.as_str());
+        let is_granted: bool = self.0.shared.ask(message).await?;
+        if !is_granted {
+            return Err(RequestError::Timeout {
+                what: "a lease of a semaphore",
+                after: timeout.unwrap_or_default(),
+            });
+        }
+        let mut leases = self.0.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.push(lease.clone());
+        drop(leases);
+        let mut refreshing = self
+            .0
+            .refreshing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if refreshing.is_none() {
+            let shared = Arc::clone(&self.0.shared);
+            let work = SemaphoreInner::refresh(shared, Arc::downgrade(&self.0));
+            *refreshing = Some(self.0.shared.runtime.spawn(work));
+        }
+        drop(refreshing);
+        Ok(Lease {
+            semaphore: self.clone(),
+            id: lease,
+        })
+    }
+
+    /// Asks for the number of leases that all clients have. `get_value` in Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn lease_count(&self) -> Result<u64, RequestError> {
+        let message = Unknown::new("semaphore_value").field("name", self.name());
+        self.0.shared.ask(message).await
+    }
+
+    /// Deletes the semaphore, for all clients.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn close(self) -> Result<(), RequestError> {
+        let message = Unknown::new("semaphore_close").field("name", self.name());
+        self.0.shared.ask::<Value>(message).await?;
+        Ok(())
+    }
+}
+
+/// A lease of a [`Semaphore`] or [`Lock`].
+///
+/// The client refreshes it while it exists. When it is dropped, it is released in the
+/// background; [`release`](Self::release) waits for that. If the connection is lost, the
+/// scheduler takes it away after 30 seconds.
+#[derive(Debug)]
+#[must_use = "it is released when it is dropped"]
+pub struct Lease {
+    semaphore: Semaphore,
+    /// Empty after the release.
+    id: String,
+}
+
+impl Lease {
+    /// Releases the lease.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn release(mut self) -> Result<(), RequestError> {
+        let message = self.end();
+        self.semaphore.0.shared.ask::<Value>(message).await?;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Unknown {
+        let id = core::mem::take(&mut self.id);
+        self.semaphore.0.forget(&id);
+        Unknown::new("semaphore_release")
+            .field("name", self.semaphore.name())
+            .field("lease_id", id)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if !self.id.is_empty() {
+            let message = self.end();
+            let shared = Arc::clone(&self.semaphore.0.shared);
+            let releasing = async move {
+                let _: Result<Value, RequestError> = shared.call("a release", message).await;
+            };
+            // Ends by itself.
+            drop(self.semaphore.0.shared.runtime.spawn(releasing));
+        }
+    }
+}
+
+/// A lock in the scheduler, see [`Client::lock`].
+#[derive(Clone, Debug)]
+pub struct Lock(Semaphore);
+
+impl Lock {
+    /// The name.
+    pub fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    /// Waits for the lock, which is free again when the lease is released or dropped.
+    /// Cancel safe, as [`Semaphore::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
+        self.0.acquire(timeout).await
+    }
+
+    /// Asks whether a client has the lock. `locked` in Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn is_locked(&self) -> Result<bool, RequestError> {
+        Ok(self.0.lease_count().await? > 0)
+    }
+}
+
+/// An event in the scheduler, see [`Client::event`]: a flag that can be waited for.
+#[derive(Clone, Debug)]
+pub struct Event {
+    shared: Arc<Shared>,
+    name: String,
+}
+
+impl Event {
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn ask<T>(&self, op: &str) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value>,
+        T::Error: Into<WrongType>,
+    {
+        let message = Unknown::new(op).field("name", self.name.as_str());
+        self.shared.ask(message).await
+    }
+
+    /// Waits until the event is set. Returns false if that takes longer than `timeout`.
+    /// Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn wait(&self, timeout: Option<Duration>) -> Result<bool, RequestError> {
+        let message = Unknown::new("event_wait")
+            .field("name", self.name.as_str())
+            .field("timeout", seconds(timeout));
+        self.shared.ask(message).await
+    }
+
+    /// Sets the event, which wakes all that wait for it.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn set(&self) -> Result<(), RequestError> {
+        self.ask::<Value>("event_set").await?;
+        Ok(())
+    }
+
+    /// Unsets the event.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn clear(&self) -> Result<(), RequestError> {
+        self.ask::<Value>("event_clear").await?;
+        Ok(())
+    }
+
+    /// Asks whether the event is set.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn is_set(&self) -> Result<bool, RequestError> {
+        self.ask("event_is_set").await
+    }
+}
+
+impl Client {
+    /// Returns the variable of a name, which all clients share. It need not exist.
+    ///
+    /// ```no_run
+    /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
+    /// let rate = client.variable("rate")?;
+    /// rate.set(0.25).await?;
+    /// println!("{:?}", rate.get(None).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unsupported`] for a scheduler that does not run Dask.
+    pub fn variable(&self, name: impl Into<String>) -> Result<Variable, RequestError> {
+        self.shared.needs_dask("variables", SINCE)?;
+        Ok(Variable {
+            shared: Arc::clone(&self.shared),
+            name: name.into(),
+        })
+    }
+
+    /// Opens the queue of a name, which all clients share. Makes it if it does not exist,
+    /// for at most `max_len` values, or any number.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Unsupported`] for a scheduler that does not run Dask;
+    /// * other errors if the scheduler does not answer.
+    pub async fn queue(
+        &self,
+        name: impl Into<String>,
+        max_len: Option<u64>,
+    ) -> Result<Queue, RequestError> {
+        self.shared.needs_dask("queues", SINCE)?;
+        let name = name.into();
+        let message = Unknown::new("queue_create")
+            .field("name", name.as_str())
+            .field("maxsize", max_len.unwrap_or(0));
+        self.shared.ask::<Value>(message).await?;
+        Ok(Queue {
+            shared: Arc::clone(&self.shared),
+            name,
+        })
+    }
+
+    /// Opens the semaphore of a name, which all clients share. Makes it if it does not
+    /// exist, with at most `max_leases` leases at once.
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Unsupported`] before 2024.8.0, or for a scheduler that does not
+    ///   run Dask;
+    /// * [`RequestError::Remote`] if it exists with another number of leases;
+    /// * other errors if the scheduler does not answer.
+    pub async fn semaphore(
+        &self,
+        name: impl Into<String>,
+        max_leases: u64,
+    ) -> Result<Semaphore, RequestError> {
+        self.shared.needs_dask("semaphores", SEMAPHORES_SINCE)?;
+        let name = name.into();
+        let message = Unknown::new("semaphore_register")
+            .field("name", name.as_str())
+            .field("max_leases", max_leases)
+            .field("lease_timeout", LEASE.as_secs_f64());
+        self.shared.ask::<Value>(message).await?;
+        Ok(Semaphore(Arc::new(SemaphoreInner {
+            shared: Arc::clone(&self.shared),
+            name,
+            leases: Mutex::default(),
+            refreshing: Mutex::default(),
+        })))
+    }
+
+    /// Opens the lock of a name, which all clients share: a semaphore with one lease.
+    ///
+    /// # Errors
+    ///
+    /// As [`semaphore`](Self::semaphore).
+    pub async fn lock(&self, name: impl Into<String>) -> Result<Lock, RequestError> {
+        Ok(Lock(self.semaphore(name, 1).await?))
+    }
+
+    /// Returns the event of a name, which all clients share. It is not set at first.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unsupported`] for a scheduler that does not run Dask.
+    pub fn event(&self, name: impl Into<String>) -> Result<Event, RequestError> {
+        self.shared
+            .needs_dask("events that are waited for", SINCE)?;
+        Ok(Event {
+            shared: Arc::clone(&self.shared),
+            name: name.into(),
+        })
+    }
+}

@@ -1,0 +1,197 @@
+//! Datasets: values and futures that clients publish by name.
+
+use core::time::Duration;
+
+use super::request::{converted, key_of};
+use super::state::Event;
+use super::{Client, TaskFuture};
+use crate::graph::futures_pickle;
+use crate::protocol::Unknown;
+use crate::{Key, Release, RequestError, Serialized, Value};
+
+/// The first release that publishes several datasets at once.
+const MANY_SINCE: Release = Release::new(2026, 6, 0);
+
+/// The first release that this client supports for datasets.
+const SINCE: Release = Release::new(2022, 1, 0);
+
+/// A published dataset, see [`Client::dataset`].
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    /// The object that was published. Futures in it are those of Python.
+    pub data: Serialized,
+    /// The futures in the object, in the order in which they were published.
+    pub futures: Vec<TaskFuture>,
+}
+
+impl Client {
+    /// Publishes a value by name. It is kept in the scheduler, for all clients, until it
+    /// is [unpublished](Self::unpublish_dataset).
+    ///
+    /// # Errors
+    ///
+    /// * [`RequestError::Remote`] if the name is in use;
+    /// * [`RequestError::Unsupported`] for a scheduler that does not run Dask;
+    /// * other errors if the value cannot be serialized or the scheduler does not answer.
+    pub async fn publish_dataset(
+        &self,
+        name: impl Into<Key>,
+        value: impl Into<Value>,
+    ) -> Result<(), RequestError> {
+        let data = Serialized::of(&value.into()).map_err(RequestError::unwritable)?;
+        self.publish(&name.into(), data, &[]).await
+    }
+
+    /// Publishes futures by name. A Python client gets a list of futures. The cluster
+    /// keeps their results until the dataset is
+    /// [unpublished](Self::unpublish_dataset).
+    ///
+    /// # Errors
+    ///
+    /// As [`publish_dataset`](Self::publish_dataset).
+    pub async fn publish_futures(
+        &self,
+        name: impl Into<Key>,
+        futures: &[TaskFuture],
+    ) -> Result<(), RequestError> {
+        let pickle = futures_pickle(futures).map_err(RequestError::unwritable)?;
+        let data = Serialized::of_written_pickle(pickle);
+        self.publish(&name.into(), data, futures).await
+    }
+
+    async fn publish(
+        &self,
+        name: &Key,
+        data: Serialized,
+        futures: &[TaskFuture],
+    ) -> Result<(), RequestError> {
+        self.shared.needs_dask("datasets", SINCE)?;
+        // A scheduler confuses a request to hold a task with its submission if it has not
+        // read the graph yet.
+        for future in futures {
+            self.known(future).await?;
+        }
+        let keys = Value::list(futures.iter().map(|future| future.key().to_value()));
+        let (name, data) = (name.to_value(), Value::Serialized(data));
+        let message = if self.has_many() {
+            Unknown::new("publish_put")
+                .field("names", Value::list([name]))
+                .field("keys", Value::list([keys]))
+                .field("data", Value::list([data]))
+                .field("uid", self.flush()?)
+        } else {
+            Unknown::new("publish_put")
+                .field("name", name)
+                .field("keys", keys)
+                .field("data", data)
+        };
+        let message = message.field("override", false).field("client", self.id());
+        let _: Value = self.shared.call("publishing a dataset", message).await?;
+        Ok(())
+    }
+
+    /// Removes a dataset. Does nothing if there is none of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn unpublish_dataset(&self, name: impl Into<Key>) -> Result<(), RequestError> {
+        self.shared.needs_dask("datasets", SINCE)?;
+        let name = name.into().to_value();
+        let message = Unknown::new("publish_delete");
+        let message = if self.has_many() {
+            message
+                .field("names", Value::list([name]))
+                .field("client", self.id())
+                .field("uid", self.flush()?)
+        } else {
+            message.field("name", name)
+        };
+        let _: Value = self.shared.call("removing a dataset", message).await?;
+        Ok(())
+    }
+
+    /// Asks for the names of all datasets.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn list_datasets(&self) -> Result<Vec<Key>, RequestError> {
+        const OP: &str = "publish_list";
+        let names: Value = self.shared.call("datasets", Unknown::new(OP)).await?;
+        let names: Vec<Value> = converted(OP, names)?;
+        names.iter().map(|name| key_of(OP, name)).collect()
+    }
+
+    /// Fetches a dataset; `None` if there is none of that name. The client holds the
+    /// futures in it. `get_dataset` in Dask.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn dataset(&self, name: impl Into<Key>) -> Result<Option<Dataset>, RequestError> {
+        const OP: &str = "publish_get";
+        self.shared.needs_dask("datasets", SINCE)?;
+        let name = name.into().to_value();
+        let message = Unknown::new(OP);
+        let reply: Value = match self.has_many() {
+            true => {
+                let message = message.field("names", Value::list([name]));
+                let reply = self.shared.call("a dataset", message).await?;
+                converted::<Vec<Value>>(OP, reply)?
+                    .pop()
+                    .unwrap_or_default()
+            }
+            false => {
+                let message = message.field("name", name).field("client", self.id());
+                self.shared.call("a dataset", message).await?
+            }
+        };
+        if matches!(reply, Value::None) {
+            return Ok(None);
+        }
+        let data = match reply.get("data") {
+            Some(Value::Serialized(data)) => data.clone(),
+            other => {
+                let data = other.cloned().unwrap_or_default();
+                Serialized::of(&data).map_err(RequestError::unwritable)?
+            }
+        };
+        let keys = reply.get("keys").cloned().unwrap_or_default();
+        let keys: Vec<Value> = converted(OP, keys)?;
+        let mut futures = Vec::with_capacity(keys.len());
+        for key in keys {
+            let key = key_of(OP, &key)?;
+            let keys = [key.clone()];
+            futures.extend(self.shared.hold(Event::Desire(key), &keys)?);
+        }
+        Ok(Some(Dataset { data, futures }))
+    }
+
+    fn has_many(&self) -> bool {
+        self.release().is_some_and(|release| release >= MANY_SINCE)
+    }
+
+    /// Tells the scheduler on the stream that a request follows, which waits until this
+    /// was read.
+    fn flush(&self) -> Result<String, RequestError> {
+        let uid = crate::identifier();
+        let message = Unknown::new("publish_flush_batched_send").field("uid", uid.as_str());
+        self.shared.tell(message)?;
+        Ok(uid)
+    }
+
+    /// Waits until the scheduler knows the task of a future, or the future is done.
+    pub(super) async fn known(&self, future: &TaskFuture) -> Result<(), RequestError> {
+        let mut pause = Duration::from_millis(5);
+        while !future.is_done() {
+            let status = self.task_status([future.key()]).await?;
+            if status.iter().any(|(_, state)| state.is_some()) {
+                break;
+            }
+            daskwire_comm::runtime::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+}
