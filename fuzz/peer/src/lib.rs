@@ -4,6 +4,7 @@
 //! As in `daskwire-fuzz`, whose targets need the core alone. These build tokio and
 //! rustls too.
 
+mod capture;
 mod documents;
 mod graphs;
 mod input;
@@ -24,6 +25,7 @@ use daskwire_comm::tls::rustls::pki_types::{CertificateDer, ServerName, UnixTime
 use daskwire_comm::tls::rustls::server::danger::ClientCertVerifier as _;
 use daskwire_fuzz::CORE;
 
+use capture::capture;
 use documents::documents;
 use graphs::graph;
 use machines::{client_machine, scheduler_machine, worker_machine};
@@ -41,6 +43,7 @@ daskwire_fuzz::surfaces! {
     graph: None,
     spill_file: None,
     documents: None,
+    capture: CORE,
     worker_machine: None,
     scheduler_machine: None,
     client_machine: None,

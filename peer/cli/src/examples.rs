@@ -61,3 +61,35 @@ Listing a pickle is always safe. Loading it may not be.
 Examples:
   daskwire pickle model.pkl
   daskwire pickle array.pkl --buffers data.bin";
+
+pub(crate) const PS: &str = "\
+Examples:
+  daskwire ps tcp://127.0.0.1:8786
+  daskwire ps tcp://127.0.0.1:8786 --json";
+
+pub(crate) const LOGS: &str = "\
+Examples:
+  daskwire logs tcp://127.0.0.1:8786 -n 20
+  daskwire logs tcp://127.0.0.1:8786 alice tcp://127.0.0.1:45297";
+
+pub(crate) const STORY: &str = "\
+Examples:
+  daskwire story tcp://127.0.0.1:8786 add-9a5f05356ca2747ecc1447e119411aec
+  daskwire story tcp://127.0.0.1:8786 '[\"x\", 0, 1]' --json";
+
+pub(crate) const TOP: &str = "\
+Keys: q quits, the arrows to the left and right choose the column to sort by, r reverses
+the order, the other arrows and Page Up and Page Down scroll.
+
+Examples:
+  daskwire top tcp://127.0.0.1:8786
+  daskwire top tcp://127.0.0.1:8786 --interval 0.5";
+
+pub(crate) const COMPLETIONS: &str = "\
+Examples:
+  daskwire completions bash > ~/.local/share/bash-completion/completions/daskwire
+  daskwire completions zsh > ~/.zfunc/_daskwire";
+
+pub(crate) const MAN: &str = "\
+Examples:
+  daskwire man /usr/local/share/man/man1";

@@ -3,15 +3,19 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod connect;
+mod diagnose;
 mod examples;
 mod failure;
+mod generate;
 mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
 mod shell;
 mod show;
+mod snapshot;
 mod terminal;
+mod top;
 mod worker_command;
 
 use std::io::{IsTerminal as _, Read as _, Write as _};
@@ -76,6 +80,24 @@ enum Command {
     /// Release keys that were scattered or held
     #[command(after_help = examples::RELEASE)]
     Release(shell::Release),
+    /// Show a cluster's workers, and its tasks by state
+    #[command(after_help = examples::PS)]
+    Ps(diagnose::Ps),
+    /// Show the log of a scheduler or of workers
+    #[command(after_help = examples::LOGS)]
+    Logs(diagnose::Logs),
+    /// Show what happened to a task, on the scheduler and all workers, in order
+    #[command(after_help = examples::STORY)]
+    Story(diagnose::Story),
+    /// Watch a cluster: workers, tasks by state, memory, transfers
+    #[command(after_help = examples::TOP)]
+    Top(top::Top),
+    /// Print a script that completes command lines in a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(generate::Completions),
+    /// Write manual pages
+    #[command(after_help = examples::MAN)]
+    Man(generate::Man),
     /// List the opcodes of a pickle without executing them
     #[command(after_help = examples::PICKLE)]
     Pickle(Pickle),
@@ -294,6 +316,12 @@ fn run(command: Command) -> Result {
         Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
         Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
         Command::Gather(arguments) => on_cluster(shell::gather(&arguments)),
+        Command::Ps(arguments) => on_cluster(diagnose::ps(&arguments)),
+        Command::Logs(arguments) => on_cluster(diagnose::logs(&arguments)),
+        Command::Story(arguments) => on_cluster(diagnose::story(&arguments)),
+        Command::Top(arguments) => on_cluster(top::top(&arguments)),
+        Command::Completions(arguments) => generate::completions(&arguments),
+        Command::Man(arguments) => generate::man(&arguments),
         Command::Release(arguments) => on_cluster(shell::release(&arguments)),
     }
 }

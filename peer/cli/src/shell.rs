@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_cli::journey::{Recorder, time};
-use daskwire_comm::CommOptions;
+use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::client::{ClientOptions, Meter, Route, Submission, TaskError};
 use daskwire_peer::cluster::{LocalCluster, Transport};
 use daskwire_peer::graph::Argument;
@@ -23,20 +23,27 @@ use crate::{TlsArguments, json, terminal};
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
 
-/// The arguments for connecting to a cluster.
+/// The arguments for connecting to a scheduler.
 #[derive(Debug, Args)]
-pub(crate) struct ClusterArguments {
+pub(crate) struct SchedulerArguments {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
-    scheduler: String,
+    pub(crate) scheduler: String,
     /// Timeout in seconds of connections and short replies
     #[arg(long, default_value_t = 30)]
     timeout: u64,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+/// The arguments for transfers to and from a cluster.
+#[derive(Debug, Args)]
+pub(crate) struct ClusterArguments {
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
     /// Transfer data directly to and from workers, bypassing the scheduler
     #[arg(long)]
     direct: bool,
-    #[command(flatten)]
-    tls: TlsArguments,
 }
 
 #[derive(Debug, Args)]
@@ -152,26 +159,55 @@ impl TransportChoice {
     }
 }
 
-impl ClusterArguments {
-    async fn connect(&self, meter: &Arc<Meter>) -> Result<Client> {
+impl SchedulerArguments {
+    /// Connects, and tells the user about it.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        self.connect_with(ClientOptions::default()).await
+    }
+
+    /// Connects with some options, and tells the user about it.
+    async fn connect_with(&self, some: ClientOptions) -> Result<Client> {
         let scheduler = address(&self.scheduler)?;
-        let timeout = Duration::from_secs(self.timeout);
-        let transports = self.tls.transports(&[&scheduler])?;
+        let options = self.options(&scheduler, some)?;
+        let transports = options.transports.clone();
+        let patience = options.comm.connect_timeout;
         let options = ClientOptions {
-            transports: announcing(transports.clone(), &scheduler, timeout),
-            comm: CommOptions {
-                connect_timeout: timeout,
-                ..CommOptions::default()
-            },
-            route: self.route(),
-            // That of a reply includes making its connection.
-            timeout: timeout.saturating_mul(2),
-            meter: Some(Arc::clone(meter)),
-            ..ClientOptions::default()
+            transports: announcing(transports.clone(), &scheduler, patience),
+            ..options
         };
         let client = Client::connect_with(&self.scheduler, options);
         let client = async { client.await.map_err(message) };
         connecting(&scheduler, &transports, client).await
+    }
+
+    /// The options of a client, with those that are given here.
+    pub(crate) fn options(
+        &self,
+        scheduler: &Address,
+        some: ClientOptions,
+    ) -> Result<ClientOptions> {
+        let timeout = Duration::from_secs(self.timeout);
+        Ok(ClientOptions {
+            transports: self.tls.transports(&[scheduler])?,
+            comm: CommOptions {
+                connect_timeout: timeout,
+                ..CommOptions::default()
+            },
+            // That of a reply includes making its connection.
+            timeout: timeout.saturating_mul(2),
+            ..some
+        })
+    }
+}
+
+impl ClusterArguments {
+    async fn connect(&self, meter: &Arc<Meter>) -> Result<Client> {
+        let options = ClientOptions {
+            route: self.route(),
+            meter: Some(Arc::clone(meter)),
+            ..ClientOptions::default()
+        };
+        self.scheduler.connect_with(options).await
     }
 
     const fn route(&self) -> Route {
@@ -184,7 +220,7 @@ impl ClusterArguments {
 }
 
 /// The message of an error; for a failed task, with the traceback.
-fn message(error: impl Into<Error>) -> String {
+pub(crate) fn message(error: impl Into<Error>) -> String {
     match error.into() {
         Error::Task(TaskError::Failed { error, .. }) if !error.traceback.is_empty() => {
             format!("the task failed\n{}{error}", error.traceback)
@@ -194,7 +230,7 @@ fn message(error: impl Into<Error>) -> String {
 }
 
 /// Parses a key; a list is written in JSON, such as `["x", 0]`.
-fn key(input: &str) -> Key {
+pub(crate) fn key(input: &str) -> Key {
     fn of(value: &serde_json::Value) -> Option<Key> {
         match value {
             serde_json::Value::String(input) => Some(Key::from(input.as_str())),

@@ -1,0 +1,243 @@
+//! The `daskwire ps`, `logs` and `story` commands.
+
+use clap::Args;
+use daskwire::display::Printable;
+use daskwire_cli::inspect::capture::Time;
+use daskwire_cli::table::{aligned, bytes, count, duration};
+use daskwire_peer::Client;
+use daskwire_peer::client::{LogLine, StoryStep};
+use serde_json::{Value as Json, json};
+
+use crate::failure::Result;
+use crate::shell::{SchedulerArguments, key, message};
+use crate::show::value_json;
+use crate::snapshot::Snapshot;
+use crate::terminal;
+
+#[derive(Debug, Args)]
+pub(crate) struct Ps {
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logs {
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
+    /// Workers, by addresses or names [default: the scheduler's own log]
+    workers: Vec<String>,
+    /// The most recent lines only, of each log
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    lines: Option<u64>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Story {
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
+    /// Keys of tasks, or the causes that stories name; after -- if they begin with a
+    /// dash
+    #[arg(required = true)]
+    keys: Vec<String>,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn ps(arguments: &Ps) -> Result {
+    let client = arguments.scheduler.connect().await?;
+    let snapshot = Snapshot::take(&client).await.map_err(message)?;
+    if arguments.json {
+        terminal::print(terminal::json(&snapshot.json()))?;
+    } else {
+        terminal::print(table(&snapshot).trim_end())?;
+    }
+    Ok(client.close().await.map_err(message)?)
+}
+
+fn table(snapshot: &Snapshot) -> String {
+    let mut out = format!("Scheduler {}", Printable(&snapshot.address));
+    if let Some(release) = &snapshot.release {
+        out.push_str(&format!(", distributed {release}"));
+    }
+    if let Some(uptime) = snapshot.uptime {
+        out.push_str(&format!(", up for {}", duration(uptime)));
+    }
+    let threads = snapshot.sum(|worker| worker.thread_count);
+    out.push_str(&format!(
+        "\n  {}, {}, {} of memory used\n",
+        count(snapshot.workers.len(), "worker"),
+        count(usize::try_from(threads).unwrap_or(usize::MAX), "thread"),
+        bytes(snapshot.sum(|worker| worker.memory)),
+    ));
+    if !snapshot.workers.is_empty() {
+        let mut rows = vec![
+            [
+                "address", "name", "status", "threads", "cpu", "memory", "limit", "spilled",
+                "assigned", "running", "ready", "stored", "in", "out",
+            ]
+            .map(str::to_owned),
+        ];
+        rows.extend(snapshot.workers.iter().map(|worker| {
+            [
+                Printable(&worker.address).to_string(),
+                Printable(&worker.name).to_string(),
+                Printable(&worker.status).to_string(),
+                worker.thread_count.to_string(),
+                format!("{:.0} %", worker.cpu),
+                bytes(worker.memory),
+                match worker.memory_limit {
+                    0 => "none".to_owned(),
+                    limit => bytes(limit),
+                },
+                bytes(worker.spilled),
+                worker.processing.to_string(),
+                worker.executing.to_string(),
+                worker.ready.to_string(),
+                worker.stored.to_string(),
+                bytes(worker.incoming),
+                bytes(worker.outgoing),
+            ]
+        }));
+        out.push('\n');
+        out.push_str(&aligned(&rows, 3));
+    }
+    if !snapshot.prefixes.is_empty() {
+        const STATES: [&str; 5] = ["waiting", "processing", "memory", "released", "erred"];
+        let [waiting, processing, memory, released, erred] = STATES.map(str::to_owned);
+        let mut rows = vec![[
+            "tasks".to_owned(),
+            waiting,
+            processing,
+            memory,
+            released,
+            erred,
+        ]];
+        for (prefix, states) in &snapshot.prefixes {
+            let number = |state| states.get(state).copied().unwrap_or(0).to_string();
+            let [waiting, processing, memory, released, erred] = STATES.map(number);
+            let prefix = Printable(prefix).to_string();
+            rows.push([prefix, waiting, processing, memory, released, erred]);
+        }
+        out.push('\n');
+        out.push_str(&aligned(&rows, 1));
+    }
+    out
+}
+
+pub(crate) async fn logs(arguments: &Logs) -> Result {
+    let client = arguments.scheduler.connect().await?;
+    let logs = if arguments.workers.is_empty() {
+        let lines = client.scheduler_logs(arguments.lines).await;
+        vec![(None, lines.map_err(message)?)]
+    } else {
+        let addresses = addresses(&client, &arguments.workers).await?;
+        let logs = client.worker_logs(addresses, arguments.lines).await;
+        let logs = logs.map_err(message)?.into_iter();
+        logs.map(|(worker, lines)| (Some(worker), lines)).collect()
+    };
+    if arguments.json {
+        let logs = logs.iter().map(|(worker, lines)| log_json(worker, lines));
+        let document = json!({"logs": logs.collect::<Vec<_>>()});
+        terminal::print(terminal::json(&document))?;
+    } else {
+        let is_one = logs.len() == 1;
+        for (worker, lines) in &logs {
+            if let (false, Some(worker)) = (is_one, worker) {
+                terminal::print(format_args!("{}:", Printable(worker)))?;
+            }
+            // The newest line comes first.
+            for line in lines.iter().rev() {
+                terminal::print(&line.line)?;
+            }
+        }
+    }
+    Ok(client.close().await.map_err(message)?)
+}
+
+fn log_json(worker: &Option<String>, lines: &[LogLine]) -> Json {
+    let lines = lines.iter().rev();
+    let lines = lines.map(|line| json!({"level": line.level, "line": line.line}));
+    json!({"worker": worker, "lines": lines.collect::<Vec<_>>()})
+}
+
+/// The addresses of workers that are named by addresses or names.
+async fn addresses(client: &Client, names: &[String]) -> Result<Vec<String>> {
+    let workers = client.workers().await.map_err(message)?;
+    let mut addresses = Vec::new();
+    for name in names {
+        let mut workers = workers.iter();
+        let found = workers.find(|worker| worker.address == *name || worker.name == *name);
+        let found = found.ok_or_else(|| format!("the cluster has no worker {name}"))?;
+        addresses.push(found.address.clone());
+    }
+    Ok(addresses)
+}
+
+pub(crate) async fn story(arguments: &Story) -> Result {
+    let client = arguments.scheduler.connect().await?;
+    let keys = arguments.keys.iter().map(|input| key(input));
+    let steps = client.story(keys).await.map_err(message)?;
+    let workers = client.workers().await.map_err(message)?;
+    if arguments.json {
+        let steps: Vec<Json> = steps.iter().map(step_json).collect();
+        terminal::print(terminal::json(&json!({"steps": steps})))?;
+    } else if steps.is_empty() {
+        return Err(format!(
+            "neither the scheduler nor a worker remembers {}",
+            arguments.keys.join(", ")
+        )
+        .into());
+    } else {
+        let name = |address: &Option<String>| match address {
+            None => "scheduler".to_owned(),
+            Some(address) => {
+                let mut workers = workers.iter();
+                let worker = workers.find(|worker| worker.address == *address);
+                let name = worker.map_or(address, |worker| &worker.name);
+                Printable(name).to_string()
+            }
+        };
+        let rows: Vec<[String; 3]> = steps
+            .iter()
+            .map(|step| {
+                let line = step.to_string();
+                [
+                    when(step.time),
+                    name(&step.worker),
+                    Printable(&line).to_string(),
+                ]
+            })
+            .collect();
+        terminal::print(aligned(&rows, 3).trim_end())?;
+    }
+    Ok(client.close().await.map_err(message)?)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "casts saturate"
+)]
+fn when(seconds: f64) -> String {
+    Time((seconds * 1e9) as u64).to_string()
+}
+
+fn step_json(step: &StoryStep) -> Json {
+    let parts: Vec<Json> = step.step.iter().map(value_json).collect();
+    let (from, to) = step.states().unzip();
+    json!({
+        "time": step.time,
+        "worker": step.worker,
+        "from": from,
+        "to": to,
+        "stimulus": step.stimulus,
+        "step": parts,
+    })
+}

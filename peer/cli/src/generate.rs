@@ -1,0 +1,41 @@
+//! `daskwire completions` and `daskwire man`.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::failure::Result;
+use crate::{Cli, terminal};
+
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The directory for the pages, which exists
+    directory: PathBuf,
+}
+
+/// Prints the script that completes command lines.
+pub(crate) fn completions(arguments: &Completions) -> Result {
+    let mut script = Vec::new();
+    clap_complete::generate(
+        arguments.shell,
+        &mut Cli::command(),
+        "daskwire",
+        &mut script,
+    );
+    let script = String::from_utf8_lossy(&script);
+    Ok(terminal::print(script.trim_end())?)
+}
+
+/// Writes a page for the program and for each command.
+pub(crate) fn man(arguments: &Man) -> Result {
+    let written = clap_mangen::generate_to(Cli::command(), &arguments.directory);
+    let name = arguments.directory.display();
+    Ok(written.map_err(|error| format!("{name}: {error}"))?)
+}

@@ -1,0 +1,222 @@
+//! The state of a cluster, as any scheduler tells it by requests.
+
+use std::collections::BTreeMap;
+
+use daskwire_peer::client::Workers;
+use daskwire_peer::protocol::Unknown;
+use daskwire_peer::{Client, Release, RequestError, Value};
+use serde_json::{Value as Json, json};
+
+/// A cluster at one time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Snapshot {
+    /// The address of the scheduler.
+    pub(crate) address: String,
+    /// The release of Dask.
+    pub(crate) release: Option<String>,
+    /// How long the scheduler has run, in seconds.
+    pub(crate) uptime: Option<f64>,
+    /// The workers, in the scheduler's order.
+    pub(crate) workers: Vec<Worker>,
+    /// The number of tasks in each state, for each prefix of keys.
+    pub(crate) prefixes: Vec<(String, States)>,
+}
+
+/// The numbers of tasks by state.
+pub(crate) type States = BTreeMap<String, u64>;
+
+/// A worker at one time: what it reported with its last heartbeat.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Worker {
+    pub(crate) address: String,
+    pub(crate) name: String,
+    pub(crate) status: String,
+    pub(crate) thread_count: u64,
+    /// Processor use of the process in percent of one processor.
+    pub(crate) cpu: f64,
+    /// Bytes of memory that the process uses.
+    pub(crate) memory: u64,
+    /// Memory limit in bytes; 0 if there is none.
+    pub(crate) memory_limit: u64,
+    /// Bytes of results in memory, as Dask estimates them.
+    pub(crate) managed: u64,
+    /// Bytes of results on disk.
+    pub(crate) spilled: u64,
+    /// Number of tasks that the scheduler has assigned.
+    pub(crate) processing: u64,
+    /// Number of tasks that run.
+    pub(crate) executing: u64,
+    /// Number of tasks that could run.
+    pub(crate) ready: u64,
+    /// Number of results in memory or on disk.
+    pub(crate) stored: u64,
+    /// Bytes that are being received from other workers.
+    pub(crate) incoming: u64,
+    /// Bytes that are being sent to other workers and clients.
+    pub(crate) outgoing: u64,
+}
+
+impl Snapshot {
+    /// Asks the scheduler for its state.
+    pub(crate) async fn take(client: &Client) -> Result<Self, RequestError> {
+        let mut identity = Unknown::new("identity");
+        // The scheduler lists a few workers otherwise, and had no such field before.
+        if client
+            .release()
+            .is_none_or(|it| it >= Release::new(2025, 4, 0))
+        {
+            identity = identity.field("n_workers", -1);
+        }
+        let identity: Value = client.request(identity).await?;
+        let processing = client.processing(Workers::All).await?;
+        let states = Unknown::new("get_task_prefix_states");
+        let states: Value = client.request(states).await?;
+        let mut snapshot = Self::of(&identity, &states, daskwire_cli::table::now());
+        snapshot.release = client.release().map(|release| release.to_string());
+        for worker in &mut snapshot.workers {
+            let mut of_workers = processing.iter();
+            let own = of_workers.find(|(address, _)| *address == worker.address);
+            worker.processing = own.map_or(0, |(_, keys)| keys.len() as u64);
+        }
+        Ok(snapshot)
+    }
+
+    /// Reads replies; what is missing or has another form is left out.
+    fn of(identity: &Value, states: &Value, now: f64) -> Self {
+        let workers = entries(identity.get("workers"));
+        Self {
+            address: string(identity.get("address")),
+            release: None,
+            uptime: identity
+                .get("started")
+                .map(|started| now - float(Some(started))),
+            workers: workers
+                .iter()
+                .map(|(address, about)| Worker::of(address, about))
+                .collect(),
+            prefixes: entries(Some(states))
+                .iter()
+                .map(|(prefix, states)| (string(Some(prefix)), counts(states)))
+                .collect(),
+        }
+    }
+
+    /// The number of all tasks by state.
+    pub(crate) fn states(&self) -> States {
+        let mut all = States::new();
+        for (state, count) in self.prefixes.iter().flat_map(|(_, states)| states) {
+            let total = all.entry(state.clone()).or_default();
+            *total = total.saturating_add(*count);
+        }
+        all
+    }
+
+    /// The sum of a number of all workers.
+    pub(crate) fn sum(&self, of: impl Fn(&Worker) -> u64) -> u64 {
+        self.workers.iter().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// The document of `daskwire ps --json`, as `JSON.md` describes it.
+    pub(crate) fn json(&self) -> Json {
+        let workers = self.workers.iter().map(Worker::json);
+        let prefixes = self.prefixes.iter();
+        json!({
+            "address": self.address,
+            "release": self.release,
+            "uptime": self.uptime,
+            "tasks": self.states(),
+            "prefixes": prefixes.map(|(name, states)| (name.clone(), json!(states)))
+                .collect::<serde_json::Map<_, _>>(),
+            "workers": workers.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Worker {
+    fn of(address: &Value, about: &Value) -> Self {
+        let metrics = about.get("metrics");
+        let metric = |name| metrics.and_then(|metrics| metrics.get(name));
+        let tasks = metric("task_counts").map(counts).unwrap_or_default();
+        let count = |state| tasks.get(state).copied().unwrap_or(0);
+        let transfer = |name| metric("transfer").and_then(|transfer| transfer.get(name));
+        // A number before 2022.6.0.
+        let spilled = metric("spilled_bytes").or_else(|| metric("spilled_nbytes"));
+        let spilled = spilled.map(|spilled| spilled.get("disk").unwrap_or(spilled));
+        Self {
+            address: string(Some(address)),
+            name: string(about.get("name")),
+            status: string(about.get("status")),
+            thread_count: integer(about.get("nthreads")),
+            cpu: float(metric("cpu")),
+            memory: integer(metric("memory")),
+            memory_limit: integer(about.get("memory_limit")),
+            managed: integer(metric("managed_bytes")),
+            spilled: integer(spilled),
+            processing: 0,
+            executing: count("executing").saturating_add(count("long-running")),
+            ready: count("ready").saturating_add(count("constrained")),
+            stored: count("memory"),
+            incoming: integer(transfer("incoming_bytes")),
+            outgoing: integer(transfer("outgoing_bytes")),
+        }
+    }
+
+    fn json(&self) -> Json {
+        json!({
+            "address": self.address,
+            "name": self.name,
+            "status": self.status,
+            "nthreads": self.thread_count,
+            "cpu": self.cpu,
+            "memory": self.memory,
+            "memory_limit": self.memory_limit,
+            "managed": self.managed,
+            "spilled": self.spilled,
+            "processing": self.processing,
+            "executing": self.executing,
+            "ready": self.ready,
+            "stored": self.stored,
+            "incoming": self.incoming,
+            "outgoing": self.outgoing,
+        })
+    }
+}
+
+fn entries(value: Option<&Value>) -> &[(Value, Value)] {
+    match value {
+        Some(Value::Dict(entries)) => entries,
+        _ => &[],
+    }
+}
+
+fn counts(states: &Value) -> States {
+    let entries = entries(Some(states)).iter();
+    entries
+        .map(|(state, count)| (string(Some(state)), integer(Some(count))))
+        .collect()
+}
+
+/// A string as it is, other values as Python shows them.
+fn string(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::None) => String::new(),
+        Some(Value::Str(string)) => string.to_string(),
+        Some(value) => value.to_string(),
+    }
+}
+
+fn integer(value: Option<&Value>) -> u64 {
+    match value {
+        Some(Value::Int(value)) => u64::try_from(*value).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn float(value: Option<&Value>) -> f64 {
+    match value {
+        Some(Value::Float(value)) => *value,
+        Some(Value::Int(value)) => *value as f64,
+        _ => 0.0,
+    }
+}

@@ -1,0 +1,161 @@
+//! `daskwire top`: a live view of a cluster on a terminal.
+
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::io::IsTerminal as _;
+use std::time::Duration;
+
+use clap::Args;
+use daskwire_peer::Client;
+use daskwire_peer::client::ClientOptions;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tokio::sync::mpsc;
+
+use crate::connect::address;
+use crate::failure::{Failure, Result};
+use crate::shell::{SchedulerArguments, message};
+use crate::snapshot::Snapshot;
+use view::{Key, View};
+
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    #[command(flatten)]
+    scheduler: SchedulerArguments,
+    /// Seconds between two questions to the scheduler, at least 0.1
+    #[arg(long, default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(input: &str) -> Result<f64, String> {
+    let interval: Option<f64> = input.parse().ok();
+    let interval = interval.filter(|interval| (0.1..=3600.0).contains(interval));
+    interval.ok_or_else(|| "expected 0.1 to 3600 seconds".to_owned())
+}
+
+/// What the view is told.
+enum Update {
+    Snapshot(Box<Snapshot>),
+    /// There is no connection, for a reason.
+    Trouble(String),
+    Key(Key),
+    /// The terminal has another size, or must be drawn for another reason.
+    Redraw,
+    Quit,
+}
+
+/// Number of updates that may wait for the terminal.
+const QUEUE: usize = 64;
+
+/// How long a question may take before the scheduler counts as gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn top(arguments: &Top) -> Result {
+    if !std::io::stdout().is_terminal() {
+        return Err(Failure::usage(
+            "standard output is not a terminal; `daskwire ps` prints the same once",
+        ));
+    }
+    // Faults of the command line are found before the screen is taken.
+    let scheduler = address(&arguments.scheduler.scheduler)?;
+    let mut options = arguments
+        .scheduler
+        .options(&scheduler, ClientOptions::default())?;
+    // Failures are shown, and followed by other attempts.
+    options.comm.connect_retry = false;
+    let stop = crate::stop_requested()?;
+    let mut terminal =
+        ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
+    let (sender, mut updates) = mpsc::channel(QUEUE);
+    let keys = sender.clone();
+    std::thread::spawn(move || read_keys(&keys));
+    let interval = Duration::from_secs_f64(arguments.interval);
+    let watching = watch(&arguments.scheduler.scheduler, &options, interval, &sender);
+    let drawing = async {
+        let mut view = View::default();
+        loop {
+            terminal.draw(|frame| view.draw(frame))?;
+            match updates.recv().await {
+                None | Some(Update::Quit) => return Ok(()),
+                Some(Update::Snapshot(snapshot)) => {
+                    view.trouble = None;
+                    view.snapshot = Some(*snapshot);
+                }
+                Some(Update::Trouble(trouble)) => view.trouble = Some(trouble),
+                Some(Update::Key(key)) => view.press(key),
+                Some(Update::Redraw) => {}
+            }
+        }
+    };
+    let outcome: std::io::Result<()> = tokio::select! {
+        outcome = drawing => outcome,
+        () = stop => Ok(()),
+        () = watching => Ok(()),
+    };
+    ratatui::restore();
+    Ok(outcome.map_err(|error| format!("the terminal: {error}"))?)
+}
+
+/// Asks the scheduler again and again, and connects anew when that fails.
+async fn watch(
+    scheduler: &str,
+    options: &ClientOptions,
+    interval: Duration,
+    updates: &mpsc::Sender<Update>,
+) {
+    loop {
+        let lost = match Client::connect_with(scheduler, options.clone()).await {
+            Ok(client) => loop {
+                let taking = tokio::time::timeout(PATIENCE, Snapshot::take(&client));
+                let update = match taking.await {
+                    Ok(Ok(snapshot)) => Update::Snapshot(Box::new(snapshot)),
+                    Ok(Err(error)) => break message(error),
+                    Err(_) => break format!("no answer within {} s", PATIENCE.as_secs()),
+                };
+                if updates.send(update).await.is_err() {
+                    return;
+                }
+                tokio::time::sleep(interval).await;
+            },
+            Err(error) => message(error),
+        };
+        if updates.send(Update::Trouble(lost)).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(interval).await;
+    }
+}
+
+/// Reads keys until the program ends.
+fn read_keys(updates: &mpsc::Sender<Update>) {
+    loop {
+        let update = match event::read() {
+            Ok(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
+                match key.code {
+                    KeyCode::Char('c' | 'd') if is_control => Update::Quit,
+                    KeyCode::Char('q') | KeyCode::Esc => Update::Quit,
+                    KeyCode::Char('r') => Update::Key(Key::Reverse),
+                    KeyCode::Left => Update::Key(Key::Left),
+                    KeyCode::Right => Update::Key(Key::Right),
+                    KeyCode::Up => Update::Key(Key::Up(1)),
+                    KeyCode::Down => Update::Key(Key::Down(1)),
+                    KeyCode::PageUp => Update::Key(Key::Up(10)),
+                    KeyCode::PageDown => Update::Key(Key::Down(10)),
+                    KeyCode::Home => Update::Key(Key::Up(usize::MAX)),
+                    KeyCode::End => Update::Key(Key::Down(usize::MAX)),
+                    _ => continue,
+                }
+            }
+            Ok(Event::Resize(..)) => Update::Redraw,
+            Ok(_) => continue,
+            // The terminal is gone.
+            Err(_) => Update::Quit,
+        };
+        let is_last = matches!(update, Update::Quit);
+        if updates.blocking_send(update).is_err() || is_last {
+            return;
+        }
+    }
+}

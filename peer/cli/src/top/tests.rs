@@ -1,0 +1,221 @@
+//! What is drawn, without a terminal.
+
+use daskwire::display::is_printable;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::view::{Key, View};
+use crate::snapshot::{Snapshot, Worker};
+
+fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal
+        .draw(|frame| view.draw(frame))
+        .expect("it is drawn");
+    let buffer = terminal.backend().buffer();
+    let lines = (0..height).map(|y| {
+        let cells = (0..width).map(|x| buffer[(x, y)].symbol());
+        cells.collect::<String>().trim_end().to_owned()
+    });
+    lines.collect()
+}
+
+fn worker(name: &str, cpu: f64, memory: u64) -> Worker {
+    Worker {
+        address: format!("tcp://10.0.0.{}:4000", name.len()),
+        name: name.to_owned(),
+        status: "running".to_owned(),
+        thread_count: 2,
+        cpu,
+        memory,
+        memory_limit: 1 << 30,
+        processing: 5,
+        executing: 2,
+        ready: 1,
+        stored: 7,
+        incoming: 20 << 20,
+        outgoing: 30 << 10,
+        ..Worker::default()
+    }
+}
+
+fn snapshot() -> Snapshot {
+    let states = |states: &[(&str, u64)]| {
+        let states = states.iter();
+        states
+            .map(|(state, count)| ((*state).to_owned(), *count))
+            .collect()
+    };
+    Snapshot {
+        address: "tcp://10.0.0.1:8786".to_owned(),
+        release: Some("2026.8.0".to_owned()),
+        uptime: Some(200.0),
+        workers: vec![
+            worker("bob", 150.0, 900 << 20),
+            worker("al", 10.0, 100 << 20),
+        ],
+        prefixes: vec![
+            ("load".to_owned(), states(&[("memory", 4)])),
+            (
+                "sum".to_owned(),
+                states(&[("processing", 3), ("waiting", 2), ("erred", 1)]),
+            ),
+        ],
+    }
+}
+
+#[test]
+fn shows_totals_workers_and_tasks() {
+    let mut view = View::default();
+    assert_eq!(drawn(&view, 40, 5)[0], "daskwire top  connecting");
+    view.snapshot = Some(snapshot());
+    let lines = drawn(&view, 140, 16);
+    assert_eq!(
+        lines[0],
+        "daskwire top  tcp://10.0.0.1:8786  distributed 2026.8.0  up 3 min"
+    );
+    for part in [
+        "2 workers, 4 threads",
+        "cpu 160 % of 400 %",
+        "memory 1000.0 MiB of 2.00 GiB",
+        "in 40.0 MiB  out 60.0 KiB  spilled 0 B",
+    ] {
+        assert!(lines[1].contains(part), "{part}: {}", lines[1]);
+    }
+    assert_eq!(
+        lines[2],
+        "tasks  2 waiting   3 processing   4 in memory   0 released   1 erred   on workers: 4 \
+         running, 2 ready"
+    );
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        words(&lines[4]),
+        [
+            "name▼", "address", "status", "thr", "cpu", "memory", "of", "spilled", "running",
+            "assigned", "stored", "in", "out"
+        ]
+    );
+    assert_eq!(
+        words(&lines[5]).join(" "),
+        "al tcp://10.0.0.2:4000 running 2 10 % 100.0 MiB 9 % 0 B 2 5 7 20.0 MiB 30.0 KiB"
+    );
+    assert!(lines[6].starts_with("bob "), "{}", lines[6]);
+    // Those that are not done come first.
+    let tasks: Vec<_> = lines[7..15]
+        .iter()
+        .filter(|line| !line.is_empty())
+        .collect();
+    assert!(tasks[0].starts_with("tasks "), "{tasks:?}");
+    assert_eq!(words(tasks[1]), ["sum", "2", "3", "0", "0", "1"]);
+    assert_eq!(words(tasks[2]), ["load", "0", "0", "4", "0", "0"]);
+    assert!(lines[15].starts_with("q quit"), "{}", lines[15]);
+}
+
+#[test]
+fn keys_sort_and_scroll() {
+    let mut view = View {
+        snapshot: Some(snapshot()),
+        ..View::default()
+    };
+    let names = |view: &View| {
+        let lines = drawn(view, 140, 16);
+        let rows = lines[5..7]
+            .iter()
+            .filter_map(|line| line.split_whitespace().next());
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&view), ["al", "bob"]);
+    view.press(Key::Reverse);
+    assert_eq!(names(&view), ["bob", "al"]);
+    view.press(Key::Reverse);
+    // The fifth column is that of the processor, whose largest values come first.
+    (0..4).for_each(|_| view.press(Key::Right));
+    assert!(drawn(&view, 140, 16)[4].contains("cpu▼"));
+    assert_eq!(names(&view), ["bob", "al"]);
+    view.press(Key::Down(1));
+    assert_eq!(names(&view)[0], "al");
+    view.press(Key::Down(usize::MAX));
+    assert_eq!(names(&view)[0], "al");
+    view.press(Key::Up(usize::MAX));
+    assert_eq!(names(&view)[0], "bob");
+    (0..5).for_each(|_| view.press(Key::Left));
+    assert!(drawn(&view, 140, 16)[4].contains("out▼"));
+    // Fewer workers than were scrolled past.
+    view.press(Key::Down(1));
+    view.snapshot
+        .as_mut()
+        .expect("a snapshot")
+        .workers
+        .truncate(1);
+    assert_eq!(names(&view)[0], "bob");
+}
+
+#[test]
+fn narrow_terminals_have_fewer_columns() {
+    let view = View {
+        snapshot: Some(snapshot()),
+        ..View::default()
+    };
+    let lines = drawn(&view, 64, 16);
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        words(&lines[4]),
+        ["name▼", "cpu", "memory", "running", "in", "out"]
+    );
+    assert_eq!(
+        words(&lines[6]).join(" "),
+        "bob 150 % 900.0 MiB 2 20.0 MiB 30.0 KiB"
+    );
+}
+
+#[test]
+fn keeps_the_last_snapshot_while_there_is_no_connection() {
+    let view = View {
+        snapshot: Some(snapshot()),
+        trouble: Some("cannot connect to tcp://10.0.0.1:8786: refused".to_owned()),
+        ..View::default()
+    };
+    let lines = drawn(&view, 140, 16);
+    let expected =
+        "daskwire top  cannot connect to tcp://10.0.0.1:8786: refused; trying again  tcp";
+    assert!(lines[0].starts_with(expected), "{}", lines[0]);
+    assert!(lines[5].starts_with("al "), "{}", lines[5]);
+}
+
+#[test]
+fn hostile_names_are_escaped_and_any_size_can_be_drawn() {
+    let hostile = "\x1b[2J\u{202e}\n\u{200b}";
+    let mut snapshot = snapshot();
+    snapshot.address = hostile.to_owned();
+    snapshot.release = Some(hostile.to_owned());
+    snapshot
+        .prefixes
+        .push((hostile.to_owned(), [(hostile.to_owned(), u64::MAX)].into()));
+    snapshot.uptime = Some(f64::NAN);
+    for worker in &mut snapshot.workers {
+        worker.name = hostile.to_owned();
+        worker.status = hostile.to_owned();
+        worker.cpu = f64::NAN;
+        worker.memory = u64::MAX;
+        worker.memory_limit = 1;
+    }
+    let view = View {
+        snapshot: Some(snapshot),
+        trouble: Some(hostile.to_owned()),
+        ..View::default()
+    };
+    for (width, height) in [(0, 0), (1, 1), (20, 3), (80, 8), (300, 60)] {
+        for line in drawn(&view, width, height) {
+            assert!(line.chars().all(is_printable), "{line:?}");
+        }
+    }
+    assert!(drawn(&view, 200, 20)[0].contains("\\u{1b}[2J"));
+}
