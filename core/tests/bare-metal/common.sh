@@ -54,14 +54,22 @@ install_packages() {
         apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# Sets `build`: cargo for the package in a directory, a target directory and a
-# chip. Debian's compiler, whatever else is in front of it; nightly options are
+# Sets `build`: cargo for the package in a directory, a target directory, a chip,
+# and the script for the linker if it is not in that directory. Debian's compiler, whatever else is in front of it; nightly options are
 # for building `core`, the code itself uses stable Rust.
 build_for_chip() {
     build=(env -u RUSTUP_TOOLCHAIN -u CARGO_ENCODED_RUSTFLAGS -u CARGO
         PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
-        RUSTFLAGS="-C linker=ld.lld -C link-arg=-T$1/link.x"
+        RUSTFLAGS="-C linker=ld.lld -C link-arg=-T${4:-$1/link.x}"
         CARGO_TARGET_DIR="$2"
         /usr/bin/cargo build --manifest-path "$1/Cargo.toml" --locked --release
         -Zbuild-std=core --target "$3")
+}
+
+# Runs a program on a Cortex-M4 and prints what it says. Fails if it does, or
+# hangs.
+run_on_chip() {
+    timeout 120 qemu-system-arm -M netduinoplus2 -display none \
+        -monitor none -serial none \
+        -semihosting-config enable=on,target=native -kernel "$1" 2>&1
 }

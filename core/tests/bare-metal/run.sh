@@ -61,10 +61,7 @@ cortex_m() {
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
             "${build[@]}" "${programs[@]/#/--bin=}"
         for program in "${programs[@]}"; do
-            told=$(timeout 120 qemu-system-arm -M netduinoplus2 -display none \
-                -monitor none -serial none \
-                -semihosting-config enable=on,target=native \
-                -kernel "$target/cortex-m/$chip/release/$program" 2>&1) || {
+            told=$(run_on_chip "$target/cortex-m/$chip/release/$program") || {
                 echo "$told" >&2
                 fail "$program: the program says that something is wrong, or hangs"
             }

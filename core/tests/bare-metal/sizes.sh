@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Prints what programs for a Cortex-M4 take: bytes of flash, of stack and of
+# static variables, at the optimisation levels 3, s and z.
+#
+# | program  | what it does |
+# | -------- | --- |
+# | empty    | starts the chip and prints the figures, which all others do too |
+# | find     | frames from a stream; entries of the body by key |
+# | open     | frames from a stream; the whole body, with the frames of a payload |
+# | lz4      | as open, with the payload decompressed |
+# | codec    | everything that needs no heap, with the texts of all errors |
+# | postcard | a message of the same fields from a stream, into a struct |
+# | minicbor | the same without a stream |
+#
+# All run in qemu and check what they have read. Flash does not include the
+# recorded messages; stack includes all buffers.
+#
+# Usage: core/tests/bare-metal/sizes.sh [PROGRAM...]
+#
+# Needs what run.sh needs for the Cortex-M4.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+target=${CARGO_TARGET_DIR:-$here/target}/bare-metal/sizes
+chip=thumbv7em-none-eabi
+levels=(3 s z)
+source "$here/common.sh"
+trap 'rm -f "$log"' EXIT
+
+install_packages
+programs=("$@")
+if ((${#programs[@]} == 0)); then
+    programs=(empty find open lz4 codec postcard minicbor)
+fi
+build_for_chip "$here/sizes" "$target" "$chip" "$here/link.x"
+format='%-10s %5s %10s %10s %10s\n'
+# shellcheck disable=SC2059 # the format has no input in it
+printf "$format" program level flash stack static
+for program in "${programs[@]}"; do
+    for level in "${levels[@]}"; do
+        quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
+            "${build[@]}" --bin "$program" --features "$program"
+        told=$(run_on_chip "$target/$chip/release/$program") ||
+            fail "$program at level $level: it says that something is wrong, or hangs"
+        read -r flash stack static <<<"$told"
+        # shellcheck disable=SC2059
+        printf "$format" "$program" "$level" "$flash" "$stack" "$static"
+    done
+done
