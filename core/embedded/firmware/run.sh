@@ -96,8 +96,8 @@ ends() {
 
 install_packages
 build_for_chip "$here" "$target/firmware" "$chip"
-quietly "${build[@]}"
-refused daskwire_panics "${build[@]}" --features break-no-panic
+quietly "${build[@]}" --features classic
+refused daskwire_panics "${build[@]}" --features classic,break-no-panic
 echo "firmware: links without allocator and panics"
 quietly "${build[@]}" --features roles --bin roles
 refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles

@@ -81,6 +81,8 @@ pub enum Codec {
 }
 
 impl Codec {
+    pub(crate) const ALL: [Self; 4] = [Self::Lz4, Self::Snappy, Self::Zlib, Self::Zstd];
+
     /// The codec with this name, in Dask's spelling. `None` for unknown names,
     /// for example `blosc` (up to 2022.4.0).
     pub const fn from_name(name: &[u8]) -> Option<Self> {

@@ -60,6 +60,8 @@ pub struct FrameDecoder<P> {
     head: [u8; 16],
     storage: P,
     state: State,
+    /// What has been checked of the prelude, once its head has arrived.
+    checker: Checker,
     /// The length of the part that is received, and how much has arrived.
     len: usize,
     filled: usize,
@@ -71,16 +73,15 @@ enum State {
     /// The prefix and the frame count.
     Head,
     /// The table of lengths.
-    Lengths(Checker),
+    Lengths,
     /// Frame `index`, which is not empty.
     Frames {
-        checker: Checker,
         index: usize,
         /// Length of all frames before this one, in bytes.
         before: u64,
     },
     /// Nothing more.
-    Complete(Checker),
+    Complete,
     Failed(FrameError),
 }
 
@@ -116,6 +117,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             head: [0; 16],
             storage,
             state: State::Head,
+            checker: Checker::unused(prefix),
             len: prefix.head_len(),
             filled: 0,
         }
@@ -132,11 +134,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     pub const fn wanted(&self) -> Result<Wanted, FrameError> {
         let (len, filled) = (self.len, self.filled);
         match self.state {
-            State::Head | State::Lengths(_) => Ok(Wanted::Prelude {
+            State::Head | State::Lengths => Ok(Wanted::Prelude {
                 remaining: len.wrapping_sub(filled),
             }),
             State::Frames { index, .. } => Ok(Wanted::Frame { index, len, filled }),
-            State::Complete(_) => Ok(Wanted::Nothing),
+            State::Complete => Ok(Wanted::Nothing),
             State::Failed(error) => Err(error),
         }
     }
@@ -160,7 +162,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         let (len, filled) = (self.len, self.filled);
         match self.state {
             State::Head => Ok(self.head.get_mut(filled..len).ensured()),
-            State::Lengths(_) => {
+            State::Lengths => {
                 let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
                     Some(space) if !space.is_empty() => Ok(space),
@@ -173,7 +175,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
                     }),
                 }
             }
-            State::Frames { checker, index, .. } => match frames.buffer(index, len, filled) {
+            State::Frames { index, .. } => match frames.buffer(index, len, filled) {
                 Some(space) if !space.is_empty() => {
                     let end = space.len().min(len.wrapping_sub(filled));
                     Ok(space.get_mut(..end).ensured())
@@ -183,11 +185,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
                     kind: FrameErrorKind::NoBuffer {
                         index,
                         len,
-                        frames_len: checker.frames_len,
+                        frames_len: self.checker.frames_len,
                     },
                 }),
             },
-            State::Complete(_) => Ok(&mut []),
+            State::Complete => Ok(&mut []),
             State::Failed(error) => Err(error),
         }
     }
@@ -264,10 +266,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// then still hold an earlier message.
     const fn about_to_begin(&self) -> Option<u64> {
         match &self.state {
-            State::Frames {
-                checker, before: 0, ..
-            } if self.filled == 0 => Some(checker.frames_len),
-            State::Complete(checker) if checker.frames_len == 0 => Some(0),
+            State::Frames { before: 0, .. } if self.filled == 0 => Some(self.checker.frames_len),
+            State::Complete if self.checker.frames_len == 0 => Some(0),
             _ => None,
         }
     }
@@ -295,15 +295,16 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             copy(space.get_mut(..len)?, missing.get(..len)?);
             at = at.wrapping_add(len);
         }
-        self.begin_frame(checker, 0, 0);
+        self.checker = checker;
+        self.begin_frame(0, 0);
         Some(rest)
     }
 
     /// The lengths of the frames, once all of them have arrived and are valid.
     pub fn prelude(&self) -> Option<Prelude<'_>> {
         match self.state {
-            State::Frames { checker, .. } | State::Complete(checker) => {
-                let len = checker.lengths_len().ok()?;
+            State::Frames { .. } | State::Complete => {
+                let len = self.checker.lengths_len().ok()?;
                 self.storage.bytes().get(..len).map(Prelude::new)
             }
             _ => None,
@@ -312,7 +313,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
 
     /// Whether the message is complete.
     pub const fn is_complete(&self) -> bool {
-        matches!(self.state, State::Complete(_))
+        matches!(self.state, State::Complete)
     }
 
     /// Whether no byte of the next message has arrived. A stream may only end
@@ -329,11 +330,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// [`advance`](Self::advance) returned before.
     pub fn end(&self) -> Result<(), FrameError> {
         let needed = match self.state {
-            State::Complete(_) => return Ok(()),
+            State::Complete => return Ok(()),
             State::Failed(error) => return Err(error),
             State::Head if self.filled == 0 => return Ok(()),
             State::Head => self.len as u64,
-            State::Lengths(checker) | State::Frames { checker, .. } => checker.message_len(),
+            State::Lengths | State::Frames { .. } => self.checker.message_len(),
         };
         Err(FrameError {
             at: self.position(),
@@ -345,14 +346,13 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     fn position(&self) -> u64 {
         let start = match &self.state {
             State::Head | State::Failed(_) => 0,
-            State::Lengths(_) => self.prefix.head_len() as u64,
-            State::Frames {
-                checker, before, ..
-            } => checker
+            State::Lengths => self.prefix.head_len() as u64,
+            State::Frames { before, .. } => self
+                .checker
                 .message_len()
-                .saturating_sub(checker.frames_len)
+                .saturating_sub(self.checker.frames_len)
                 .saturating_add(*before),
-            State::Complete(checker) => checker.message_len(),
+            State::Complete => self.checker.message_len(),
         };
         start.saturating_add(self.filled as u64)
     }
@@ -403,11 +403,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         let filled_before = self.filled;
         self.filled = filled_before.wrapping_add(count);
-        if let State::Lengths(checker) = &mut self.state {
+        if matches!(self.state, State::Lengths) {
             // Each length is checked when its last byte has arrived.
             let whole = self.storage.bytes().get(filled_before & !7..self.filled);
             let (lengths, _) = whole.unwrap_or_default().as_chunks();
-            checker.lengths(lengths, &self.limits)?;
+            self.checker.lengths(lengths, &self.limits)?;
         }
         if self.filled < self.len {
             return Ok(());
@@ -415,30 +415,26 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         match self.state {
             State::Head => {
                 let head = self.head.get(..self.len).ensured();
-                let checker = Checker::new(self.prefix, head, &self.limits)?;
-                self.begin(State::Lengths(checker), checker.lengths_len()?);
+                self.checker = Checker::new(self.prefix, head, &self.limits)?;
+                self.begin(State::Lengths, self.checker.lengths_len()?);
             }
-            State::Lengths(checker) => {
-                checker.finish()?;
-                self.begin_frame(checker, 0, 0);
+            State::Lengths => {
+                self.checker.finish()?;
+                self.begin_frame(0, 0);
             }
-            State::Frames {
-                checker,
-                index,
-                before,
-            } => {
+            State::Frames { index, before } => {
                 let before = before.saturating_add(self.len as u64);
-                self.begin_frame(checker, index.saturating_add(1), before);
+                self.begin_frame(index.saturating_add(1), before);
             }
-            State::Complete(_) | State::Failed(_) => {}
+            State::Complete | State::Failed(_) => {}
         }
         Ok(())
     }
 
     /// Begins frame `index`, or the next frame that is not empty.
-    fn begin_frame(&mut self, checker: Checker, index: usize, before: u64) {
+    fn begin_frame(&mut self, index: usize, before: u64) {
         let (lengths, _) = self.storage.bytes().as_chunks::<8>();
-        let count = usize::try_from(checker.frame_count).unwrap_or(usize::MAX);
+        let count = usize::try_from(self.checker.frame_count).unwrap_or(usize::MAX);
         let lengths = lengths.get(..count).unwrap_or_default();
         let mut ahead = lengths.iter().enumerate().skip(index);
         // `Checker::lengths` has checked that each length fits in a usize.
@@ -447,15 +443,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             (len != 0).then_some((index, len))
         });
         match next {
-            Some((index, len)) => self.begin(
-                State::Frames {
-                    checker,
-                    index,
-                    before,
-                },
-                len,
-            ),
-            None => self.begin(State::Complete(checker), 0),
+            Some((index, len)) => self.begin(State::Frames { index, before }, len),
+            None => self.begin(State::Complete, 0),
         }
     }
 }

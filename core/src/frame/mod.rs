@@ -572,6 +572,18 @@ struct Checker {
 }
 
 impl Checker {
+    /// A checker before anything has arrived.
+    const fn unused(prefix: Prefix) -> Self {
+        Self {
+            prefix,
+            hint: None,
+            frame_count: 0,
+            seen: 0,
+            frames_len: 0,
+            hint_met: true,
+        }
+    }
+
     /// Checks the prefix and the frame count. `head` holds [`Prefix::head_len`]
     /// bytes.
     fn new(prefix: Prefix, head: &[u8], limits: &Limits) -> Result<Self, FrameError> {
@@ -605,12 +617,10 @@ impl Checker {
             return fault(prefix.count_at(), kind);
         }
         let mut checker = Self {
-            prefix,
             hint,
             frame_count,
-            seen: 0,
-            frames_len: 0,
             hint_met: hint.is_none(),
+            ..Self::unused(prefix)
         };
         if let Some(value) = hint {
             if value < least {

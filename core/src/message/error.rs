@@ -133,6 +133,12 @@ pub enum MessageErrorKind {
     /// The caller supplied fewer ends than the payload has logical frames;
     /// counted in ends. The caller can supply more.
     TooFewEnds(BufferTooSmall),
+    /// The build cannot read messages of the layout: the feature `classic` is
+    /// off.
+    NotCompiledIn {
+        /// The layout.
+        layout: Layout,
+    },
     /// There is no payload with this index.
     NoSuchPayload {
         /// The number of payloads.
@@ -163,6 +169,7 @@ impl MessageError {
                 | MessageErrorKind::BodyBuffer(_)
                 | MessageErrorKind::DataBuffer(_)
                 | MessageErrorKind::TooFewEnds(_)
+                | MessageErrorKind::NotCompiledIn { .. }
                 | MessageErrorKind::NoSuchPayload { .. }
         )
     }
@@ -262,6 +269,9 @@ impl fmt::Display for MessageErrorKind {
             Self::BodyBuffer(error) => write!(f, "the decompressed body (BODY): {error}"),
             Self::DataBuffer(error) => write!(f, "the data of a payload: {error}"),
             Self::TooFewEnds(error) => write!(f, "ends of logical frames: {error}"),
+            Self::NotCompiledIn { .. } => f.write_str(
+                "reading messages of the classic layout needs the feature classic of daskwire",
+            ),
             Self::NoSuchPayload { count } => {
                 write!(f, "no payload with this index; there are {count}")
             }

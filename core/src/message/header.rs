@@ -162,21 +162,6 @@ impl<'a> PayloadHeader<'a> {
         reader
     }
 
-    /// Each key, if it is a string, with the offset of its value.
-    fn keys(&self) -> impl Iterator<Item = (Option<RawStr<'a>>, usize)> + use<'a> {
-        let mut pairs = self.pairs();
-        // The header has been validated before, so reading does not fail.
-        (0..self.pair_count).map_while(move |_| {
-            let key = pairs.raw_str().ok();
-            if key.is_none() {
-                pairs.skip().ok()?;
-            }
-            let at = pairs.position();
-            pairs.skip().ok()?;
-            Some((key, at))
-        })
-    }
-
     /// Refuses a header with placeholders, which could be circular
     /// (PROTOCOL MODERN-9).
     pub(super) fn refuse_placeholders(&self) -> Result<(), MessageError> {
@@ -257,11 +242,11 @@ impl<'a> PayloadHeader<'a> {
                     .filter(|offset| *offset != 0)
                     .map(|offset| offset as usize)
             }
-            None => self
-                .keys()
-                .filter(|(found, _)| found.is_some_and(|found| found == key))
-                .last()
-                .map(|(_, at)| at),
+            None => {
+                // The header has been validated before, so reading does not fail.
+                let [value] = self.value(0).values([key]).ok()?;
+                value.map(|value| value.position())
+            }
         }
     }
 
@@ -287,19 +272,31 @@ impl<'a> PayloadHeader<'a> {
         let Some(offset) = self.find(key) else {
             return Ok(None);
         };
-        read(&mut self.value(offset)).map(Some).map_err(|error| {
-            let at = self.at.saturating_add(offset);
-            match error.kind {
-                MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange => {
-                    self.entry_kind(at, key, expected)
-                }
-                kind => MessageError::new(
-                    self.frame,
-                    at.saturating_add(error.at),
-                    MessageErrorKind::Malformed(kind),
-                ),
+        read(&mut self.value(offset))
+            .map(Some)
+            .map_err(|error| self.entry_fault(offset, key, expected, error))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn entry_fault(
+        &self,
+        offset: usize,
+        key: &'static str,
+        expected: &'static str,
+        error: Malformed,
+    ) -> MessageError {
+        let at = self.at.saturating_add(offset);
+        match error.kind {
+            MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange => {
+                self.entry_kind(at, key, expected)
             }
-        })
+            kind => MessageError::new(
+                self.frame,
+                at.saturating_add(error.at),
+                MessageErrorKind::Malformed(kind),
+            ),
+        }
     }
 
     fn entry_kind(&self, at: usize, key: &'static str, expected: &'static str) -> MessageError {
@@ -576,6 +573,12 @@ impl<'a> ItemList<'a> {
     /// The number of entries left.
     pub const fn count_left(&self) -> u32 {
         self.left
+    }
+
+    /// The next entry, if it is a non-negative integer.
+    #[inline(never)]
+    pub(super) fn number(&mut self) -> Option<u64> {
+        Reader::new(self.next()?).u64().ok()
     }
 
     /// The entries as non-negative integers: counts, lengths, offsets.

@@ -46,11 +46,18 @@ impl<'a> EnumMember<'a> {
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
         let keys = ["__module__", "__name__", "name"];
         let values = Reader::new(map).values(keys).ok()?;
-        let [module, class, name] = values.map(|value| value?.str().ok());
+        let mut strings = [Str::default(); 3];
+        for (string, value) in strings.iter_mut().zip(values) {
+            let Ok(Token::Str(found)) = value?.token() else {
+                return None;
+            };
+            *string = found.check().ok()?;
+        }
+        let [module, class, name] = strings;
         Some(Self {
-            module: module?,
-            class: class?,
-            name: name?,
+            module,
+            class,
+            name,
         })
     }
 }

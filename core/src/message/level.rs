@@ -246,16 +246,23 @@ pub(super) enum Reserved {
 impl Reserved {
     pub(super) fn of(key: Token<'_>) -> Option<Self> {
         let Token::Str(key) = key else { return None };
-        match key.as_bytes() {
-            b"__Serialized__" => Some(Self::Serialized),
-            b"__Pickled__" => Some(Self::Pickled),
-            b"__Set__" => Some(Self::Set),
-            b"as-list" => Some(Self::List),
-            b"__Enum__" => Some(Self::Enum),
-            b"name" => Some(Self::Name(0)),
-            b"__module__" => Some(Self::Name(1)),
-            b"__name__" => Some(Self::Name(2)),
-            _ => None,
+        // Rules out most keys.
+        if !matches!(key.as_bytes(), [b'_' | b'a' | b'n', ..]) {
+            return None;
         }
+        let found = RESERVED.iter().find(|(reserved, _)| key == *reserved);
+        found.map(|(_, reserved)| *reserved)
     }
 }
+
+// A table, since a match on strings is several times as large.
+const RESERVED: [(&str, Reserved); 8] = [
+    ("__Serialized__", Reserved::Serialized),
+    ("__Pickled__", Reserved::Pickled),
+    ("__Set__", Reserved::Set),
+    ("as-list", Reserved::List),
+    ("__Enum__", Reserved::Enum),
+    ("name", Reserved::Name(0)),
+    ("__module__", Reserved::Name(1)),
+    ("__name__", Reserved::Name(2)),
+];

@@ -87,12 +87,21 @@ pub use walk::Walk;
 pub enum Layout {
     /// The documented layout, distributed 1.14.0 to 2021.3.0: a header, the
     /// administrative message, a payload header, payload frames
-    /// (PROTOCOL CLASSIC-1).
+    /// (PROTOCOL CLASSIC-1). Messages in it are read with the feature `classic`
+    /// only.
     Classic,
     /// The current layout, distributed 2021.3.1 and later: the body, with
     /// placeholders that refer to the first frame of a payload
     /// (PROTOCOL MODERN-1).
     Modern,
+}
+
+impl Layout {
+    /// Whether this is the classic layout. Always false in a build that does not
+    /// read that layout, so that the compiler removes the code for it.
+    const fn is_classic(self) -> bool {
+        cfg!(feature = "classic") && matches!(self, Self::Classic)
+    }
 }
 
 /// Options for reading a message.
@@ -190,7 +199,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
 
     /// Iterates over the items of the body, with a scratch of its own: a
     /// `Scratch<DEPTH>` of as many levels as the message was opened with.
-    pub fn walk<'w>(&self, scratch: impl Into<ScratchRef<'w>>) -> Walk<'a, 'w, T> {
-        Walk::new(*self, scratch.into().levels)
+    pub fn walk<'w>(&self, scratch: impl Into<ScratchRef<'w>>) -> Walk<'a, 'w> {
+        Walk::new(self, scratch.into().levels)
     }
 }

@@ -64,6 +64,10 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 }
                 (0, body)
             }
+            Layout::Classic if !layout.is_classic() => {
+                let kind = MessageErrorKind::NotCompiledIn { layout };
+                return Err(MessageError::new(0, 0, kind));
+            }
             Layout::Classic => {
                 let body = classic::open_body(frames, options, storage)?;
                 heads = Heads::parse(frames, options)?;
@@ -102,7 +106,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         let slots = slots.into_slice().get_mut(..count).ensured();
         // The entries with paths are already in order and stay at the start.
         if let Some(found) = slots.get_mut(path_count..) {
-            sort(found, |a, b| {
+            sort(found, &|a, b| {
                 let key = |slot: &PayloadSlot| (slot.0.is_special(), slot.0.start());
                 key(a).cmp(&key(b))
             });
@@ -179,8 +183,8 @@ pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKin
     let mut reader = Reader::new(value);
     match reader.token() {
         Ok(Token::Nil | Token::Bool(false)) => Ok(None),
-        Ok(Token::Str(name)) => match Codec::from_name(name.as_bytes()) {
-            Some(codec) => Ok(Some(codec)),
+        Ok(Token::Str(name)) => match Codec::ALL.iter().find(|codec| name == codec.name()) {
+            Some(codec) => Ok(Some(*codec)),
             None => Err(MessageErrorKind::UnknownCodec {
                 name: CodecName::new(name.as_bytes()),
             }),
@@ -242,16 +246,20 @@ impl Scan<'_> {
                     } else {
                         level.note_value(at, token, table.count);
                     }
-                    let below = if level.below.0 == level.below.1 || is_key {
-                        (0, 0)
-                    } else {
-                        self.below(&level.container, level.below, depth, table.slots.as_mut())?
-                    };
+                    let below =
+                        if !self.layout.is_classic() || level.below.0 == level.below.1 || is_key {
+                            (0, 0)
+                        } else {
+                            self.below(&level.container, level.below, depth, table.slots.as_mut())?
+                        };
                     level.container.owed = level.container.owed.wrapping_sub(1);
                     below
                 }
             };
-            let below = self.resolve(token, below, depth, table.slots.as_mut())?;
+            let below = match self.layout.is_classic() {
+                true => self.resolve(token, below, depth, table.slots.as_mut())?,
+                false => (0, 0),
+            };
             let container = Container::of(token);
             // An empty map with payloads to insert is a level for the walk.
             if container.count != 0 || below.0 != below.1 {
@@ -326,7 +334,7 @@ impl Scan<'_> {
         // PROTOCOL BODY-2: in this order. PROTOCOL CLASSIC-13: no placeholders
         // in classic, where `true` marks an inline payload, which remains a map
         // in the body (PROTOCOL BODY-5).
-        if self.layout == Layout::Modern
+        if !self.layout.is_classic()
             && let Some(location) = placeholder(level, end, self.frame_count).map_err(fault)?
         {
             table.count = level.first_slot;

@@ -7,7 +7,6 @@ use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, Read
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
 use crate::invariant::Ensured as _;
-use crate::msgpack::Reader;
 
 /// The kind of a payload's placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,7 +67,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 let (frame, limit) = (*frame as usize, *limit as usize);
                 Payload::within(self.frames, frame, limit, *kind, &self.options)
             }
-            Location::Path(entry) => {
+            Location::Path(entry) if self.layout.is_classic() => {
                 let place = self.payloads.get(entry.by_number as usize);
                 let entry = place.and_then(|place| place.0.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).ensured();
@@ -239,7 +238,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// The fault of the first invalid list.
     pub fn check(&self) -> Result<(), MessageError> {
-        if self.layout == Layout::Modern {
+        if !self.layout.is_classic() {
             self.header.refuse_placeholders()?;
         }
         let mut known = Some(0_u64);
@@ -254,6 +253,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         match self.grouping()? {
             Grouping::Single => {}
             Grouping::Split(split) => split.check()?,
+            Grouping::Lengths(_) if !self.layout.is_classic() => {}
             Grouping::Lengths(lengths) => {
                 let declared = sum(lengths.numbers())?;
                 if let Some(actual) = known
@@ -310,13 +310,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
                 counts,
                 offsets,
                 frame_count: self.frames.len() as u64,
-                fault: header.fault(MessageErrorKind::SplitLists),
+                location: header.location(),
             }));
         }
         if header.list("split-offsets")?.is_some() {
             return Err(header.missing_entry("split-num-sub-frames"));
         }
-        if self.layout == Layout::Modern {
+        if !self.layout.is_classic() {
             // PROTOCOL SPLIT-4
             return Ok(Grouping::Single);
         }
@@ -355,7 +355,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///   implausible or exceeds the limits, [`MessageErrorKind::UnknownCodec`].
     pub fn merged_len(&self) -> Result<Option<u64>, MessageError> {
         let mut total = Some(0_u64);
-        self.for_each_part(&self.grouping()?, |part| {
+        self.for_each_part(self.grouping()?, &mut |part| {
             if let Part::Frame(frame) = part {
                 let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
                 let len = frame.plain_len(codec, &self.options)?;
@@ -485,14 +485,18 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<usize, MessageError> {
         let grouping = self.grouping()?;
         let mut filled = 0;
-        self.for_each_part(&grouping, |part| {
+        let lengths = match &grouping {
+            Grouping::Lengths(lengths) if self.layout.is_classic() => Some(lengths.clone()),
+            _ => None,
+        };
+        self.for_each_part(grouping, &mut |part| {
             match part {
                 Part::Frame(frame) => filled = write(frame)?,
                 Part::End => end(filled),
             }
             Ok(())
         })?;
-        if let Grouping::Lengths(lengths) = grouping {
+        if let Some(lengths) = lengths {
             let mut sum = Some(0_u64);
             for length in lengths.numbers() {
                 let length = length?;
@@ -511,22 +515,27 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     /// logical frame, except with `lengths`.
     fn for_each_part(
         &self,
-        grouping: &Grouping<'a>,
-        mut visit: impl FnMut(Part<'a>) -> Result<(), MessageError>,
+        grouping: Grouping<'a>,
+        visit: &mut dyn FnMut(Part<'a>) -> Result<(), MessageError>,
     ) -> Result<(), MessageError> {
         let mut frames = self.sub_frames()?;
-        if let Grouping::Lengths(_) = grouping {
-            return frames.try_for_each(|frame| visit(Part::Frame(frame?)));
-        }
-        if let Grouping::Split(split) = grouping {
-            split.check()?;
-        }
-        let mut groups = self.groups(grouping.clone())?;
+        let Grouping::Split(mut split) = grouping else {
+            let is_single = matches!(grouping, Grouping::Single);
+            return frames.try_for_each(|frame| {
+                visit(Part::Frame(frame?))?;
+                match is_single {
+                    true => visit(Part::End),
+                    false => Ok(()),
+                }
+            });
+        };
+        split.check()?;
         let mut by_index = ByIndex::new(frames);
-        for _ in 0..self.group_count(grouping) {
-            let (first, count) = groups.next_group(self)?;
-            for index in first..first.saturating_add(count) {
-                if let Some(frame) = by_index.frame(index) {
+        for _ in 0..split.counts.count_left() {
+            // `check` has compared them with the number of frames, a usize.
+            let (first, end) = split.next_range()?;
+            for index in first..end {
+                if let Some(frame) = by_index.frame(usize::try_from(index).ensured()) {
                     visit(Part::Frame(frame?))?;
                 }
             }
@@ -665,18 +674,19 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                 Ok((first, 1))
             }
             Grouping::Split(split) => {
-                let (count, offset) = split.next_pair()?;
+                let (first, end) = split.next_range()?;
+                // `check` has compared them with the number of frames, a usize.
+                let count = end.saturating_sub(first);
                 Ok((
-                    usize::try_from(offset).unwrap_or(usize::MAX),
-                    usize::try_from(count).unwrap_or(usize::MAX),
+                    usize::try_from(first).ensured(),
+                    usize::try_from(count).ensured(),
                 ))
             }
+            // Of the classic layout only.
+            Grouping::Lengths(_) if !payload.layout.is_classic() => Ok((first, 0)),
             Grouping::Lengths(lengths) => {
                 let fault = payload.header.fault(MessageErrorKind::SplitLists);
-                let wanted = match lengths.next() {
-                    Some(value) => Reader::new(value).u64().map_err(|_| fault)?,
-                    None => return Err(fault),
-                };
+                let wanted = lengths.number().ok_or(fault)?;
                 let last = lengths.count_left() == 0;
                 let mut have = 0_u64;
                 let mut count = 0_usize;
@@ -730,73 +740,84 @@ fn next_is_empty<T: AsRef<[u8]>>(sub_frames: &SubFrames<'_, T>, payload: &Payloa
     }
 }
 
-#[derive(Clone)]
 struct Split<'a> {
     counts: ItemList<'a>,
     offsets: ItemList<'a>,
     frame_count: u64,
-    fault: MessageError,
+    /// That of the header.
+    location: (usize, usize),
+}
+
+impl Clone for Split<'_> {
+    // Out of line, since it is large and done in several places.
+    #[inline(never)]
+    fn clone(&self) -> Self {
+        Self {
+            counts: self.counts.clone(),
+            offsets: self.offsets.clone(),
+            ..*self
+        }
+    }
 }
 
 /// The maximum number of logical frames out of order, since their cost is
 /// quadratic. Dask writes them in order.
-const MAX_OUT_OF_ORDER: usize = 64;
+const MAX_OUT_OF_ORDER: u32 = 64;
 
-impl<'a> Split<'a> {
-    fn next_pair(&mut self) -> Result<(u64, u64), MessageError> {
-        let number =
-            |value: Option<&'a [u8]>| value.and_then(|value| Reader::new(value).u64().ok());
-        match (number(self.counts.next()), number(self.offsets.next())) {
-            (Some(count), Some(offset)) => Ok((count, offset)),
-            _ => Err(self.fault),
-        }
+impl Split<'_> {
+    fn fault(&self, kind: MessageErrorKind) -> MessageError {
+        MessageError::new(self.location.0, self.location.1, kind)
     }
 
-    fn ranges(&self) -> impl Iterator<Item = Result<(u64, u64), MessageError>> + use<'a> {
-        let (mut split, frame_count) = (self.clone(), self.frame_count);
-        (0..self.counts.count_left()).map(move |_| {
-            let (count, offset) = split.next_pair()?;
-            match offset.checked_add(count) {
-                Some(end) if end <= frame_count => Ok((offset, end)),
-                _ => Err(split.fault),
-            }
-        })
+    /// The next logical frame: the index of its first sub-frame, and of the one
+    /// after its last.
+    #[inline(never)]
+    fn next_range(&mut self) -> Result<(u64, u64), MessageError> {
+        if let (Some(count), Some(offset)) = (self.counts.number(), self.offsets.number())
+            && let Some(end) = offset.checked_add(count)
+            && end <= self.frame_count
+        {
+            return Ok((offset, end));
+        }
+        Err(self.fault(MessageErrorKind::SplitLists))
     }
 
     /// Checks that each frame is used at most once, and that all exist
     /// (PROTOCOL SPLIT-6).
     fn check(&self) -> Result<(), MessageError> {
         if self.counts.count_left() != self.offsets.count_left() {
-            return Err(MessageError {
-                kind: MessageErrorKind::ListLength {
-                    key: "split-offsets",
-                    found: u64::from(self.offsets.count_left()),
-                    expected: u64::from(self.counts.count_left()),
-                },
-                ..self.fault
-            });
+            return Err(self.fault(MessageErrorKind::ListLength {
+                key: "split-offsets",
+                found: u64::from(self.offsets.count_left()),
+                expected: u64::from(self.counts.count_left()),
+            }));
         }
+        let count = self.counts.count_left();
+        let mut split = self.clone();
         let mut end = 0;
         let mut in_order = true;
-        for range in self.ranges() {
-            let range = range?;
+        for _ in 0..count {
+            let range = split.next_range()?;
             in_order &= range.0 >= end || range.0 == range.1;
             end = end.max(range.1);
         }
         if in_order {
             return Ok(());
         }
-        if self.counts.count_left() as usize > MAX_OUT_OF_ORDER {
-            return Err(self.fault);
+        let overlap = self.fault(MessageErrorKind::SplitLists);
+        if count > MAX_OUT_OF_ORDER {
+            return Err(overlap);
         }
-        for (index, one) in self.ranges().enumerate() {
-            let one = one?;
-            for other in self.ranges().take(index) {
-                let other = other?;
+        let mut ones = self.clone();
+        for index in 0..count {
+            let one = ones.next_range()?;
+            let mut others = self.clone();
+            for _ in 0..index {
+                let other = others.next_range()?;
                 // The intersection of two ranges; empty if one of them is
                 // empty.
                 if one.0.max(other.0) < one.1.min(other.1) {
-                    return Err(self.fault);
+                    return Err(overlap);
                 }
             }
         }

@@ -4,7 +4,7 @@ use core::cmp::Ordering;
 
 use super::classic::ClassicEntry;
 use super::scratch::Storage;
-use super::{MessageErrorKind, PayloadKind};
+use super::{Layout, MessageErrorKind, PayloadKind};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
@@ -75,7 +75,7 @@ impl Location {
 
     pub(super) const fn path(&self) -> Option<&ClassicEntry> {
         match self {
-            Self::Path(location) => Some(location),
+            Self::Path(entry) if Layout::Classic.is_classic() => Some(entry),
             _ => None,
         }
     }
@@ -107,6 +107,7 @@ impl<'t, 's> Table<'t, 's> {
         }
     }
 
+    #[inline(never)]
     pub(super) fn push(&mut self, location: Location) {
         if let Some(place) = self.slots.at(self.count) {
             *place = PayloadSlot(location);
@@ -129,11 +130,8 @@ impl<'t, 's> Table<'t, 's> {
         }
         self.count = first;
         for from in kept {
-            if let Some(&place) = slots.get(from)
-                && let Some(to) = slots.get_mut(self.count)
-            {
-                *to = place;
-            }
+            // What was there is not used again.
+            swap(slots, self.count, from);
             self.count = self.count.saturating_add(1);
         }
     }
@@ -172,10 +170,11 @@ pub(super) fn keep(slots: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool
 
 /// Sorts entries, which are mostly in order. A heap sort:
 /// `slice::sort_unstable` panics for inconsistent orders, which would fail the
-/// bare-metal test.
+/// bare-metal test. Not generic over the order, so that there is one copy of it.
+#[inline(never)]
 pub(super) fn sort(
     slots: &mut [PayloadSlot],
-    order: impl Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
+    order: &dyn Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
 ) {
     let before = |slots: &[PayloadSlot], one: usize, other: usize| match (
         slots.get(one),

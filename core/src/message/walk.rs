@@ -7,7 +7,7 @@ use super::level::{Container, Job, Level, Nesting, VALIDATED, WalkLevel};
 use super::open::levels_needed;
 use super::scratch::Storage;
 use super::slot::{Location, PayloadSlot, offset, span};
-use super::{EnumMember, Item, Message, MessageError, MessageErrorKind, PathElement};
+use super::{EnumMember, Item, Layout, Message, MessageError, MessageErrorKind, PathElement};
 use crate::invariant::Ensured as _;
 use crate::msgpack::{MalformedKind, Reader, Token};
 use crate::{BufferTooSmall, Limits};
@@ -17,8 +17,8 @@ use crate::{BufferTooSmall, Limits};
 /// Created by [`Message::walk`]. The cost is a scan of the body, independent of
 /// the size of the payloads, which are not read.
 #[derive(Debug)]
-pub struct Walk<'a, 'w, T> {
-    message: Message<'a, T>,
+pub struct Walk<'a, 'w> {
+    message: Source<'a>,
     reader: Reader<'a>,
     levels: Storage<'w, Level>,
     depth: usize,
@@ -26,6 +26,18 @@ pub struct Walk<'a, 'w, T> {
     /// The next payload and the next special in the order of the body.
     payload: usize,
     special: usize,
+}
+
+/// The parts of a message that a walk reads.
+#[derive(Clone, Copy, Debug)]
+struct Source<'a> {
+    layout: Layout,
+    body: &'a [u8],
+    payloads: &'a [PayloadSlot],
+    specials: &'a [PayloadSlot],
+    /// The payload header of the classic layout, which has the paths.
+    paths: &'a [u8],
+    max_depth: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,11 +57,25 @@ enum State<'a> {
     Done,
 }
 
-impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
-    pub(super) const fn new(message: Message<'a, T>, levels: Storage<'w, Level>) -> Self {
+impl<'a, 'w> Walk<'a, 'w> {
+    pub(super) fn new<T: AsRef<[u8]>>(
+        message: &Message<'a, T>,
+        levels: Storage<'w, Level>,
+    ) -> Self {
+        let paths = match message.layout.is_classic() {
+            true => message.frames.get(2).map(AsRef::as_ref),
+            false => None,
+        };
         Self {
             reader: message.reader(),
-            message,
+            message: Source {
+                layout: message.layout,
+                body: message.body,
+                payloads: message.payloads,
+                specials: message.specials,
+                paths: paths.unwrap_or_default(),
+                max_depth: message.options.limits.depth,
+            },
             levels,
             depth: 0,
             state: State::Start,
@@ -70,7 +96,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             State::Start => {
                 self.state = State::Body;
                 // PROTOCOL CLASSIC-5: an empty path is the whole message.
-                if let [PayloadSlot(Location::Path(entry))] = self.message.payloads
+                if let [slot] = self.message.payloads
+                    && let Some(entry) = slot.0.path()
                     && Elements::new(span(self.paths(), entry.path)).len() == 0
                 {
                     self.state = State::Done;
@@ -84,7 +111,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
                 mut reader,
                 owed,
                 place,
-            } => {
+            } if Layout::Classic.is_classic() => {
                 let token = self.read(|_| reader.token())?;
                 let owed = owed.wrapping_sub(1).saturating_add(token.child_count());
                 self.state = match owed {
@@ -97,10 +124,11 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
                 };
                 Ok(Some(Item::Token(token)))
             }
-            State::Value { place } => {
+            State::Value { place } if Layout::Classic.is_classic() => {
                 self.state = State::Body;
                 Ok(Some(Item::Payload(self.number(place))))
             }
+            State::Key { .. } | State::Value { .. } => Ok(None),
         }
     }
 
@@ -176,7 +204,8 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             };
             let container = &mut level.container;
             if container.owed == 0 {
-                if container.nesting == Nesting::Map
+                if self.message.layout.is_classic()
+                    && container.nesting == Nesting::Map
                     && let Some(place) =
                         next_absent(paths, payloads, level.next..level.below.1, self.depth)
                 {
@@ -196,14 +225,18 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
             }
             let mut below = (0, 0);
             let range = level.below;
-            if range.0 != range.1 && container.nesting != Nesting::Set && !is_key {
+            if self.message.layout.is_classic()
+                && range.0 != range.1
+                && container.nesting != Nesting::Set
+                && !is_key
+            {
                 let mut index = IndexKey::default();
                 let element = container.element(body, &mut index);
                 below = matching(paths, payloads, range, outer_depth, element);
             }
             container.owed = container.owed.wrapping_sub(1);
             if below.0 < below.1
-                && let Some(PayloadSlot(Location::Path(entry))) = payloads.get(below.0)
+                && let Some(entry) = payloads.get(below.0).and_then(|slot| slot.0.path())
                 && Elements::new(span(paths, entry.path)).len() == self.depth
             {
                 self.read(|walk| walk.reader.skip())?;
@@ -260,6 +293,9 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
 
     /// The number of payloads that the new map has no keys for.
     fn absent_count(&self, below: (usize, usize)) -> u32 {
+        if !self.message.layout.is_classic() {
+            return 0;
+        }
         let here = self.depth.saturating_add(1);
         let paths = self.paths();
         let range = self.message.payloads.get(below.0..below.1);
@@ -323,7 +359,7 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     #[cold]
     fn too_few_levels(&self) -> MessageError {
         let available = self.levels.as_slice().len();
-        let limit = self.message.options.limits.depth;
+        let limit = self.message.max_depth;
         let kind = if self.depth as u64 >= u64::from(limit) {
             MessageErrorKind::Malformed(MalformedKind::TooDeep { limit })
         } else {
@@ -337,28 +373,25 @@ impl<'a, 'w, T: AsRef<[u8]>> Walk<'a, 'w, T> {
     }
 
     fn body_frame(&self) -> usize {
-        match self.message.layout {
-            super::Layout::Modern => 0,
-            super::Layout::Classic => 1,
-        }
+        usize::from(self.message.layout.is_classic())
     }
 
     fn path_count(&self) -> usize {
-        match self.message.layout {
-            super::Layout::Modern => 0,
-            super::Layout::Classic => self.message.payloads.len(),
+        match self.message.layout.is_classic() {
+            true => self.message.payloads.len(),
+            false => 0,
         }
     }
 
-    fn paths(&self) -> &'a [u8] {
-        let header = self.message.frames.get(2);
-        header.map(AsRef::as_ref).unwrap_or_default()
+    const fn paths(&self) -> &'a [u8] {
+        self.message.paths
     }
 
     fn number(&self, place: usize) -> usize {
-        match self.message.payloads.get(place).map(|place| &place.0) {
-            Some(Location::Path(entry)) => entry.number as usize,
-            _ => place,
+        let slot = self.message.payloads.get(place);
+        match slot.and_then(|slot| slot.0.path()) {
+            Some(entry) => entry.number as usize,
+            None => place,
         }
     }
 }

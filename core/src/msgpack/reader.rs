@@ -270,7 +270,7 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Ok(value);
         }
-        self.expect(Kind::Integer, |token| match token {
+        self.expect_integer(|token| match token {
             Token::UInt(value) => Some(value),
             _ => None,
         })
@@ -284,7 +284,7 @@ impl<'a> Reader<'a> {
     /// [`nil`](Self::nil).
     #[inline]
     pub fn i64(&mut self) -> Result<i64, Malformed> {
-        self.expect(Kind::Integer, |token| match token {
+        self.expect_integer(|token| match token {
             Token::UInt(value) => i64::try_from(value).ok(),
             Token::Int(value) => Some(value),
             _ => None,
@@ -507,18 +507,27 @@ impl<'a> Reader<'a> {
         keys: [&str; N],
     ) -> Result<[Option<Self>; N], Malformed> {
         let mut values = [None; N];
+        self.values_into(&keys, &mut values)?;
+        Ok(values)
+    }
+
+    /// As [`values`](Self::values). Not generic, so that there is one copy.
+    #[inline(never)]
+    fn values_into(&mut self, keys: &[&str], values: &mut [Option<Self>]) -> Result<(), Malformed> {
         for _ in 0..self.map()? {
-            let place = match self.peek()? {
-                Token::Str(key) => keys.iter().position(|known| key == **known),
-                _ => None,
+            let place = match self.token_of(Kind::Str) {
+                Ok(Token::Str(key)) => keys.iter().position(|known| key == **known),
+                _ => {
+                    self.skip()?;
+                    None
+                }
             };
-            self.skip()?;
             if let Some(value) = place.and_then(|place| values.get_mut(place)) {
                 *value = Some(*self);
             }
             self.skip()?;
         }
-        Ok(values)
+        Ok(())
     }
 
     /// Skips the next value if it is the string `key`.
@@ -638,7 +647,7 @@ impl<'a> Reader<'a> {
     #[inline(never)]
     fn skip_nested(self, count: u32) -> Result<Self, Malformed> {
         let mut ahead = self;
-        match ahead.skip_stacked::<SHALLOW>(count) {
+        match ahead.skip_stacked(&mut [0; SHALLOW], count) {
             Ok(()) => Ok(ahead),
             Err(Malformed {
                 kind: MalformedKind::TooDeep { .. },
@@ -652,17 +661,15 @@ impl<'a> Reader<'a> {
     #[cold]
     #[inline(never)]
     fn skip_deep(mut self, count: u32) -> Result<Self, Malformed> {
-        self.skip_stacked::<{ Limits::MAX_DEPTH as usize }>(count)?;
+        self.skip_stacked(&mut [0; Limits::MAX_DEPTH as usize], count)?;
         Ok(self)
     }
 
-    /// Skips `count` values with an explicit stack. After an error the position
+    /// Skips `count` values with a stack: the number of values owed to each open
+    /// container, at most the item limit, a `u32`. After an error the position
     /// of the reader is unspecified.
-    #[inline]
-    fn skip_stacked<const LEVELS: usize>(&mut self, count: u32) -> Result<(), Malformed> {
-        // The number of values owed to each open container; at most the item
-        // limit, a u32.
-        let mut outer = [0_u32; LEVELS];
+    #[inline(never)]
+    fn skip_stacked(&mut self, outer: &mut [u32], count: u32) -> Result<(), Malformed> {
         let mut depth = 0_usize;
         let mut owed = count;
         loop {
@@ -696,27 +703,40 @@ impl<'a> Reader<'a> {
     /// Reads a token of one kind in the encodings that the fast paths above do
     /// not handle.
     #[inline(never)]
-    fn expect<T>(
+    fn expect<T: Default>(
         &mut self,
         expected: Kind,
         pick: impl FnOnce(Token<'a>) -> Option<T>,
     ) -> Result<T, Malformed> {
-        let mut ahead = *self;
-        let token = ahead.token()?;
-        match pick(token) {
-            Some(value) => {
-                *self = ahead;
-                Ok(value)
-            }
-            None => {
-                let found = token.kind();
-                Err(self.malformed(if expected == found {
-                    MalformedKind::OutOfRange
-                } else {
-                    MalformedKind::Unexpected { expected, found }
-                }))
-            }
+        Ok(pick(self.token_of(expected)?).ensured())
+    }
+
+    /// As [`expect`](Self::expect) for an integer, which `pick` may refuse.
+    #[inline(never)]
+    fn expect_integer<T>(
+        &mut self,
+        pick: impl FnOnce(Token<'a>) -> Option<T>,
+    ) -> Result<T, Malformed> {
+        let before = *self;
+        let token = self.token_of(Kind::Integer)?;
+        pick(token).ok_or_else(|| {
+            *self = before;
+            self.malformed(MalformedKind::OutOfRange)
+        })
+    }
+
+    /// Reads a token of one kind. Not generic, since the match over all markers
+    /// is large.
+    #[inline(never)]
+    fn token_of(&mut self, expected: Kind) -> Result<Token<'a>, Malformed> {
+        let before = *self;
+        let token = self.token()?;
+        let found = token.kind();
+        if found == expected {
+            return Ok(token);
         }
+        *self = before;
+        Err(self.malformed(MalformedKind::Unexpected { expected, found }))
     }
 
     /// The item limit left after `count` more values. `None` if the limit or
@@ -735,41 +755,48 @@ impl<'a> Reader<'a> {
     #[inline(never)]
     fn diagnose(self) -> Malformed {
         let available = self.rest.len();
-        let end = |needed: u64| MalformedKind::End { needed, available };
-        let head_len = match self.rest.first() {
-            None => 1,
-            Some(0xc4 | 0xcc | 0xd0 | 0xd4..=0xd9) => 2,
-            Some(0xc5 | 0xc7 | 0xcd | 0xd1 | 0xda | 0xdc | 0xde) => 3,
-            Some(0xc8) => 4,
-            Some(0xc6 | 0xca | 0xce | 0xd2 | 0xdb | 0xdd | 0xdf) => 5,
-            Some(0xc9) => 6,
-            Some(0xcb | 0xcf | 0xd3) => 9,
-            Some(_) => 1,
+        let end = |needed: usize| {
+            let needed = needed as u64;
+            self.malformed(MalformedKind::End { needed, available })
         };
-        let Some((head, rest)) = self.rest.split_at_checked(head_len) else {
-            return self.malformed(end(head_len as u64));
+        let Some((&marker, rest)) = self.rest.split_first() else {
+            return end(1);
         };
-        // The length or count in the head.
-        let announced = match *head {
-            [marker @ (0xd4..=0xd8), _] => 1_u64 << (marker & 0x0f).wrapping_sub(4),
-            [0xc4 | 0xd9, a] | [0xc7, a, _] => u64::from(a),
-            [0xc5 | 0xda | 0xdc | 0xde, a, b] | [0xc8, a, b, _] => {
-                u64::from(u16::from_be_bytes([a, b]))
-            }
-            [0xc6 | 0xdb | 0xdd | 0xdf, a, b, c, d] | [0xc9, a, b, c, d, _] => {
-                u64::from(u32::from_be_bytes([a, b, c, d]))
-            }
-            [marker @ 0xa0..=0xbf] => u64::from(marker & 0x1f),
-            [marker @ 0x80..=0x9f] => u64::from(marker & 0x0f),
-            _ => 0,
+        // The bytes of a length or count after the marker, and what else the head
+        // has: the code of an extension, or a number.
+        let (width, more): (u8, u8) = match marker {
+            0xc4 | 0xd9 => (1, 0),
+            0xc5 | 0xda | 0xdc | 0xde => (2, 0),
+            0xc6 | 0xdb | 0xdd | 0xdf => (4, 0),
+            0xc7 => (1, 1),
+            0xc8 => (2, 1),
+            0xc9 => (4, 1),
+            0xcc | 0xd0 | 0xd4..=0xd8 => (0, 1),
+            0xcd | 0xd1 => (0, 2),
+            0xca | 0xce | 0xd2 => (0, 4),
+            0xcb | 0xcf | 0xd3 => (0, 8),
+            _ => (0, 0),
         };
-        let count = match head.first() {
-            Some(0xc1) => return self.malformed(MalformedKind::Reserved),
-            Some(0x90..=0x9f | 0xdc | 0xdd) => announced,
-            Some(0x80..=0x8f | 0xde | 0xdf) => announced.wrapping_mul(2),
+        let head_len = usize::from(width.wrapping_add(more));
+        let Some((head, rest)) = rest.split_at_checked(head_len) else {
+            return end(head_len.wrapping_add(1));
+        };
+        let announced = match marker {
+            0x80..=0x9f => u64::from(marker & 0x0f),
+            0xa0..=0xbf => u64::from(marker & 0x1f),
+            0xd4..=0xd8 => 1 << (marker & 0x0f).wrapping_sub(4),
             _ => {
-                let needed = announced.wrapping_add(head_len as u64);
-                return self.malformed(end(needed));
+                let bytes = head.iter().take(usize::from(width));
+                bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+            }
+        };
+        let count = match marker {
+            0xc1 => return self.malformed(MalformedKind::Reserved),
+            0x90..=0x9f | 0xdc | 0xdd => announced,
+            0x80..=0x8f | 0xde | 0xdf => announced.wrapping_mul(2),
+            _ => {
+                let needed = announced.wrapping_add(head_len as u64).wrapping_add(1);
+                return self.malformed(MalformedKind::End { needed, available });
             }
         };
         let (available, limit) = (rest.len(), self.limits.items);

@@ -152,7 +152,7 @@ impl<'a> Heads<'a> {
         }
         // Effectively stable: of two heads for one path the later one is used,
         // as in a Python dict.
-        sort(slots, |a, b| {
+        sort(slots, &|a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
                 let head = |place: &PayloadSlot| place.0.path().map(|entry| entry.head.0);
                 head(b).cmp(&head(a))

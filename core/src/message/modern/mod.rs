@@ -12,7 +12,7 @@ pub(super) fn set_frame_limits(
     placeholders: &mut [PayloadSlot],
     frame_count: usize,
 ) -> Result<(), MessageError> {
-    sort(placeholders, |a, b| a.0.frame().cmp(&b.0.frame()));
+    sort(placeholders, &|a, b| a.0.frame().cmp(&b.0.frame()));
     let mut end = offset(frame_count);
     for slot in placeholders.iter_mut().rev() {
         if let Location::Placeholder { frame, limit, .. } = &mut slot.0 {
@@ -24,7 +24,7 @@ pub(super) fn set_frame_limits(
             end = *frame;
         }
     }
-    sort(placeholders, |a, b| a.0.start().cmp(&b.0.start()));
+    sort(placeholders, &|a, b| a.0.start().cmp(&b.0.start()));
     Ok(())
 }
 

@@ -118,7 +118,7 @@ pub(super) fn body(
     }
 }
 
-fn walked_path<T: AsRef<[u8]>>(walk: &Walk<'_, '_, T>) -> Result<Value> {
+fn walked_path(walk: &Walk<'_, '_>) -> Result<Value> {
     let elements = walk.path().map(|element| match element {
         PathElement::Key(key) => tagged(key, Hooks::SetsAndEnums, true, 0),
         PathElement::Index(index) => Ok(index.into()),

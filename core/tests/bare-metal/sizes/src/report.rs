@@ -9,11 +9,7 @@ use crate::cortex_m::{self, Semihosting};
 /// variables.
 pub(crate) fn report(out: &mut Semihosting, input_len: usize) {
     let (flash, stack) = cortex_m::memory_used();
-    for number in [
-        flash.wrapping_sub(input_len),
-        stack,
-        cortex_m::static_len(),
-    ] {
+    for number in [flash.wrapping_sub(input_len), stack, cortex_m::static_len()] {
         decimal(out, number);
     }
 }

@@ -13,8 +13,7 @@ pub(crate) fn decode<const FRAMES: usize>(
     read: impl FnOnce(&[&[u8]]) -> Option<bool>,
 ) -> Option<bool> {
     let mut frames = Arena::new(storage);
-    let mut decoder =
-        FrameDecoder::new(Prefix::U64, [0_u8; 64], black_box(Limits::MICROCONTROLLER));
+    let mut decoder = FrameDecoder::new(Prefix::U64, [0_u8; 64], Limits::MICROCONTROLLER);
     for mut piece in stream.chunks(black_box(11).max(1)) {
         decoder.push(&mut piece, &mut frames).ok()?;
     }

@@ -6,7 +6,8 @@
 
 use core::hint::black_box;
 
-use daskwire::message::{Item, Layout, Level, Message, PayloadSlot, ReadOptions};
+use daskwire::Limits;
+use daskwire::message::{Item, Layout, Message, ReadOptions, Scratch};
 
 #[path = "../../../src/cortex_m.rs"]
 mod cortex_m;
@@ -25,13 +26,15 @@ fn program(out: &mut cortex_m::Semihosting) -> bool {
 }
 
 fn read(frames: &[&[u8]]) -> Option<bool> {
-    let options = black_box(ReadOptions::default());
-    let (mut levels, mut slots) = ([Level::EMPTY; 8], [PayloadSlot::EMPTY; 4]);
+    let options = ReadOptions {
+        limits: Limits::MICROCONTROLLER,
+        ..ReadOptions::default()
+    };
+    let (mut scratch, mut walk_scratch) = (Scratch::<8, 4>::new(), Scratch::<8>::new());
     let layout = Layout::Modern;
-    let message =
-        Message::open(frames, layout, &options, &mut levels, &mut slots, &mut []).ok()?;
+    let message = Message::open(frames, layout, &options, &mut scratch).ok()?;
     let mut payload_len = 0;
-    let mut walk = message.walk(&mut levels);
+    let mut walk = message.walk(&mut walk_scratch);
     while let Some(item) = walk.next_item().ok()? {
         if let Item::Payload(number) = item {
             payload_len = message.payload(number).ok()?.frames().first()?.len();
