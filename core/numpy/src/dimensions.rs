@@ -27,7 +27,9 @@ pub struct Dimensions {
     strides: [usize; MAX_DIMENSIONS],
 }
 
-/// A fault in a shape or strides.
+/// A fault in a shape or strides: the caller's if the caller made them, the peer's in
+/// the [`NumpyError`](crate::NumpyError) of a payload, whose
+/// [`is_callers`](crate::NumpyError::is_callers) says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {

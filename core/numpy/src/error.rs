@@ -99,6 +99,7 @@ impl NumpyError {
             | NumpyErrorKind::Compressed
             | NumpyErrorKind::InParts
             | NumpyErrorKind::NotNative
+            | NumpyErrorKind::Dimensions(DimensionsError::NotContiguous)
             | NumpyErrorKind::BufferTooSmall(_) => true,
             _ => false,
         }
@@ -178,7 +179,8 @@ impl fmt::Display for NumpyErrorKind {
 
 impl core::error::Error for NumpyError {}
 
-/// The error of writing a value as a payload.
+/// The error of writing a value as a payload; the caller's, except for
+/// [`BuildError::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PayloadWriteError {

@@ -213,8 +213,8 @@ enum Batch {
     Full,
 }
 
-/// The error of [`Writer::finish`]. Offsets are those of the end of the pickle
-/// before the call that failed.
+/// The error of [`Writer::finish`]; the caller's. Offsets are those of the end of
+/// the pickle before the call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {

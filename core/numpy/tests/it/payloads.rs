@@ -1199,7 +1199,9 @@ fn non_contiguous_arrays_are_refused() {
     let mut writer = pickle::Writer::new(&mut [], &mut []);
     let modules = NumpyModules::default();
     let refused = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
-    assert_eq!(refused.map_err(|error| error.kind), Err(not));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind, not);
+    assert!(refused.is_callers());
     assert!(writer.is_empty());
     let mut room = [0; 16];
     assert_eq!(array.copy_into(&mut room).unwrap().order(), Some(Order::C));
