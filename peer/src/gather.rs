@@ -22,11 +22,12 @@ pub(crate) type Requests = BTreeMap<String, Vec<Key>>;
 /// Gathers keys in rounds: each key is requested from one of its holders, and in
 /// the next round from another one, until it is found or no holder is left.
 ///
-/// [`locate`](Self::locate) sets the holders, once or before each round. A round is
-/// a call of [`requests`](Self::requests), one of [`answered`](Self::answered) or
-/// [`busy`](Self::busy) for each request, and one of [`pause`](Self::pause).
+/// [`locate`](Self::locate) sets the holders. A round is a call of
+/// [`requests`](Self::requests) or [`requests_by`](Self::requests_by), one of
+/// [`answered`](Self::answered) or [`busy`](Self::busy) for each request, and one of
+/// [`pause`](Self::pause).
 ///
-/// Without further calls of `locate`, the work is linear in the number of holders.
+/// The work is linear in the number of holders.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     /// The keys that are neither found nor missing.
@@ -37,11 +38,40 @@ pub(crate) struct Gathering {
 
 /// The holders of a key.
 #[derive(Debug, Default)]
-struct Holders {
+pub(crate) struct Holders {
     /// Those to request the key from.
     left: VecDeque<String>,
-    /// Those that did not send it.
-    failed: HashSet<String>,
+    /// Those in `left`, and those that were asked. None is asked again.
+    known: HashSet<String>,
+}
+
+impl Holders {
+    /// Adds the holders that were not known before.
+    pub(crate) fn add<H: AsRef<str>>(&mut self, holders: impl IntoIterator<Item = H>) {
+        for holder in holders {
+            step();
+            let holder = holder.as_ref();
+            if !self.known.contains(holder) {
+                self.known.insert(holder.to_owned());
+                self.left.push_back(holder.to_owned());
+            }
+        }
+    }
+
+    /// The number of holders to request the key from.
+    pub(crate) fn count(&self) -> usize {
+        self.left.len()
+    }
+
+    /// Takes a holder to request the key from. Takes the same time for any index.
+    pub(crate) fn take(&mut self, index: usize) -> Option<String> {
+        self.left.swap_remove_front(index)
+    }
+
+    /// Forgets a holder that was taken and not asked. It may be added again.
+    pub(crate) fn forget(&mut self, holder: &str) {
+        self.known.remove(holder);
+    }
 }
 
 impl Gathering {
@@ -54,30 +84,14 @@ impl Gathering {
         }
     }
 
-    /// The keys that are neither found nor missing.
-    pub(crate) fn wanted(&self) -> impl Iterator<Item = &Key> {
-        self.wanted.keys()
-    }
-
-    /// Sets the holders of all keys. Those that did not send a key are not asked for
-    /// it again.
+    /// Adds holders of keys.
     pub(crate) fn locate<'h>(
         &mut self,
         who_has: impl IntoIterator<Item = (&'h Key, &'h [String])>,
     ) {
-        for holders in self.wanted.values_mut() {
-            holders.left.clear();
-        }
-        let mut seen = HashSet::new();
         for (key, holders) in who_has {
-            let Some(known) = self.wanted.get_mut(key) else {
-                continue;
-            };
-            for holder in holders {
-                step();
-                if !known.failed.contains(holder) && seen.insert((key, holder)) {
-                    known.left.push_back(holder.clone());
-                }
+            if let Some(known) = self.wanted.get_mut(key) {
+                known.add(holders);
             }
         }
     }
@@ -90,18 +104,30 @@ impl Gathering {
         &mut self,
         mut choose: impl FnMut(&VecDeque<String>, &Requests) -> usize,
     ) -> Requests {
+        self.requests_by(|_, holders, requests| {
+            let last = holders.count().checked_sub(1)?;
+            let chosen = choose(&holders.left, requests).min(last);
+            holders.take(chosen)
+        })
+    }
+
+    /// The requests of the next round; empty at the end.
+    ///
+    /// `take` takes one of the holders of a key, to which it may have added others,
+    /// given the requests so far. A key for which it returns `None` is missing from
+    /// now on.
+    pub(crate) fn requests_by(
+        &mut self,
+        mut take: impl FnMut(&Key, &mut Holders, &Requests) -> Option<String>,
+    ) -> Requests {
         let mut requests = Requests::new();
-        self.wanted.retain(|key, Holders { left, .. }| {
+        self.wanted.retain(|key, holders| {
             step();
-            let Some(last) = left.len().checked_sub(1) else {
+            let Some(holder) = take(key, holders, &requests) else {
                 self.missing.push(key.clone());
                 return false;
             };
-            let chosen = choose(left, &requests).min(last);
-            // Takes the same time for any index.
-            if let Some(holder) = left.swap_remove_front(chosen) {
-                requests.entry(holder).or_default().push(key.clone());
-            }
+            requests.entry(holder).or_default().push(key.clone());
             true
         });
         requests
@@ -111,20 +137,13 @@ impl Gathering {
     /// Returns the keys that are not found.
     pub(crate) fn answered<'f>(
         &mut self,
-        holder: &str,
         requested: Vec<Key>,
         found: impl IntoIterator<Item = &'f Key>,
     ) -> Vec<Key> {
         for key in found {
             self.wanted.remove(key);
         }
-        let is_wanted = |key: &Key| match self.wanted.get_mut(key) {
-            Some(holders) => {
-                holders.failed.insert(holder.to_owned());
-                true
-            }
-            None => false,
-        };
+        let is_wanted = |key: &Key| self.wanted.contains_key(key);
         requested.into_iter().filter(is_wanted).collect()
     }
 
@@ -213,13 +232,13 @@ fn step() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use core::task::{Context, Waker};
 
     use super::*;
 
     std::thread_local! {
-        pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+        pub(crate) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
     }
 
     type WhoHas = Vec<(Key, Vec<String>)>;
@@ -259,17 +278,13 @@ mod tests {
         ];
         assert_eq!(requests(&mut gathering), expected);
         // One of two
-        let absent = gathering.answered("a", keys(&["x", "y"]), &keys(&["y"]));
+        let absent = gathering.answered(keys(&["x", "y"]), &keys(&["y"]));
         assert_eq!(absent, keys(&["x"]));
         // Gone
-        assert_eq!(gathering.answered("b", keys(&["z"]), []), keys(&["z"]));
+        assert_eq!(gathering.answered(keys(&["z"]), []), keys(&["z"]));
         let left = [("b".to_owned(), keys(&["x"]))];
         assert_eq!(requests(&mut gathering), left);
-        assert!(
-            gathering
-                .answered("b", keys(&["x"]), &keys(&["x"]))
-                .is_empty()
-        );
+        assert!(gathering.answered(keys(&["x"]), &keys(&["x"])).is_empty());
         assert!(requests(&mut gathering).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["z"]));
     }
@@ -279,8 +294,7 @@ mod tests {
         let who_has = who_has(&[("y", &[]), ("x", &["a"]), ("x", &["b"]), ("other", &["a"])]);
         let mut gathering = gathering(&["x", "y", "z"], &who_has);
         assert_eq!(requests(&mut gathering), [("a".to_owned(), keys(&["x"]))]);
-        assert!(gathering.wanted().eq(&keys(&["x"])));
-        gathering.answered("a", keys(&["x"]), &keys(&["x", "other"]));
+        gathering.answered(keys(&["x"]), &keys(&["x", "other"]));
         assert!(requests(&mut gathering).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["y", "z"]));
     }
@@ -296,7 +310,7 @@ mod tests {
         gathering.pause().await;
         assert_eq!(runtime::now() - start, BUSY_PAUSE);
         assert_eq!(requests(&mut gathering), from_a);
-        gathering.answered("a", keys(&["x"]), []);
+        gathering.answered(keys(&["x"]), []);
         gathering.pause().await;
         assert_eq!(runtime::now() - start, BUSY_PAUSE);
         assert_eq!(requests(&mut gathering), [("b".to_owned(), keys(&["x"]))]);
@@ -316,16 +330,26 @@ mod tests {
     }
 
     #[test]
-    fn holders_that_failed_are_not_asked_again_when_holders_change() {
+    fn holders_that_were_asked_are_not_asked_again_when_they_are_added_again() {
         let first = who_has(&[("x", &["a", "b", "a"])]);
         let mut gathering = gathering(&["x"], &first);
         let from = |holder: &str| [(holder.to_owned(), keys(&["x"]))];
         assert_eq!(requests(&mut gathering), from("a"));
-        gathering.answered("a", keys(&["x"]), []);
+        gathering.answered(keys(&["x"]), []);
         locate(&mut gathering, &who_has(&[("x", &["a", "c"])]));
-        assert_eq!(requests(&mut gathering), from("c"));
-        gathering.answered("c", keys(&["x"]), []);
-        locate(&mut gathering, &who_has(&[("x", &["a", "c"])]));
+        assert_eq!(requests(&mut gathering), from("b"));
+        gathering.answered(keys(&["x"]), []);
+        // One that is passed over may be added again.
+        let passed_over = gathering.requests_by(|_, holders, _| {
+            let holder = holders.take(0)?;
+            holders.forget(&holder);
+            holders.add(["a", "d", "c"]);
+            holders.take(1)
+        });
+        assert!(passed_over.into_iter().eq(from("c")));
+        gathering.answered(keys(&["x"]), []);
+        assert_eq!(requests(&mut gathering), from("d"));
+        gathering.answered(keys(&["x"]), []);
         assert!(requests(&mut gathering).is_empty());
         assert_eq!(gathering.into_missing(), keys(&["x"]));
     }
@@ -343,8 +367,8 @@ mod tests {
                     break;
                 }
                 rounds += 1;
-                for (holder, requested) in requests {
-                    gathering.answered(&holder, requested, []);
+                for requested in requests.into_values() {
+                    gathering.answered(requested, []);
                 }
             }
             assert_eq!(rounds, count);
@@ -363,7 +387,7 @@ mod tests {
         let mut gathering = gathering(&["x"], &who_has);
         let mut context = Context::from_waker(Waker::noop());
         requests(&mut gathering);
-        gathering.answered("a", keys(&["x"]), []);
+        gathering.answered(keys(&["x"]), []);
         {
             let mut pause = core::pin::pin!(gathering.pause());
             assert!(pause.as_mut().poll(&mut context).is_pending());
@@ -371,7 +395,7 @@ mod tests {
         }
         // At the end, there is no reason to.
         requests(&mut gathering);
-        gathering.answered("b", keys(&["x"]), &keys(&["x"]));
+        gathering.answered(keys(&["x"]), &keys(&["x"]));
         let pause = core::pin::pin!(gathering.pause());
         assert!(pause.poll(&mut context).is_ready());
     }

@@ -15,7 +15,7 @@ use daskwire_comm::runtime::{self, Instant};
 use daskwire_comm::{Address, CommError, CommOptions, Traffic};
 use tokio::sync::watch;
 
-use crate::channel::{Channel, Ends, Observer};
+use crate::channel::{Channel, Ends, Observer, within};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, ReplyStatus, Request};
@@ -244,13 +244,15 @@ impl Pool {
         request: &Request,
     ) -> Result<T, RequestError> {
         let mut lease = self.lease(address);
-        let (reply, channel) = lease.run(self.exchange(address, request)).await?;
+        let (reply, channel) = lease.run(self.exchange(address, request, None)).await?;
         lease.give_back(channel);
         reply
     }
 
     /// Requests data from a worker, and acknowledges the reply. The result only
     /// has requested keys, each once.
+    ///
+    /// With `connect_timeout`, a peer to which connecting takes longer fails.
     ///
     /// # Errors
     ///
@@ -259,10 +261,10 @@ impl Pool {
         &self,
         address: &Address,
         keys: Vec<Key>,
-        requester: Option<String>,
+        connect_timeout: Option<Duration>,
     ) -> Result<DataReply, RequestError> {
         let (reply, _) = self
-            .get_data_with_extra_count(address, keys, requester)
+            .get_data_with_extra_count(address, keys, None, connect_timeout)
             .await?;
         Ok(reply)
     }
@@ -274,6 +276,7 @@ impl Pool {
         address: &Address,
         keys: Vec<Key>,
         requester: Option<String>,
+        connect_timeout: Option<Duration>,
     ) -> Result<(DataReply, usize), RequestError> {
         let mut wanted: HashSet<Key> = keys.iter().cloned().collect();
         let request = Request::GetData(GetData {
@@ -284,7 +287,8 @@ impl Pool {
         });
         let mut lease = self.lease(address);
         let asked = async {
-            let (reply, mut channel) = self.exchange::<DataReply>(address, &request).await?;
+            let exchange = self.exchange::<DataReply>(address, &request, connect_timeout);
+            let (reply, mut channel) = exchange.await?;
             let reply = reply?;
             // Without it, the worker counts the transfer as in progress; after
             // `busy` there is none.
@@ -312,13 +316,14 @@ impl Pool {
         &self,
         address: &Address,
         request: &Request,
+        connect_timeout: Option<Duration>,
     ) -> Result<(Result<T, RequestError>, Channel), RequestError> {
         loop {
             let idle = self.take(address);
             let was_idle = idle.is_some();
             let mut channel = match idle {
                 Some(channel) => channel,
-                None => self.connect(address).await?,
+                None => self.connect_within(address, connect_timeout).await?,
             };
             match channel.call(request).await {
                 Err(RequestError::Closed { .. } | RequestError::Comm(_)) if was_idle => {}
@@ -327,6 +332,18 @@ impl Pool {
                 }
                 reply => return Ok((reply, channel)),
             }
+        }
+    }
+
+    async fn connect_within(
+        &self,
+        address: &Address,
+        after: Option<Duration>,
+    ) -> Result<Channel, RequestError> {
+        let connecting = async { Ok(self.connect(address).await?) };
+        match after {
+            Some(after) => within(after, "a connection", connecting).await,
+            None => connecting.await,
         }
     }
 

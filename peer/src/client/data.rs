@@ -25,6 +25,10 @@ const ATTEMPTS: usize = 10;
 /// worker still holds the data.
 const HOLDER_CHECK: Duration = Duration::from_secs(5);
 
+/// Time to connect to a worker before its results are fetched through the scheduler.
+/// An address behind a firewall may never answer.
+const REACH_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The route of data between the client and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
@@ -33,7 +37,7 @@ pub enum Route {
     Scheduler,
     /// Directly between the client and several workers at once, which must be
     /// reachable at the addresses that they use among each other. Results of workers
-    /// that cannot be reached are fetched through the scheduler.
+    /// that cannot be reached within a second are fetched through the scheduler.
     Direct,
 }
 
@@ -242,7 +246,7 @@ impl Shared {
                         Vec::new()
                     }
                 };
-                gathering.answered(&address, keys, data.iter().map(|(key, _)| key));
+                gathering.answered(keys, data.iter().map(|(key, _)| key));
                 all.extend(data);
             }
             gathering.pause().await;
@@ -265,7 +269,10 @@ impl Shared {
         keys: &[Key],
     ) -> Result<DataReply, RequestError> {
         let worker = RequestError::parse_address(address)?;
-        let mut fetching = core::pin::pin!(self.pool.get_data(&worker, keys.to_vec(), None));
+        let fetching = self
+            .pool
+            .get_data(&worker, keys.to_vec(), Some(REACH_TIMEOUT));
+        let mut fetching = core::pin::pin!(fetching);
         loop {
             tokio::select! {
                 reply = &mut fetching => return reply,

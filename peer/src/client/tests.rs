@@ -600,8 +600,8 @@ async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
     assert_eq!(released.concat().len(), 2);
 }
 
-#[tokio::test]
-async fn gathers_from_unreachable_workers_through_the_scheduler() {
+/// Gathers "x" from a worker that fails as `fail` does, and then from the scheduler.
+async fn gather_through_the_scheduler<T>(fail: impl AsyncFnOnce(Listener) -> T) {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = submit(&client, "x");
     scheduler.send(in_memory("x")).await;
@@ -615,10 +615,7 @@ async fn gathers_from_unreachable_workers_through_the_scheduler() {
         let reply = vec![(Key::from("x"), vec![address])];
         let sent = scheduler.requests.sender.send(&reply).await;
         sent.expect("the client listens");
-        // The connection to the worker breaks.
-        let mut worker = accept(&worker).await;
-        receive(&mut worker).await;
-        drop(worker);
+        let _failed = fail(worker).await;
         let Request::Gather(request) = receive(&mut scheduler.requests).await else {
             panic!("not through the scheduler")
         };
@@ -635,6 +632,32 @@ async fn gathers_from_unreachable_workers_through_the_scheduler() {
     };
     let (gathered, ()) = tokio::join!(gathering, serving);
     assert_eq!(gathered.expect("a result"), [Value::from(1)]);
+}
+
+#[tokio::test]
+async fn gathers_from_failing_workers_through_the_scheduler() {
+    gather_through_the_scheduler(async |worker| {
+        // The connection to the worker breaks.
+        let mut connection = accept(&worker).await;
+        receive(&mut connection).await;
+        worker
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn gathers_from_unreachable_workers_without_a_connect_timeout() {
+    let start = tokio::time::Instant::now();
+    gather_through_the_scheduler(async |worker| {
+        // The connection is neither accepted nor refused.
+        (worker.accept().await.expect("a connection"), worker)
+    })
+    .await;
+    let took = start.elapsed();
+    assert!(
+        took < CommOptions::default().connect_timeout / 10,
+        "{took:?}"
+    );
 }
 
 #[tokio::test]

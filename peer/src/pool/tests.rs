@@ -136,7 +136,10 @@ async fn accepts_only_requested_keys() {
     let asked = {
         let (pool, address) = (Arc::clone(&pool), peer.address.clone());
         let keys = vec!["x".into(), "y".into()];
-        tokio::spawn(async move { pool.get_data_with_extra_count(&address, keys, None).await })
+        tokio::spawn(async move {
+            pool.get_data_with_extra_count(&address, keys, None, None)
+                .await
+        })
     };
     let mut comm = peer.accept().await;
     let value = |n: i64| Serialized::of(&Value::from(n)).expect("plain");

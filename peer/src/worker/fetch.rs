@@ -63,7 +63,7 @@ impl Shared {
                     Answer::Data(found) => found,
                     Answer::Gone => Vec::new(),
                 };
-                gathering.answered(&peer, requested, found.iter().map(|(key, _)| key));
+                gathering.answered(requested, found.iter().map(|(key, _)| key));
             }
             gathering.pause().await;
         }
@@ -76,7 +76,9 @@ impl Shared {
         };
         let receiving = self.transfers.receiving();
         let own = Some(self.address.clone());
-        let reply = self.pool.get_data_with_extra_count(&address, keys, own);
+        let reply = self
+            .pool
+            .get_data_with_extra_count(&address, keys, own, None);
         let (reply, unasked_count) = match reply.await {
             Ok((reply, _)) if reply.status == ReplyStatus::Busy => {
                 return (Answer::Busy, Vec::new());

@@ -11,11 +11,11 @@ use super::Shared;
 use super::reply::{Reply, refused};
 use super::spread::spread;
 use crate::channel::within;
-use crate::gather::{Gathering, ask_all};
+use crate::gather::{Gathering, Holders, ask_all};
 use crate::protocol::{
     DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
 };
-use crate::scheduler::state::{Event, choose};
+use crate::scheduler::state::{Event, State, choose};
 use crate::{Key, RequestError, Serialized, Value};
 
 impl Shared {
@@ -34,14 +34,8 @@ impl Shared {
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
         let mut gathering = Gathering::new(keys.0);
         loop {
-            // Holders may have changed since the last round.
-            let wanted: Vec<Key> = gathering.wanted().cloned().collect();
-            let who_has = self.inspect(|state| state.who_has(Some(&wanted)));
-            gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
-            drop(who_has);
-            let requests = gathering.requests(|holders, _| {
-                let chosen = self.random() % holders.len() as u64;
-                usize::try_from(chosen).unwrap_or_default()
+            let requests = self.inspect(|state| {
+                gathering.requests_by(|key, holders, _| self.any_holder(state, key, holders))
             });
             if requests.is_empty() {
                 break;
@@ -60,15 +54,14 @@ impl Shared {
                     }
                     Ok(reply) => {
                         let found = reply.data.unwrap_or_default();
-                        let keys =
-                            gathering.answered(&worker, keys, found.iter().map(|(key, _)| key));
+                        let keys = gathering.answered(keys, found.iter().map(|(key, _)| key));
                         if !keys.is_empty() {
                             self.handle(Event::DataMissing { worker, keys });
                         }
                         data.extend(found);
                     }
                     Err(_) => {
-                        gathering.answered(&worker, keys, []);
+                        gathering.answered(keys, []);
                     }
                 }
             }
@@ -85,6 +78,22 @@ impl Shared {
             data: is_all.then_some(data),
             keys: (!is_all).then_some(Keys(missing)),
             ..DataReply::default()
+        }
+    }
+
+    /// Takes any holder of a key that was not asked for it. Holders are listed once,
+    /// and again when all of these failed; one that lost the key since is passed over.
+    fn any_holder(&self, state: &State, key: &Key, holders: &mut Holders) -> Option<String> {
+        loop {
+            if holders.count() == 0 {
+                holders.add(state.holders(key));
+            }
+            let chosen = self.random().checked_rem(holders.count() as u64)?;
+            let holder = holders.take(usize::try_from(chosen).ok()?)?;
+            if state.is_holder(key, &holder) {
+                return Some(holder);
+            }
+            holders.forget(&holder);
         }
     }
 

@@ -30,6 +30,22 @@ impl State {
         }
     }
 
+    /// The addresses of the holders of a result.
+    pub(crate) fn holders(&self, key: &Key) -> impl Iterator<Item = &str> {
+        let id = self.by_key.get(key);
+        let holders = id.map_or(&[][..], |id| &self.tasks[*id].who_has);
+        holders.iter().map(|id| &*self.workers[id].address)
+    }
+
+    /// Whether a worker holds a result.
+    pub(crate) fn is_holder(&self, key: &Key, address: &str) -> bool {
+        let (Some(task), Some(worker)) = (self.by_key.get(key), self.by_address.get(address))
+        else {
+            return false;
+        };
+        self.tasks[*task].who_has.binary_search(worker).is_ok()
+    }
+
     /// The keys held by workers; by all of them if `workers` is `None`.
     pub fn has_what(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
         self.of_workers(workers, |worker| {

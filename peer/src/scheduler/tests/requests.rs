@@ -155,6 +155,52 @@ async fn skips_unreachable_holders() {
     assert!(workers[0].has("a"));
 }
 
+/// The number of steps of gathering a key that `count` workers claim to hold, none
+/// of which can be reached.
+async fn steps_of_gathering(count: usize) -> u64 {
+    let (scheduler, _workers, mut client) = cluster(&format!("claims-{count}"), 1).await;
+    let mut ghosts = Vec::new();
+    for number in 0..count {
+        let mut ghost = connect(scheduler.address()).await;
+        let register = Request::from(RegisterWorker {
+            // Without a transport, connecting fails at once.
+            address: format!("nowhere://{number}"),
+            name: Value::from(number),
+            status: WorkerStatus::Running,
+            nthreads: 1,
+            ..RegisterWorker::default()
+        });
+        let reply: RegisterWorkerReply = ghost.call(&register).await.expect("it replies");
+        assert_eq!(reply.status, ReplyStatus::Ok);
+        ghosts.push(ghost);
+    }
+    let holders = (0..count).map(|number| format!("nowhere://{number}"));
+    let request = UpdateData {
+        who_has: Some(vec![(Key::from("a"), holders.collect())]),
+        nbytes: Some(vec![(Key::from("a"), 1)]),
+        client: Some("me".to_owned()),
+        ..UpdateData::default()
+    };
+    client.call::<()>(request).await.expect("it is done");
+    let holders = scheduler.inspect(|state| state.who_has(None));
+    assert_eq!(holders[0].1.len(), count);
+    STEPS.set(0);
+    let request = Gather {
+        keys: Some(["a"].into_iter().collect()),
+        ..Gather::default()
+    };
+    let reply: DataReply = client.call(request).await.expect("it replies");
+    assert_eq!(reply.keys.expect("it is missing").0, [Key::from("a")]);
+    STEPS.get()
+}
+
+#[tokio::test]
+async fn gathering_from_workers_that_all_fail_takes_linear_time() {
+    let (one, two) = (steps_of_gathering(40).await, steps_of_gathering(80).await);
+    assert!(one >= 40, "{one} steps");
+    assert!(two <= one * 9 / 4, "{one} steps, {two} for twice as many");
+}
+
 #[tokio::test]
 async fn replies_to_queries() {
     let (scheduler, workers, mut client) = cluster("knows", 2).await;
