@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::state::{Action, ClientId, Event, Submission, WorkerId};
 use super::*;
-use crate::batched::BatchSender;
+use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver};
 use crate::graph::{Argument, Function, Graph, Task, Work};
 use crate::net::Connector;
@@ -47,6 +47,8 @@ async fn connect(address: &Address) -> Channel {
 /// A client with its stream, and a comm for requests.
 struct Client {
     stream: BatchSender<FromClient>,
+    /// Without it the stream ends.
+    _writing: BatchWriter,
     receiver: Receiver,
     received: std::collections::VecDeque<ToClient>,
     requests: Channel,
@@ -62,9 +64,10 @@ impl Client {
         };
         let register = Request::from(register);
         channel.sender.send(&register).await.expect("it listens");
-        let (stream, _) = BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
+        let (stream, writing) = BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
         let mut client = Self {
             stream,
+            _writing: writing,
             receiver: channel.receiver,
             received: std::collections::VecDeque::new(),
             requests: connect(scheduler).await,
