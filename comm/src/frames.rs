@@ -3,6 +3,7 @@
 use core::fmt;
 use core::ops::Deref;
 use std::io;
+use wire::invariant::Ensured;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -306,7 +307,7 @@ impl Arriving {
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
             Ok(len) if len < OWN => shared.split_to(len),
-            _ => own.next().map(LargeFrame::finish).unwrap_or_default(),
+            _ => own.next().map(LargeFrame::finish).ensured(),
         });
         Frames(frames.collect())
     }

@@ -5,6 +5,7 @@ use core::ops::{Deref, DerefMut};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
+use wire::invariant::Ensured;
 
 use memmap2::MmapMut;
 
@@ -159,14 +160,14 @@ impl Deref for Pages {
 
     fn deref(&self) -> &[u8] {
         let map = self.map.as_deref().unwrap_or_default();
-        map.get(..self.len).unwrap_or_default()
+        map.get(..self.len).ensured()
     }
 }
 
 impl DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
         let map = self.map.as_deref_mut().unwrap_or_default();
-        map.get_mut(..self.len).unwrap_or_default()
+        map.get_mut(..self.len).ensured()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reading messages.
 
 use core::fmt;
+use wire::invariant::Ensured;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use wire::Limits;
@@ -347,7 +348,7 @@ impl Input {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.bytes.get(self.taken..).unwrap_or_default()
+        self.bytes.get(self.taken..).ensured()
     }
 
     fn is_empty(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use std::io::{self, IoSlice};
+use wire::invariant::Ensured;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
@@ -204,7 +205,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         self.buffer.truncate(self.fed_len);
         self.buffer.resize(self.fed_len + prelude_len, 0);
         let lengths = frames.iter().map(|frame| frame.as_ref().len() as u64);
-        let prelude = self.buffer.get_mut(self.fed_len..).unwrap_or_default();
+        let prelude = self.buffer.get_mut(self.fed_len..).ensured();
         encode_prelude(self.prefix, lengths, prelude)?;
         Ok(())
     }
@@ -268,8 +269,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             }
             self.state = State::Within;
             let of_first = count.min(first.len());
-            first = first.get(of_first..).unwrap_or_default();
-            second = second.get(count - of_first..).unwrap_or_default();
+            first = first.get(of_first..).ensured();
+            second = second.get(count - of_first..).ensured();
         }
         self.buffer.clear();
         self.fed_len = 0;

@@ -1,10 +1,10 @@
-//! Access to values that an invariant of this crate guarantees.
+//! Access to values that an invariant guarantees, for the crates of this workspace.
 
 /// Access to a value that is always there, without a panic in release builds.
 ///
 /// Debug builds, and so tests and fuzzers, panic where the invariant is broken;
 /// release builds continue with the default, such as an empty slice.
-pub(crate) trait Ensured<T: Default> {
+pub trait Ensured<T: Default> {
     /// Returns the value.
     fn ensured(self) -> T;
 }

@@ -81,7 +81,8 @@ pub mod display;
 mod error;
 pub mod frame;
 pub mod handshake;
-mod invariant;
+#[doc(hidden)]
+pub mod invariant;
 mod limits;
 mod measure;
 pub mod message;

@@ -2,6 +2,7 @@
 //! buffer, so output that did not fit is written again into a buffer of the right
 //! size.
 
+use daskwire::invariant::Ensured;
 use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder};
 use daskwire::msgpack;
 use daskwire_pickle as pickle;
@@ -62,7 +63,7 @@ impl PickleScratch {
                 Err(error) => return Err(error.into()),
             }
         };
-        Ok(self.out.get(..len).unwrap_or_default())
+        Ok(self.out.get(..len).ensured())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests for the identity of a scheduler and its workers.
 
 use core::time::Duration;
+use daskwire::invariant::Ensured;
 
 use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
@@ -155,7 +156,7 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
     writer.map(2).str("op").str(op).str("reply").bool(true);
-    let request = writer.finish().unwrap_or_default();
+    let request = writer.finish().ensured();
     let layout = comm.agreement().layout;
     match layout {
         Layout::Modern => comm.write_message(&[request]).await?,

@@ -5,6 +5,7 @@ mod prefix;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
+use daskwire::invariant::Ensured;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
@@ -100,7 +101,7 @@ impl Key {
     pub(crate) fn to_value(&self) -> Value {
         let document = [Bytes::copy_from_slice(&self.0)];
         let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
-        value.unwrap_or_default()
+        value.ensured()
     }
 
     /// The string, if the key is one.

@@ -5,6 +5,7 @@ use super::{
     DType, Dimensions, DimensionsError, Element, Field, Kind, NumpyError, NumpyErrorKind, Order,
 };
 use daskwire::BufferTooSmall;
+use daskwire::invariant::Ensured;
 
 /// An array over borrowed bytes, with its element type and dimensions.
 ///
@@ -235,7 +236,7 @@ impl<'d> Array<'d> {
         let (bytes, item_len) = (self.bytes, self.dtype.item_len());
         Offsets::new(self.dimensions).map(move |offset| {
             let end = offset.saturating_add(item_len);
-            bytes.get(offset..end).unwrap_or_default()
+            bytes.get(offset..end).ensured()
         })
     }
 

@@ -1,6 +1,7 @@
 //! The shape and strides of an array.
 
 use core::fmt;
+use daskwire::invariant::Ensured;
 
 /// The maximum number of dimensions, as in numpy 2; 32 before.
 pub const MAX_DIMENSIONS: usize = 64;
@@ -254,12 +255,12 @@ impl Dimensions {
 
     /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
-        self.shape.get(..self.count).unwrap_or_default()
+        self.shape.get(..self.count).ensured()
     }
 
     /// The distance of elements along each dimension, in bytes.
     pub fn strides(&self) -> &[usize] {
-        self.strides.get(..self.count).unwrap_or_default()
+        self.strides.get(..self.count).ensured()
     }
 
     /// The total number of elements; `None` if it overflows.
@@ -380,7 +381,7 @@ impl Offsets {
             dimensions,
             indices: [0; MAX_DIMENSIONS],
             next: 0,
-            left: dimensions.item_count().unwrap_or_default(),
+            left: dimensions.item_count().ensured(),
         }
     }
 }
@@ -394,7 +395,7 @@ impl Iterator for Offsets {
         let axes = self.dimensions.shape().iter();
         let axes = axes.zip(self.dimensions.strides());
         let indices = self.indices.get_mut(..self.dimensions.count);
-        for ((count, stride), index) in axes.zip(indices.unwrap_or_default()).rev() {
+        for ((count, stride), index) in axes.zip(indices.ensured()).rev() {
             let next = index.saturating_add(1);
             if next < *count {
                 *index = next;

@@ -1,6 +1,7 @@
 //! Element types, and their Rust equivalents.
 
 use core::fmt;
+use daskwire::invariant::Ensured;
 
 /// The type of an array's elements: numpy's `dtype` as a kind, a byte order and
 /// a length.
@@ -595,9 +596,9 @@ pub struct DTypeString {
 impl DTypeString {
     /// The type string.
     pub fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).unwrap_or_default();
+        let bytes = self.bytes.get(..self.len).ensured();
         // All of it is ASCII.
-        core::str::from_utf8(bytes).unwrap_or_default()
+        core::str::from_utf8(bytes).ensured()
     }
 
     fn push(&mut self, byte: u8) {
@@ -613,7 +614,7 @@ impl DTypeString {
         let mut first = digits.len();
         for (index, place) in digits.iter_mut().enumerate().rev() {
             // Less than 10, so the conversion is lossless.
-            let digit = u8::try_from(number % 10).unwrap_or_default();
+            let digit = u8::try_from(number % 10).ensured();
             *place = b'0'.wrapping_add(digit);
             first = index;
             number /= 10;

@@ -1,6 +1,7 @@
 //! Access to native elements without copying.
 
 use bytemuck::{NoUninit, Pod};
+use daskwire::invariant::Ensured;
 
 use super::{Array, Element, NumpyError, NumpyErrorKind};
 
@@ -41,5 +42,5 @@ impl<'d> Array<'d> {
 /// # Ok::<(), NumpyError>(())
 /// ```
 pub fn as_bytes<E: Element + NoUninit>(elements: &[E]) -> &[u8] {
-    bytemuck::try_cast_slice(elements).unwrap_or_default()
+    bytemuck::try_cast_slice(elements).ensured()
 }

@@ -1,6 +1,7 @@
 //! Arrays as views of ndarray 0.17.
 
 use bytemuck::Pod;
+use daskwire::invariant::Ensured;
 use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
 
 use super::{Array, DimensionsError, Element, NumpyError, NumpyErrorKind};
@@ -36,7 +37,7 @@ impl<'d> Array<'d> {
             if stride.checked_rem(size_of::<E>()) != Some(0) {
                 return Err(not_contiguous);
             }
-            *stride = stride.checked_div(size_of::<E>()).unwrap_or_default();
+            *stride = stride.checked_div(size_of::<E>()).ensured();
         }
         ArrayViewD::from_shape(IxDyn(self.shape()).strides(strides), elements)
             .map_err(|_| not_contiguous)

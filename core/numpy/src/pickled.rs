@@ -2,6 +2,7 @@
 
 use super::{Description, NumpyError, NumpyErrorKind};
 use daskwire::BufferTooSmall;
+use daskwire::invariant::Ensured;
 use daskwire::message::{ItemList, LogicalFrame, MessageError, Payload, PayloadKind};
 use daskwire_pickle::{Mutability, OutOfBandReader, PickleBuffer, Reader};
 
@@ -110,7 +111,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
             .frames()
             .len()
             .saturating_sub(self.buffer_count);
-        let buffers = self.payload.frames().get(first..).unwrap_or_default();
+        let buffers = self.payload.frames().get(first..).ensured();
         let mut places = buffers.iter();
         for _ in 0..self.buffer_count {
             let frame = self.slice(frames.next())?;

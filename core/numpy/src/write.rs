@@ -5,6 +5,7 @@ use super::{
     Array, ByteOrder, Class, DType, DimensionsError, Kind, NumpyError, NumpyErrorKind, Order,
     PayloadWriteError,
 };
+use daskwire::invariant::Ensured;
 use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, Shard, shards};
 use daskwire::msgpack;
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
@@ -342,14 +343,14 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
     let mut pickle = [0_u8; 64];
     let mut len = 0_usize;
     let mut put = |bytes: &[u8]| {
-        let rest = pickle.get_mut(len..).unwrap_or_default();
+        let rest = pickle.get_mut(len..).ensured();
         if let Some(place) = rest.get_mut(..bytes.len()) {
             crate::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };
     // The names are constants of `Class` and shorter than 256 bytes.
-    let short = |len: usize| u8::try_from(len).unwrap_or_default();
+    let short = |len: usize| u8::try_from(len).ensured();
     let names_len = class.module.len().saturating_add(class.name.len());
     let frame_len = short(names_len.saturating_add(9));
     put(&[
@@ -371,7 +372,7 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
         put(b"\x94");
     }
     put(b"\x93\x94.");
-    writer.bin(pickle.get(..len).unwrap_or_default());
+    writer.bin(pickle.get(..len).ensured());
 }
 
 /// The format of a `memoryview` of such elements; only formats with the same

@@ -38,6 +38,7 @@ extern crate alloc;
 mod buffers;
 mod error;
 mod escapes;
+mod invariant;
 mod limits;
 mod measure;
 mod opcode;

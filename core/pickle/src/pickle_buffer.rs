@@ -143,8 +143,9 @@ impl<'a> PickleBuffer<'a> {
             .try_fold(item_len, |len, count| len.checked_mul(*count));
         let described = Self::of_length(data, mutability, described)?;
         let c = first_apart(axes().rev(), item_len);
-        if c.is_some() && first_apart(axes(), item_len).is_some() {
-            let from_the_last = c.unwrap_or_default();
+        if let Some(from_the_last) = c
+            && first_apart(axes(), item_len).is_some()
+        {
             return Err(PickleBufferError::NotContiguous {
                 axis: shape.len().saturating_sub(1).saturating_sub(from_the_last),
             });

@@ -1,5 +1,6 @@
 //! Strings and numbers in the encodings of a pickle, and their validation.
 
+use crate::invariant::Ensured;
 use core::fmt;
 
 /// A string in UTF-8 that may contain surrogates.
@@ -25,7 +26,7 @@ impl<'p> PyStr<'p> {
     fn not_ascii(bytes: &'p [u8]) -> Result<Self, usize> {
         let mut rest = bytes;
         while let Err(error) = core::str::from_utf8(rest) {
-            let after = rest.get(error.valid_up_to()..).unwrap_or_default();
+            let after = rest.get(error.valid_up_to()..).ensured();
             match after.split_first_chunk() {
                 Some(([0xed, 0xa0..=0xbf, 0x80..=0xbf], after)) => rest = after,
                 _ => return Err(bytes.len().wrapping_sub(after.len())),
@@ -87,10 +88,8 @@ impl fmt::Debug for PyStr<'_> {
             let (good, after) = match core::str::from_utf8(rest) {
                 Ok(good) => (good, &[][..]),
                 Err(error) => {
-                    let (good, after) = rest
-                        .split_at_checked(error.valid_up_to())
-                        .unwrap_or_default();
-                    (core::str::from_utf8(good).unwrap_or_default(), after)
+                    let (good, after) = rest.split_at_checked(error.valid_up_to()).ensured();
+                    (core::str::from_utf8(good).ensured(), after)
                 }
             };
             write!(f, "{}", good.escape_debug())?;

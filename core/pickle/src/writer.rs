@@ -1,5 +1,6 @@
 //! The measuring writer.
 
+use crate::invariant::Ensured;
 use core::fmt;
 
 use super::{Mutability, Opcode, PickleBuffer, Placement};
@@ -1119,7 +1120,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         }
         // The existing contents, at most 3 bytes, move after the header.
         let mut moved = [0; FRAME_LEN_MIN];
-        let moved = moved.get_mut(..before).unwrap_or_default();
+        let moved = moved.get_mut(..before).ensured();
         for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
             *to = *from;
         }
@@ -1156,7 +1157,7 @@ fn shortest(twos_complement: &[u8]) -> &[u8] {
     while let [rest @ .., before, last] = bytes
         && matches!((*before < 0x80, *last), (true, 0) | (false, 0xff))
     {
-        bytes = bytes.get(..rest.len().wrapping_add(1)).unwrap_or_default();
+        bytes = bytes.get(..rest.len().wrapping_add(1)).ensured();
     }
     bytes
 }
@@ -1174,9 +1175,7 @@ fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
 fn check_string(string: &[u8]) -> Result<(), usize> {
     let mut rest = string;
     while let Err(error) = core::str::from_utf8(rest) {
-        let (_, tail) = rest
-            .split_at_checked(error.valid_up_to())
-            .unwrap_or_default();
+        let (_, tail) = rest.split_at_checked(error.valid_up_to()).ensured();
         let [0xed, 0xa0..=0xbf, 0x80..=0xbf, after @ ..] = tail else {
             return Err(string.len().wrapping_sub(tail.len()));
         };

@@ -4,6 +4,7 @@
 //! strings, names, or results of calls. No value is built. What cannot be
 //! determined this way is reported as unknown.
 
+use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
@@ -276,9 +277,7 @@ impl<'p> Machine<'p, '_> {
             // Python 3 decodes ASCII byte strings.
             (_, Argument::ByteString(bytes)) => Some(Known::Str(bytes)),
             (O::String, Argument::Line(line)) => {
-                let quoted = line
-                    .get(1..line.len().saturating_sub(1))
-                    .unwrap_or_default();
+                let quoted = line.get(1..line.len().saturating_sub(1)).ensured();
                 Some(self.string_of(quoted, Unescaped::string(line)))
             }
             (O::Unicode, Argument::Line(line)) => {

@@ -5,6 +5,7 @@
 //! through this module, which escapes characters that are not
 //! [printable](daskwire::display::is_printable).
 
+use daskwire::invariant::Ensured;
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -25,7 +26,7 @@ impl<W: Write> Write for Escaping<W> {
                 let (plain, escaped) = rest.split_at(at);
                 self.0.write_all(plain.as_bytes())?;
                 let mut characters = escaped.chars();
-                let character = characters.next().unwrap_or_default();
+                let character = characters.next().ensured();
                 write!(self.0, "{}", character.escape_default())?;
                 rest = characters.as_str();
             }
@@ -85,7 +86,7 @@ pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
     // Neither serializing a value nor writing to a vector fails.
     let _ = value.serialize(&mut serializer);
-    String::from_utf8(out).unwrap_or_default()
+    String::from_utf8(out).ensured()
 }
 
 struct PrintableJson;
@@ -101,7 +102,7 @@ impl Formatter for PrintableJson {
             let (plain, escaped) = rest.split_at(at);
             CompactFormatter.write_string_fragment(writer, plain)?;
             let mut characters = escaped.chars();
-            let character = characters.next().unwrap_or_default();
+            let character = characters.next().ensured();
             for unit in character.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
             }

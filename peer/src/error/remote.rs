@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
+use daskwire::invariant::Ensured;
 
 use bytes::Bytes;
 use daskwire_numpy::known::{self, Known, Native, native};
@@ -360,7 +361,7 @@ impl fmt::Write for Limited<'_> {
             len = len.saturating_sub(1);
         }
         self.left.set(left.saturating_sub(len));
-        self.string.push_str(part.get(..len).unwrap_or_default());
+        self.string.push_str(part.get(..len).ensured());
         if len == part.len() {
             Ok(())
         } else {
@@ -383,7 +384,7 @@ const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
 pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
     pickled(|writer| {
         writer.reduce();
-        let (module, name) = KILLED_WORKER.rsplit_once('.').unwrap_or_default();
+        let (module, name) = KILLED_WORKER.rsplit_once('.').ensured();
         writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
@@ -401,7 +402,7 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
         Ok::<(), daskwire_pickle::WriteError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::of_written_pickle(pickle.unwrap_or_default().into())
+    Serialized::of_written_pickle(pickle.ensured().into())
 }
 
 #[cfg(test)]

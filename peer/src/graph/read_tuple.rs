@@ -6,6 +6,7 @@
 //! callable, with arguments that may be tasks themselves.
 
 use bytes::Bytes;
+use daskwire::invariant::Ensured;
 use daskwire_pickle::tree::{self, Node, Tree};
 use daskwire_pickle::{Options, Writer};
 
@@ -49,7 +50,7 @@ impl ComputeTask {
             Ok::<(), ValueError>(())
         });
         // Cannot fail: the buffer grows as needed.
-        Serialized::pickled(&pickle.unwrap_or_default())
+        Serialized::pickled(&pickle.ensured())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Schedulers and workers keep statistics for each prefix for as long as they
 //! run, so each prefix that Dask would not compute leaks memory there.
 
+use daskwire::invariant::Ensured;
 use std::borrow::Cow;
 
 /// The prefix of keys that are not strings, and of those without a name.
@@ -11,12 +12,12 @@ pub(super) const OTHER: &str = "Other";
 /// The prefix of a key that is a string, or that begins with one.
 pub(super) fn split(key: &str) -> Cow<'_, str> {
     let mut words = key.split('-');
-    let first = words.next().unwrap_or_default();
+    let first = words.next().ensured();
     let name = match first.chars().next() {
         None => return OTHER.into(),
         Some(letter) if is_letter(letter) => first,
         Some(_) => {
-            let name = first.split(',').next().unwrap_or_default();
+            let name = first.split(',').next().ensured();
             name.trim_matches(['_', '\'', '(', ')', '"'])
         }
     };

@@ -1,5 +1,6 @@
 //! Numpy arrays that own their data.
 
+use daskwire::invariant::Ensured;
 use std::sync::Arc;
 
 use bytemuck::NoUninit;
@@ -159,7 +160,7 @@ impl Array {
 
     /// The number of elements.
     pub fn len(&self) -> usize {
-        self.form.dimensions.item_count().unwrap_or_default()
+        self.form.dimensions.item_count().ensured()
     }
 
     /// Whether there are no elements.

@@ -1,6 +1,7 @@
 //! Values formatted like Python's `repr`.
 
 use core::fmt::{self, Write as _};
+use daskwire::invariant::Ensured;
 
 use super::{MAX_DEPTH, Value};
 
@@ -128,7 +129,7 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
         }
         parts.push(rest);
     }
-    let first = parts.pop().unwrap_or_default();
+    let first = parts.pop().ensured();
     let mut string = format!("{first}");
     if string.len() + parts.len() * PART_DIGITS > MAX_DIGITS {
         return too_long(f);

@@ -1,6 +1,7 @@
 //! Values in wire format.
 
 use core::fmt;
+use daskwire::invariant::Ensured;
 
 use bytes::Bytes;
 use daskwire::message::{
@@ -83,7 +84,7 @@ impl Serialized {
             },
             _ => return Self::of_pickle(value),
         };
-        Ok(built.unwrap_or_default())
+        Ok(built.ensured())
     }
 
     /// Serializes a value as a pickle.
@@ -97,14 +98,13 @@ impl Serialized {
         sources.extend(arrays.iter().map(|array| array.bytes()));
         let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
         // Cannot fail: the buffers grow as needed.
-        Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).unwrap_or_default())
+        Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).ensured())
     }
 
     /// Wraps a complete pickle without buffers.
     pub(crate) fn of_written_pickle(pickle: Bytes) -> Self {
         if pickle.len() > SHARD_LEN {
-            return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new()))
-                .unwrap_or_default();
+            return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new())).ensured();
         }
         Self {
             kind: PayloadKind::Serialized,
@@ -241,12 +241,12 @@ impl Serialized {
 
     /// The header as it was sent: a MessagePack map.
     pub fn header(&self) -> &[u8] {
-        self.message.get(1).map(AsRef::as_ref).unwrap_or_default()
+        self.message.get(1).map(AsRef::as_ref).ensured()
     }
 
     /// The frames after the header, as they were sent.
     pub fn frames(&self) -> &[Bytes] {
-        self.message.get(2..).unwrap_or_default()
+        self.message.get(2..).ensured()
     }
 
     /// The length of all frames, in bytes.
@@ -309,7 +309,7 @@ impl Serialized {
             let header = payload.header();
             if self.kind == PayloadKind::Pickled {
                 let pickle = header.pickled_object()?.unwrap_or_default();
-                let header = self.message.get(1).cloned().unwrap_or_default();
+                let header = self.message.get(1).cloned().ensured();
                 return Ok((header.slice_ref(pickle), frames));
             }
             match Description::of(header)? {

@@ -432,12 +432,13 @@ impl<'t, 'p> Context<'_, 't, 'p> {
             Some((Known::Bytes, object)) if object.arguments.count_left() == 0 => {
                 Ok(Cow::Borrowed(&[]))
             }
-            Some((Known::ByteArray, object)) => match object.arguments.exactly() {
-                Some([bytes]) if bytes.as_bytes().is_some() => {
-                    Ok(Cow::Borrowed(bytes.as_bytes().unwrap_or_default()))
+            Some((Known::ByteArray, object)) => {
+                let argument = object.arguments.exactly();
+                match argument.and_then(|[bytes]| bytes.as_bytes()) {
+                    Some(bytes) => Ok(Cow::Borrowed(bytes)),
+                    None => expected(node, "bytes"),
                 }
-                _ => expected(node, "bytes"),
-            },
+            }
             _ => expected(node, "bytes"),
         }
     }

@@ -1,5 +1,6 @@
 //! The stack machine that builds a tree.
 
+use crate::invariant::Ensured;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -480,7 +481,7 @@ impl<'p> Builder<'p> {
     /// Creates a value from the stack from `start` on.
     #[inline(always)]
     fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
-        let items = self.stack.get(start..).unwrap_or_default();
+        let items = self.stack.get(start..).ensured();
         let count = items.len();
         let len = self.tree.pickle.len();
         make_room(
@@ -544,7 +545,7 @@ impl<'p> Builder<'p> {
 
     fn attach_marked(&mut self, opcode: Opcode, op: Op, kind: Kind, expected: Operand) -> Step<()> {
         let mark = self.pop_mark(opcode)?;
-        let items = self.stack.get(mark..).unwrap_or_default();
+        let items = self.stack.get(mark..).ensured();
         let below = match mark.checked_sub(1) {
             Some(below) if below >= self.fence() => self.stack.get(below),
             _ => None,
@@ -562,7 +563,7 @@ impl<'p> Builder<'p> {
         }
         self.check_container(target, kind, opcode, expected)?;
         let items = core::mem::take(&mut self.stack);
-        let attached = self.attach(target, op, items.get(mark..).unwrap_or_default());
+        let attached = self.attach(target, op, items.get(mark..).ensured());
         self.stack = items;
         self.stack.truncate(mark);
         attached

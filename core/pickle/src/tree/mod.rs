@@ -46,6 +46,7 @@
 //!
 //! [`PickleErrorKind`]: super::PickleErrorKind
 
+use crate::invariant::Ensured;
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt;
@@ -306,12 +307,12 @@ impl<'p> Tree<'p> {
     fn words(&self, start: u32, count: usize) -> &[u32] {
         let start = to_usize(start);
         let words = self.words.get(start..start.saturating_add(count));
-        words.unwrap_or_default()
+        words.ensured()
     }
 
     /// The opcode of a value and the bytes after it.
     fn opcode_at(&self, slot: Slot) -> (Opcode, &'p [u8]) {
-        let rest = self.pickle.get(slot.place()..).unwrap_or_default();
+        let rest = self.pickle.get(slot.place()..).ensured();
         let (first, rest) = rest.split_first().unwrap_or((&0, &[]));
         (Opcode::from_byte(*first).unwrap_or(Opcode::None), rest)
     }
@@ -628,7 +629,7 @@ impl<'t, 'p> Node<'t, 'p> {
             kind @ (Kind::Buffer | Kind::ReadOnlyBuffer) => {
                 let index = to_usize(slot.link);
                 Value::Buffer {
-                    data: self.tree.buffers.get(index).copied().unwrap_or_default(),
+                    data: self.tree.buffers.get(index).copied().ensured(),
                     index,
                     read_only: matches!(kind, Kind::ReadOnlyBuffer),
                 }
@@ -645,7 +646,7 @@ impl<'t, 'p> Node<'t, 'p> {
                 _ => 0,
             }),
             Kind::PersistentLine => Value::PersistentLine(match self.tree.argument_at(slot) {
-                super::Argument::Line(line) => core::str::from_utf8(line).unwrap_or_default(),
+                super::Argument::Line(line) => core::str::from_utf8(line).ensured(),
                 _ => "",
             }),
             Kind::Persistent => Value::Persistent(self.operands(slot)[0]),
@@ -903,22 +904,19 @@ fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
     let super::Form::Counted(len) = opcode.form() else {
         return &[];
     };
-    let (head, rest) = rest.split_at_checked(len.into()).unwrap_or_default();
+    let (head, rest) = rest.split_at_checked(len.into()).ensured();
     let mut count = [0; 8];
     for (to, from) in count.iter_mut().zip(head) {
         *to = *from;
     }
     let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
-    rest.get(..count).unwrap_or_default()
+    rest.get(..count).ensured()
 }
 
 /// A line that a reader has validated, and the bytes after it.
 fn line(rest: &[u8]) -> (&[u8], &[u8]) {
     let mut parts = rest.splitn(2, |byte| *byte == b'\n');
-    (
-        parts.next().unwrap_or_default(),
-        parts.next().unwrap_or_default(),
-    )
+    (parts.next().ensured(), parts.next().ensured())
 }
 
 /// The items of a value, in order.

@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use daskwire::invariant::Ensured;
 use daskwire::message::{
     Item, Layout, Message, PathElement, Payload, PayloadKind, Walk, Workspace,
 };
@@ -157,7 +158,7 @@ fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Resul
         let mut start = 0;
         ends.iter()
             .map(|&end| {
-                let frame = bytes.get(start..end).unwrap_or_default();
+                let frame = bytes.get(start..end).ensured();
                 start = end;
                 shown(frame, options)
             })

@@ -1,5 +1,6 @@
 //! Messages as text.
 
+use daskwire::invariant::Ensured;
 use std::fmt::Write as _;
 
 use daskwire::display::{Document, Printable};
@@ -251,7 +252,7 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     match layout {
         Layout::Modern => set(0, "body".into()),
         Layout::Classic => {
-            let header = message.frames().first().copied().unwrap_or_default();
+            let header = message.frames().first().copied().ensured();
             let body = match body_codec(header)? {
                 Some(codec) => {
                     let len = message.body().len() as u64;

@@ -1,5 +1,6 @@
 //! The retirement of workers.
 
+use daskwire::invariant::Ensured;
 use std::collections::BTreeMap;
 
 use super::choose;
@@ -56,7 +57,7 @@ impl State {
         }
         // A worker that fails to do so is not the only choice next time.
         let start = choose::next(&mut self.random) % others.len() as u64;
-        others.rotate_left(usize::try_from(start).unwrap_or_default());
+        others.rotate_left(usize::try_from(start).ensured());
         for (task, other) in only_here.zip(others.iter().cycle()) {
             let message = copies.entry(*other).or_default();
             let holder = vec![worker.address.clone()];

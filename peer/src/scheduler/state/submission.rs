@@ -3,6 +3,7 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -389,10 +390,10 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
     let places = places(&dependencies)?;
     let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
     for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
-        let place = places.get(number).copied().unwrap_or_default();
+        let place = places.get(number).copied().ensured();
         for dependency in &mut dependencies {
             if let Dependency::Inside(number) = dependency {
-                *number = places.get(*number).copied().unwrap_or_default();
+                *number = places.get(*number).copied().ensured();
             }
         }
         let order = given.get(&task.key).copied();

@@ -1,6 +1,7 @@
 //! Comparison, truth, length, iteration and indexing.
 
 use core::cmp::Ordering;
+use daskwire::invariant::Ensured;
 
 use super::format::bounded_repr;
 use super::index::Index;
@@ -79,7 +80,7 @@ pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     drop(index);
     let mut is_first = is_first.into_iter();
     let mut items = items;
-    items.retain(|_| is_first.next().unwrap_or_default());
+    items.retain(|_| is_first.next().ensured());
     Ok(items)
 }
 
@@ -229,7 +230,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Str(string) => {
             let index = position(string.chars().count())?;
             let found = string.chars().nth(index);
-            Ok(Value::from(found.map(String::from).unwrap_or_default()))
+            Ok(Value::from(found.map(String::from).ensured()))
         }
         Value::Array(_) => Err(not_covered("an item of an array")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),

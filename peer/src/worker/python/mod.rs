@@ -6,6 +6,7 @@ mod index;
 mod number;
 
 use core::cmp::Ordering;
+use daskwire::invariant::Ensured;
 
 use super::functions::{Arguments, Functions};
 use crate::{RemoteError, Value};
@@ -534,7 +535,7 @@ fn round(arguments: &Arguments) -> Result<Value> {
         }
         (Some(Number::Float(value)), Some(Some(Number::Int(digits @ 0..=300)))) => {
             // Exact: formatting produces every digit of the float.
-            let digits = usize::try_from(digits).unwrap_or_default();
+            let digits = usize::try_from(digits).ensured();
             let message = format!("{value:.digits$}");
             Ok(Value::Float(message.parse().unwrap_or(value)))
         }

@@ -1,5 +1,6 @@
 //! Data: its arrival, its holders, and the requests to them.
 
+use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -92,8 +93,8 @@ impl State {
             let mut hasher = DefaultHasher::new();
             (&self.address, key).hash(&mut hasher);
             let len = known.len() as u64;
-            let first = hasher.finish().checked_rem(len).unwrap_or_default();
-            known.rotate_left(usize::try_from(first).unwrap_or_default());
+            let first = hasher.finish().checked_rem(len).ensured();
+            known.rotate_left(usize::try_from(first).ensured());
         }
         if let Some(task) = self.tasks.get_mut(key) {
             task.reserve = known.split_off(known.len().min(MAX_HOLDERS));

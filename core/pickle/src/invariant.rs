@@ -1,0 +1,27 @@
+//! Access to values that an invariant of this crate guarantees.
+
+/// Access to a value that is always there, without a panic in release builds.
+///
+/// Debug builds, and so tests and fuzzers, panic where the invariant is broken;
+/// release builds continue with the default, such as an empty slice.
+pub(crate) trait Ensured<T: Default> {
+    /// Returns the value.
+    fn ensured(self) -> T;
+}
+
+impl<T: Default> Ensured<T> for Option<T> {
+    #[inline]
+    #[track_caller]
+    fn ensured(self) -> T {
+        debug_assert!(self.is_some(), "an invariant is broken");
+        self.unwrap_or_default()
+    }
+}
+
+impl<T: Default, E> Ensured<T> for Result<T, E> {
+    #[inline]
+    #[track_caller]
+    fn ensured(self) -> T {
+        self.ok().ensured()
+    }
+}
