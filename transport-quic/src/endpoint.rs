@@ -11,18 +11,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use daskwire_comm::runtime::{Spawner, TaskSet, lookup_host, sleep, timeout};
 use daskwire_comm::{
     Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
-    PendingConnection, Phase, RawConnection, Traffic, Transport,
+    PendingConnection, RawConnection, Traffic, Transport,
 };
-use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ConnectionError, EndpointConfig};
 use rustls::pki_types::ServerName;
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
 
+use crate::acceptor::{Acceptor, Incoming};
+use crate::config::{ClientSide, bind_socket, client_side, server_config};
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
 use crate::stream::{self, Receiver, Sender};
-use crate::{ALPN, QuicOptions, Tls};
+use crate::transport::Quic;
+use crate::{QuicOptions, Tls};
 
 /// The minimum timeout of an attempt, if the deadline allows it.
 const MIN_LIMIT: Duration = Duration::from_secs(1);
@@ -62,19 +63,12 @@ struct Certificates {
     client: Option<ClientSide>,
 }
 
-/// The client side of an endpoint.
-#[derive(Clone)]
-struct ClientSide {
-    config: quinn::ClientConfig,
-    server_name: Option<ServerName<'static>>,
-}
-
 /// Host and port.
 type Key = (Box<str>, u16);
 
 /// All connections, made and accepted.
 #[derive(Clone, Debug, Default)]
-struct Connections(Arc<Mutex<Vec<Weak<SharedConnection>>>>);
+pub(crate) struct Connections(Arc<Mutex<Vec<Weak<SharedConnection>>>>);
 
 /// The connection to one address.
 #[derive(Debug, Default)]
@@ -529,82 +523,16 @@ impl Listen for Endpoint {
 }
 
 /// A listening endpoint.
-async fn listen(address: &Address, options: &QuicOptions) -> Result<Box<dyn Listen>, CommError> {
+pub(crate) async fn listen(
+    address: &Address,
+    options: &QuicOptions,
+) -> Result<Box<dyn Listen>, CommError> {
     if options.tls.server.is_none() {
         return Err(CommError::NoTls {
             address: address.clone(),
         });
     }
     Ok(Box::new(Endpoint::bind(address, options.clone()).await?))
-}
-
-/// The transport of comms over QUIC (`quic://`). One endpoint, made at first use, makes
-/// all connections, one for each peer; every listener has its own endpoint.
-#[derive(Debug, Default)]
-pub struct Quic {
-    options: QuicOptions,
-    client: Mutex<Option<Arc<Endpoint>>>,
-}
-
-impl Quic {
-    /// Creates the transport, which needs [`QuicOptions::tls`].
-    pub const fn new(options: QuicOptions) -> Self {
-        Self {
-            options,
-            client: Mutex::new(None),
-        }
-    }
-
-    fn client(&self, address: &Address) -> Result<Arc<Endpoint>, CommError> {
-        let mut client = lock(&self.client);
-        if let Some(endpoint) = &*client {
-            return Ok(Arc::clone(endpoint));
-        }
-        if self.options.tls.client.is_none() {
-            return Err(CommError::NoTls {
-                address: address.clone(),
-            });
-        }
-        let endpoint = Endpoint::client(self.options.clone())?;
-        Ok(Arc::clone(client.insert(Arc::new(endpoint))))
-    }
-}
-
-impl Transport for Quic {
-    fn schemes(&self) -> &[&'static str] {
-        &["quic"]
-    }
-
-    fn connect<'a>(
-        &'a self,
-        address: &'a Address,
-        options: &'a ConnectOptions,
-    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
-        Box::pin(async {
-            let client = self.client(address)?;
-            Transport::connect(&*client, address, options).await
-        })
-    }
-
-    fn bind<'a>(
-        &'a self,
-        address: &'a Address,
-    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
-        Box::pin(listen(address, &self.options))
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        let client = lock(&self.client).take();
-        Box::pin(async {
-            if let Some(client) = client {
-                client.close().await;
-            }
-        })
-    }
-
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(Self::new(self.options.clone())))
-    }
 }
 
 impl fmt::Debug for Endpoint {
@@ -684,7 +612,7 @@ impl From<ConnectionError> for Failure {
 }
 
 impl Connections {
-    fn insert(
+    pub(crate) fn insert(
         &self,
         connection: quinn::Connection,
         runtime: Spawner,
@@ -704,131 +632,6 @@ impl Connections {
 
     fn all(&self) -> Vec<Arc<SharedConnection>> {
         lock(&self.0).iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-/// Accepts connections, and comms on them.
-#[derive(Clone)]
-struct Acceptor {
-    sender: mpsc::Sender<Incoming>,
-    connections: Connections,
-    settings: QuicOptions,
-    runtime: Spawner,
-    /// Cloned once for each unfinished handshake.
-    handshaking: Arc<()>,
-}
-
-impl Acceptor {
-    async fn run(self, quinn: quinn::Endpoint) {
-        loop {
-            let incoming = tokio::select! {
-                incoming = quinn.accept() => incoming,
-                () = self.sender.closed() => None,
-            };
-            let Some(incoming) = incoming else {
-                // New connections are refused.
-                return quinn.set_server_config(None);
-            };
-            if quinn.open_connections() >= self.settings.max_connections {
-                incoming.refuse();
-            } else if Arc::strong_count(&self.handshaking) > self.settings.retry_threshold
-                && incoming.may_retry()
-            {
-                // Cannot fail, since `may_retry` is true.
-                let _ = incoming.retry();
-            } else {
-                let acceptor = self.clone();
-                let quinn = quinn.clone();
-                self.runtime.spawn(acceptor.serve(quinn, incoming));
-            }
-        }
-    }
-
-    /// Accepts the comms of one connection.
-    async fn serve(mut self, quinn: quinn::Endpoint, incoming: quinn::Incoming) {
-        // PROTOCOL QUIC-23
-        let after = self.settings.handshake_timeout;
-        let handshaking = core::mem::take(&mut self.handshaking);
-        let peer = Address::new("quic", canonical(incoming.remote_address()));
-        let outcome = timeout(after, incoming.into_future()).await;
-        let outcome = match outcome {
-            Ok(outcome) => outcome.map_err(|error| CommError::Io(error::lost(error))),
-            Err(_) => Err(CommError::Timeout {
-                phase: Phase::Handshake,
-                after,
-            }),
-        };
-        let connection = match outcome {
-            Ok(connection) => connection,
-            Err(error) => {
-                // QUIC has notified the peer, or the peer is gone. The listener gets the
-                // error as that of a comm, unless comms wait that can be accepted.
-                let _ = self.sender.try_send(Incoming::Failed { peer, error });
-                return;
-            }
-        };
-        drop(handshaking);
-        let connection = self
-            .connections
-            .insert(connection, self.runtime.clone(), &self.settings);
-        let local_port = quinn.local_addr().map_or(0, |local| local.port());
-        // Do not keep the socket open for this alone.
-        drop(quinn);
-        // Until the peer that made the connection closes it, even if comms are no longer
-        // accepted: a peer that opens one must be refused.
-        while let Ok((send, receive)) = connection.quinn.accept_bi().await {
-            let Some(entry) = connection.enter() else {
-                continue;
-            };
-            let (receiver, sender) = stream::split(entry, send, receive);
-            let incoming = IncomingComm {
-                receiver,
-                sender,
-                connection: Arc::clone(&connection),
-                local_port,
-            };
-            let sent = self.sender.send(Incoming::Comm(incoming)).await;
-            if let Err(mpsc::error::SendError(Incoming::Comm(incoming))) = sent {
-                incoming.refuse();
-            }
-        }
-    }
-}
-
-/// What an endpoint accepts.
-enum Incoming {
-    Comm(IncomingComm),
-    /// A connection whose handshake failed.
-    Failed {
-        peer: Address,
-        error: CommError,
-    },
-}
-
-/// An accepted comm, before its handshake.
-struct IncomingComm {
-    receiver: Receiver,
-    sender: Sender,
-    connection: Arc<SharedConnection>,
-    local_port: u16,
-}
-
-impl IncomingComm {
-    /// Opens the stream without the handshake of Dask.
-    fn raw(self) -> RawConnection {
-        // Not every system reports the local address of a packet.
-        let local = self.connection.quinn.local_ip();
-        let local = local.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-        let local = canonical(SocketAddr::new(local, self.local_port));
-        let peer = canonical(self.connection.quinn.remote_address());
-        let ends = (Address::new("quic", local), Address::new("quic", peer));
-        self.connection.raw(self.receiver, self.sender, ends)
-    }
-
-    fn refuse(mut self) {
-        // PROTOCOL QUIC-13
-        self.sender.reset(code::REFUSED);
-        self.receiver.stop(code::REFUSED);
     }
 }
 
@@ -856,77 +659,10 @@ fn explain(
     }
 }
 
-/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
-fn client_side(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<ClientSide>> {
-    let Some(client) = &tls.client else {
-        return Ok(None);
-    };
-    let server_name = tls.server_name.clone();
-    let mut tls = rustls::ClientConfig::clone(client);
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.enable_early_data = false;
-    let tls = Arc::new(tls);
-    // quinn would panic on a configuration that rustls refuses here.
-    let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
-    let version = rustls::quic::Version::V1;
-    rustls::quic::ClientConnection::new(Arc::clone(&tls), version, name, Vec::new())
-        .map_err(unsuitable)?;
-    let tls = QuicClientConfig::try_from(tls).map_err(unsuitable)?;
-    let mut config = quinn::ClientConfig::new(Arc::new(tls));
-    config.transport_config(settings.to_transport_config());
-    Ok(Some(ClientSide {
-        config,
-        server_name,
-    }))
-}
-
-/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
-fn server_config(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<quinn::ServerConfig>> {
-    let Some(tls) = &tls.server else {
-        return Ok(None);
-    };
-    let mut tls = rustls::ServerConfig::clone(tls);
-    tls.alpn_protocols = vec![ALPN.to_vec()];
-    tls.max_early_data_size = 0;
-    let tls = Arc::new(tls);
-    // quinn would panic on a configuration that rustls refuses here.
-    let version = rustls::quic::Version::V1;
-    rustls::quic::ServerConnection::new(Arc::clone(&tls), version, Vec::new())
-        .map_err(unsuitable)?;
-    let tls = QuicServerConfig::try_from(tls).map_err(unsuitable)?;
-    let mut config = quinn::ServerConfig::with_crypto(Arc::new(tls));
-    config
-        .transport_config(settings.to_transport_config())
-        // PROTOCOL QUIC-6
-        .migration(settings.migration)
-        .max_incoming(settings.max_incoming)
-        .incoming_buffer_size(settings.incoming_buffer_len)
-        .incoming_buffer_size_total(settings.incoming_buffers_len);
-    Ok(Some(config))
-}
-
-fn unsuitable(error: impl core::error::Error + Send + Sync + 'static) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
-}
-
-fn bind_socket(address: SocketAddr, settings: &QuicOptions) -> io::Result<std::net::UdpSocket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::DGRAM,
-        Some(Protocol::UDP),
-    )?;
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
-        // Systems without dual-stack sockets bind IPv6 only.
-        let _ = socket.set_only_v6(false);
-    }
-    // The system may grant less.
-    let _ = socket.set_recv_buffer_size(settings.socket_buffer_len);
-    let _ = socket.set_send_buffer_size(settings.socket_buffer_len);
-    socket.bind(&address.into())?;
-    Ok(socket.into())
-}
-
-fn ends(quinn: &quinn::Endpoint, connection: &quinn::Connection) -> io::Result<(Address, Address)> {
+pub(crate) fn ends(
+    quinn: &quinn::Endpoint,
+    connection: &quinn::Connection,
+) -> io::Result<(Address, Address)> {
     let mut local = quinn.local_addr()?;
     if let Some(ip) = connection.local_ip() {
         local.set_ip(ip);
@@ -936,14 +672,14 @@ fn ends(quinn: &quinn::Endpoint, connection: &quinn::Connection) -> io::Result<(
 }
 
 /// Converts an IPv4-mapped address of a dual-stack socket to IPv4.
-fn canonical(socket: SocketAddr) -> SocketAddr {
+pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
     match socket.ip().to_canonical() {
         ip @ IpAddr::V4(_) => SocketAddr::new(ip, socket.port()),
         IpAddr::V6(_) => socket,
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 

@@ -90,15 +90,19 @@
 #[cfg(not(any(feature = "ring", feature = "aws-lc-rs")))]
 compile_error!("daskwire-quic needs one of its features `ring` and `aws-lc-rs`");
 
+mod acceptor;
+mod config;
 mod connection;
 mod endpoint;
 mod error;
 mod options;
 mod runtime;
 mod stream;
+mod transport;
 
-pub use endpoint::{Endpoint, Quic};
+pub use endpoint::Endpoint;
 pub use options::{Congestion, QuicOptions, Tls};
+pub use transport::Quic;
 
 /// What [`QuicOptions::transport`] is made with.
 pub use quinn;

@@ -1,0 +1,80 @@
+//! The transport for addresses of the scheme `quic`.
+
+use std::sync::{Arc, Mutex};
+
+use daskwire_comm::{
+    Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
+    Transport,
+};
+
+use crate::QuicOptions;
+use crate::endpoint::{Endpoint, listen, lock};
+
+/// The transport of comms over QUIC (`quic://`). One endpoint, made at first use, makes
+/// all connections, one for each peer; every listener has its own endpoint.
+#[derive(Debug, Default)]
+pub struct Quic {
+    options: QuicOptions,
+    client: Mutex<Option<Arc<Endpoint>>>,
+}
+
+impl Quic {
+    /// Creates the transport, which needs [`QuicOptions::tls`].
+    pub const fn new(options: QuicOptions) -> Self {
+        Self {
+            options,
+            client: Mutex::new(None),
+        }
+    }
+
+    fn client(&self, address: &Address) -> Result<Arc<Endpoint>, CommError> {
+        let mut client = lock(&self.client);
+        if let Some(endpoint) = &*client {
+            return Ok(Arc::clone(endpoint));
+        }
+        if self.options.tls.client.is_none() {
+            return Err(CommError::NoTls {
+                address: address.clone(),
+            });
+        }
+        let endpoint = Endpoint::client(self.options.clone())?;
+        Ok(Arc::clone(client.insert(Arc::new(endpoint))))
+    }
+}
+
+impl Transport for Quic {
+    fn schemes(&self) -> &[&'static str] {
+        &["quic"]
+    }
+
+    fn connect<'a>(
+        &'a self,
+        address: &'a Address,
+        options: &'a ConnectOptions,
+    ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
+        Box::pin(async {
+            let client = self.client(address)?;
+            Transport::connect(&*client, address, options).await
+        })
+    }
+
+    fn bind<'a>(
+        &'a self,
+        address: &'a Address,
+    ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
+        Box::pin(listen(address, &self.options))
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        let client = lock(&self.client).take();
+        Box::pin(async {
+            if let Some(client) = client {
+                client.close().await;
+            }
+        })
+    }
+
+    fn separate(&self) -> Option<Arc<dyn Transport>> {
+        Some(Arc::new(Self::new(self.options.clone())))
+    }
+}
