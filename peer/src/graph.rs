@@ -8,9 +8,11 @@
 
 mod copy;
 mod depends;
+mod error;
 mod read;
 #[cfg(feature = "worker")]
 mod read_tuple;
+mod spec;
 #[cfg(feature = "client")]
 mod tuple;
 mod write;
@@ -21,7 +23,7 @@ use core::fmt;
 use crate::client::TaskFuture;
 use crate::{Key, Value};
 
-pub use read::GraphError;
+pub use error::GraphError;
 #[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
 #[cfg(feature = "client")]

@@ -3,10 +3,9 @@
 use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::GraphError;
-use super::read::{
-    CONTAINER_STATE, DEPTH, ELEVEN_SLOTS, NINE_SLOTS, is_container, spec, state_of, target,
-    unexpected,
-};
+use super::error::unexpected;
+use super::read::{DEPTH, is_container, target};
+use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, spec, state_of};
 use crate::Key;
 use crate::value::Budget;
 

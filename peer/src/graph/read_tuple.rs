@@ -10,7 +10,9 @@ use daskwire::invariant::Ensured;
 use daskwire_pickle::tree::{self, Node, Tree};
 use daskwire_pickle::{Options, Writer};
 
-use super::read::{DEPTH, TaskReader, function, key_of, plain, unexpected};
+use super::error::unexpected;
+use super::read::{DEPTH, TaskReader, function, plain};
+use super::spec::key_of;
 use super::{Argument, Function, GraphError, Task, Work};
 use crate::growing;
 use crate::protocol::{ComputeTask, RunSpec};
@@ -61,7 +63,7 @@ pub(super) fn task(
     is_call: bool,
     is_input: IsInput<'_>,
 ) -> Result<Option<Work>, GraphError> {
-    if super::read::is_spec(root) {
+    if super::spec::is_spec(root) {
         return Ok(None);
     }
     let reader = TupleReader { reading, is_input };

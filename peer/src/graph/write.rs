@@ -7,6 +7,7 @@ use bytes::Bytes;
 use daskwire_numpy::NumpyModules;
 use daskwire_pickle::{Options, Writer};
 
+use super::spec::SPEC;
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
 use crate::Key;
 #[cfg(feature = "client")]
@@ -17,8 +18,6 @@ use crate::growing;
 #[cfg(feature = "client")]
 use crate::protocol::CallPickles;
 use crate::value::{Serialized, ValueError};
-
-const SPEC: &str = "dask._task_spec";
 
 /// Memo indexes of the names written so far.
 #[derive(Default)]

@@ -1,0 +1,72 @@
+//! The error of reading a graph.
+
+use core::fmt;
+
+use daskwire_pickle::PickleError;
+use daskwire_pickle::tree::Node;
+
+use crate::value::ValueError;
+
+/// Why a graph or a task cannot be read.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GraphError {
+    /// The payload or its pickle is malformed.
+    Value(ValueError),
+    /// The object is not an expression with a materialized graph, or not a task.
+    Unknown {
+        /// The type of the object.
+        what: String,
+    },
+    /// A part differs from what Dask 2026.8.0 writes.
+    Unexpected {
+        /// Offset in the pickle, in bytes.
+        at: usize,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+impl fmt::Display for GraphError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(error) => error.fmt(f),
+            Self::Unknown { what } => {
+                write!(
+                    f,
+                    "{what} is not a materialized graph, and only Python can make one from it"
+                )
+            }
+            Self::Unexpected { at, expected } => {
+                write!(f, "at byte {at} of the pickle: expected {expected}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for GraphError {}
+
+impl From<ValueError> for GraphError {
+    fn from(error: ValueError) -> Self {
+        Self::Value(error)
+    }
+}
+
+impl From<daskwire_pickle::WriteError> for GraphError {
+    fn from(error: daskwire_pickle::WriteError) -> Self {
+        Self::Value(error.into())
+    }
+}
+
+impl From<PickleError> for GraphError {
+    fn from(error: PickleError) -> Self {
+        Self::Value(error.into())
+    }
+}
+
+pub(super) fn unexpected(node: Node<'_, '_>, expected: &'static str) -> GraphError {
+    GraphError::Unexpected {
+        at: node.offset(),
+        expected,
+    }
+}
