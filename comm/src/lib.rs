@@ -60,6 +60,7 @@
 //! * `tracing`: events of connections and comms, with the target `daskwire_comm` and the
 //!   field `peer`: attempts to connect, handshakes and how comms end, none for single
 //!   messages.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // Streams are std's; only the core can do without it.
 #![allow(clippy::std_instead_of_alloc)]
@@ -101,3 +102,8 @@ pub use transport::{
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

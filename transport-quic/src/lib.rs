@@ -83,6 +83,7 @@
 //! * `ring` (default), `aws-lc-rs`: the crypto that QUIC itself needs;
 //! * `runtime-smol`: endpoints on executors other than tokio, with the timers and
 //!   sockets of smol. Without it, endpoints need tokio.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // Sockets need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]

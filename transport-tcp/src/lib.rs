@@ -37,6 +37,7 @@
 //!
 //! `tcp://` and `tls://` run on any executor, see [`daskwire_comm::runtime`];
 //! `unix://` needs tokio.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 // Sockets need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
@@ -51,3 +52,8 @@ mod unix;
 pub use tcp::{Tcp, TcpOptions};
 #[cfg(unix)]
 pub use unix::Unix;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
