@@ -120,8 +120,8 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
 
     worker.close().await;
     assert!(matches!(worker.ended().await, Ended::Closed));
-    let workers = "time.sleep(0.2); len(client.scheduler_info()['workers'])";
-    assert_eq!(cluster.python(workers), "0");
+    let workers = "len(client.scheduler_info()['workers'])";
+    until("leaving", || cluster.python(workers) == "0").await;
     cluster.check_logs();
 }
 
