@@ -253,7 +253,7 @@ pub struct MessageBuilder<'s, 'a> {
     compressor: Option<FrameCompressor<'s, 'a>>,
     /// The number of values that the body owes when the outermost set is
     /// complete.
-    owed_behind_set: Option<u64>,
+    owed_after_set: Option<u64>,
 }
 
 impl<'s, 'a> MessageBuilder<'s, 'a> {
@@ -274,7 +274,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             pending_count: 0,
             levels: Storage::NONE,
             compressor: None,
-            owed_behind_set: None,
+            owed_after_set: None,
         }
     }
 
@@ -390,7 +390,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     fn is_in_set(&self) -> bool {
-        self.owed_behind_set
+        self.owed_after_set
             .is_some_and(|owed| self.body.owed() > owed)
     }
 
@@ -574,8 +574,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.body.token(token);
             }
             Item::Set(count) => {
-                if self.owed_behind_set.is_none() {
-                    self.owed_behind_set = self.body.owed().checked_sub(1);
+                if self.owed_after_set.is_none() {
+                    self.owed_after_set = self.body.owed().checked_sub(1);
                 }
                 // PROTOCOL BODY-3
                 self.body.map(2).str("__Set__").bool(true);
@@ -587,7 +587,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             }
         }
         if !self.is_in_set() {
-            self.owed_behind_set = None;
+            self.owed_after_set = None;
         }
         Ok(self)
     }
