@@ -5,6 +5,7 @@
 //! # Features
 //!
 //! * `client` (default): [`Client`];
+//! * `blocking`: `client::blocking::Client`, for programs without async;
 //! * `worker`: [`Worker`](worker::Worker);
 //! * `scheduler`: [`Scheduler`](scheduler::Scheduler);
 //! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;

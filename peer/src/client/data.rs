@@ -430,7 +430,10 @@ impl Client {
             copied.map_err(|error| match error {
                 TaskError::Request { error, .. } => ScatterError::Request(error),
                 TaskError::Disconnected { reason, .. } => {
-                    ScatterError::Disconnected(Disconnected { reason })
+                    ScatterError::Disconnected(Disconnected {
+                        reason,
+                        is_reconnecting: false,
+                    })
                 }
                 error => ScatterError::Copy(Box::new(error)),
             })?;

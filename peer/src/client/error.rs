@@ -19,6 +19,17 @@ pub enum ConnectError {
     Request(RequestError),
     /// The scheduler is too old for this client to connect.
     Release(UnsupportedRelease),
+    /// The file of a scheduler cannot be used.
+    File {
+        /// The path.
+        path: String,
+        /// The fault.
+        reason: String,
+    },
+    /// Neither `DASK_SCHEDULER_ADDRESS` nor `DASK_SCHEDULER_FILE` is set.
+    NotNamed,
+    /// The runtime of a blocking client cannot be started.
+    Runtime(Arc<std::io::Error>),
     /// The scheduler refused the client.
     Refused {
         /// The scheduler's reason.
@@ -32,6 +43,8 @@ pub enum ConnectError {
 pub struct Disconnected {
     /// The reason.
     pub reason: String,
+    /// Whether the client reconnects, see [`Client::connected`](super::Client::connected).
+    pub is_reconnecting: bool,
 }
 
 /// The error of [`Client::submit`](super::Client::submit) and related methods.
@@ -52,7 +65,13 @@ pub enum SubmitError {
         /// Number of tasks.
         tasks: usize,
     },
-    /// The client is not connected.
+    /// The connection broke, and the client reconnects: the task may be submitted again
+    /// after [`Client::connected`](super::Client::connected).
+    Reconnecting {
+        /// The reason.
+        reason: String,
+    },
+    /// The client is not connected any more.
     Disconnected(Disconnected),
 }
 
@@ -176,6 +195,11 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Request(error) => error.fmt(f),
             Self::Release(error) => error.fmt(f),
+            Self::File { path, reason } => write!(f, "{path}: {reason}"),
+            Self::NotNamed => f.write_str(
+                "no scheduler is named: set DASK_SCHEDULER_ADDRESS or DASK_SCHEDULER_FILE",
+            ),
+            Self::Runtime(error) => write!(f, "the client cannot start a thread: {error}"),
             Self::Refused { reason } => write!(f, "the scheduler refused the client: {reason}"),
         }
     }
@@ -202,6 +226,9 @@ impl fmt::Display for SubmitError {
                 write!(f, "the task {task} cannot be submitted: {error}")
             }
             Self::KeyCount { keys, tasks } => write!(f, "{keys} keys for {tasks} tasks"),
+            Self::Reconnecting { reason } => {
+                write!(f, "reconnecting to the scheduler: {reason}")
+            }
             Self::Disconnected(error) => error.fmt(f),
         }
     }
@@ -255,7 +282,8 @@ impl core::error::Error for ConnectError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Request(error) => error.source(),
-            Self::Release(_) | Self::Refused { .. } => None,
+            Self::Runtime(error) => Some(&**error),
+            Self::Release(_) | Self::File { .. } | Self::NotNamed | Self::Refused { .. } => None,
         }
     }
 }
@@ -264,7 +292,7 @@ impl core::error::Error for SubmitError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Value { error, .. } => Some(error),
-            Self::KeyCount { .. } | Self::Disconnected(_) => None,
+            Self::KeyCount { .. } | Self::Reconnecting { .. } | Self::Disconnected(_) => None,
         }
     }
 }
@@ -295,7 +323,10 @@ from! {
     ConnectError: RequestError, error => Self::Request(error);
     ConnectError: CommError, error => Self::Request(error.into());
     ConnectError: UnsupportedRelease, error => Self::Release(error);
-    SubmitError: Disconnected, error => Self::Disconnected(error);
+    SubmitError: Disconnected, error => match error.is_reconnecting {
+        true => Self::Reconnecting { reason: error.reason },
+        false => Self::Disconnected(error),
+    };
     ScatterError: RequestError, error => Self::Request(error);
     ScatterError: Disconnected, error => Self::Disconnected(error);
 }

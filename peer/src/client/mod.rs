@@ -22,7 +22,10 @@
 //! futures can be arguments of other tasks. Nothing that a peer sends is ever
 //! executed.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod completed;
+mod connect;
 mod control;
 mod coordinate;
 mod data;
@@ -52,6 +55,7 @@ use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
 pub use completed::{AsCompleted, Completed, Results};
+pub use connect::{Connection, ConnectionWatch};
 pub use control::{PerformanceReport, Restarted};
 pub use coordinate::{Event, Lease, Lock, Queue, Semaphore, SharedValue, Variable};
 pub use data::{Route, ScatterOptions};

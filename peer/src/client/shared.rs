@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
 use super::topic::{Topics, subscription};
-use super::{ClientOptions, Disconnected, TaskFuture};
+use super::{ClientOptions, Connection, Disconnected, TaskFuture};
 use crate::batched::BatchSender;
 use crate::channel::within;
 use crate::dialect::Dialect;
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) failure: Failure,
     pub(super) machine: Mutex<Machine>,
     pub(super) topics: Topics,
+    /// The state of the connection, for those that watch it.
+    pub(super) connection: watch::Sender<Connection>,
     /// The number of the last mark that needs no answer any more.
     answered: watch::Sender<u64>,
     /// The origin of the state machine's times.
@@ -76,6 +78,8 @@ struct Notices {
     disconnected: Option<String>,
     /// Whether the client has ended.
     has_ended: bool,
+    /// Whether the state of the connection has changed.
+    is_connection_changed: bool,
     /// Whether a message could not be sent.
     has_failed: bool,
 }
@@ -99,6 +103,7 @@ impl core::fmt::Debug for Shared {
 impl Machine {
     /// Handles an event, and does what needs no others.
     fn handle(&mut self, now: Duration, event: Event, notices: &mut Notices) {
+        let before = self.phase();
         for action in self.state.handle(now, event) {
             match action {
                 Action::Send(message) => {
@@ -127,6 +132,23 @@ impl Machine {
             }
         }
         notices.has_ended |= self.state.has_ended();
+        notices.is_connection_changed |= before != self.phase();
+    }
+
+    /// Whether the client is connected, and whether it has ended.
+    const fn phase(&self) -> (bool, bool) {
+        (self.state.is_connected(), self.state.has_ended())
+    }
+
+    /// The state of the connection.
+    pub(super) fn connection(&self) -> Connection {
+        match self.state.disconnected() {
+            None => Connection::Connected,
+            Some(error) if self.state.has_ended() => Connection::Closed {
+                reason: error.reason,
+            },
+            Some(_) => Connection::Reconnecting,
+        }
     }
 }
 
@@ -154,6 +176,7 @@ impl Shared {
                 watchers: HashMap::new(),
             }),
             topics: Topics::default(),
+            connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
             id,
@@ -273,6 +296,15 @@ impl Shared {
                 watcher.notify(is_finished);
             }
         }
+        if notices.is_connection_changed {
+            // The last one, if another thread has changed it meanwhile.
+            self.connection.send_if_modified(|connection| {
+                let now = self.lock().connection();
+                let is_changed = *connection != now;
+                *connection = now;
+                is_changed
+            });
+        }
         if notices.has_ended {
             self.topics.clear();
         }
@@ -301,6 +333,7 @@ impl Shared {
         };
         Disconnected {
             reason: reason.to_owned(),
+            is_reconnecting: false,
         }
     }
 

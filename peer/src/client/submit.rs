@@ -147,12 +147,27 @@ impl Call<'_> {
 
     settings!();
 
+    /// Submits the call; waits while the client reconnects. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit), except [`SubmitError::Reconnecting`].
+    pub async fn submit_when_connected(self) -> Result<TaskFuture, SubmitError> {
+        loop {
+            match self.clone().submit() {
+                Err(SubmitError::Reconnecting { .. }) => self.client.connected().await?,
+                submitted => return submitted,
+            }
+        }
+    }
+
     /// Submits the call.
     ///
     /// # Errors
     ///
     /// * [`SubmitError::Value`] if a list or dictionary in the arguments has a serialized
     ///   value that cannot be opened: scatter it, and use its future;
+    /// * [`SubmitError::Reconnecting`] while the client reconnects;
     /// * [`SubmitError::Disconnected`].
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
         let task = task(
@@ -204,6 +219,20 @@ impl Calls<'_> {
     }
 
     settings!();
+
+    /// Submits the calls; waits while the client reconnects. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit), except [`SubmitError::Reconnecting`].
+    pub async fn submit_when_connected(self) -> Result<Vec<TaskFuture>, SubmitError> {
+        loop {
+            match self.clone().submit() {
+                Err(SubmitError::Reconnecting { .. }) => self.client.connected().await?,
+                submitted => return submitted,
+            }
+        }
+    }
 
     /// Submits the calls in one message. Returns a future for each, in their order.
     ///

@@ -141,7 +141,9 @@ async fn submit_when_connected(client: &Client, key: &str) -> TaskFuture {
     loop {
         match client.call("operator.neg").argument(1).key(key).submit() {
             Ok(future) => return future,
-            Err(SubmitError::Disconnected(_)) => tokio::task::yield_now().await,
+            Err(SubmitError::Reconnecting { .. } | SubmitError::Disconnected(_)) => {
+                tokio::task::yield_now().await;
+            }
             Err(error) => panic!("{error}"),
         }
     }

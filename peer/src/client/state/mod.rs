@@ -252,11 +252,11 @@ impl State {
         let reason = match &self.connection {
             ConnectionState::Connected => return None,
             ConnectionState::New => "not connected yet",
-            ConnectionState::Broken { .. } => "the connection broke",
-            ConnectionState::Ended { reason } => reason,
+            ConnectionState::Broken { reason, .. } | ConnectionState::Ended { reason } => reason,
         };
         Some(Disconnected {
             reason: reason.to_owned(),
+            is_reconnecting: matches!(self.connection, ConnectionState::Broken { .. }),
         })
     }
 
