@@ -11,6 +11,7 @@
 //!
 //! | module | contents |
 //! | --- | --- |
+//! | [`comm`] | one end of a connection without I/O: the place to start |
 //! | [`frame`] | messages on a stream of bytes: the prelude, incremental decoding |
 //! | [`msgpack`] | documents: a pull reader and a measuring writer |
 //! | [`message`] | messages of both layouts: a body with placeholders for payloads |
@@ -18,10 +19,11 @@
 //! | [`handshake`] | the first message of a comm and the negotiation |
 //! | [`display`] | formatting of any bytes as readable text |
 //! | [`transport`] | the traits and guarantees of comms |
+//! | [`memory`] | how much memory a program needs |
 //!
 //! [`Limits`] bound all input from a peer. Errors distinguish the caller from
 //! the peer: [`BufferTooSmall`] is for the caller to handle; an error with an
-//! offset is a fault in the peer's data.
+//! offset is a fault in the peer's data. [`Error`] is the sum of all of them.
 //!
 //! # From a stream to a value
 //!
@@ -76,6 +78,7 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+pub mod comm;
 pub mod compression;
 pub mod display;
 mod error;
@@ -85,6 +88,7 @@ pub mod handshake;
 pub mod invariant;
 mod limits;
 mod measure;
+pub mod memory;
 pub mod message;
 pub mod msgpack;
 #[cfg(test)]
@@ -92,7 +96,7 @@ pub mod msgpack;
 mod steps;
 pub mod transport;
 
-pub use error::BufferTooSmall;
+pub use error::{BufferTooSmall, Error};
 pub use limits::Limits;
 
 /// The example in the README, which is tested with those above.

@@ -8,7 +8,7 @@ use daskwire::frame::{Arena, FrameDecoder, Prefix, Prelude, encode_prelude, prel
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
 use daskwire_embedded::embedded_io_07::{
-    self as blocking, Agreement, Closed, CommError, HandshakeRole,
+    self as blocking, Agreement, Closed, CommError, HandshakeRole, StreamError,
 };
 use daskwire_embedded::embedded_io_async_07::{MessageReader, MessageWriter, handshake};
 use embedded_io_07::{ErrorKind, ErrorType};
@@ -358,7 +358,8 @@ fn shake(script: &[u8], stream: &[u8], prefix: Prefix, role: HandshakeRole) {
             &ours,
             role,
             &mut scratch,
-        ));
+        ))
+        .map_err(|error| error.map_io(StreamError::into_inner));
         if agreed.is_err() {
             assert!(run(reader.read_message(&mut Arena::new(&mut []))).is_err());
             assert!(run(writer.write_message(&[b"frame"])).is_err());
@@ -371,7 +372,8 @@ fn shake(script: &[u8], stream: &[u8], prefix: Prefix, role: HandshakeRole) {
     let mut reader = blocking::MessageReader::new(source, prefix, [0; TABLE_LEN], LIMITS);
     let mut writer = blocking::MessageWriter::new(sink, prefix, [0; BUFFER_LEN]);
     let mut scratch = [0; 128];
-    let agreed = blocking::handshake(&mut reader, &mut writer, &ours, role, &mut scratch);
+    let agreed = blocking::handshake(&mut reader, &mut writer, &ours, role, &mut scratch)
+        .map_err(|error| error.map_io(StreamError::into_inner));
     let blocked = result(agreed, reader.into_inner(), writer.into_inner());
     assert_eq!(blocked, whole);
 }

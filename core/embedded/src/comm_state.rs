@@ -5,11 +5,9 @@ use core::fmt;
 
 use daskwire::Limits;
 use daskwire::frame::{
-    Arena, EncodeError, FrameDecoder, FrameError, Prefix, Prelude, PreludeStorage, encode_prelude,
+    EncodeError, FrameDecoder, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage,
+    encode_prelude, prelude_len,
 };
-use daskwire::handshake::{Handshake, HandshakeError, Negotiated, detect_prefix};
-use daskwire::message::Layout;
-use daskwire::msgpack::{WriteError, Writer};
 
 /// The reason why a comm is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,39 +45,10 @@ impl fmt::Display for Closed {
 
 impl core::error::Error for Closed {}
 
-/// Which side chooses the prefix and the layout of messages, which are not
-/// negotiated and differ between releases (PROTOCOL FRAME-13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandshakeRole {
-    /// Send the handshake at once, in this layout and with the prefix of the
-    /// comm, and refuse a peer with another prefix. Required for listeners:
-    /// connectors of Dask up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1).
-    /// Releases since 2021.3.1 understand [`Layout::Modern`] with
-    /// [`Prefix::U64`].
-    Initiate(Layout),
-    /// Wait for the peer's handshake and reply with its prefix and layout. Only
-    /// for connectors: the listeners of every release since 2.23.0 send first.
-    Respond,
-}
-
-/// The result of the handshake, with the properties of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Agreement<'a> {
-    /// The codec and the pickle protocol to write.
-    pub negotiated: Negotiated<'a>,
-    /// The version of Python in the peer's handshake, if any.
-    pub peer_python: Option<[u64; 3]>,
-    /// The prefix of messages in both directions.
-    pub prefix: Prefix,
-    /// The layout of the peer's messages.
-    pub layout: Layout,
-}
-
 /// The state of the reader.
 pub(super) struct Incoming<P> {
     pub(super) decoder: FrameDecoder<P>,
-    prefix: Prefix,
+    pub(super) prefix: Prefix,
     limits: Limits,
     pub(super) state: ReadState,
 }
@@ -125,6 +94,15 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(())
     }
 
+    /// Whether larger buffers for frames resolve the error: nothing of the
+    /// message is in those of now.
+    pub(super) fn can_retry(&self, error: &FrameError) -> bool {
+        let prelude = self.decoder.prelude();
+        let prelude_len = prelude.and_then(|it| prelude_len(self.prefix, it.frame_count()));
+        matches!(error.kind, FrameErrorKind::NoBuffer { .. })
+            && prelude_len.is_some_and(|len| error.at == len as u64)
+    }
+
     /// The frame lengths of the complete message.
     pub(super) fn prelude(&self) -> Option<Prelude<'_>> {
         self.decoder
@@ -149,57 +127,10 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(())
     }
 
-    /// Detects the prefix from the first bytes of the peer. The error is the
-    /// detected prefix if it is not the expected one.
-    pub(super) fn detect(
-        &mut self,
-        first: &[u8; 8],
-        role: HandshakeRole,
-    ) -> Result<Prefix, Prefix> {
-        // PROTOCOL FRAME-13: the decoder refuses bytes that fit neither prefix.
-        let found = detect_prefix(first).unwrap_or(self.prefix);
-        if matches!(role, HandshakeRole::Initiate(_)) && found != self.prefix {
-            return Err(found);
-        }
-        self.prefix = found;
-        Ok(found)
-    }
-
-    /// Prepares the decoder for the handshake and pushes its first bytes.
-    pub(super) fn start_handshake(&mut self, first: &[u8; 8]) -> Result<(), FrameError> {
-        // PROTOCOL HANDSHAKE-6
-        self.decoder.restart(self.prefix, Limits::HANDSHAKE);
-        // The first 8 bytes belong to the prelude, so no frame buffer is
-        // needed.
-        self.decoder
-            .push(&mut &first[..], &mut Arena::new(&mut []))?;
-        Ok(())
-    }
-
-    /// Parses the peer's handshake, whose frames are back to back in `frames`.
-    pub(super) fn agree<'h>(
-        &self,
-        frames: &[u8],
-        ours: &Handshake<'h>,
-    ) -> Result<Agreement<'h>, HandshakeError> {
-        let prelude = self.prelude();
-        let count = prelude.map_or(0, |prelude| prelude.frame_count());
-        let mut slots = [&[][..]; 2];
-        let frames = prelude
-            .and_then(|prelude| prelude.split(frames, &mut slots).ok())
-            .ok_or(HandshakeError::FrameCount { count })?;
-        let (theirs, layout) = Handshake::from_frames(frames, &Limits::HANDSHAKE)?;
-        Ok(Agreement {
-            negotiated: ours.negotiate(&theirs),
-            peer_python: theirs.python,
-            prefix: self.prefix,
-            layout,
-        })
-    }
-
     /// Ends the handshake; the caller's limits apply from here on.
-    pub(super) fn established(&mut self) {
-        self.decoder.restart(self.prefix, self.limits);
+    pub(super) fn established(&mut self, prefix: Prefix) {
+        self.prefix = prefix;
+        self.decoder.restart(prefix, self.limits);
         self.state = ReadState::Ready;
     }
 }
@@ -289,33 +220,4 @@ pub(super) fn gather<'b, 'f, 's>(
         (filled, frames) = (filled.saturating_add(frame.len()), after);
     }
     (buffer.get(..filled).unwrap_or_default(), large, frames)
-}
-
-/// Writes our handshake to `out`: the document for [`handshake_frames`].
-pub(super) fn encode_handshake<'o>(
-    handshake: &Handshake<'_>,
-    out: &'o mut [u8],
-) -> Result<&'o [u8], EncodeError> {
-    let mut writer = Writer::new(out);
-    handshake.encode(&mut writer);
-    writer.finish().map_err(|error| match error {
-        WriteError::BufferTooSmall(error) => EncodeError::BufferTooSmall(error),
-        // The document is complete, so the only other error is a name longer
-        // than 32 bits.
-        _ => EncodeError::TooLong,
-    })
-}
-
-/// The frames of a handshake: in the classic layout an empty header precedes
-/// the document.
-pub(super) fn handshake_frames<'s, 'f>(
-    layout: Layout,
-    slots: &'s mut [&'f [u8]; 2],
-    document: &'f [u8],
-) -> &'s [&'f [u8]] {
-    *slots = [&[], document];
-    match layout {
-        Layout::Classic => slots,
-        Layout::Modern => slots.get(1..).unwrap_or_default(),
-    }
 }

@@ -12,7 +12,7 @@
 //! use daskwire::handshake::Handshake;
 //! use daskwire::message::Layout;
 //! use daskwire_embedded::embedded_io_07::{
-//!     CommError, MessageReader, MessageWriter, HandshakeRole, handshake,
+//!     CommError, HandshakeRole, MessageReader, MessageWriter, StreamError, handshake,
 //! };
 //! # use embedded_io_07 as embedded_io;
 //! use embedded_io::{Read, Write};
@@ -26,7 +26,9 @@
 //!     let mut storage = [0; 4096];
 //!
 //!     let ours = Handshake::new(None);
-//!     handshake(&mut reader, &mut writer, &ours, HandshakeRole::Initiate(Layout::Modern), &mut storage)?;
+//!     let role = HandshakeRole::Initiate(Layout::Modern);
+//!     handshake(&mut reader, &mut writer, &ours, role, &mut storage)
+//!         .map_err(|error| error.map_io(StreamError::into_inner))?;
 //!
 //!     let mut arena = Arena::new(&mut storage);
 //!     let mut count = 0;
@@ -76,18 +78,15 @@ use core::fmt;
 
 use embedded_io_07::{Error, ErrorKind, Read, Write};
 
-use super::comm_state::{
-    Incoming, Outgoing, ReadState, WriteState, encode_handshake, gather, handshake_frames,
-};
+use super::comm_state::{Incoming, Outgoing, ReadState, WriteState, gather};
 use daskwire::Limits;
-use daskwire::frame::{
-    Arena, EncodeError, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage,
-};
+use daskwire::comm::{self, Comm, HANDSHAKE_LEN, Options};
+use daskwire::frame::{EncodeError, FrameBuffers, FrameError, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::{Handshake, HandshakeError};
-use daskwire::message::Layout;
 use daskwire::transport::{CommReader, CommWriter, TransportError};
 
-pub use super::comm_state::{Agreement, Closed, HandshakeRole};
+pub use super::comm_state::Closed;
+pub use daskwire::comm::{Agreement, HandshakeRole};
 
 /// The error of a comm. `E` is the error of the stream.
 ///
@@ -140,6 +139,82 @@ impl<E: Error> CommError<E> {
                     | ErrorKind::WriteZero
             ),
             _ => false,
+        }
+    }
+}
+
+impl<E> CommError<E> {
+    /// Converts the error of the stream.
+    pub fn map_io<F>(self, convert: impl FnOnce(E) -> F) -> CommError<F> {
+        match self {
+            Self::Closed(closed) => CommError::Closed(closed),
+            Self::Frame(error) => CommError::Frame(error),
+            Self::Handshake(error) => CommError::Handshake(error),
+            Self::Prefix { peer } => CommError::Prefix { peer },
+            Self::Encode(error) => CommError::Encode(error),
+            Self::WriteCount { count, len } => CommError::WriteCount { count, len },
+            Self::Io(error) => CommError::Io(convert(error)),
+        }
+    }
+
+    pub(super) fn reading<W>(self) -> CommError<StreamError<E, W>> {
+        self.map_io(StreamError::Read)
+    }
+
+    pub(super) fn writing<R>(self) -> CommError<StreamError<R, E>> {
+        self.map_io(StreamError::Write)
+    }
+}
+
+/// The error of one of the two streams of a comm, whose error types may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamError<R, W> {
+    /// The stream that is read failed.
+    Read(R),
+    /// The stream that is written failed.
+    Write(W),
+}
+
+/// The result of a handshake over streams with these error types.
+pub type HandshakeResult<'h, R, W> = Result<Agreement<'h>, CommError<StreamError<R, W>>>;
+
+impl<E> StreamError<E, E> {
+    /// Returns the error, of streams with one error type.
+    pub fn into_inner(self) -> E {
+        match self {
+            Self::Read(error) | Self::Write(error) => error,
+        }
+    }
+}
+
+impl<R: fmt::Display, W: fmt::Display> fmt::Display for StreamError<R, W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read(error) => error.fmt(f),
+            Self::Write(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<R: Error, W: Error> core::error::Error for StreamError<R, W> {}
+
+impl<R: Error, W: Error> Error for StreamError<R, W> {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Read(error) => error.kind(),
+            Self::Write(error) => error.kind(),
+        }
+    }
+}
+
+impl<E> From<comm::CommError> for CommError<E> {
+    fn from(error: comm::CommError) -> Self {
+        match error {
+            comm::CommError::Frame(error) => Self::Frame(error),
+            comm::CommError::Handshake(error) => Self::Handshake(error),
+            comm::CommError::Prefix { peer } => Self::Prefix { peer },
+            comm::CommError::Encode(error) => Self::Encode(error),
+            _ => Self::Closed(Closed::BeforeHandshake),
         }
     }
 }
@@ -236,7 +311,10 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// All errors are final.
+    /// All errors are final but one:
+    /// [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) before anything of
+    /// the message is in `frames`, as of an [`Arena`](daskwire::frame::Arena). It
+    /// says how many bytes are enough: call again with larger `frames`.
     pub fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
@@ -245,7 +323,9 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
             return Ok(None);
         }
         let outcome = self.receive(frames);
-        if outcome.is_err() {
+        if let Err(error) = &outcome
+            && !matches!(error, CommError::Frame(error) if self.incoming.can_retry(error))
+        {
             self.incoming.state = ReadState::Failed;
         }
         outcome
@@ -268,20 +348,6 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
                 count => self.incoming.decoder.advance(count)?,
             }
         }
-    }
-
-    /// Reads the first bytes of the peer.
-    fn first_bytes(&mut self) -> Result<[u8; 8], CommError<R::Error>> {
-        let mut first = [0; 8];
-        let mut filled = 0_usize;
-        while let Some(space) = first.get_mut(filled..).filter(|space| !space.is_empty()) {
-            let space_len = space.len();
-            match read(&mut self.io, space)? {
-                0 => return Err(Closed::BeforeHandshake.into()),
-                count => filled = advanced(filled, count, space_len)?,
-            }
-        }
-        Ok(first)
     }
 }
 
@@ -450,24 +516,6 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
             }
         }
     }
-
-    /// Sends our handshake, encoded into `scratch`.
-    fn send_handshake(
-        &mut self,
-        handshake: &Handshake<'_>,
-        layout: Layout,
-        scratch: &mut [u8],
-    ) -> Result<(), CommError<W::Error>> {
-        let document = encode_handshake(handshake, scratch)?;
-        let mut slots = [&[][..]; 2];
-        let frames = handshake_frames(layout, &mut slots, document);
-        let prelude_len = self.outgoing.encode(frames)?;
-        let outcome = self.send(prelude_len, frames);
-        // Failed until the handshake is done.
-        self.outgoing.state = WriteState::Failed;
-        outcome?;
-        self.flush_stream()
-    }
 }
 
 impl<W, S> MessageWriter<W, S> {
@@ -517,8 +565,8 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// Does the handshake over a new reader and writer.
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
-/// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
-/// are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
+/// reader to later messages. `scratch` holds the peer's handshake;
+/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
 /// its handshake before it reads the peer's, so the stream must buffer about 90
 /// bytes, as sockets do.
 ///
@@ -531,8 +579,8 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
 ///   the peer sends no valid handshake, or one with another prefix;
 /// * [`CommError::Frame`] with
-///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer), or
-///   [`CommError::Encode`], if `scratch` is too small for a handshake;
+///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) if `scratch` is
+///   too small for the peer's handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
 pub fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
@@ -540,33 +588,44 @@ pub fn handshake<'h, R, W, P, S>(
     ours: &Handshake<'h>,
     role: HandshakeRole,
     scratch: &mut [u8],
-) -> Result<Agreement<'h>, CommError<R::Error>>
+) -> HandshakeResult<'h, R::Error, W::Error>
 where
     R: Read,
-    W: Write<Error = R::Error>,
+    W: Write,
     P: PreludeStorage,
     S: AsMut<[u8]>,
 {
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    if let HandshakeRole::Initiate(layout) = role {
-        writer.send_handshake(ours, layout, scratch)?;
-    }
-    let first = reader.first_bytes()?;
-    let found = reader.incoming.detect(&first, role);
-    let prefix = found.map_err(|peer| CommError::Prefix { peer })?;
-    reader.incoming.start_handshake(&first)?;
-    let mut arena = Arena::new(scratch);
-    reader.receive(&mut arena)?;
-    let agreement = reader.incoming.agree(arena.filled(), ours)?;
-    writer.outgoing.prefix = prefix;
-    if role == HandshakeRole::Respond {
-        writer.send_handshake(ours, agreement.layout, scratch)?;
-    }
-    reader.incoming.established();
+    let options = Options {
+        role,
+        prefix: reader.incoming.prefix,
+        handshake: *ours,
+        limits: Limits::HANDSHAKE,
+    };
+    let mut outgoing = [0; HANDSHAKE_LEN];
+    let mut comm = Comm::<16>::new(options, scratch, &mut outgoing)?;
+    let agreement = loop {
+        if !comm.unsent().is_empty() {
+            let mut state = WriteState::Failed;
+            let sent = write(&mut writer.io, &mut state, comm.unsent());
+            sent.map_err(CommError::writing)?;
+            comm.sent(comm.unsent().len());
+            writer.flush_stream().map_err(CommError::writing)?;
+        }
+        if let Some(agreement) = comm.agreement() {
+            break agreement;
+        }
+        match read(&mut reader.io, comm.space()?).map_err(CommError::reading)? {
+            0 => return Err(closed_in_handshake(&comm)),
+            count => comm.received(count)?,
+        }
+    };
+    writer.outgoing.prefix = agreement.prefix;
+    reader.incoming.established(agreement.prefix);
     writer.outgoing.state = WriteState::Ready;
-    Ok(agreement)
+    Ok(agreement.with_names(ours))
 }
 
 /// Reads once; repeats interrupted reads.
@@ -598,16 +657,12 @@ fn write<W: Write>(
     Ok(())
 }
 
-/// `filled + count`, or an error if `count` is more than `space_len`.
-pub(super) fn advanced(filled: usize, count: usize, space_len: usize) -> Result<usize, FrameError> {
-    if count > space_len {
-        let (advanced, space) = (count, space_len);
-        return Err(FrameError {
-            at: filled as u64,
-            kind: FrameErrorKind::Overrun { advanced, space },
-        });
-    }
-    Ok(filled.wrapping_add(count))
+/// The error for a stream that ends while `comm` is in its handshake.
+pub(super) fn closed_in_handshake<E>(comm: &Comm<'_, 16>) -> CommError<E> {
+    CommError::Closed(match comm.end() {
+        Err(comm::CommError::Frame(error)) => Closed::WithinMessage(error),
+        _ => Closed::BeforeHandshake,
+    })
 }
 
 /// The bytes left after a write of `count` bytes.

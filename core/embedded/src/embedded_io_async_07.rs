@@ -78,16 +78,16 @@ use core::fmt;
 
 use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 
-use super::comm_state::{
-    Incoming, Outgoing, ReadState, WriteState, encode_handshake, gather, handshake_frames,
-};
-use super::embedded_io_07::{advanced, rest_after};
+use super::comm_state::{Incoming, Outgoing, ReadState, WriteState, gather};
+use super::embedded_io_07::{closed_in_handshake, rest_after};
 use daskwire::Limits;
-use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
+use daskwire::comm::{Comm, HANDSHAKE_LEN, Options};
+use daskwire::frame::{FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
-use daskwire::message::Layout;
 
-pub use super::embedded_io_07::{Agreement, Closed, CommError, HandshakeRole};
+pub use super::embedded_io_07::{
+    Agreement, Closed, CommError, HandshakeResult, HandshakeRole, StreamError,
+};
 
 /// The reader of a comm.
 ///
@@ -127,7 +127,10 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// All errors are final.
+    /// All errors are final but one:
+    /// [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) before anything of
+    /// the message is in `frames`, as of an [`Arena`](daskwire::frame::Arena). It
+    /// says how many bytes are enough: call again with larger `frames`.
     pub async fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
@@ -136,7 +139,9 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
             return Ok(None);
         }
         let outcome = self.receive(frames).await;
-        if outcome.is_err() {
+        if let Err(error) = &outcome
+            && !matches!(error, CommError::Frame(error) if self.incoming.can_retry(error))
+        {
             self.incoming.state = ReadState::Failed;
         }
         outcome
@@ -159,20 +164,6 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
                 count => self.incoming.decoder.advance(count)?,
             }
         }
-    }
-
-    /// Reads the first bytes of the peer.
-    async fn first_bytes(&mut self) -> Result<[u8; 8], CommError<R::Error>> {
-        let mut first = [0; 8];
-        let mut filled = 0_usize;
-        while let Some(space) = first.get_mut(filled..).filter(|space| !space.is_empty()) {
-            let space_len = space.len();
-            match read(&mut self.io, space).await? {
-                0 => return Err(Closed::BeforeHandshake.into()),
-                count => filled = advanced(filled, count, space_len)?,
-            }
-        }
-        Ok(first)
     }
 }
 
@@ -341,24 +332,6 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
             }
         }
     }
-
-    /// Sends our handshake, encoded into `scratch`.
-    async fn send_handshake(
-        &mut self,
-        handshake: &Handshake<'_>,
-        layout: Layout,
-        scratch: &mut [u8],
-    ) -> Result<(), CommError<W::Error>> {
-        let document = encode_handshake(handshake, scratch)?;
-        let mut slots = [&[][..]; 2];
-        let frames = handshake_frames(layout, &mut slots, document);
-        let prelude_len = self.outgoing.encode(frames)?;
-        let outcome = self.send(prelude_len, frames).await;
-        // Failed until the handshake is done.
-        self.outgoing.state = WriteState::Failed;
-        outcome?;
-        self.flush_stream().await
-    }
 }
 
 impl<W, S> MessageWriter<W, S> {
@@ -391,8 +364,8 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// Does the handshake over a new reader and writer.
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
-/// reader to later messages. `scratch` holds one handshake at a time; 128 bytes
-/// are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
+/// reader to later messages. `scratch` holds the peer's handshake;
+/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
 /// its handshake before it reads the peer's, so the stream must buffer about 90
 /// bytes, as sockets do.
 ///
@@ -409,8 +382,8 @@ impl<W, S> fmt::Debug for MessageWriter<W, S> {
 /// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
 ///   the peer sends no valid handshake, or one with another prefix;
 /// * [`CommError::Frame`] with
-///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer), or
-///   [`CommError::Encode`], if `scratch` is too small for a handshake;
+///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) if `scratch` is
+///   too small for the peer's handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
 pub async fn handshake<'h, R, W, P, S>(
     reader: &mut MessageReader<R, P>,
@@ -418,35 +391,47 @@ pub async fn handshake<'h, R, W, P, S>(
     ours: &Handshake<'h>,
     role: HandshakeRole,
     scratch: &mut [u8],
-) -> Result<Agreement<'h>, CommError<R::Error>>
+) -> HandshakeResult<'h, R::Error, W::Error>
 where
     R: Read,
-    W: Write<Error = R::Error>,
+    W: Write,
     P: PreludeStorage,
     S: AsMut<[u8]>,
 {
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    if let HandshakeRole::Initiate(layout) = role {
-        writer.send_handshake(ours, layout, scratch).await?;
-    }
-    let first = reader.first_bytes().await?;
-    let found = reader.incoming.detect(&first, role);
-    let prefix = found.map_err(|peer| CommError::Prefix { peer })?;
-    reader.incoming.start_handshake(&first)?;
-    let mut arena = Arena::new(scratch);
-    reader.receive(&mut arena).await?;
-    let agreement = reader.incoming.agree(arena.filled(), ours)?;
-    writer.outgoing.prefix = prefix;
-    if role == HandshakeRole::Respond {
-        writer
-            .send_handshake(ours, agreement.layout, scratch)
-            .await?;
-    }
-    reader.incoming.established();
+    let options = Options {
+        role,
+        prefix: reader.incoming.prefix,
+        handshake: *ours,
+        limits: Limits::HANDSHAKE,
+    };
+    let mut outgoing = [0; HANDSHAKE_LEN];
+    let mut comm = Comm::<16>::new(options, scratch, &mut outgoing)?;
+    let agreement = loop {
+        if !comm.unsent().is_empty() {
+            let mut state = WriteState::Failed;
+            let sent = write(&mut writer.io, &mut state, comm.unsent()).await;
+            sent.map_err(CommError::writing)?;
+            comm.sent(comm.unsent().len());
+            writer.flush_stream().await.map_err(CommError::writing)?;
+        }
+        if let Some(agreement) = comm.agreement() {
+            break agreement;
+        }
+        match read(&mut reader.io, comm.space()?)
+            .await
+            .map_err(CommError::reading)?
+        {
+            0 => return Err(closed_in_handshake(&comm)),
+            count => comm.received(count)?,
+        }
+    };
+    writer.outgoing.prefix = agreement.prefix;
+    reader.incoming.established(agreement.prefix);
     writer.outgoing.state = WriteState::Ready;
-    Ok(agreement)
+    Ok(agreement.with_names(ours))
 }
 
 /// Reads once; repeats interrupted reads.

@@ -76,6 +76,17 @@ impl<const N: usize> PreludeStorage for [u8; N] {
     }
 }
 
+/// A table for `N` frames.
+impl<const N: usize> PreludeStorage for [[u8; 8]; N] {
+    fn space(&mut self, filled: usize, len: usize) -> Option<&mut [u8]> {
+        self.as_flattened_mut().get_mut(filled..len)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.as_flattened()
+    }
+}
+
 /// The smallest growth step, in bytes.
 #[cfg(feature = "alloc")]
 const STEP: usize = 4096;

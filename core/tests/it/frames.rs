@@ -809,7 +809,7 @@ fn full_storage_can_be_replaced() {
 fn retry_with_the_size_reported_succeeds() {
     for (prefix, bytes) in messages() {
         let expected = FramedMessage::parse(&bytes, prefix, &Limits::HOST).unwrap();
-        let mut none = FrameDecoder::new(prefix, [], Limits::HOST);
+        let mut none = FrameDecoder::new(prefix, [0_u8; 0], Limits::HOST);
         let error = none
             .push(&mut &bytes[..], &mut Arena::new(&mut []))
             .unwrap_err();

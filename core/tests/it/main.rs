@@ -3,6 +3,7 @@
 #![allow(clippy::std_instead_of_alloc, reason = "a test has std")]
 
 mod builder;
+mod comm;
 // Without both codecs most of it would have nothing to test.
 #[cfg(all(feature = "lz4", feature = "snappy"))]
 mod compression;

@@ -1,0 +1,61 @@
+//! How much memory do I need?
+//!
+//! Nothing in this crate allocates unless the feature `alloc` is on, so that
+//! all memory is in buffers and types of yours. Most programs have these:
+//!
+//! | memory | bytes |
+//! | --- | --- |
+//! | [`Comm<FRAMES>`](crate::comm::Comm) | [`comm_len`]`::<FRAMES>()`: 8 for each frame and some 400 |
+//! | its buffer `incoming` | the frames of the longest message to accept, at least [`HANDSHAKE_LEN`](crate::comm::HANDSHAKE_LEN) |
+//! | its buffer `outgoing` | [`outgoing_len`](crate::comm::outgoing_len) of the longest message to send, at least `HANDSHAKE_LEN` |
+//! | [`Scratch<DEPTH, PAYLOADS, BODY>`](crate::message::Scratch) | [`scratch_len`]`::<DEPTH, PAYLOADS, BODY>()`: some 140 for each level, 60 for each payload |
+//! | data of compressed payloads | [`Payload::merged_len`](crate::message::Payload::merged_len), which is known before |
+//!
+//! The functions give the exact size on the machine that they are compiled for:
+//!
+//! ```
+//! use daskwire::comm::{Comm, outgoing_len};
+//! use daskwire::memory::{comm_len, scratch_len};
+//! use daskwire::message::Scratch;
+//!
+//! /// Messages of up to 4 frames and 4 KiB in, short requests out.
+//! const MEMORY: usize =
+//!     comm_len::<4>() + 4096 + outgoing_len(1, 256) + scratch_len::<8, 4, 0>();
+//! const _: () = assert!(MEMORY < 7 << 10);
+//!
+//! # assert_eq!(comm_len::<4>(), size_of::<Comm<'_, 4>>());
+//! # assert_eq!(scratch_len::<8, 4, 0>(), size_of::<Scratch<8, 4>>());
+//! ```
+//!
+//! # How long are messages?
+//!
+//! | message | frames | bytes |
+//! | --- | ---: | ---: |
+//! | handshake of Dask | 1 | 42 to 50 |
+//! | a request without data, such as `{"op": "identity", "reply": true}` | 1 | 28 |
+//! | the reply of a scheduler to `identity`, for each worker | 1 | about 700 |
+//! | an array | 3 | its data, and about 250 |
+//!
+//! A body of a real scheduler is nested at most 6 levels deep. A message has one
+//! frame for its body, and for each payload one for its header and one for each
+//! of its frames; `PAYLOADS` counts payloads, sets and enum members.
+//!
+//! # What if it is too small?
+//!
+//! Nothing is lost and nothing is truncated: the error says which memory is too
+//! small and how much is enough, and the call can be repeated with more
+//! ([`Error::needed`](crate::Error::needed)). [`Limits`](crate::Limits) that
+//! match the buffers refuse such messages as faults of the peer instead.
+
+use crate::comm::Comm;
+use crate::message::Scratch;
+
+/// The size of a [`Comm`] without its two buffers, in bytes.
+pub const fn comm_len<const FRAMES: usize>() -> usize {
+    size_of::<Comm<'_, FRAMES>>()
+}
+
+/// The size of a [`Scratch`], in bytes.
+pub const fn scratch_len<const DEPTH: usize, const PAYLOADS: usize, const BODY: usize>() -> usize {
+    size_of::<Scratch<DEPTH, PAYLOADS, BODY>>()
+}

@@ -1,0 +1,244 @@
+//! Tests of comms without I/O: both ends, in pieces of any size, and with peers
+//! of every kind.
+
+use crate::support::{Random, vector};
+use daskwire::comm::{
+    Agreement, Comm, CommError, HANDSHAKE_LEN, HandshakeRole, Options, outgoing_len,
+};
+use daskwire::frame::{EncodeError, FrameErrorKind, Prefix};
+use daskwire::handshake::Handshake;
+use daskwire::message::Layout;
+use daskwire::{BufferTooSmall, Error};
+
+type End<'b> = Comm<'b, 4>;
+
+/// Moves up to `most` bytes from one end to the other, in the way that `pushes`
+/// says. Returns whether any were moved.
+fn carry(from: &mut End<'_>, to: &mut End<'_>, most: usize, pushes: bool) -> bool {
+    if from.unsent().is_empty() || to.has_message() {
+        return false;
+    }
+    let count = if pushes {
+        let len = from.unsent().len().min(most);
+        let mut bytes = &from.unsent()[..len];
+        to.push(&mut bytes).unwrap();
+        len - bytes.len()
+    } else {
+        let space = to.space().unwrap();
+        assert!(!space.is_empty());
+        let count = space.len().min(most).min(from.unsent().len());
+        space[..count].copy_from_slice(&from.unsent()[..count]);
+        to.received(count).unwrap();
+        count
+    };
+    from.sent(count);
+    count != 0
+}
+
+// PROTOCOL HANDSHAKE-1, FRAME-13
+#[test]
+fn both_ends_exchange_messages_in_pieces_of_any_size() {
+    let messages: [&[&[u8]]; 4] = [
+        &[b"\x81\xa2op\xa4ping"],
+        &[b"\x90", b"", b"header", b""],
+        &[b"", b""],
+        &[b"\xc0"],
+    ];
+    let classic = Options {
+        role: HandshakeRole::Initiate(Layout::Classic),
+        prefix: Prefix::None,
+        ..Options::LISTENER
+    };
+    let roles = [
+        (Options::CONNECTOR, Options::LISTENER, Layout::Modern),
+        (Options::LISTENER, Options::LISTENER, Layout::Modern),
+        (Options::CONNECTOR, classic, Layout::Classic),
+    ];
+    let mut random = Random(7);
+    for (ours, theirs, layout) in roles {
+        for most in (1..40).chain([1000]) {
+            let mut buffers = [[0xa5; 200]; 4];
+            let [a, b, c, d] = &mut buffers;
+            let mut client = End::new(ours, a, b).unwrap();
+            let mut server = End::new(theirs, c, d).unwrap();
+            assert_eq!(client.send(messages[0]), Err(CommError::NotOpen));
+            assert!(client.take_message().is_none());
+            let (mut sent, mut replied, mut received) = (0, 0, 0);
+            while received < messages.len() {
+                if client.is_open() && sent < messages.len() && client.send(messages[sent]).is_ok()
+                {
+                    sent += 1;
+                }
+                if let Some((frames, reply)) = server.take_message() {
+                    assert_eq!(*frames, *messages[replied]);
+                    // The frames are still there.
+                    reply.send(&frames).unwrap();
+                    replied += 1;
+                }
+                let pushes = random.below(2) == 0;
+                let up = carry(&mut client, &mut server, most, pushes);
+                let down = carry(&mut server, &mut client, most, pushes);
+                if let Some((frames, _)) = client.take_message() {
+                    assert_eq!(*frames, *messages[received]);
+                    received += 1;
+                } else {
+                    assert!(up || down || server.has_message() || sent < messages.len());
+                }
+            }
+            for end in [&client, &server] {
+                let agreement = end.agreement().unwrap();
+                assert_eq!(agreement.layout, layout);
+                assert_eq!(agreement.prefix, theirs.prefix);
+                assert_eq!(end.end(), Ok(()));
+            }
+        }
+    }
+}
+
+#[test]
+fn recorded_handshakes_are_understood() {
+    for (name, layout, prefix) in [
+        ("modern-nosplit-2026.8.0", Layout::Modern, Prefix::U64),
+        ("classic-2.30.1", Layout::Classic, Prefix::None),
+    ] {
+        let theirs = vector(&format!("{name}/handshake")).bytes;
+        let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
+        let options = Options {
+            handshake: Handshake::new(Some("lz4")),
+            ..Options::CONNECTOR
+        };
+        let mut comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
+        assert_eq!(comm.unsent(), b"");
+        assert_eq!(comm.push(&mut &theirs[..]), Ok(false));
+        let Agreement {
+            layout: found,
+            prefix: with,
+            ..
+        } = comm.agreement().unwrap();
+        assert_eq!((found, with), (layout, prefix));
+        assert!(!comm.unsent().is_empty());
+        // A listener refuses the other prefix, and stays refusing.
+        let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
+        let mut comm = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap();
+        let pushed = comm.push(&mut &theirs[..]);
+        if prefix == Prefix::None {
+            let error = CommError::Prefix { peer: prefix };
+            assert_eq!(pushed, Err(error));
+            assert!(!error.is_callers());
+            assert_eq!(comm.push(&mut &b"more"[..]), Err(error));
+            assert_eq!(comm.space().map(|_| ()), Err(error));
+            assert_eq!(comm.end(), Err(error));
+            assert_eq!(comm.send(&[b"\xc0"]), Err(CommError::NotOpen));
+        } else {
+            assert_eq!(pushed, Ok(false));
+            assert!(comm.is_open());
+        }
+    }
+}
+
+#[test]
+fn a_stream_may_end_only_between_messages() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    for len in 0..theirs.len() {
+        let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
+        let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+        comm.push(&mut &theirs[..len]).unwrap();
+        let error = comm.end().unwrap_err();
+        assert_eq!(error == CommError::EndedInHandshake, len < 8, "{error}");
+        comm.push(&mut &theirs[len..]).unwrap();
+        assert_eq!(comm.end(), Ok(()));
+        comm.push(&mut &theirs[..9]).unwrap();
+        let error = comm.end().unwrap_err();
+        assert!(matches!(error, CommError::Frame(error)
+            if matches!(error.kind, FrameErrorKind::Truncated { .. })));
+    }
+}
+
+#[test]
+fn errors_for_want_of_room_say_how_much_and_can_be_retried() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    let (mut incoming, mut outgoing, mut larger) = ([0; 64], [0; 100], [0; 300]);
+    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    comm.push(&mut &theirs[..]).unwrap();
+    // A frame that is larger than the buffer.
+    let mut message = Vec::from(*b"\x3c\x01\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2c\x01\0\0\0\0\0\0");
+    message.extend([7; 300]);
+    let mut input = &message[..];
+    let error = comm.push(&mut input).unwrap_err();
+    assert!(error.is_callers());
+    assert_eq!(Error::from(error).needed(), Some(300));
+    assert_eq!(input.len(), 300);
+    assert_eq!(comm.space().map(|_| ()), Err(error));
+    comm.set_incoming(&mut larger).unwrap();
+    assert_eq!(comm.push(&mut input), Ok(true));
+    // It has to be taken before the next one.
+    assert_eq!(comm.space().map(|_| ()), Err(CommError::MessageWaiting));
+    let mut next = &message[..];
+    assert_eq!(comm.push(&mut next), Ok(true));
+    assert_eq!(next.len(), message.len());
+    assert_eq!(*comm.take_message().unwrap().0, [&message[24..]]);
+    assert!(comm.take_message().is_none());
+    // Within a message the buffer stays.
+    comm.push(&mut &message[..40]).unwrap();
+    let mut other = [0; 400];
+    assert_eq!(
+        comm.set_incoming(&mut other),
+        Err(CommError::MessageWaiting)
+    );
+
+    // The outgoing buffer is full, and free again once bytes were sent.
+    let (frame, sent) = ([1; 20], comm.unsent().len());
+    let needed = outgoing_len(1, frame.len());
+    comm.sent(sent - 30);
+    let available = 100 - 30;
+    comm.send(&[&frame]).unwrap();
+    let short = BufferTooSmall {
+        needed,
+        available: available - needed,
+    };
+    let error = comm.send(&[&frame]).unwrap_err();
+    assert_eq!(error, CommError::Encode(EncodeError::BufferTooSmall(short)));
+    let bytes = comm.unsent().to_vec();
+    let message = &bytes[bytes.len() - needed..];
+    comm.sent(60);
+    comm.send(&[&frame]).unwrap();
+    assert_eq!(comm.unsent(), [&bytes[60..], message].concat());
+    // Without frames it is no message.
+    let error = comm.send(&[]).unwrap_err();
+    assert_eq!(error, CommError::Encode(EncodeError::NoFrames));
+    // The prelude alone, for frames that are sent from where they are.
+    comm.sent(usize::MAX);
+    let large = [3; 1000];
+    comm.outgoing().send_prelude(&[&large]).unwrap();
+    assert_eq!(comm.unsent().len(), 24);
+    assert_eq!(comm.unsent()[16..], 1000_u64.to_le_bytes());
+}
+
+#[test]
+fn our_handshake_needs_room() {
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 20]);
+    let error = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap_err();
+    let needed = Error::from(error).needed().unwrap();
+    assert!(needed <= HANDSHAKE_LEN as u64);
+    let mut outgoing = vec![0; needed as usize];
+    let comm = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap();
+    assert_eq!(comm.unsent().len() as u64, needed);
+}
+
+#[test]
+fn invalid_messages_are_final() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
+    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    comm.push(&mut &theirs[..]).unwrap();
+    let error = comm.push(&mut &[0xff; 24][..]).unwrap_err();
+    assert!(!error.is_callers() && !Error::from(error).is_callers());
+    assert_eq!(comm.push(&mut &theirs[..]), Err(error));
+    // A message instead of a handshake.
+    let request = vector("modern-nosplit-2026.8.0/docs-status-ok").bytes;
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
+    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let error = comm.push(&mut &request[..]).unwrap_err();
+    assert!(matches!(error, CommError::Handshake(_)), "{error}");
+    assert!(!error.to_string().is_empty());
+}
