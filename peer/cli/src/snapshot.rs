@@ -68,9 +68,9 @@ impl Snapshot {
             identity = identity.field("n_workers", -1);
         }
         let identity: Value = client.request(identity).await?;
-        let processing = client.processing(Workers::All).await?;
+        let processing = known(client.processing(Workers::All).await)?;
         let states = Unknown::new("get_task_prefix_states");
-        let states: Value = client.request(states).await?;
+        let states: Value = known(client.request(states).await)?;
         let mut snapshot = Self::of(&identity, &states, daskwire_cli::table::now());
         snapshot.release = client.release().map(|release| release.to_string());
         for worker in &mut snapshot.workers {
@@ -179,6 +179,14 @@ impl Worker {
             "incoming": self.incoming,
             "outgoing": self.outgoing,
         })
+    }
+}
+
+/// The reply, or nothing from a scheduler that does not know the request.
+fn known<T: Default>(reply: Result<T, RequestError>) -> Result<T, RequestError> {
+    match reply {
+        Err(RequestError::Remote(_)) => Ok(T::default()),
+        reply => reply,
     }
 }
 

@@ -223,6 +223,9 @@ fn replies_of_schedulers() {
             &["gather", &address, "--timeout", "2", "x"],
             &["scatter", &address, "--timeout", "2", "Cargo.toml"],
             &["release", &address, "--timeout", "2", "x"],
+            &["ps", &address, "--timeout", "2"],
+            &["logs", &address, "--timeout", "2"],
+            &["story", &address, "--timeout", "2", "x"],
             &["journey", "--scheduler", &address],
         ] {
             let ran = run(command, None);
@@ -300,6 +303,21 @@ fn output_of_a_worker() {
         let call = client.call("operator.add").argument(1).argument(2).key(key);
         let future = call.submit().expect("a future");
         future.result().await.expect("a sum");
+        // While the worker and the task are there.
+        let key = hostile().replace('\0', "");
+        for command in [
+            &["ps", &address][..],
+            &["ps", &address, "--json"],
+            &["story", &address, &key],
+            &["story", &address, &key, "--json"],
+            &["logs", &address, &key],
+        ] {
+            let ran = run(command, None);
+            is_clean(command[0], ran.text());
+            is_clean(command[0], &ran.err);
+            let is_ps = command[0] == "ps";
+            assert!(!is_ps || ran.text().contains("owned"), "{}", ran.err);
+        }
         client.close().await.expect("it closes");
         cluster.close().await;
     });

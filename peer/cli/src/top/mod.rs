@@ -8,12 +8,13 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
+use daskwire_comm::Address;
 use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use crate::connect::address;
+use crate::connect::{address, connecting};
 use crate::failure::{Failure, Result};
 use crate::shell::{SchedulerArguments, message};
 use crate::snapshot::Snapshot;
@@ -71,7 +72,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     let keys = sender.clone();
     std::thread::spawn(move || read_keys(&keys));
     let interval = Duration::from_secs_f64(arguments.interval);
-    let watching = watch(&arguments.scheduler.scheduler, &options, interval, &sender);
+    let watching = watch(&scheduler, &options, interval, &sender);
     let drawing = async {
         let mut view = View::default();
         loop {
@@ -99,13 +100,16 @@ pub(crate) async fn top(arguments: &Top) -> Result {
 
 /// Asks the scheduler again and again, and connects anew when that fails.
 async fn watch(
-    scheduler: &str,
+    scheduler: &Address,
     options: &ClientOptions,
     interval: Duration,
     updates: &mpsc::Sender<Update>,
 ) {
+    let name = scheduler.to_string();
     loop {
-        let lost = match Client::connect_with(scheduler, options.clone()).await {
+        let client = Client::connect_with(&name, options.clone());
+        let client = async { client.await.map_err(message) };
+        let lost = match connecting(scheduler, &options.transports, client).await {
             Ok(client) => loop {
                 let taking = tokio::time::timeout(PATIENCE, Snapshot::take(&client));
                 let update = match taking.await {
@@ -118,7 +122,7 @@ async fn watch(
                 }
                 tokio::time::sleep(interval).await;
             },
-            Err(error) => message(error),
+            Err(failure) => failure.to_string(),
         };
         if updates.send(Update::Trouble(lost)).await.is_err() {
             return;
