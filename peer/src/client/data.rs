@@ -387,8 +387,9 @@ impl Client {
     ) -> Result<Vec<TaskFuture>, ScatterError> {
         let mut pieces = Vec::new();
         for (key, value) in data {
-            let key = self.dialect().key(&key.into());
-            match Serialized::of(&value.into()) {
+            let dialect = self.dialect();
+            let key = dialect.key(&key.into());
+            match Serialized::for_numpy(&value.into(), dialect.numpy) {
                 Ok(piece) => pieces.push((key, piece)),
                 Err(error) => return Err(ScatterError::Value { key, error }),
             }

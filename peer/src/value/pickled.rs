@@ -15,19 +15,22 @@ use daskwire_pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
 use crate::growing;
 
-/// Pickles a value; returns the pickle and the arrays whose data is out of band.
+/// Pickles a value for readers with these modules of numpy; returns the pickle and
+/// the arrays whose data is out of band.
 ///
 /// # Errors
 ///
 /// [`ValueError::Unknown`] if a part of the value is serialized and cannot be
 /// opened.
-pub(crate) fn write(value: &Value) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
+pub(crate) fn write(
+    value: &Value,
+    modules: NumpyModules,
+) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
     let mut beside = Vec::new();
     let mut twice = Repeated::of(value);
     let pickle = growing::pickle(Options::default(), |writer| {
         beside.clear();
         twice.forget();
-        let modules = NumpyModules::default();
         value.write_pickle(writer, Some(&mut beside), &mut twice, modules)
     })?;
     Ok((pickle, beside))

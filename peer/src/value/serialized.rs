@@ -10,7 +10,8 @@ use daskwire::message::{
 };
 use daskwire::msgpack::Reader;
 use daskwire_numpy::{
-    DType, Description, ElementType, PayloadWriteError, ValueBuilder as _, WriteOptions, known,
+    DType, Description, ElementType, NumpyModules, PayloadWriteError, ValueBuilder as _,
+    WriteOptions, known,
 };
 use daskwire_pickle::PickleBuffer;
 use daskwire_pickle::tree::Tree;
@@ -74,22 +75,28 @@ impl Serialized {
     ///
     /// If a part of the value is serialized and cannot be opened.
     pub fn of(value: &Value) -> Result<Self, ValueError> {
+        Self::for_numpy(value, NumpyModules::default())
+    }
+
+    /// Like [`of`](Self::of), for readers with these modules of numpy.
+    // ROLES CLIENT-10
+    pub(crate) fn for_numpy(value: &Value, modules: NumpyModules) -> Result<Self, ValueError> {
         let built = match value {
             Value::Serialized(serialized) => return Ok(serialized.clone()),
             Value::Bytes(data) => Self::built(&[data], &Content::Bytes(data)),
             Value::ByteArray(data) => Self::built(&[data], &Content::ByteArray(data)),
             Value::Array(array) => match Self::of_array(array) {
                 Some(serialized) => return Ok(serialized),
-                None => return Self::of_pickle(value),
+                None => return Self::of_pickle(value, modules),
             },
-            _ => return Self::of_pickle(value),
+            _ => return Self::of_pickle(value, modules),
         };
         Ok(built.ensured())
     }
 
     /// Serializes a value as a pickle.
-    pub(crate) fn of_pickle(value: &Value) -> Result<Self, ValueError> {
-        let (pickle, arrays) = pickled::write(value)?;
+    fn of_pickle(value: &Value, modules: NumpyModules) -> Result<Self, ValueError> {
+        let (pickle, arrays) = pickled::write(value, modules)?;
         let pickle = Bytes::from(pickle);
         if arrays.is_empty() {
             return Ok(Self::of_written_pickle(pickle));

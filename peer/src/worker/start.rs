@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use daskwire_comm::runtime::{self, Spawner};
 use daskwire_comm::{Address, CommOptions, Traffic};
+use daskwire_numpy::NumpyModules;
 use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
@@ -122,8 +123,14 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         ..Limits::default()
     };
     let state = State::new(&address, limits, resources.clone());
-    let (store, store_directory) =
-        make_store(memory_limit, thresholds, local_directory, &id).await?;
+    let (store, store_directory) = make_store(
+        memory_limit,
+        thresholds,
+        local_directory,
+        &id,
+        dialect.numpy,
+    )
+    .await?;
     let failure = store.failure().clone();
     let shared = Arc::new(Shared {
         id,
@@ -195,9 +202,10 @@ async fn make_store(
     thresholds: MemoryThresholds,
     parent: PathBuf,
     id: &str,
+    numpy: NumpyModules,
 ) -> Result<(Store, PathBuf), StartError> {
     let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
-        return Ok((Store::default(), parent));
+        return Ok((Store::in_memory(numpy), parent));
     };
     let id = id.to_owned();
     let made = runtime::spawn_blocking(move || SpillDirectory::new(&parent, &id));
@@ -210,6 +218,7 @@ async fn make_store(
         directory,
         thresholds.target_len(limit),
         thresholds.full_len(limit),
+        numpy,
     );
     Ok((store, path))
 }

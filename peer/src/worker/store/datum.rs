@@ -444,7 +444,7 @@ impl Datum {
         drop(forms);
         let start = Instant::now();
         let made = match &value {
-            Some(value) => Serialized::of(value),
+            Some(value) => Serialized::for_numpy(value, self.0.common.numpy),
             None => Ok(Serialized::default()),
         };
         drop(value);
@@ -555,7 +555,7 @@ impl Datum {
         let made = match (serialized, &value) {
             (Some(serialized), _) => Ok(serialized),
             (None, Some(value)) => {
-                let made = Serialized::of(value);
+                let made = Serialized::for_numpy(value, common.numpy);
                 if let Ok(serialized) = &made {
                     common.meters.serialized.add(serialized.len(), start);
                 }

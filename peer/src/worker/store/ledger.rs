@@ -10,6 +10,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use std::{fs, io};
 
+use daskwire_numpy::NumpyModules;
+
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
@@ -34,6 +36,8 @@ type Relieved = dyn Fn() + Send + Sync;
 pub(super) struct Common {
     pub(super) failure: Failure,
     pub(super) meters: Meters,
+    /// The modules of numpy that readers have.
+    pub(super) numpy: NumpyModules,
     /// The directory for spilled data. Without one, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
     /// Bytes of memory that data may take.
@@ -98,10 +102,16 @@ impl Ledger {
 }
 
 impl Common {
-    pub(super) fn new(directory: Option<SpillDirectory>, target: u64, full: u64) -> Self {
+    pub(super) fn new(
+        directory: Option<SpillDirectory>,
+        target: u64,
+        full: u64,
+        numpy: NumpyModules,
+    ) -> Self {
         Self {
             failure: Failure::default(),
             meters: Meters::default(),
+            numpy,
             directory,
             target,
             full,

@@ -58,6 +58,8 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use daskwire_numpy::NumpyModules;
+
 use crate::Key;
 use crate::value::{Serialized, Value};
 
@@ -86,11 +88,16 @@ struct Held {
 /// A store that keeps all data in memory.
 impl Default for Store {
     fn default() -> Self {
-        Self::of(Common::new(None, u64::MAX, u64::MAX))
+        Self::in_memory(NumpyModules::default())
     }
 }
 
 impl Store {
+    /// Returns a store that never spills, for readers with these modules of numpy.
+    pub(crate) fn in_memory(numpy: NumpyModules) -> Self {
+        Self::of(Common::new(None, u64::MAX, u64::MAX, numpy))
+    }
+
     fn of(common: Common) -> Self {
         Self {
             held: Mutex::default(),
@@ -102,8 +109,13 @@ impl Store {
     /// Returns a store that spills data to `directory` once it takes more than
     /// `target` bytes of memory, and that [is full](Self::is_full) at `full`
     /// bytes.
-    pub(crate) fn spilling(directory: SpillDirectory, target: u64, full: u64) -> Self {
-        Self::of(Common::new(Some(directory), target, full))
+    pub(crate) fn spilling(
+        directory: SpillDirectory,
+        target: u64,
+        full: u64,
+        numpy: NumpyModules,
+    ) -> Self {
+        Self::of(Common::new(Some(directory), target, full, numpy))
     }
 
     /// Whether data is made faster than it is written to disk, so that no more

@@ -141,7 +141,12 @@ impl Spilling {
         let parent = scratch(name);
         let directory = SpillDirectory::new(&parent, "test").expect("writable directory");
         Self {
-            store: Store::spilling(directory, target, target.saturating_add(1000)),
+            store: Store::spilling(
+                directory,
+                target,
+                target.saturating_add(1000),
+                NumpyModules::default(),
+            ),
             parent,
         }
     }
