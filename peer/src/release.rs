@@ -75,6 +75,32 @@ impl fmt::Display for UnsupportedRelease {
 
 impl core::error::Error for UnsupportedRelease {}
 
+/// An error: the release of a client or worker is too old for a scheduler of this
+/// crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnsupportedPeer {
+    /// The peer's release.
+    pub found: Release,
+    /// The first release that is served.
+    pub first: Release,
+    /// `client` or `worker`.
+    pub role: &'static str,
+}
+
+impl fmt::Display for UnsupportedPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { found, first, role } = self;
+        write!(
+            f,
+            "this scheduler does not serve a {role} with distributed {found}: upgrade it to {first} \
+             or later"
+        )
+    }
+}
+
+impl core::error::Error for UnsupportedPeer {}
+
 impl Release {
     /// Returns the release with these numbers.
     pub const fn new(major: u16, minor: u16, micro: u16) -> Self {

@@ -32,6 +32,7 @@ use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError, Listener, Transports};
 
+use crate::Release;
 use crate::batched::MAX_QUEUED_LEN;
 use crate::channel::Observer;
 use server::Shared;
@@ -40,6 +41,11 @@ use state::State;
 pub use error::{ServeError, StartError};
 pub use notice::{LeaveReason, Notice};
 pub use state::Policy;
+
+/// The first release of `distributed` whose workers and clients a [`Scheduler`]
+/// serves. Earlier ones are refused when they register: their graphs and tasks have
+/// other forms.
+pub const FIRST_SERVED: Release = Release::new(2025, 4, 0);
 
 /// Callback for notices. It is called between messages, so it must not block. After a
 /// panic it is not called again.

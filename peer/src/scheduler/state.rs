@@ -28,7 +28,7 @@
 //! let actions = state.handle(now, Event::WorkerJoined { id: worker, registration });
 //! assert!(matches!(actions[0], Action::AcceptWorker { .. }));
 //!
-//! let joined = Event::ClientJoined { id: client, name: "me".to_owned() };
+//! let joined = Event::ClientJoined { id: client, name: "me".to_owned(), versions: Value::None };
 //! let actions = state.handle(now, joined);
 //! assert!(matches!(actions[0], Action::ToClient(_, ToClient::StreamStart(_))));
 //!
@@ -94,6 +94,7 @@ use crate::story::{Stimulus, Story};
 use parts::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
 use submission::Failure;
+use versions::AllPackages;
 
 pub use event::{Action, Event, WorkerRefusal};
 pub use submission::{Refusal, RefusalReason, Submission};
@@ -113,6 +114,7 @@ mod submit;
 #[cfg(test)]
 mod tests;
 mod transitions;
+mod versions;
 mod workers;
 
 /// The id of a client's stream. The caller chooses the ids, and uses none twice.
@@ -174,6 +176,8 @@ pub struct State {
     workers: BTreeMap<WorkerId, Worker>,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashSet<String>,
+    /// The packages of the workers.
+    packages: AllPackages,
     generation: u64,
     run_count: i64,
     /// Number of tasks on stacks.
@@ -218,6 +222,7 @@ impl State {
             workers: BTreeMap::new(),
             by_address: HashMap::new(),
             worker_names: HashSet::new(),
+            packages: AllPackages::default(),
             generation: 0,
             run_count: 0,
             queued_count: 0,
@@ -245,7 +250,7 @@ impl State {
     fn apply(&mut self, event: Event) {
         match event {
             Event::Tick => self.tick(),
-            Event::ClientJoined { id, name } => self.add_client(id, &name),
+            Event::ClientJoined { id, name, versions } => self.add_client(id, &name, &versions),
             Event::ClientLeft(id) => self.remove_client(id),
             Event::FromClient(id, message) => self.client_message(id, message),
             Event::Submitted(id, submission) => self.submit(id, submission),

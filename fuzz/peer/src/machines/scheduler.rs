@@ -124,7 +124,11 @@ impl<'c> Cluster<'c> {
         let id = ClientId(self.last_id);
         self.clients.push(id);
         let name = name.to_owned();
-        self.handle(Event::ClientJoined { id, name });
+        self.handle(Event::ClientJoined {
+            id,
+            name,
+            versions: Value::None,
+        });
     }
 
     fn client(&mut self) -> Option<ClientId> {
@@ -269,7 +273,11 @@ impl<'c> Cluster<'c> {
                 // An id that is taken.
                 let name = CLIENTS[choices.below(CLIENTS.len())].to_owned();
                 let Some(id) = self.client() else { return };
-                Event::ClientJoined { id, name }
+                Event::ClientJoined {
+                    id,
+                    name,
+                    versions: Value::None,
+                }
             }
             12..=14 => {
                 let identities = self.state.identities(None);

@@ -37,7 +37,7 @@ impl Shared {
             }
             let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {
-                    return self.client_stream(channel, &register.client).await;
+                    return self.client_stream(channel, register).await;
                 }
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;

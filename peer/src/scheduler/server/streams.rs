@@ -8,15 +8,19 @@ use super::{CLOSE_TIMEOUT, Core, Shared};
 use crate::batched::{Backlog, BatchSender, BatchWriter};
 use crate::channel::{Channel, Sender};
 use crate::protocol::{
-    ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterWorker, RegisterWorkerReply,
-    ReplyStatus,
+    ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
+    RegisterWorkerReply, ReplyStatus,
 };
 use crate::scheduler::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
 use crate::scheduler::{Notice, Options};
 use crate::{RequestError, Value};
 
 impl Shared {
-    pub(super) async fn client_stream(&self, mut channel: Channel, name: &str) {
+    pub(super) async fn client_stream(&self, mut channel: Channel, register: RegisterClient) {
+        let RegisterClient {
+            client, versions, ..
+        } = register;
+        let name = client.as_str();
         channel.rename_peer(name);
         let Channel {
             sender,
@@ -34,7 +38,7 @@ impl Shared {
             let id = ClientId(core.next_id());
             core.peers.clients.insert(id, stream);
             let name = name.to_owned();
-            core.handle(Event::ClientJoined { id, name });
+            core.handle(Event::ClientJoined { id, name, versions });
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));
@@ -155,10 +159,12 @@ impl Shared {
         let registration = Box::new(registration);
         let joined = Event::WorkerJoined { id, registration };
         let mut actions = core.state.handle(core.now, joined).into_iter();
-        let heartbeat_interval = match actions.next() {
+        let (heartbeat_interval, warning) = match actions.next() {
             Some(Action::AcceptWorker {
-                heartbeat_interval, ..
-            }) => heartbeat_interval,
+                heartbeat_interval,
+                warning,
+                ..
+            }) => (heartbeat_interval, warning),
             Some(Action::RefuseWorker(_, refusal)) => return Err(Box::new((refusal, sender))),
             other => unreachable!("the first action replies to the registration, not {other:?}"),
         };
@@ -168,7 +174,7 @@ impl Shared {
             heartbeat_interval: Some(heartbeat_interval),
             extra: [
                 ("worker-plugins", Value::Dict([].into())),
-                ("warning", Value::from("")),
+                ("warning", Value::from(warning)),
                 ("error", Value::from("")),
             ]
             .map(|(name, value)| (Value::from(name), value))

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::parts::{Queue, Stage, TaskId, Worker};
+use super::versions::AllPackages;
 use super::{FIRE_AND_FORGET, State};
 
 impl State {
@@ -20,6 +21,11 @@ impl State {
         let queued: usize = self.workers.values().map(|worker| worker.stack_count).sum();
         assert_eq!(queued, self.queued_count);
         assert_eq!(self.by_address.len(), self.workers.len());
+        let mut packages = AllPackages::default();
+        for worker in self.workers.values() {
+            packages.add(&worker.packages);
+        }
+        assert_eq!(packages, self.packages);
         for (id, worker) in &self.workers {
             assert_eq!(self.by_address.get(&worker.address), Some(id));
             self.check_worker(worker);

@@ -6,17 +6,28 @@ use std::sync::Arc;
 use super::parts::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
 use super::submission::Submission;
+use super::versions::{self, Packages};
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
-use crate::Key;
 use crate::protocol::{
     AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, StreamStart,
 };
+use crate::{Key, Value};
 
 impl State {
-    /// Registers a client, which gets `stream-start`. An earlier client of the
-    /// same name is removed.
-    pub(super) fn add_client(&mut self, id: ClientId, name: &str) {
+    /// Registers a client, which gets `stream-start`, or refuses it. An earlier client
+    /// of the same name is removed.
+    pub(super) fn add_client(&mut self, id: ClientId, name: &str, versions: &Value) {
         if id == FIRE_AND_FORGET.0 || self.clients.contains_key(&id) {
+            return;
+        }
+        if let Err(unsupported) = versions::check(versions, "client") {
+            let start = StreamStart {
+                warning: Some(String::new()),
+                error: Some(unsupported.to_string()),
+                ..StreamStart::default()
+            };
+            self.send_client(id, start);
+            self.actions.push(Action::EndClient(id));
             return;
         }
         if let Some(old) = self.by_name.get(name).copied() {
@@ -24,7 +35,7 @@ impl State {
         }
         self.insert_client(id, name);
         let start = StreamStart {
-            warning: Some(String::new()),
+            warning: Some(self.packages.warning(&Packages::read(versions), "Client")),
             error: Some(String::new()),
             ..StreamStart::default()
         };

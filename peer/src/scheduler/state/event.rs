@@ -4,6 +4,7 @@ use core::fmt;
 
 use super::{ClientId, Refusal, Submission, WorkerId};
 use crate::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
+use crate::release::UnsupportedPeer;
 use crate::scheduler::Notice;
 use crate::{Key, TaskEvent, Value};
 
@@ -19,13 +20,17 @@ pub enum Event {
     ///
     /// [`Policy::deletion_interval`]: super::Policy::deletion_interval
     Tick,
-    /// A client has registered. It gets `stream-start`; an earlier client of the
-    /// same name is removed. Ignored if the id is taken.
+    /// A client has registered. It gets `stream-start`, and its stream ends if that
+    /// has an error. An earlier client of the same name is removed. Ignored if the id
+    /// is taken.
     ClientJoined {
         /// A new id.
         id: ClientId,
         /// The name in the client's messages.
         name: String,
+        /// The client's versions, from its registration. They are compared with those
+        /// of workers; a client of an unsupported release is refused.
+        versions: Value,
     },
     /// A client's stream has ended. What only this client wanted is released.
     ClientLeft(ClientId),
@@ -119,6 +124,9 @@ pub enum Action {
         id: WorkerId,
         /// The interval of its heartbeats in seconds.
         heartbeat_interval: f64,
+        /// A warning about versions of packages that differ from those of other
+        /// workers; empty if there are none.
+        warning: String,
     },
     /// Reply to a registration that the worker was refused.
     RefuseWorker(WorkerId, WorkerRefusal),
@@ -157,6 +165,8 @@ pub enum WorkerRefusal {
     },
     /// A worker has the id that the caller has chosen.
     IdTaken,
+    /// The worker's release is not supported.
+    Release(UnsupportedPeer),
 }
 
 impl fmt::Display for WorkerRefusal {
@@ -166,6 +176,7 @@ impl fmt::Display for WorkerRefusal {
             Self::NameTaken { name } => write!(f, "name taken, {name}"),
             Self::InvalidName { name } => write!(f, "the name {name} is not a string"),
             Self::IdTaken => f.write_str("the id is taken"),
+            Self::Release(unsupported) => unsupported.fmt(f),
         }
     }
 }

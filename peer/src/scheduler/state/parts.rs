@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::submission::{Demands, Failure, Resources};
+use super::versions::Packages;
 use super::{ClientId, WorkerId};
 use crate::protocol::{TaskState, WorkerStatus};
 use crate::scheduler::step;
@@ -202,6 +203,7 @@ pub(super) struct Worker {
     pub(super) name: String,
     pub(super) host: String,
     pub(super) info: WorkerInfo,
+    pub(super) packages: Packages,
     pub(super) is_running: bool,
     pub(super) is_leaving: bool,
     pub(super) thread_count: u32,

@@ -8,6 +8,7 @@ use daskwire_comm::Address;
 use super::parts::{Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
+use super::versions::{self, Packages};
 use super::{Action, LeaveReason, Notice, State, WorkerId, WorkerRefusal};
 use crate::error::killed_worker;
 use crate::protocol::{
@@ -30,6 +31,7 @@ impl State {
         if self.workers.contains_key(&id) {
             return Err(WorkerRefusal::IdTaken);
         }
+        versions::check(&worker.versions, "worker").map_err(WorkerRefusal::Release)?;
         let address = worker.address;
         if self.by_address.contains_key(&address) {
             return Err(WorkerRefusal::AddressTaken { address });
@@ -44,6 +46,9 @@ impl State {
         if !self.worker_names.insert(name.clone()) {
             return Err(WorkerRefusal::NameTaken { name });
         }
+        let packages = Packages::read(&worker.versions);
+        let warning = self.packages.warning(&packages, "This Worker");
+        self.packages.add(&packages);
         let host = address.parse::<Address>();
         let is_running = worker.status == WorkerStatus::Running;
         self.by_address.insert(address.clone(), id);
@@ -61,6 +66,7 @@ impl State {
                 nanny: worker.nanny.0,
                 metrics: worker.metrics,
             },
+            packages,
             is_running,
             is_leaving: false,
             thread_count: u32::try_from(worker.nthreads)
@@ -83,6 +89,7 @@ impl State {
         self.actions.push(Action::AcceptWorker {
             id,
             heartbeat_interval: self.heartbeat_interval(),
+            warning,
         });
         self.actions
             .push(Action::Notice(Notice::WorkerJoined { worker: address }));
@@ -266,6 +273,7 @@ impl State {
         };
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
+        self.packages.remove(&worker.packages);
         self.todo.open.remove(&id);
         self.queued_count -= worker.stack_count;
         for other in self.workers.keys().copied().collect::<Vec<_>>() {

@@ -70,6 +70,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
         Event::ClientJoined {
             id: client,
             name: "me".to_owned(),
+            versions: Value::None,
         },
     ];
     for event in joined {

@@ -123,7 +123,11 @@ impl World {
             let id = ClientId(number as u64);
             world.clients.insert(id, BTreeMap::new());
             let name = name.to_owned();
-            world.handle(Event::ClientJoined { id, name });
+            world.handle(Event::ClientJoined {
+                id,
+                name,
+                versions: Value::None,
+            });
         }
         world
     }

@@ -74,6 +74,7 @@ impl Eager {
         self.handle(Event::ClientJoined {
             id: ClientId(id),
             name: name.to_owned(),
+            versions: Value::None,
         });
     }
 

@@ -137,7 +137,11 @@ impl Cluster {
     fn client(&mut self, name: &str) -> ClientId {
         let id = ClientId(self.next_id());
         let name = name.to_owned();
-        self.handle(Event::ClientJoined { id, name });
+        self.handle(Event::ClientJoined {
+            id,
+            name,
+            versions: Value::None,
+        });
         self.to_clients.clear();
         id
     }
