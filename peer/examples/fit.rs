@@ -13,7 +13,22 @@ use daskwire_peer::{Array, Client, Value};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = std::env::args().nth(1).ok_or("usage: fit SCHEDULER")?;
-    let client = Client::connect(&scheduler).await?;
+    let fitted = fit(&scheduler).await?;
+    let [a, b, c] = fitted.coefficients;
+    println!("y = {a:.3} x² {b:+.3} x {c:+.3}");
+    println!("no point is further from it than {:.3}", fitted.largest);
+    Ok(())
+}
+
+/// A parabola, and the largest distance of a point from it.
+#[derive(Debug)]
+pub(crate) struct Fit {
+    pub(crate) coefficients: [f64; 3],
+    pub(crate) largest: f64,
+}
+
+pub(crate) async fn fit(scheduler: &str) -> Result<Fit, Box<dyn Error>> {
+    let client = Client::connect(scheduler).await?;
 
     // y = 3 x² - 2 x + 1, and a little wave around it.
     let x: Vec<f64> = (0..10_000).map(|i| f64::from(i) / 1e3).collect();
@@ -46,14 +61,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let Value::Array(coefficients) = fit.result().await? else {
         return Err("polyfit() gives an array".into());
     };
-    let [a, b, c] = coefficients.to_vec::<f64>()?[..] else {
-        return Err("a parabola has three coefficients".into());
+    let fitted = Fit {
+        coefficients: coefficients
+            .to_vec()?
+            .try_into()
+            .map_err(|_| "a parabola has three coefficients")?,
+        largest: f64::try_from(largest.result().await?)?,
     };
-    println!("y = {a:.3} x² {b:+.3} x {c:+.3}");
-    println!(
-        "no point is further from it than {:.3}",
-        f64::try_from(largest.result().await?)?
-    );
     client.close().await?;
-    Ok(())
+    Ok(fitted)
 }

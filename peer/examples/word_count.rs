@@ -17,11 +17,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = arguments
         .next()
         .ok_or("usage: word_count SCHEDULER FILE...")?;
-    let client = Client::connect(&scheduler).await?;
-
     let files: Vec<String> = arguments
         .map(std::fs::read_to_string)
         .collect::<Result<_, _>>()?;
+    for (word, count) in most_common(&scheduler, files).await? {
+        println!("{count:>8}  {word}");
+    }
+    Ok(())
+}
+
+/// The ten most common words of all files.
+pub(crate) async fn most_common(
+    scheduler: &str,
+    files: Vec<String>,
+) -> Result<Vec<(String, i64)>, Box<dyn Error>> {
+    let client = Client::connect(scheduler).await?;
     let files = client.scatter(files).await?;
     let mut counts = Vec::new();
     for file in &files {
@@ -45,14 +55,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .argument(Argument::from(&total))
         .argument(10)
         .submit()?;
-    let Value::List(most) = most.result().await? else {
+    let Value::List(entries) = most.result().await? else {
         return Err("most_common() gives a list".into());
     };
-    for entry in most {
+    let mut words = Vec::new();
+    for entry in entries {
         if let Value::Tuple(entry) = entry {
-            println!("{:>8}  {}", entry[1], entry[0].as_str().unwrap_or_default());
+            let word = entry[0].as_str().unwrap_or_default().to_owned();
+            words.push((word, i64::try_from(entry[1].clone())?));
         }
     }
     client.close().await?;
-    Ok(())
+    Ok(words)
 }

@@ -4,8 +4,8 @@ Usage: worker_client.py ADDRESS
 
 Answers the request `{"op": "do", "code": text}` with `{"value": text}`: the
 `repr` of the last expression of the code. Requests share their globals, which
-begin with `client`, `native`, `np` and `operator`. An exception is the error of
-the reply.
+begin with `client` and the others in `names`. An exception is the error of the
+reply.
 """
 
 import ast
@@ -17,6 +17,7 @@ import warnings
 
 import numpy as np
 from distributed import Client, wait
+from distributed.versions import VersionMismatchWarning
 from exchange import serve
 
 try:
@@ -34,8 +35,15 @@ def native(name):
     return operator.methodcaller(f"native:{name}")
 
 
+def worker_names(who_has):
+    """The names of all workers that hold any of the keys."""
+    names = {address: info["name"] for address, info in client.scheduler_info()["workers"].items()}
+    return sorted({names[address] for holders in who_has.values() for address in holders})
+
+
 # All other warnings, such as those about versions, are failures.
 warnings.simplefilter("error", UserWarning)
+warnings.simplefilter("error", VersionMismatchWarning)
 client = Client(sys.argv[1], set_as_default=True)
 names = {
     "client": client,
@@ -45,6 +53,7 @@ names = {
     "pd": pd,
     "time": time,
     "wait": wait,
+    "worker_names": worker_names,
 }
 
 

@@ -71,19 +71,9 @@ impl Cluster {
             .collect();
         let peers = [&self.scheduler].into_iter();
         for peer in peers.chain(self.scheduler.workers()) {
-            let log = peer.log();
-            let bad = [
-                " - WARNING - ",
-                " - ERROR - ",
-                " - CRITICAL - ",
-                "Traceback",
-            ];
-            let line = log
-                .lines()
-                .filter(|line| !late.iter().any(|part| line.contains(part)))
-                .find(|line| bad.iter().any(|word| line.contains(word)));
-            if let Some(line) = line {
-                return Some((line.to_owned(), log.clone()));
+            let is_late = |line: &String| late.iter().any(|part| line.contains(part));
+            if let Some(line) = peer.warnings().into_iter().find(|line| !is_late(line)) {
+                return Some((line, peer.log()));
             }
         }
         None

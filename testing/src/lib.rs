@@ -335,6 +335,20 @@ pub fn worker(scheduler: &str, name: &str) -> Peer {
 
 /// Like [`worker`], with the release of an interpreter.
 pub fn worker_in(interpreter: &Path, scheduler: &str, name: &str) -> Peer {
+    // It is registered when it logs the scheduler's address, after its own.
+    worker_until(interpreter, scheduler, name, |log| {
+        address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
+    })
+}
+
+/// Like [`worker_in`], waiting until `ready` finds in its log what becomes its
+/// address.
+pub fn worker_until(
+    interpreter: &Path,
+    scheduler: &str,
+    name: &str,
+    ready: impl Fn(&str) -> Option<String>,
+) -> Peer {
     let mut arguments = vec![
         "distributed.cli.dask_worker",
         scheduler,
@@ -353,10 +367,7 @@ pub fn worker_in(interpreter: &Path, scheduler: &str, name: &str) -> Peer {
         arguments.extend(["--protocol", "tls"]);
         arguments.extend(TLS_ARGUMENTS);
     }
-    // It is registered when it logs the scheduler's address, after its own.
-    Peer::spawn_dask(interpreter, name, &arguments, |log| {
-        address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
-    })
+    Peer::spawn_dask(interpreter, name, &arguments, ready)
 }
 
 /// The address in the line of `log` that contains `label`.
@@ -558,6 +569,20 @@ impl Peer {
             !is_fine
         });
         complaints.map(Into::into).collect()
+    }
+
+    /// The lines of the log that are warnings or errors, of any release.
+    pub fn warnings(&self) -> Vec<String> {
+        const MARKS: [&str; 4] = [
+            " - WARNING - ",
+            " - ERROR - ",
+            " - CRITICAL - ",
+            "Traceback",
+        ];
+        let log = self.log();
+        let lines = log.lines();
+        let is_warning = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
+        lines.filter(is_warning).map(str::to_owned).collect()
     }
 
     /// Waits until `part` is in the log.

@@ -8,7 +8,8 @@ use std::{env, fs};
 use crate::{Environment, fnv1a, make_environment, named_pythons, python, python_minor, target};
 
 /// An entry of a list of releases: a line with the release, the minor versions of
-/// Python 3 that it runs on, preferred ones first, and perhaps `default`.
+/// Python 3 that it runs on, preferred ones first, and perhaps `default` and
+/// `mixed`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedRelease {
     /// The release, such as `2022.1.0`.
@@ -17,6 +18,8 @@ pub struct ListedRelease {
     pub minors: Vec<u32>,
     /// Whether tests use the release unless others are named.
     pub is_default: bool,
+    /// Whether tests also use it with the second version of Python.
+    pub is_mixed: bool,
 }
 
 /// Parses a list of releases; lines that begin with `#` are comments.
@@ -28,15 +31,20 @@ pub fn listed_releases(list: &str) -> Vec<ListedRelease> {
     let lines = list.lines().filter(|line| !line.starts_with('#'));
     let entries = lines.filter(|line| !line.trim().is_empty()).map(|line| {
         let mut words: Vec<&str> = line.split_whitespace().collect();
-        let is_default = words.last() == Some(&"default");
-        words.truncate(words.len() - usize::from(is_default));
+        let mut has = |mark: &str| {
+            let count = words.len();
+            words.retain(|word| *word != mark);
+            words.len() < count
+        };
+        let (is_default, is_mixed) = (has("default"), has("mixed"));
         let minors = words.iter().skip(1).map(|minor| minor.parse());
         let minors: Result<Vec<u32>, _> = minors.collect();
         match (words.first(), minors) {
-            (Some(release), Ok(minors)) if !minors.is_empty() => ListedRelease {
+            (Some(release), Ok(minors)) if minors.len() > usize::from(is_mixed) => ListedRelease {
                 release: (*release).to_owned(),
                 minors,
                 is_default,
+                is_mixed,
             },
             _ => panic!("{line:?} is not a release and versions of Python"),
         }
@@ -61,7 +69,30 @@ impl ListedRelease {
             let minor = python_minor(interpreter.as_os_str());
             return Ok((interpreter, minor.unwrap_or_default()));
         }
-        let (base, minor) = self.base_python()?;
+        self.environment_for(&self.minors, requirements)
+    }
+
+    /// The interpreter of an environment with the second version of Python, if the
+    /// release is marked `mixed`.
+    ///
+    /// # Errors
+    ///
+    /// As [`environment`](Self::environment).
+    pub fn other_environment(&self, requirements: &str) -> Result<Option<PathBuf>, String> {
+        if !self.is_mixed {
+            return Ok(None);
+        }
+        let other = self.environment_for(&self.minors[1..2], requirements);
+        other.map(|(interpreter, _)| Some(interpreter))
+    }
+
+    fn environment_for(
+        &self,
+        minors: &[u32],
+        requirements: &str,
+    ) -> Result<(PathBuf, u32), String> {
+        let release = &self.release;
+        let (base, minor) = self.base_python(minors)?;
         // The only pair of different numbers.
         let dask = if release == "2.30.1" {
             "2.30.0"
@@ -80,20 +111,20 @@ impl ListedRelease {
         make_environment(&base, &directory, &file).map(|interpreter| (interpreter, minor))
     }
 
-    fn base_python(&self) -> Result<(OsString, u32), String> {
+    fn base_python(&self, minors: &[u32]) -> Result<(OsString, u32), String> {
         let names = env::var("DASKWIRE_PYTHONS").unwrap_or_default();
         let named = match &*names {
             "" => Vec::new(),
             names => named_pythons(names)?,
         };
-        let found = self.minors.iter().find_map(|minor| {
+        let found = minors.iter().find_map(|minor| {
             let named = named.iter().find(|(_, other)| other == minor);
             let path = named.map_or_else(|| format!("python3.{minor}"), |(name, _)| (*name).into());
             let path = OsString::from(path);
             (python_minor(&path) == Some(*minor)).then_some((path, *minor))
         });
         found.ok_or_else(|| {
-            let minors: Vec<String> = self.minors.iter().map(|m| format!("3.{m}")).collect();
+            let minors: Vec<String> = minors.iter().map(|m| format!("3.{m}")).collect();
             format!(
                 "distributed {} is tried with Python {}, and there is none: install it, \
                  or name its path in DASKWIRE_PYTHONS",

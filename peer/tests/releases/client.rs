@@ -1,19 +1,31 @@
 //! Checks of the client, with a scheduler and two workers in Python.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use daskwire_cli::journey::{Recorder, Step, journey};
 
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::client::{ClientOptions, Route, Submission};
 use daskwire_peer::graph::{Argument, Function, Graph, Task};
 use daskwire_peer::identity::{identity, options};
+use daskwire_peer::worker::{Functions, Worker};
 use daskwire_peer::{Array, Client, Key, Value};
 use daskwire_testing::cluster::Cluster;
-use daskwire_testing::{TLS_PEM, scheduler_in};
+use daskwire_testing::{Peer, TLS_PEM, scheduler_in};
 
-use super::{Failure, Trial, ensure};
+use super::{Failure, Trial, ensure, relay};
 
-const STEP: Duration = Duration::from_secs(30);
+#[allow(dead_code, reason = "its main is not called")]
+#[path = "../../examples/fit.rs"]
+mod fit;
+#[allow(dead_code, reason = "its main is not called")]
+#[path = "../../examples/word_count.rs"]
+mod word_count;
+
+/// Timeout of a task, which only a defect reaches.
+const STEP: Duration = Duration::from_secs(120);
 
 fn integer(value: Value) -> Result<i64, Failure> {
     Ok(i64::try_from(value)?)
@@ -21,17 +33,23 @@ fn integer(value: Value) -> Result<i64, Failure> {
 
 pub(crate) async fn checks(trial: &mut Trial) {
     let release = trial.release.clone();
-    if let Some(cluster) = trial.start(&NAMES, |python| Cluster::with(python, 2)) {
+    let all = [&NAMES[..], &relay::NAMES].concat();
+    if let Some(cluster) = trial.start(&all, |python| Cluster::with(python, 2)) {
         with(trial, cluster, &release).await;
     }
-    let Some(scheduler) = trial.start(&["tls"], |python| scheduler_in(python, "tls", 1)) else {
+    let names = ["tls", "worker tls"];
+    let Some(scheduler) = trial.start(&names, |python| scheduler_in(python, "tls", 1)) else {
         return;
     };
     trial.check("tls", over_tls(scheduler.address())).await;
+    trial.check("worker tls", worker_over_tls(&scheduler)).await;
 }
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 12] = [
     "identity",
+    "journey",
+    "word_count",
+    "fit",
     "scatter, gather",
     "direct",
     "submit",
@@ -46,6 +64,9 @@ async fn with(trial: &mut Trial, mut cluster: Cluster, release: &str) {
     let address = cluster.scheduler.address().to_owned();
     let address = address.as_str();
     trial.check("identity", identify(address, release)).await;
+    trial.check("journey", journeys(address)).await;
+    trial.check("word_count", counts_words(address)).await;
+    trial.check("fit", fits(address)).await;
     trial
         .check("scatter, gather", transfers(address, Route::Scheduler))
         .await;
@@ -67,6 +88,7 @@ async fn with(trial: &mut Trial, mut cluster: Cluster, release: &str) {
         .await;
     // Workers log tasks that fail.
     trial.check("errors", errors(address)).await;
+    relay::checks(trial, address).await;
 }
 
 async fn identify(address: &str, release: &str) -> Result<(), Failure> {
@@ -78,7 +100,59 @@ async fn identify(address: &str, release: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-// ROLES CLIENT-7
+/// The journey of the command, with each step that a client sees.
+async fn journeys(address: &str) -> Result<(), Failure> {
+    let recorder = Arc::new(Recorder::new(false));
+    recorder.call(address, "scheduler");
+    let options = ClientOptions {
+        observer: Some(Arc::<Recorder>::clone(&recorder)),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(address, options).await?;
+    let mut shown = String::new();
+    let mut show = |line: &str| shown.push_str(line);
+    let outcome = journey(&client, &recorder, false, &mut show).await?;
+    ensure!(outcome.result == Value::from(10), "{}", outcome.result);
+    let (_, followed) = shown.split_once("# we follow z").unwrap_or_default();
+    let steps = [
+        Step::Client,
+        Step::Aftermath,
+        Step::Gather,
+        Step::Collection,
+    ];
+    let mut rest = followed;
+    for step in steps {
+        let found = rest.split_once(&step.to_string());
+        let Some((_, after)) = found else {
+            return Err(format!("{step} is missing, or too early: {shown}").into());
+        };
+        rest = after;
+    }
+    client.close().await?;
+    Ok(())
+}
+
+async fn counts_words(address: &str) -> Result<(), Failure> {
+    let files = ["a b a", "b a c", "a"].map(str::to_owned).to_vec();
+    let counted = word_count::most_common(address, files).await;
+    let counted = counted.map_err(|error| error.to_string())?;
+    let expected = [("a", 4), ("b", 2), ("c", 1)].map(|(word, count)| (word.to_owned(), count));
+    ensure!(counted == expected, "{counted:?}");
+    Ok(())
+}
+
+async fn fits(address: &str) -> Result<(), Failure> {
+    let fitted = fit::fit(address).await.map_err(|error| error.to_string())?;
+    let close = |value: f64, expected: f64| (value - expected).abs() < 0.01;
+    let [a, b, c] = fitted.coefficients;
+    ensure!(
+        close(a, 3.0) && close(b, -2.0) && close(c, 1.0) && fitted.largest < 0.11,
+        "{fitted:?}"
+    );
+    Ok(())
+}
+
+// ROLES CLIENT-7, CLIENT-10
 async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let array = Array::from_slice(&[3], &[1.5, 2.5, 3.5])?;
@@ -87,7 +161,8 @@ async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
         ("string", Value::from("seven")),
         ("bytes", Value::bytes(vec![7; 100_000])),
         ("list", Value::list([1, 2, 3])),
-        ("array", Value::from(array)),
+        ("array", Value::from(array.clone())),
+        ("nested", Value::dict([("a", Value::list([array.clone()]))])),
     ];
     let values: Vec<Value> = data.iter().map(|(_, value)| value.clone()).collect();
     let keys = data.map(|(key, value)| (Key::from(format!("{key}-{route:?}")), value));
@@ -99,11 +174,19 @@ async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
         holders.iter().all(|(_, held)| !held.is_empty()),
         "{holders:?}"
     );
+    // A worker reads the array in the list in the dictionary.
+    let list = client.submit(
+        "operator.getitem",
+        [Argument::from(&futures[5]), Argument::from("a")],
+    )?;
+    let sum = client.submit("numpy.sum", [&list])?;
+    let sum = f64::try_from(sum.result_within(STEP).await?)?;
+    ensure!(sum == 7.5, "{sum}");
     client.close().await?;
     Ok(())
 }
 
-// ROLES CLIENT-1, CLIENT-2, CLIENT-3, CLIENT-4
+// ROLES CLIENT-1, CLIENT-2, CLIENT-3, CLIENT-4, CLIENT-9
 async fn submits(address: &str) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let x = client.submit("operator.add", [1, 2])?;
@@ -263,6 +346,7 @@ async fn arrays(address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+// ROLES CLIENT-5
 async fn graph(address: &str) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let key = |level: i64, index: i64| Key::list([Key::from("tree"), level.into(), index.into()]);
@@ -330,5 +414,40 @@ async fn over_tls(address: &str) -> Result<(), Failure> {
     )?;
     ensure!(integer(sum.result_within(STEP).await?)? == 2, "1 + 1");
     client.close().await?;
+    Ok(())
+}
+
+/// A worker in Rust and one in Python exchange data.
+async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
+    let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
+    let transports = daskwire_peer::transports_with_tls(&settings.build()?);
+    let worker = Worker::builder(scheduler.address().parse()?)
+        .name("rust")
+        .functions(Functions::python())
+        .transports(transports.clone())
+        .start()
+        .await?;
+    ensure!(
+        worker.address().starts_with("tls://"),
+        "{}",
+        worker.address()
+    );
+    let options = ClientOptions {
+        transports,
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(scheduler.address(), options).await?;
+    let mut last = client.submit("operator.add", [1, 2])?;
+    for name in ["rust", "worker-0", "rust", "worker-0"] {
+        let next = client.call("operator.neg").argument(&last);
+        last = next.with(Submission::default().workers([name])).submit()?;
+    }
+    let value = integer(last.result_within(STEP).await?)?;
+    ensure!(value == 3, "{value}");
+    ensure!(worker.transfers().received_len > 0, "nothing was fetched");
+    client.close().await?;
+    worker.close().await;
+    let warnings = scheduler.warnings();
+    ensure!(warnings.is_empty(), "{warnings:?}");
     Ok(())
 }

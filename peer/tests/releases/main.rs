@@ -2,13 +2,16 @@
 //! `distributed`: those of `releases.txt`.
 //!
 //! By default those marked `default`. `DASKWIRE_RELEASES` names others, separated
-//! by spaces; `all` is each of the list, and writes `RELEASES.md`:
+//! by spaces, or `all`. Then some checks take longer, and the lines of these releases
+//! in `RELEASES.md` are written again:
 //!
 //! ```sh
 //! DASKWIRE_RELEASES=all cargo test -p daskwire-peer --test releases -- --nocapture
 //! ```
 
 mod client;
+mod embedded;
+mod mixed;
 mod relay;
 mod report;
 mod worker;
@@ -16,6 +19,9 @@ mod worker;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use daskwire_testing::release::{ListedRelease, listed_releases};
@@ -35,13 +41,22 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Timeout of a check.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of a check, which only a defect reaches.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Heartbeats that are waited for; workers of a small cluster send two a second.
+const HEARTBEAT_COUNT: u32 = 10;
+
+/// The same when releases are named: those of a minute.
+const HEARTBEATS_OF_A_MINUTE: u32 = 120;
 
 /// A release with its interpreter, and what the checks found.
 struct Trial {
     release: String,
     interpreter: PathBuf,
+    /// The same release with another version of Python.
+    other: Option<PathBuf>,
+    heartbeat_count: u32,
     report: Report,
 }
 
@@ -78,26 +93,30 @@ impl Trial {
     }
 }
 
-async fn try_release(listed: &ListedRelease) -> Report {
+async fn try_release(listed: &ListedRelease, heartbeat_count: u32) -> Report {
     let requirements = include_str!("requirements.txt");
     let environment = tokio::task::block_in_place(|| listed.environment(requirements));
     let (interpreter, minor) = environment.unwrap_or_else(|reason| panic!("{reason}"));
+    let other = tokio::task::block_in_place(|| listed.other_environment(requirements));
+    let other = other.unwrap_or_else(|reason| panic!("{reason}"));
     let mut trial = Trial {
         release: listed.release.clone(),
         interpreter,
+        other,
+        heartbeat_count,
         report: Report::new(&listed.release, minor),
     };
     client::checks(&mut trial).await;
-    relay::checks(&mut trial).await;
     worker::checks(&mut trial).await;
+    mixed::checks(&mut trial).await;
+    embedded::checks(&mut trial).await;
     trial.report
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn releases_of_dask_work_or_are_refused() {
+#[test]
+fn releases_of_dask_work_or_are_refused() {
     let listed = listed_releases(include_str!("releases.txt"));
     let names = std::env::var("DASKWIRE_RELEASES").unwrap_or_default();
-    let is_all = names == "all";
     let chosen: Vec<&ListedRelease> = match &*names {
         "" => listed.iter().filter(|release| release.is_default).collect(),
         "all" => listed.iter().collect(),
@@ -110,13 +129,41 @@ async fn releases_of_dask_work_or_are_refused() {
         }
     };
     assert!(!chosen.is_empty(), "no release is chosen");
-    let mut reports = Vec::new();
-    for release in chosen {
-        reports.push(try_release(release).await);
-    }
-    if is_all {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("RELEASES.md");
-        std::fs::write(page, report::page(&reports)).expect("the page can be written");
+    let is_default = names.is_empty();
+    let heartbeat_count = if is_default {
+        HEARTBEAT_COUNT
+    } else {
+        HEARTBEATS_OF_A_MINUTE
+    };
+    let next = AtomicUsize::new(0);
+    let reports = Mutex::new(Vec::new());
+    let work = || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(listed) = chosen.get(index) else {
+                break;
+            };
+            let report = runtime.block_on(try_release(listed, heartbeat_count));
+            reports.lock().expect("no panic").push((index, report));
+        }
+    };
+    thread::scope(|scope| {
+        // Much of the time, each of them waits.
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        for _ in 0..(2 * count).min(chosen.len()) {
+            scope.spawn(work);
+        }
+    });
+    let mut reports = reports.into_inner().expect("no panic");
+    reports.sort_by_key(|(index, _)| *index);
+    let reports: Vec<Report> = reports.into_iter().map(|(_, report)| report).collect();
+    if !is_default {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("RELEASES.md");
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        let names: Vec<&str> = listed.iter().map(|listed| &*listed.release).collect();
+        let page = report::page(&names, &reports, &old);
+        std::fs::write(path, page).expect("the page can be written");
     }
     let failures: Vec<String> = reports.iter().flat_map(Report::failures).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));

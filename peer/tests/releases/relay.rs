@@ -5,22 +5,19 @@ use std::path::Path;
 use daskwire_comm::Transports;
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::relay::{Options, serve};
-use daskwire_testing::{Peer, TLS_PEM, scheduler_in};
+use daskwire_testing::{Peer, TLS_PEM};
 use tokio::task::JoinHandle;
 
 use super::{Failure, Trial, ensure};
 
-pub(crate) async fn checks(trial: &mut Trial) {
+pub(crate) const NAMES: [&str; 2] = ["relay tcp", "relay quic"];
+
+pub(crate) async fn checks(trial: &mut Trial, scheduler: &str) {
     let python = trial.interpreter.clone();
-    let names = ["relay tcp", "relay quic"];
-    let Some(scheduler) = trial.start(&names, |python| scheduler_in(python, "tcp", 1)) else {
-        return;
-    };
-    trial
-        .check("relay tcp", through(&python, scheduler.address(), None))
-        .await;
-    let quic = through(&python, scheduler.address(), Some("quic://127.0.0.1:0"));
-    trial.check("relay quic", quic).await;
+    let tcp = through(&python, scheduler, None);
+    trial.check(NAMES[0], tcp).await;
+    let quic = through(&python, scheduler, Some("quic://127.0.0.1:0"));
+    trial.check(NAMES[1], quic).await;
 }
 
 /// Aborts the task when dropped.

@@ -3,22 +3,51 @@
 
 use std::time::Duration;
 
-use daskwire_peer::worker::{Ended, Functions, Worker};
+use daskwire_peer::worker::{Arguments, Ended, Functions, StartError, Worker};
+use daskwire_peer::{Array, RemoteError, Value};
 use daskwire_testing::cluster::Cluster;
 
 use super::{Failure, Outcome, Trial, ensure};
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 14] = [
     "join",
     "map over both",
+    "pure=False",
+    "fused tasks",
     "chains across",
     "worker errors",
     "data",
     "steal",
     "replicate",
+    "no functions",
+    "holders",
     "heartbeats",
     "retire",
+    "nothing left",
 ];
+
+/// Starts a worker of one thread.
+pub(crate) async fn rust(
+    scheduler: &str,
+    name: &str,
+    functions: Functions,
+) -> Result<Worker, StartError> {
+    Worker::builder(scheduler.parse().expect("an address"))
+        .name(name)
+        .nthreads(1)
+        .memory_limit(1 << 30)
+        .functions(functions)
+        .start()
+        .await
+}
+
+/// A list of two arrays.
+fn arrays(_: Arguments) -> Result<Value, RemoteError> {
+    let arrays = [&[0.5, 1.5][..], &[1.0, 2.0, 3.0]];
+    let arrays = arrays.map(|items| Ok(Value::from(Array::from_slice(&[items.len()], items)?)));
+    let arrays: Result<Vec<Value>, RemoteError> = arrays.into_iter().collect();
+    arrays.map(Value::list)
+}
 
 pub(crate) async fn checks(trial: &mut Trial) {
     let Some(mut cluster) = trial.start(&NAMES, |python| Cluster::with(python, 1)) else {
@@ -27,15 +56,11 @@ pub(crate) async fn checks(trial: &mut Trial) {
             .add("worker logs", Outcome::Fails("no cluster".to_owned()));
         return;
     };
-    let address = cluster.scheduler.address().parse().expect("an address");
-    let started = Worker::builder(address)
-        .name("rust")
-        .nthreads(1)
-        .memory_limit(1 << 30)
-        .functions(Functions::python().function("hypot", |x: f64, y: f64| x.hypot(y)))
-        .start()
-        .await;
-    let worker = match started {
+    let address = cluster.scheduler.address().to_owned();
+    let functions = Functions::python()
+        .function("hypot", |x: f64, y: f64| x.hypot(y))
+        .with("arrays", arrays);
+    let worker = match rust(&address, "rust", functions).await {
         Ok(worker) => worker,
         Err(error) => {
             for name in NAMES {
@@ -47,16 +72,34 @@ pub(crate) async fn checks(trial: &mut Trial) {
             return;
         }
     };
+    let heartbeat_count = trial.heartbeat_count;
     let mut code = Code(&mut cluster);
     trial.check("join", code.gives(JOIN)).await;
     trial.check("map over both", code.gives(MAP)).await;
+    trial.check("pure=False", code.gives(IMPURE)).await;
+    trial.check("fused tasks", code.gives(FUSED)).await;
     trial.check("chains across", code.gives(CHAINS)).await;
     trial.check("worker errors", code.errors()).await;
     trial.check("data", code.gives(DATA)).await;
     trial.check("steal", code.gives(STEAL)).await;
     trial.check("replicate", code.gives(REPLICATE)).await;
-    trial.check("heartbeats", code.heartbeats(&worker)).await;
+    match rust(&address, "bare", Functions::new()).await {
+        Ok(bare) => {
+            trial.check("no functions", code.no_functions(&bare)).await;
+            trial.check("holders", code.holders(&bare)).await;
+        }
+        Err(error) => {
+            for name in ["no functions", "holders"] {
+                trial
+                    .check(name, async { Err(error.to_string().into()) })
+                    .await;
+            }
+        }
+    }
+    let heartbeats = code.heartbeats(&worker, heartbeat_count);
+    trial.check("heartbeats", heartbeats).await;
     trial.check("retire", code.retires(&worker)).await;
+    trial.check("nothing left", code.nothing_is_left()).await;
     trial.check("worker logs", logs(&cluster)).await;
 }
 
@@ -132,6 +175,49 @@ const MAP: Lines = &[
     ),
 ];
 
+/// Calls that are the same and not pure have keys of their own.
+const IMPURE: Lines = &[
+    (
+        "fs = [client.submit(operator.add, 1, 2, workers='rust', pure=False) for _ in range(20)]\n\
+         len({f.key for f in fs}), sum(client.gather(fs)), worker_names(client.who_has(fs))",
+        "(20, 60, ['rust'])",
+    ),
+    (
+        "f = client.submit(native('hypot'), 3, 4, workers='rust', pure=False)\n\
+         g = client.submit(native('hypot'), 3, 4, workers='rust', pure=False)\n\
+         f.key != g.key, f.result(), g.result()",
+        "(True, 5.0, 5.0)",
+    ),
+    ("del f, g, fs", "None"),
+];
+
+/// Three tasks in one, as Dask's collections send them.
+// ROLES WORKER-5
+const FUSED: Lines = &[
+    (
+        "graph = {'f1': (operator.add, 1, 2), 'f2': (operator.mul, 'f1', 5), 'f3': (operator.neg, 'f2')}\n\
+         try:\n\
+         \x20   from dask._task_spec import convert_legacy_graph, fuse_linear_task_spec\n\
+         \x20   fused = fuse_linear_task_spec(convert_legacy_graph(graph), {'f3'})\n\
+         except ImportError:\n\
+         \x20   from dask.optimization import SubgraphCallable\n\
+         \x20   inner = {'f2': (operator.mul, 'f0', 5), 'f3': (operator.neg, 'f2')}\n\
+         \x20   call = SubgraphCallable(inner, 'f3', ['f0'])\n\
+         \x20   fused = {'f1': graph['f1'], 'f3': (call, 'f1')}\n\
+         import pickle\n\
+         b'ubgraph' in pickle.dumps(fused)",
+        "True",
+    ),
+    ("client.get(fused, 'f3', workers='rust')", "-15"),
+    (
+        "x = client.submit(operator.add, 30, 10, workers='worker-0')\n\
+         y = client.submit(operator.neg, x, workers='rust')\n\
+         y.result()",
+        "-40",
+    ),
+    ("del x, y, fused", "None"),
+];
+
 const CHAINS: Lines = &[
     (
         "x = client.submit(np.arange, 1e4, workers='worker-0')\n\
@@ -164,7 +250,14 @@ const DATA: Lines = &[
          (client.gather(o), client.gather(o, direct=True)) == ({1: [object]}, {1: [object]})",
         "True",
     ),
-    ("del x, o", "None"),
+    // Arrays in other objects
+    (
+        "x = client.submit(native('arrays'), workers='rust')\n\
+         y = client.submit(operator.getitem, x, 1, workers='worker-0')\n\
+         float(client.submit(np.sum, y, workers='worker-0').result()), [len(a) for a in client.gather(x)]",
+        "(6.0, [2, 3])",
+    ),
+    ("del x, y, o", "None"),
 ];
 
 const STEAL: Lines = &[(
@@ -238,18 +331,89 @@ impl Code<'_> {
         .await
     }
 
+    /// A worker without any function keeps data, and its tasks fail.
+    async fn no_functions(&mut self, bare: &Worker) -> Result<(), Failure> {
+        let code = "client.submit(operator.add, 1, 2, workers='bare').result()";
+        match self.0.try_python(code) {
+            Err(found) => ensure!(found.starts_with("NotImplementedError: "), "{found}"),
+            Ok(value) => return Err(format!("{code}: {value}").into()),
+        }
+        self.gives(&[
+            (
+                "x = client.scatter([1, 2, 3], workers='bare', hash=False)\n\
+                 client.submit(sum, x, workers='rust').result(), worker_names(client.who_has(x))",
+                "(6, ['bare', 'rust'])",
+            ),
+            ("del x", "None"),
+        ])
+        .await?;
+        while !bare.keys().is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// A worker that is told of a holder without the data asks for others.
+    // ROLES WORKER-1
+    async fn holders(&mut self, bare: &Worker) -> Result<(), Failure> {
+        self.gives(&[(
+            "x = client.scatter('held', workers='bare', hash=False)\n\
+             address = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
+             key = x.key\n\
+             def mislead(dask_scheduler):\n\
+             \x20   dask_scheduler.stream_comms[address['rust']].send({\n\
+             \x20       'op': 'acquire-replicas', 'keys': [key], 'who_has': {key: [address['worker-0']]},\n\
+             \x20       'nbytes': {key: 60}, 'stimulus_id': 'a-test'})\n\
+             client.run_on_scheduler(mislead)",
+            "None",
+        )])
+        .await?;
+        self.until("worker_names(client.who_has([x]))", "['bare', 'rust']")
+            .await?;
+        // Without the other holder, the copy is what is left.
+        self.gives(&[
+            (
+                "done = client.retire_workers([address['bare']])\n\
+                 client.gather(x), worker_names(client.who_has([x]))",
+                "('held', ['rust'])",
+            ),
+            ("del x", "None"),
+        ])
+        .await?;
+        let ended = bare.ended().await;
+        ensure!(matches!(ended, Ended::ByScheduler { .. }), "{ended}");
+        Ok(())
+    }
+
     // ROLES WORKER-6
-    /// The scheduler keeps the worker, and all that was released is gone from it.
-    async fn heartbeats(&mut self, worker: &Worker) -> Result<(), Failure> {
+    /// The scheduler reads heartbeats for as long as the worker is there, and all
+    /// that was released is gone from the worker.
+    async fn heartbeats(&mut self, worker: &Worker, count: u32) -> Result<(), Failure> {
         let code = "a = b = f = None\n\
                     m = [w['metrics'] for w in client.scheduler_info()['workers'].values() if w['name'] == 'rust'][0]\n\
                     m['memory'] > 0";
         let found = self.0.try_python(code)?;
         ensure!(found == "True", "{found}");
-        tokio::time::sleep(Duration::from_secs(5)).await;
-        let seen = "[time.time() - w['last_seen'] < 3 for w in client.scheduler_info()['workers'].values()]";
-        let found = self.0.try_python(seen)?;
-        ensure!(found == "[True, True]", "{found}");
+        let code = format!(
+            "import functools\n\
+             rust = {:?}\n\
+             def count_heartbeats(dask_scheduler):\n\
+             \x20   inner = dask_scheduler.handlers['heartbeat_worker']\n\
+             \x20   dask_scheduler.counted = 0\n\
+             \x20   @functools.wraps(inner)\n\
+             \x20   def heartbeat(*args, **kwargs):\n\
+             \x20       reply = inner(*args, **kwargs)\n\
+             \x20       dask_scheduler.counted += kwargs['address'] == rust and reply['status'] == 'OK'\n\
+             \x20       return reply\n\
+             \x20   dask_scheduler.handlers['heartbeat_worker'] = heartbeat\n\
+             client.run_on_scheduler(count_heartbeats)",
+            worker.address()
+        );
+        self.0.try_python(&code)?;
+        let code = format!(
+            "client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.counted) >= {count}"
+        );
+        self.until(&code, "True").await?;
         ensure!(worker.keys().is_empty(), "{:?}", worker.keys());
         Ok(())
     }
@@ -265,5 +429,45 @@ impl Code<'_> {
         let ended = tokio::time::timeout(Duration::from_secs(20), worker.ended()).await?;
         ensure!(matches!(ended, Ended::ByScheduler { .. }), "{ended}");
         Ok(())
+    }
+
+    /// After the workers in Rust have left and all is released, the scheduler and
+    /// the other worker have forgotten what they did.
+    async fn nothing_is_left(&mut self) -> Result<(), Failure> {
+        // The client holds exceptions, whose tracebacks hold the futures.
+        let code = "fs = None\n\
+                    for state in client.futures.values():\n\
+                    \x20   if getattr(state, 'exception', None) is not None:\n\
+                    \x20       state.exception.__traceback__ = None\n\
+                    import gc\n\
+                    gc.collect() and None\n\
+                    def left(dask_scheduler):\n\
+                    \x20   stealing = dask_scheduler.extensions['stealing']\n\
+                    \x20   parts = [dask_scheduler.tasks, stealing.in_flight, dask_scheduler.workers, dask_scheduler.stream_comms]\n\
+                    \x20   return [len(part) for part in parts]";
+        self.0.try_python(code)?;
+        self.until("client.run_on_scheduler(left)", "[0, 0, 1, 1]")
+            .await?;
+        let code = "list(client.run(lambda dask_worker: len(dask_worker.data)).values())";
+        self.until(code, "[0]").await
+    }
+
+    /// Waits until an expression has a value.
+    async fn until(&mut self, code: &str, value: &str) -> Result<(), Failure> {
+        let mut last = String::new();
+        loop {
+            let found = self
+                .0
+                .try_python(code)
+                .map_err(|error| format!("{code}: {error}"))?;
+            if found == value {
+                return Ok(());
+            }
+            if found != last {
+                println!("    waiting for {value}: {found}");
+                last = found;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 }

@@ -1,0 +1,165 @@
+//! Checks of the embedded scheduler with workers and clients in Python.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use daskwire_peer::Release;
+use daskwire_peer::scheduler::state::State;
+use daskwire_peer::scheduler::{FIRST_SERVED, Notice, Options, Scheduler};
+use daskwire_testing::{Peer, worker_until};
+use serde_json::json;
+
+use super::mixed::{connect, ensure_warned};
+use super::{Failure, Outcome, Trial, ensure};
+
+const NAMES: [&str; 2] = ["embedded: worker", "embedded: client"];
+
+/// Releases before it do not understand the handshake.
+const FIRST_MODERN: Release = Release::new(2021, 3, 0);
+
+struct Embedded {
+    scheduler: Scheduler,
+    notices: Arc<Mutex<Vec<Notice>>>,
+}
+
+impl Embedded {
+    async fn start() -> Result<Self, Failure> {
+        let notices = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&notices);
+        let on_notice = Arc::new(move |notice: &Notice| {
+            seen.lock().expect("no panic").push(notice.clone());
+        });
+        let options = Options {
+            on_notice: Some(on_notice),
+            ..Options::default()
+        };
+        let transports = daskwire_peer::transports();
+        let address = "tcp://127.0.0.1:0".parse()?;
+        let listener = transports.bind(&address, Default::default()).await?;
+        let scheduler = Scheduler::start([listener], options)?;
+        Ok(Self { scheduler, notices })
+    }
+
+    /// Notices of messages that cannot be read.
+    fn complaints(&self) -> Vec<String> {
+        let notices = self.notices.lock().expect("no panic");
+        let unusual = notices.iter().filter(|notice| {
+            matches!(
+                notice,
+                Notice::Malformed { .. } | Notice::UnknownClient { .. }
+            )
+        });
+        unusual.map(ToString::to_string).collect()
+    }
+}
+
+pub(crate) async fn checks(trial: &mut Trial) {
+    let release: Release = trial.release.parse().expect("a release");
+    if release < FIRST_MODERN {
+        for name in NAMES {
+            trial.report.add(name, Outcome::NotMade);
+        }
+        return;
+    }
+    let python = trial.interpreter.clone();
+    if release < FIRST_SERVED {
+        trial.check(NAMES[0], refuses_worker(&python)).await;
+        trial.check(NAMES[1], refuses_client(&python)).await;
+        return;
+    }
+    let other = trial.other.clone();
+    trial
+        .check(NAMES[0], serves_workers(&python, other.as_deref()))
+        .await;
+    trial.check(NAMES[1], serves_client(&python)).await;
+}
+
+fn worker(python: &Path, scheduler: &str, name: &str) -> Peer {
+    tokio::task::block_in_place(|| daskwire_testing::worker_in(python, scheduler, name))
+}
+
+// ROLES SCHEDULER-1
+async fn refuses_worker(python: &Path) -> Result<(), Failure> {
+    let embedded = Embedded::start().await?;
+    let address = embedded.scheduler.address().to_string();
+    // A log quotes the message once or twice.
+    let refusal = |log: &str| {
+        let start = log.find("this scheduler does not serve ")?;
+        let refusal = &log[start..];
+        let end = refusal.find(" or later")? + " or later".len();
+        Some(refusal[..end].to_owned())
+    };
+    let start = || worker_until(python, &address, "old", refusal);
+    let refused = tokio::task::block_in_place(start).address().to_owned();
+    let count = embedded.scheduler.inspect(State::worker_count);
+    ensure!(count == 0, "{count} workers");
+    Err(refused.into())
+}
+
+// ROLES SCHEDULER-1
+async fn refuses_client(python: &Path) -> Result<(), Failure> {
+    let embedded = Embedded::start().await?;
+    let answer = connect(python, &embedded.scheduler.address().to_string())?;
+    let error = answer["error"].as_str().unwrap_or_default();
+    let refusal = error.strip_prefix("ImportError: ");
+    Err(refusal
+        .map_or_else(|| answer.to_string(), str::to_owned)
+        .into())
+}
+
+// ROLES SCHEDULER-2
+async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failure> {
+    let embedded = Embedded::start().await?;
+    let address = embedded.scheduler.address().to_string();
+    let worker = worker(python, &address, "worker-0");
+    let answer = connect(python, &address)?;
+    let expected = json!({"error": null, "warnings": [], "sums": {"worker-0": 3}});
+    ensure!(answer == expected, "{answer}");
+    if let Some(other) = other {
+        let answer = connect(other, &address)?;
+        ensure_warned(&answer)?;
+        ensure!(answer["sums"] == json!({"worker-0": 3}), "{answer}");
+        let start = || daskwire_testing::worker_in(other, &address, "worker-1");
+        let second = tokio::task::block_in_place(start);
+        second.wait_for_log("Mismatched versions found");
+    }
+    embedded.scheduler.close().await;
+    worker.wait_for_log("End worker");
+    // Some information has a traceback, such as that the scheduler has closed.
+    let complaints = worker.complaints();
+    ensure!(complaints.is_empty(), "{complaints:?}");
+    Ok(())
+}
+
+async fn serves_client(python: &Path) -> Result<(), Failure> {
+    let embedded = Embedded::start().await?;
+    let address = embedded.scheduler.address().to_string();
+    let workers = ["worker-0", "worker-1"].map(|name| worker(python, &address, name));
+    let steps = [
+        "journey",
+        "story",
+        "data",
+        "errors",
+        "broadcasts",
+        "options",
+    ];
+    let arguments: Vec<&str> = [&*address].into_iter().chain(steps).collect();
+    let spawn = || Peer::spawn_with(python, "embedded_client.py", &arguments);
+    let client = tokio::task::block_in_place(spawn);
+    ensure!(client.address() == "done", "{}", client.address());
+    let left = embedded.scheduler.inspect(State::task_count);
+    ensure!(left == 0, "{left} tasks are left");
+    let complaints = embedded.complaints();
+    ensure!(complaints.is_empty(), "{complaints:?}");
+    embedded.scheduler.close().await;
+    for worker in &workers {
+        worker.wait_for_log("End worker");
+        // Tasks that fail as they should are in the log too.
+        let warnings = worker.warnings().into_iter();
+        let bad: Vec<String> = warnings
+            .filter(|line| !line.contains("Compute Failed") && !line.contains("Traceback"))
+            .collect();
+        ensure!(bad.is_empty(), "{bad:?}");
+    }
+    Ok(())
+}
