@@ -27,9 +27,12 @@ pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keep-alive messages on the stream to the scheduler.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// Intervals without heartbeats while the worker retires, which mostly takes less.
+/// Intervals between heartbeats while the worker retires, which mostly takes less.
 /// A scheduler waits for ten intervals at least, whatever its timeout is.
 const RETIRE_QUIET: u32 = 6;
+
+/// Timeout for the scheduler to say why it does not know the worker any more.
+const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout for reading the scheduler's last messages once writing to it has
 /// failed.
@@ -91,6 +94,7 @@ impl Shared {
                     if now.saturating_duration_since(since) < quiet {
                         continue;
                     }
+                    retiring = Some(now);
                 }
                 _ => retiring = None,
             }
@@ -122,6 +126,8 @@ impl Shared {
                 if self.machine().state.status().is_closing() {
                     continue;
                 }
+                // The message that closes the worker may still be on its way.
+                runtime::sleep(FAREWELL_TIMEOUT).await;
                 return Ended::Forgotten;
             }
             interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);

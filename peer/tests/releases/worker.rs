@@ -436,7 +436,7 @@ impl Code<'_> {
     async fn nothing_is_left(&mut self) -> Result<(), Failure> {
         // The client holds exceptions, whose tracebacks hold the futures.
         let code = "fs = None\n\
-                    for state in client.futures.values():\n\
+                    for state in list(client.futures.values()):\n\
                     \x20   if getattr(state, 'exception', None) is not None:\n\
                     \x20       state.exception.__traceback__ = None\n\
                     import gc\n\
