@@ -11,6 +11,7 @@
 //! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;
 //! * `self-signed`: the same over `tls://` and `quic://`;
 //! * `tcp` (default), `tls`, `quic`: the transports;
+//! * `serde`: values from and to any type that implements its traits;
 //! * `tracing`: events of the roles, in the spans `comm{peer}` and `task{key}`, with
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -5,10 +5,15 @@
 mod client;
 
 use core::time::Duration;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use client::client_at;
 use daskwire_peer::client::TaskFuture;
+use daskwire_peer::graph::Argument;
+use daskwire_peer::value::Object;
 use daskwire_peer::{Client, Value};
+use daskwire_testing::Random;
+use serde::{Deserialize, Serialize};
 
 /// Timeout of a single step; the machine may be busy.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -100,4 +105,379 @@ async fn values_are_shown_as_python_shows_them() {
         ],
     )
     .await;
+}
+
+/// Objects of Python's standard library and numpy, each with an expression.
+const OBJECTS: &[&str] = &[
+    "__import__('collections').Counter('abracadabra')",
+    "__import__('collections').Counter()",
+    "__import__('collections').defaultdict(list, a=[1], b=[])",
+    "__import__('collections').defaultdict(None, {1: 2})",
+    "__import__('collections').OrderedDict()",
+    "__import__('datetime').date(2026, 11, 22)",
+    "__import__('datetime').time(1, 2)",
+    "__import__('datetime').time(1, 2, 3)",
+    "__import__('datetime').time(1, 2, 3, 4, fold=1)",
+    "__import__('datetime').datetime(2026, 11, 22)",
+    "__import__('datetime').datetime(1, 12, 31, 23, 59, 59, 999999)",
+    "__import__('datetime').datetime(2026, 11, 22, 0, 0, 0, 5, fold=1)",
+    "__import__('datetime').datetime(2026, 11, 22, tzinfo=__import__('datetime').timezone.utc)",
+    "__import__('datetime').datetime(2026, 11, 22, 3, 4, 5, tzinfo=__import__('datetime')\
+     .timezone(__import__('datetime').timedelta(hours=-2), 'X'), fold=1)",
+    "__import__('datetime').datetime(2026, 11, 22, \
+     tzinfo=__import__('zoneinfo').ZoneInfo('Europe/Berlin'))",
+    "__import__('datetime').timedelta()",
+    "__import__('datetime').timedelta(days=-1, microseconds=5)",
+    "__import__('decimal').Decimal('1.50')",
+    "__import__('decimal').Decimal('1E+30')",
+    "__import__('uuid').UUID(int=2**127 + 5)",
+    "__import__('fractions').Fraction(-3, 4)",
+    "__import__('pathlib').PurePosixPath('/a/b/c.txt')",
+    "__import__('pathlib').PurePosixPath('.')",
+    "__import__('pathlib').PureWindowsPath('c:/a/b')",
+    "range(5)",
+    "range(5, 1, -2)",
+    "slice(1, None)",
+    "[1, {'when': __import__('datetime').date(2026, 1, 2)}, (range(2),)]",
+    "__import__('numpy').datetime64('2026-11-22')",
+    "__import__('numpy').datetime64('2026-11')",
+    "__import__('numpy').datetime64('1969-12-31T23:59:59.5', 'ns')",
+    "__import__('numpy').timedelta64(5, 'h')",
+    "__import__('urllib.parse').parse.urlsplit('http://x/y')",
+];
+
+#[tokio::test]
+async fn objects_are_read_as_what_they_are() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let shown_without_names = "SplitResult('http', 'x', '/y', '', '')";
+    let made = client.map("builtins.eval", OBJECTS.iter().copied());
+    let made = made.expect("submitted");
+    let shown = client.map("builtins.repr", &made).expect("submitted");
+    for ((future, shown), expression) in made.iter().zip(&shown).zip(OBJECTS) {
+        let value = result(future).await;
+        let expected = String::try_from(result(shown).await).expect("a string");
+        if expression.contains("urlsplit") {
+            assert_eq!(value.to_string(), shown_without_names);
+        } else {
+            assert_eq!(value.to_string(), expected, "{expression}");
+        }
+        // Equal in Python too, not only shown alike.
+        let back = client.submit(
+            "operator.eq",
+            [Argument::from(value), Argument::from(future)],
+        );
+        let back = result(&back.expect("submitted")).await;
+        assert_eq!(back, Value::from(true), "{expression}, sent back");
+    }
+
+    // Scalars of numpy are the values that they stand for.
+    for (expression, expected) in [
+        ("__import__('numpy').float64(1.5)", Value::from(1.5)),
+        ("__import__('numpy').float16(1.5)", Value::from(1.5)),
+        (
+            "__import__('numpy').float32('-inf')",
+            Value::from(f64::NEG_INFINITY),
+        ),
+        ("__import__('numpy').int8(-3)", Value::from(-3)),
+        (
+            "__import__('numpy').uint64(2**64 - 1)",
+            Value::from(u64::MAX),
+        ),
+        ("__import__('numpy').bool_(True)", Value::from(true)),
+        ("__import__('numpy').str_('häh')", Value::from("häh")),
+        (
+            "__import__('numpy').bytes_(b'a\\0b')",
+            Value::bytes(&b"a\0b"[..]),
+        ),
+        (
+            "__import__('numpy').complex64(1+2j)",
+            Value::Complex(1.0, 2.0),
+        ),
+        ("[__import__('numpy').str_('a')]", Value::list(["a"])),
+    ] {
+        assert_eq!(
+            result(&eval(&client, expression)).await,
+            expected,
+            "{expression}"
+        );
+    }
+
+    // As Python 3.12 and later show it; and the values of arrays.
+    let ordered = eval(&client, "__import__('collections').OrderedDict(b=1, a=2)");
+    let ordered = result(&ordered).await;
+    assert_eq!(ordered.to_string(), "OrderedDict({'b': 1, 'a': 2})");
+    let back = client
+        .submit("builtins.list", [ordered])
+        .expect("submitted");
+    assert_eq!(result(&back).await, Value::list(["b", "a"]));
+    for expression in [
+        "__import__('numpy').arange(6).reshape(2, 3)",
+        "__import__('numpy').arange(6, dtype='>f2').reshape(2, 3).T",
+        "__import__('numpy').array([['a', 'bcd']])",
+        "__import__('numpy').array([b'a', b'bcd'])",
+        "__import__('numpy').array([1.5+2j], dtype='c8')",
+        "__import__('numpy').array(True)",
+        "__import__('numpy').zeros((2, 0))",
+    ] {
+        let array = eval(&client, expression);
+        let shown = eval(&client, &format!("{expression}.tolist()"));
+        let Value::Array(array) = result(&array).await else {
+            panic!("an array")
+        };
+        assert_eq!(array.to_value(), Ok(result(&shown).await), "{expression}");
+    }
+}
+
+/// A class that is in the program only, which Dask sends with the object.
+const LOCAL: &str = "
+import collections
+Point = collections.namedtuple('Point', 'x y')
+result = [Point(1, 2), Point(x=3, y='z')]
+class Name(str): pass
+names = [Name('x'), Point(Name('y'), None)]
+";
+
+fn names_after(source: &str, name: &str) -> String {
+    let source = Value::from(source);
+    format!(
+        "(lambda names: (exec({source}, names), names['{name}'])[1])({{'__name__': '__main__'}})"
+    )
+}
+
+#[tokio::test]
+async fn named_tuples_have_names_if_their_class_is_sent() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let points = result(&eval(&client, &names_after(LOCAL, "result"))).await;
+    assert_eq!(points.to_string(), "[Point(x=1, y=2), Point(x=3, y='z')]");
+    let [first, second] = <[Value; 2]>::try_from(points.clone()).expect("two");
+    assert_eq!(<(i32, i32)>::try_from(first), Ok((1, 2)));
+    let second = Object::try_from(second).expect("a named tuple");
+    assert_eq!(second.get("y"), Some(&Value::from("z")));
+    assert_eq!(second.class(), "__main__.Point");
+    // Others cannot import the class.
+    let error = client
+        .submit("builtins.len", [points])
+        .expect_err("no class");
+    assert!(error.to_string().contains("__main__.Point"), "{error}");
+
+    let names = result(&eval(&client, &names_after(LOCAL, "names"))).await;
+    let [name, point] = <[Value; 2]>::try_from(names).expect("two");
+    assert_eq!(String::try_from(name), Ok("x".to_owned()));
+    let point = <(String, Option<i32>)>::try_from(point);
+    assert_eq!(point, Ok(("y".to_owned(), None)));
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+enum Shape {
+    Empty,
+    Circle(f64),
+    Line((i32, i32), (i32, i32)),
+    Text { content: String, size: Option<u8> },
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+struct Drawing {
+    shapes: Vec<Shape>,
+    names: BTreeMap<i64, String>,
+    id: i128,
+    size: (u64, f32),
+    #[serde(with = "bytes_of")]
+    data: Vec<u8>,
+    parent: Option<Box<Self>>,
+}
+
+/// Bytes as a byte string, as the crate serde_bytes does it.
+mod bytes_of {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(data: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(data)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        Vec::deserialize(from)
+    }
+}
+
+#[tokio::test]
+async fn any_type_of_serde_goes_to_python_and_back() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let drawing = Drawing {
+        shapes: vec![
+            Shape::Empty,
+            Shape::Circle(1.5),
+            Shape::Line((1, 2), (-3, 4)),
+            Shape::Text {
+                content: "ß'\n".to_owned(),
+                size: None,
+            },
+        ],
+        names: BTreeMap::from([(-1, "a".to_owned()), (i64::MAX, "b".to_owned())]),
+        id: i128::MIN,
+        size: (u64::MAX, 0.1),
+        data: vec![0, 255],
+        parent: None,
+    };
+    let drawing = Drawing {
+        parent: Some(Box::new(drawing.clone())),
+        ..drawing
+    };
+    let value = Value::from_serialize(&drawing).expect("plain values");
+    let same = client
+        .submit("copy.deepcopy", [value.clone()])
+        .expect("submitted");
+    assert_eq!(
+        same.result_as::<Drawing>().await.expect("the same"),
+        drawing
+    );
+    let shown = client
+        .submit("builtins.repr", [value.clone()])
+        .expect("submitted");
+    let shown: String = shown.result_as().await.expect("a string");
+    assert_eq!(shown, value.to_string());
+    // Enums as JSON has them.
+    let json = serde_json::to_value(&drawing.shapes).expect("JSON");
+    let json = json.to_string();
+    let loaded = client
+        .submit("json.loads", [json.as_str()])
+        .expect("submitted");
+    let shapes: Vec<Shape> = loaded.result_as().await.expect("shapes");
+    assert_eq!(shapes, drawing.shapes);
+
+    // What Python makes, as types of Rust.
+    let made = eval(
+        &client,
+        "{'counts': __import__('collections').Counter('aab'), 'matrix': \
+         __import__('numpy').eye(2), 'when': __import__('datetime').date(2026, 1, 2), \
+         'price': __import__('decimal').Decimal('1.5'), 'took': \
+         __import__('datetime').timedelta(seconds=1.5), 'nan': float('nan'), 'raw': b'ab', \
+         'kind': {1, 2}, 'more': ...}",
+    );
+    #[derive(Deserialize)]
+    struct Made {
+        counts: HashMap<char, u32>,
+        matrix: Vec<[f64; 2]>,
+        when: String,
+        price: String,
+        took: f64,
+        nan: f64,
+        raw: Vec<u8>,
+        kind: HashSet<u8>,
+    }
+    let error = made
+        .result_as::<Made>()
+        .await
+        .err()
+        .map(|error| error.to_string());
+    assert!(error.expect("an ellipsis").contains("Ellipsis"));
+    let made = client.submit(
+        "builtins.eval",
+        [
+            "{'counts': __import__('collections').Counter('aab'), 'matrix': \
+         __import__('numpy').eye(2), 'when': __import__('datetime').date(2026, 1, 2), \
+         'price': __import__('decimal').Decimal('1.5'), 'took': \
+         __import__('datetime').timedelta(seconds=1.5), 'nan': float('nan'), 'raw': b'ab', \
+         'kind': {1, 2}}",
+        ],
+    );
+    let made: Made = made
+        .expect("submitted")
+        .result_as()
+        .await
+        .expect("all parts");
+    assert_eq!(made.counts, HashMap::from([('a', 2), ('b', 1)]));
+    assert_eq!(made.matrix, [[1.0, 0.0], [0.0, 1.0]]);
+    assert_eq!(
+        (made.when.as_str(), made.price.as_str()),
+        ("2026-01-02", "1.5")
+    );
+    assert_eq!((made.took, made.nan.is_nan()), (1.5, true));
+    assert_eq!(
+        (made.raw, made.kind),
+        (b"ab".to_vec(), HashSet::from([1, 2]))
+    );
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Point {
+        y: Value64,
+        x: i64,
+    }
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(untagged)]
+    enum Value64 {
+        Number(i64),
+        Name(String),
+    }
+    let points = eval(&client, &names_after(LOCAL, "result"));
+    let points: Vec<Point> = points.result_as().await.expect("by their names");
+    let point = |x, y| Point { x, y };
+    let expected = [
+        point(1, Value64::Number(2)),
+        point(3, Value64::Name("z".to_owned())),
+    ];
+    assert_eq!(points, expected);
+
+    let wrong = eval(&client, "[{'x': 1, 'y': 2}, {'x': [], 'y': 2}]");
+    let error = wrong.result_as::<Vec<Point>>().await.expect_err("a list");
+    let error = error.to_string();
+    assert!(
+        error.ends_with("invalid type: sequence, expected i64 at [1]['x']"),
+        "{error}"
+    );
+}
+
+/// A random value of serde's data model.
+fn random_json(random: &mut Random, depth: usize) -> serde_json::Value {
+    use serde_json::Value as Json;
+    let few = random.below(4);
+    match random.below(if depth == 0 { 5 } else { 7 }) {
+        0 => Json::Null,
+        1 => Json::from(random.one_in(2)),
+        2 => Json::from(random.next()),
+        3 => Json::from(random.next() as i64),
+        4 => {
+            let bits = f64::from_bits(random.next());
+            let number = if bits.is_finite() { bits } else { 0.5 };
+            match random.below(2) {
+                0 => Json::from(number),
+                _ => Json::from(format!("{number}\u{1F980}'\"")),
+            }
+        }
+        5 => (0..few).map(|_| random_json(random, depth - 1)).collect(),
+        _ => {
+            let entry = |index| (format!("k{index}"), random_json(random, depth - 1));
+            Json::Object((0..few).map(entry).collect())
+        }
+    }
+}
+
+#[tokio::test]
+async fn random_documents_go_through_python_unchanged() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let mut random = Random(7);
+    let documents: Vec<serde_json::Value> = (0..500).map(|_| random_json(&mut random, 5)).collect();
+    let value = Value::from_serialize(&documents).expect("plain values");
+    assert_eq!(
+        value.deserialize::<Vec<serde_json::Value>>().as_ref(),
+        Ok(&documents)
+    );
+    let dumped = client
+        .call("json.dumps")
+        .argument(value)
+        .keyword("ensure_ascii", false);
+    let dumped: String = dumped
+        .submit()
+        .expect("submitted")
+        .result_as()
+        .await
+        .expect("JSON");
+    let parsed: Vec<serde_json::Value> = serde_json::from_str(&dumped).expect("JSON");
+    assert_eq!(parsed, documents);
+    let loaded = client.submit("json.loads", [dumped]).expect("submitted");
+    let loaded: Vec<serde_json::Value> = loaded.result_as().await.expect("the same");
+    assert_eq!(loaded, documents);
 }

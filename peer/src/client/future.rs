@@ -220,6 +220,32 @@ impl TaskFuture {
         super::data::opened(self.key(), serialized)
     }
 
+    /// Waits for the result, fetches it, and converts it into any type that
+    /// implements `serde::Deserialize`, as [`Value::deserialize`] does it. Cancel
+    /// safe.
+    ///
+    /// ```no_run
+    /// # use daskwire_peer::client::{Client, TaskError};
+    /// # async fn example(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let counts = client.submit("collections.Counter", ["abracadabra"])?;
+    /// let counts: std::collections::HashMap<char, u32> = counts.result_as().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`result`](Self::result), and [`TaskError::Value`] if the result is of
+    /// another type.
+    #[cfg(feature = "serde")]
+    pub async fn result_as<T: serde::de::DeserializeOwned>(&self) -> Result<T, TaskError> {
+        let result = self.result().await?;
+        result.deserialize().map_err(|error| TaskError::Value {
+            key: self.key().clone(),
+            error: error.into(),
+        })
+    }
+
     /// Like [`result`](Self::result), with a timeout.
     ///
     /// # Errors

@@ -91,6 +91,39 @@ impl RemoteError {
         }
     }
 
+    /// Returns an exception for an error in Rust, with its sources as causes. An
+    /// error without an own class is a `RuntimeError`.
+    ///
+    /// ```
+    /// use daskwire_peer::RemoteError;
+    /// let error = "x".parse::<i64>().expect_err("no number");
+    /// let error = RemoteError::of_error(error.into());
+    /// assert_eq!(error.to_string(), "RuntimeError: invalid digit found in string");
+    /// ```
+    pub fn of_error(error: Box<dyn core::error::Error + Send + Sync>) -> Self {
+        let error = match error.downcast::<Self>() {
+            Ok(remote) => return *remote,
+            Err(error) => error,
+        };
+        let mut chain: Vec<Self> =
+            core::iter::successors(Some(&*error as &dyn core::error::Error), |error| {
+                error.source()
+            })
+            .take(CAUSES)
+            .map(|error| match error.downcast_ref::<Self>() {
+                Some(remote) => remote.clone(),
+                None => Self::new(class_of(error), &error.to_string()),
+            })
+            .collect();
+        // Some errors have the message of their source as their own.
+        chain.dedup_by(|source, error| source.message == error.message);
+        let error = chain.into_iter().rev().reduce(|cause, error| Self {
+            cause: Some(Box::new(cause)),
+            ..error
+        });
+        error.unwrap_or_default()
+    }
+
     /// Reads the fields `exception` and `traceback` of a message.
     pub(crate) fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
         let mut error = match exception {
@@ -228,6 +261,19 @@ impl RemoteError {
 
 /// Maximum number of causes that are read.
 const CAUSES: usize = 16;
+
+/// The class of the exception for an error of this type.
+fn class_of(error: &(dyn core::error::Error + 'static)) -> &'static str {
+    if error.is::<WrongType>() {
+        "TypeError"
+    } else if error.is::<ValueError>() || error.is::<daskwire_numpy::NumpyError>() {
+        "ValueError"
+    } else if error.is::<std::io::Error>() {
+        "OSError"
+    } else {
+        "RuntimeError"
+    }
+}
 
 /// The end of a shortened message.
 const SHORTENED: &str = "… (shortened)";

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use bytemuck::NoUninit;
 use bytes::Bytes;
 use daskwire_numpy::{
-    ByteOrder, DType, Dimensions, Element, Kind, NumpyError, Order, as_bytes, encode_into,
+    ByteOrder, DType, Dimensions, Element, Kind, NumpyError, Order, TimeBase, TimeUnit, as_bytes,
+    encode_into,
 };
 
-use super::{Value, ValueError};
+use super::{Object, Value, ValueError};
 
 /// A numpy array. Clones share its data.
 ///
@@ -300,12 +301,28 @@ pub(super) fn element(dtype: DType, item: &[u8]) -> Result<Value, ValueError> {
             })?;
             Value::from(string.trim_end_matches('\0'))
         }
+        (Kind::Datetime(unit), _) => time("datetime64", unit, &one)?,
+        (Kind::Timedelta(unit), _) => time("timedelta64", unit, &one)?,
         _ => {
             return Err(ValueError::Unknown {
                 what: format!("an element of the type {dtype}"),
             });
         }
     })
+}
+
+/// A time of numpy.
+fn time(name: &str, unit: TimeUnit, one: &daskwire_numpy::Array<'_>) -> Result<Value, ValueError> {
+    let number = match one.elements::<i64>()?.next() {
+        None | Some(i64::MIN) => Value::from("NaT"),
+        Some(number) => Value::from(number),
+    };
+    let unit = match (unit.base, unit.count) {
+        (TimeBase::Generic, _) => "generic".to_owned(),
+        (base, 1) => base.name().to_owned(),
+        (base, count) => format!("{count}{}", base.name()),
+    };
+    Ok(Object::new("numpy", name, [number, Value::from(unit)]).into())
 }
 
 /// The value of a float of 16 bits.

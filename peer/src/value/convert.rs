@@ -36,7 +36,10 @@ impl WrongType {
     pub(crate) fn new(wanted: impl Into<Cow<'static, str>>, value: &Value) -> Self {
         Self {
             wanted: wanted.into(),
-            found: value.type_name().into(),
+            found: match value {
+                Value::Object(object) => object.class().into(),
+                value => value.type_name().to_owned().into(),
+            },
             path: String::new(),
         }
     }
@@ -222,6 +225,7 @@ macro_rules! integers {
             type Error = WrongType;
 
             fn try_from(value: Value) -> Result<Self, WrongType> {
+                let value = value.into_base();
                 let number = match &value {
                     Value::Int(number) => Self::try_from(*number).ok(),
                     Value::Bool(flag) => Some(Self::from(*flag)),
@@ -280,7 +284,7 @@ macro_rules! others {
             type Error = WrongType;
 
             fn try_from(value: Value) -> Result<Self, WrongType> {
-                match value {
+                match value.into_base() {
                     $($pattern => Ok($result),)+
                     other => Err(WrongType::new(stringify!($type), &other)),
                 }
@@ -330,6 +334,7 @@ impl Value {
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
                 Ok(items.into_vec())
             }
+            Self::Object(object) if object.is_tuple() => Ok(object.arguments.into_vec()),
             Self::Bytes(data) | Self::ByteArray(data) => {
                 Ok(data.iter().map(|byte| Self::from(*byte)).collect())
             }
@@ -341,9 +346,21 @@ impl Value {
         }
     }
 
+    /// The value of the built-in type that an object extends, or the value
+    /// itself.
+    fn into_base(self) -> Self {
+        match &self {
+            Self::Object(object) => match object.base() {
+                Some(base) => base.clone(),
+                None => self,
+            },
+            _ => self,
+        }
+    }
+
     /// The entries of a dictionary.
     pub(super) fn into_entries(self) -> Result<Vec<(Self, Self)>, WrongType> {
-        match self {
+        match self.into_base() {
             Self::Dict(entries) => Ok(entries.into_vec()),
             other => Err(WrongType::new("a dictionary", &other)),
         }
@@ -381,8 +398,8 @@ where
         .collect()
 }
 
-/// Converts lists, tuples, sets, bytes (to integers), and arrays along their
-/// first dimension.
+/// Converts lists, tuples (also named ones), sets, bytes (to integers), and
+/// arrays along their first dimension.
 impl<T: TryFrom<Value, Error: Into<WrongType>>> TryFrom<Value> for Vec<T> {
     type Error = WrongType;
 
@@ -406,7 +423,7 @@ impl<T: TryFrom<Value, Error: Into<WrongType>>, const N: usize> TryFrom<Value> f
 /// The items of a sequence of `len` items.
 fn of_len(value: Value, len: usize) -> Result<Vec<Value>, WrongType> {
     let wanted = || format!("a sequence of {len}");
-    let name = value.type_name();
+    let name = value.type_name().to_owned();
     let items = value.into_sequence("a sequence").map_err(|mut error| {
         error.wanted = wanted().into();
         error
@@ -530,7 +547,7 @@ macro_rules! options {
             type Error = WrongType;
 
             fn try_from(value: Value) -> Result<Self, WrongType> {
-                optional(value)
+                $crate::value::convert::optional(value)
             }
         }
     };

@@ -70,7 +70,7 @@ impl Value {
         Self::read(source).map(Self::hashable)
     }
 
-    fn hashable(self) -> Self {
+    pub(super) fn hashable(self) -> Self {
         match self {
             // Nested no deeper than values that are read.
             Self::List(items) => Self::Tuple(items.into_iter().map(Self::hashable).collect()),

@@ -37,18 +37,19 @@ pub(crate) struct Totals {
     pub(crate) count: u64,
     /// The sum of [`Value::nbytes`].
     pub(crate) nbytes: u64,
+    /// Whether an instance of a class is among the values.
+    pub(crate) has_objects: bool,
 }
 
 impl Totals {
     fn and(self, value: &Value) -> Self {
-        let (depth, count) = match value.totals() {
-            Some(totals) => (totals.depth, totals.count),
-            None => (0, 0),
-        };
+        let of = value.totals().unwrap_or_default();
+        let (depth, count) = (of.depth, of.count);
         Self {
             depth: self.depth.max(depth.saturating_add(1)),
             count: self.count.saturating_add(count).saturating_add(1),
             nbytes: self.nbytes.saturating_add(value.nbytes()),
+            has_objects: self.has_objects || of.has_objects,
         }
     }
 }
@@ -146,6 +147,7 @@ impl<T: Item> Drop for Items<T> {
                 | Value::Tuple(mut items)
                 | Value::Set(mut items)
                 | Value::FrozenSet(mut items) => items.unnest(&mut left),
+                Value::Object(mut object) => object.arguments.unnest(&mut left),
                 Value::Dict(mut entries) => entries.unnest(&mut left),
                 _ => {}
             }
@@ -302,6 +304,7 @@ impl Compare for Value {
             | (Self::ByteArray(one), Self::ByteArray(other)) => one == other,
             (Self::Array(one), Self::Array(other)) => one == other,
             (Self::Serialized(one), Self::Serialized(other)) => one == other,
+            (Self::Object(one), Self::Object(other)) if !one.is_same_class(other) => false,
             (one, other) if core::mem::discriminant(one) != core::mem::discriminant(other) => false,
             containers => {
                 left.push(containers);
@@ -319,6 +322,7 @@ impl Value {
                 items.shared_at()
             }
             Self::Dict(entries) => entries.shared_at(),
+            Self::Object(object) => object.arguments.shared_at(),
             _ => None,
         }
     }
@@ -342,6 +346,9 @@ fn rest_is_equal(mut left: Pairs<'_>) -> bool {
         }
         let is_equal = match pair {
             (Value::Dict(one), Value::Dict(other)) => one.compare(other, &mut left),
+            (Value::Object(one), Value::Object(other)) => {
+                one.arguments.compare(&other.arguments, &mut left)
+            }
             (
                 Value::List(one) | Value::Tuple(one) | Value::Set(one) | Value::FrozenSet(one),
                 Value::List(other)

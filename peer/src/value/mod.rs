@@ -9,10 +9,16 @@
 mod array;
 mod budget;
 mod convert;
+#[cfg(feature = "serde")]
+mod de;
 mod document;
+mod instance;
 mod items;
+mod object;
 mod pickled;
 mod repr;
+#[cfg(feature = "serde")]
+mod ser;
 mod serialized;
 
 use core::fmt;
@@ -24,8 +30,11 @@ use daskwire_numpy::NumpyError;
 pub use array::Array;
 pub(crate) use budget::Budget;
 pub use convert::WrongType;
+#[cfg(feature = "serde")]
+pub use de::{Serde, SerdeError};
 pub(crate) use items::Totals;
 pub use items::{Item, Items};
+pub use object::Object;
 pub(crate) use pickled::{TreeReader, describe};
 pub use serialized::Serialized;
 
@@ -91,6 +100,8 @@ pub enum Value {
     Dict(Items<(Self, Self)>),
     /// A numpy array, or a `memoryview`.
     Array(Array),
+    /// An instance of another class, such as a date, a `Counter` or a named tuple.
+    Object(Object),
     /// An unopened value: of an unknown class, or not opened yet.
     Serialized(Serialized),
 }
@@ -119,6 +130,9 @@ pub enum ValueError {
         /// The sender's message and traceback.
         reason: String,
     },
+    /// The value is not of the requested type.
+    #[cfg(feature = "serde")]
+    Type(SerdeError),
 }
 
 impl fmt::Display for ValueError {
@@ -137,6 +151,8 @@ impl fmt::Display for ValueError {
                  consists of more than {MAX_COUNT} values"
             ),
             Self::NotSent { reason } => write!(f, "the sender could not serialize it: {reason}"),
+            #[cfg(feature = "serde")]
+            Self::Type(error) => error.fmt(f),
         }
     }
 }
@@ -164,6 +180,13 @@ impl From<daskwire_pickle::PickleError> for ValueError {
 impl From<daskwire_pickle::WriteError> for ValueError {
     fn from(error: daskwire_pickle::WriteError) -> Self {
         Self::Write(error)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl From<SerdeError> for ValueError {
+    fn from(error: SerdeError) -> Self {
+        Self::Type(error)
     }
 }
 
@@ -223,8 +246,8 @@ impl Value {
         }
     }
 
-    /// Python's name of the value's type.
-    pub fn type_name(&self) -> &'static str {
+    /// Python's name of the value's type, without its module.
+    pub fn type_name(&self) -> &str {
         match self {
             Self::None => "NoneType",
             Self::Bool(_) => "bool",
@@ -241,6 +264,7 @@ impl Value {
             Self::Dict(_) => "dict",
             Self::Array(array) if array.is_matrix() => "matrix",
             Self::Array(_) => "ndarray",
+            Self::Object(object) => object.short_name(),
             Self::Serialized(_) => "object",
         }
     }
@@ -256,6 +280,7 @@ impl Value {
             }
             Self::Str(string) => 49 + string.len() as u64,
             Self::List(items) | Self::Tuple(items) => 56 + 8 * items.len() as u64,
+            Self::Object(object) => 48 + 8 * object.arguments.len() as u64,
             Self::Set(items) | Self::FrozenSet(items) => 216 + 16 * items.len() as u64,
             Self::Dict(entries) => 64 + 24 * entries.len() as u64,
             Self::Array(array) => array.bytes().len() as u64,
@@ -272,6 +297,10 @@ impl Value {
                 Some(items.totals())
             }
             Self::Dict(entries) => Some(entries.totals()),
+            Self::Object(object) => Some(Totals {
+                has_objects: true,
+                ..object.arguments.totals()
+            }),
             _ => None,
         }
     }

@@ -12,6 +12,7 @@ use daskwire_numpy::{NumpyModules, Order, pickle_array};
 use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire_pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
 
+use super::object::{Class, Kind, Object, Origin};
 use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
 use crate::growing;
 
@@ -75,7 +76,10 @@ impl Repeated {
                 Value::List(items)
                 | Value::Tuple(items)
                 | Value::Set(items)
-                | Value::FrozenSet(items) => left.extend(items.iter().rev().filter(can_repeat)),
+                | Value::FrozenSet(items)
+                | Value::Object(Object {
+                    arguments: items, ..
+                }) => left.extend(items.iter().rev().filter(can_repeat)),
                 Value::Dict(entries) => {
                     let all = entries.iter().flat_map(|(key, value)| [key, value]);
                     left.extend(all.filter(can_repeat));
@@ -183,6 +187,11 @@ impl Value {
                     writer.frozenset(items.len());
                     left.extend(items.iter().rev().map(Step::Value));
                 }
+                Self::Object(object) => {
+                    for argument in object.begin(writer)?.iter().rev() {
+                        left.push(Step::Value(argument));
+                    }
+                }
                 Self::Dict(entries) => {
                     writer.dict(entries.len());
                     let entries = entries.iter().rev();
@@ -229,6 +238,7 @@ impl Value {
                 (items.shared_at()?, items.len())
             }
             Self::Dict(entries) => (entries.shared_at()?, entries.len()),
+            Self::Object(object) => object.shared_at()?,
             _ => return None,
         };
         Some(Identity::One(core::mem::discriminant(self), at, len))
@@ -249,6 +259,43 @@ impl Value {
             Self::ByteArray(data) => writer.bytearray(data),
             _ => writer.none(),
         };
+    }
+}
+
+impl Object {
+    /// Begins the object in a pickle; returns the arguments that are to follow.
+    fn begin(&self, writer: &mut Writer<'_, '_>) -> Result<&[Value], ValueError> {
+        let class = || unknown(&format!("{}, which others cannot import,", self.class()));
+        match self.origin() {
+            Origin::Local => return Err(class()),
+            _ if self.module() == "__main__" => return Err(class()),
+            Origin::New => writer.newobj(),
+            Origin::Called => writer.reduce(),
+        };
+        writer.global(self.module(), self.name());
+        let arguments = self.arguments();
+        let folded = match (self.kind(), arguments) {
+            (Kind::DefaultDict, [Value::Str(factory), entries]) => {
+                writer.tuple(2).global("builtins", factory);
+                return Ok(core::slice::from_ref(entries));
+            }
+            // The constructor takes the fold by keyword only, the state has it in a bit.
+            (Kind::Time, [_, _, _, _, zone, Value::Int(1)]) => self.folded_time().zip(Some(zone)),
+            (Kind::DateTime, [_, _, _, _, _, _, _, zone, Value::Int(1)]) => {
+                self.folded_date_time().zip(Some(zone))
+            }
+            _ => None,
+        };
+        if let Some((state, zone)) = folded {
+            let zone = match zone {
+                Value::None => &[],
+                zone => core::slice::from_ref(zone),
+            };
+            writer.tuple(zone.len().saturating_add(1)).bytes(&state);
+            return Ok(zone);
+        }
+        writer.tuple(arguments.len());
+        Ok(arguments)
     }
 }
 
@@ -299,6 +346,8 @@ pub(crate) struct TreeReader<'b> {
     /// The remaining budget.
     pub(crate) budget: Budget,
     made: RefCell<Cache>,
+    /// The classes of instances, by the index of their node.
+    pub(super) classes: RefCell<HashMap<usize, Arc<Class>>>,
 }
 
 /// The values of nodes that may occur again.
@@ -342,6 +391,7 @@ impl<'b> TreeReader<'b> {
             by_address: OnceCell::new(),
             budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
             made: RefCell::default(),
+            classes: RefCell::default(),
         }
     }
 
@@ -406,7 +456,7 @@ impl<'b> TreeReader<'b> {
                 });
                 Value::Dict(pairs.collect::<Result<_, ValueError>>()?)
             }
-            _ => self.object(node, &many)?,
+            _ => self.object(node, depth, &many)?,
         }
         .checked()?;
         if !is_first {
@@ -418,10 +468,11 @@ impl<'b> TreeReader<'b> {
     fn object<'t, 'p>(
         &self,
         node: Node<'t, 'p>,
+        depth: usize,
         many: &dyn Fn(tree::Items<'_, '_>) -> Result<Items, ValueError>,
     ) -> Result<Value, ValueError> {
         let Ok(native) = native(self.names, node) else {
-            return Err(unknown(&describe(node)));
+            return self.instance(node, depth);
         };
         Ok(match native {
             Native::Complex { real, imaginary } => Value::Complex(real, imaginary),
@@ -508,7 +559,7 @@ impl TreeReader<'_> {
         }
     }
 
-    fn array(&self, found: &known::NdArray<'_, '_>) -> Result<Array, ValueError> {
+    pub(super) fn array(&self, found: &known::NdArray<'_, '_>) -> Result<Array, ValueError> {
         if !matches!(found.element_type(), daskwire_numpy::ElementType::Plain(_)) {
             return Err(unknown("an array of records"));
         }
@@ -517,8 +568,8 @@ impl TreeReader<'_> {
         Ok(Array::of_view(&view, &data))
     }
 
-    /// A numpy scalar: a number as such, anything else as an array without
-    /// dimensions.
+    /// A numpy scalar: as the value of Python that its `item()` is, a time as an
+    /// object, anything else as an array without dimensions.
     fn scalar(&self, found: &known::Scalar<'_, '_>) -> Result<Value, ValueError> {
         let daskwire_numpy::ElementType::Plain(dtype) = found.element_type() else {
             return Err(unknown("a numpy record"));
@@ -540,9 +591,15 @@ impl TreeReader<'_> {
                 Value::Complex(real, imaginary)
             }
             _ => {
-                let view = found.array();
-                let data = self.bytes(view.bytes());
-                Value::Array(Array::of_view(&view, &data))
+                self.budget.spend_copy(found.bytes().len())?;
+                match super::array::element(dtype, found.bytes()) {
+                    Ok(value) => value,
+                    Err(_) => {
+                        let view = found.array();
+                        let data = self.bytes(view.bytes());
+                        Value::Array(Array::of_view(&view, &data))
+                    }
+                }
             }
         })
     }

@@ -3,18 +3,22 @@
 use core::fmt::{self, Write as _};
 use daskwire::invariant::Ensured;
 
+use super::object::{Kind, Object};
 use super::{MAX_DEPTH, Value};
 
 /// Formats like Python's `repr`, with these exceptions: an array is shown as its
 /// type and shape, an unopened value as its header describes it, an integer of
-/// more than 4300 digits (which Python refuses to convert) as its size, and
-/// containers below 100 levels as `[...]`, `(...)` or `{...}`.
+/// more than 4300 digits (which Python refuses to convert) as its size,
+/// containers below 100 levels as `[...]`, `(...)` or `{...}`, and a named tuple
+/// without the names of its items if they are not known. An `OrderedDict` is
+/// shown as Python 3.12 and later do it.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.depth() > MAX_DEPTH {
             return f.write_str(match self {
                 Self::Tuple(_) => "(...)",
                 Self::List(_) => "[...]",
+                Self::Object(_) => "(...)",
                 _ => "{...}",
             });
         }
@@ -39,17 +43,11 @@ impl fmt::Display for Value {
             Self::Set(items) => write_items(f, "{", items, "}"),
             Self::FrozenSet(items) if items.is_empty() => f.write_str("frozenset()"),
             Self::FrozenSet(items) => write_items(f, "frozenset({", items, "})"),
-            Self::Dict(entries) => {
-                f.write_str("{")?;
-                for (index, (key, value)) in entries.iter().enumerate() {
-                    let separator = if index == 0 { "" } else { ", " };
-                    write!(f, "{separator}{key}: {value}")?;
-                }
-                f.write_str("}")
-            }
+            Self::Dict(entries) => write_entries(f, entries),
             Self::Array(array) => {
                 write!(f, "<array {} {:?}>", array.dtype(), array.shape())
             }
+            Self::Object(object) => write_object(f, object),
             Self::Serialized(serialized) => serialized.fmt(f),
         }
     }
@@ -67,6 +65,129 @@ fn write_items(
         write!(f, "{separator}{item}")?;
     }
     f.write_str(close)
+}
+
+/// The counts of a `Counter` in descending order, as its `repr` has them.
+fn counts(entries: &[(Value, Value)]) -> Vec<&(Value, Value)> {
+    let mut sorted: Vec<&(Value, Value)> = entries.iter().collect();
+    let is_sortable = entries
+        .iter()
+        .all(|(_, count)| matches!(count, Value::Int(_)));
+    if is_sortable {
+        let count = |entry: &&(Value, Value)| match &entry.1 {
+            Value::Int(count) => core::cmp::Reverse(*count),
+            _ => core::cmp::Reverse(0),
+        };
+        sorted.sort_by_key(count);
+    }
+    sorted
+}
+
+fn write_entries<'v>(
+    f: &mut fmt::Formatter<'_>,
+    entries: impl IntoIterator<Item = &'v (Value, Value)>,
+) -> fmt::Result {
+    f.write_str("{")?;
+    for (index, (key, value)) in entries.into_iter().enumerate() {
+        let separator = if index == 0 { "" } else { ", " };
+        write!(f, "{separator}{key}: {value}")?;
+    }
+    f.write_str("}")
+}
+
+fn write_object(f: &mut fmt::Formatter<'_>, object: &Object) -> fmt::Result {
+    let name = object.short_name();
+    match (object.kind(), object.arguments()) {
+        (Kind::Counter | Kind::OrderedDict, [Value::Dict(entries)]) if entries.is_empty() => {
+            write!(f, "{name}()")
+        }
+        (Kind::Counter, [Value::Dict(entries)]) => {
+            write!(f, "{name}(")?;
+            write_entries(f, counts(entries))?;
+            f.write_str(")")
+        }
+        (Kind::DefaultDict, [factory, entries]) => match factory {
+            Value::Str(factory) => write!(f, "{name}(<class '{factory}'>, {entries})"),
+            factory => write!(f, "{name}({factory}, {entries})"),
+        },
+        (Kind::Time, arguments) => write_clock(f, "datetime.time", arguments, 2),
+        (Kind::DateTime, arguments) => write_clock(f, "datetime.datetime", arguments, 5),
+        (Kind::Date, arguments) => write_call(f, "datetime.date", arguments),
+        (Kind::TimeDelta, arguments) => {
+            let parts = arguments.iter().zip(["days", "seconds", "microseconds"]);
+            let parts = parts.filter(|(part, _)| !matches!(part, Value::Int(0)));
+            f.write_str("datetime.timedelta(")?;
+            let mut separator = "";
+            for (part, name) in parts {
+                write!(f, "{separator}{name}={part}")?;
+                separator = ", ";
+            }
+            f.write_str(if separator.is_empty() { "0)" } else { ")" })
+        }
+        (Kind::TimeZone, [Value::Object(delta)]) if delta.duration() == Some(0) => {
+            f.write_str("datetime.timezone.utc")
+        }
+        (Kind::TimeZone, arguments) => write_call(f, "datetime.timezone", arguments),
+        (Kind::ZoneInfo, [key, ..]) => write!(f, "zoneinfo.ZoneInfo(key={key})"),
+        (Kind::Range, [start, stop, Value::Int(1)]) => write!(f, "range({start}, {stop})"),
+        (Kind::DateTime64, arguments) => match object.numpy_text() {
+            Some(text) => write!(f, "np.datetime64('{text}')"),
+            None => write_numpy(f, "np.datetime64", arguments),
+        },
+        (Kind::TimeDelta64, arguments) => write_numpy(f, "np.timedelta64", arguments),
+        (_, arguments) if !object.fields().is_empty() => {
+            write!(f, "{name}(")?;
+            for (index, (field, argument)) in object.fields().iter().zip(arguments).enumerate() {
+                let separator = if index == 0 { "" } else { ", " };
+                write!(f, "{separator}{field}={argument}")?;
+            }
+            f.write_str(")")
+        }
+        (_, arguments) => write_call(f, name, arguments),
+    }
+}
+
+fn write_call(f: &mut fmt::Formatter<'_>, name: &str, arguments: &[Value]) -> fmt::Result {
+    f.write_str(name)?;
+    write_items(f, "(", arguments, ")")
+}
+
+/// Formats the number or `NaT` of a numpy time, and its unit.
+fn write_numpy(f: &mut fmt::Formatter<'_>, name: &str, arguments: &[Value]) -> fmt::Result {
+    match arguments {
+        [number, Value::Str(unit)] if **unit == *"generic" => write!(f, "{name}({number})"),
+        [number, unit] => write!(f, "{name}({number},{unit})"),
+        other => write_call(f, name, other),
+    }
+}
+
+/// Formats a time of day or a date with one: the seconds, which are at index
+/// `second`, and the microseconds after them only if they are not zero.
+fn write_clock(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    arguments: &[Value],
+    second: usize,
+) -> fmt::Result {
+    let (parts, rest) = arguments
+        .split_at_checked(second.saturating_add(2))
+        .unwrap_or((arguments, &[]));
+    let is_zero = |part: Option<&Value>| matches!(part, Some(Value::Int(0)));
+    let shown = match (is_zero(parts.get(second)), is_zero(parts.last())) {
+        (true, true) => second,
+        (_, true) => second.saturating_add(1),
+        _ => parts.len(),
+    };
+    f.write_str(name)?;
+    write_items(f, "(", parts.get(..shown).unwrap_or(parts), "")?;
+    if let Some(fold) = rest.get(1) {
+        write!(f, ", fold={fold}")?;
+    }
+    match rest.first() {
+        None | Some(Value::None) => {}
+        Some(zone) => write!(f, ", tzinfo={zone}")?,
+    }
+    f.write_str(")")
 }
 
 /// The decimal digits of a number in two's complement, least significant byte

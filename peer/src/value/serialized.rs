@@ -455,6 +455,10 @@ fn value_of(
                 reason: lines.join("\n"),
             });
         }
+        // A subclass of `bytes`, which Dask sends like that.
+        Description::Other(class) if (class.module, class.name) == ("numpy", "bytes_") => {
+            Value::Bytes(joined(frames))
+        }
         Description::Other(class) => {
             return Err(unknown(&format!("{}.{}", class.module, class.name)));
         }

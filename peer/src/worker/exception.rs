@@ -137,7 +137,7 @@ pub(super) fn class_of(value: &Value) -> Option<Bytes> {
         Value::Dict(_) => b"\x80\x04\x8c\x08builtins\x8c\x04dict\x93.",
         Value::Array(array) if array.is_matrix() => b"\x80\x04\x8c\x05numpy\x8c\x06matrix\x93.",
         Value::Array(_) => b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.",
-        Value::Serialized(_) => return None,
+        Value::Object(_) | Value::Serialized(_) => return None,
     };
     Some(Bytes::from_static(pickle))
 }

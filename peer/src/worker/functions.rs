@@ -69,7 +69,13 @@ impl Functions {
 
     /// Adds a function with converted arguments: a closure of up to six arguments
     /// that [`Value`] converts into, returning anything that converts into a
-    /// [`Value`], or a [`Result`] of it. It replaces a function of the same name.
+    /// [`Value`], or a [`Result`] of it with any error. It replaces a function of
+    /// the same name.
+    ///
+    /// An error is raised in Python as a `RuntimeError` with its message, and
+    /// its sources as the causes; errors of conversions as `TypeError` or
+    /// `ValueError`, errors of input and output as `OSError`, and a
+    /// [`RemoteError`] as what it says.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Array, RemoteError};
@@ -78,7 +84,8 @@ impl Functions {
     ///     .function("mean", |array: Array| -> Result<f64, RemoteError> {
     ///         let all = array.to_vec::<f64>()?;
     ///         Ok(all.iter().sum::<f64>() / all.len() as f64)
-    ///     });
+    ///     })
+    ///     .function("parse", |text: String| text.parse::<i64>());
     /// ```
     #[must_use]
     pub fn function<M>(self, name: &str, function: impl Function<M>) -> Self {
@@ -92,6 +99,21 @@ impl Functions {
     pub fn quick(mut self, name: &str) -> Self {
         if let Some(registered) = self.registered.get_mut(name) {
             registered.is_quick = true;
+        }
+        self
+    }
+
+    /// Adds a check of each argument of all functions.
+    pub(super) fn checked(mut self, check: fn(&Value) -> Result<(), RemoteError>) -> Self {
+        for registered in self.registered.values_mut() {
+            let call = Arc::clone(&registered.call);
+            registered.call = Arc::new(move |arguments| {
+                arguments.iter().try_for_each(check)?;
+                arguments
+                    .keywords()
+                    .try_for_each(|(_, value)| check(value))?;
+                call(arguments)
+            });
         }
         self
     }
@@ -359,10 +381,30 @@ where
 impl<T, E> Outcome for Result<T, E>
 where
     Value: From<T>,
-    RemoteError: From<E>,
+    E: Into<Box<dyn core::error::Error + Send + Sync>>,
 {
     fn into_result(self) -> Result<Value, RemoteError> {
-        Ok(self?.into())
+        self.map(Into::into)
+            .map_err(|error| RemoteError::of_error(error.into()))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<T: serde::Serialize> Outcome for crate::value::Serde<T> {
+    fn into_result(self) -> Result<Value, RemoteError> {
+        Value::from_serialize(&self.0).map_err(|error| RemoteError::of_error(error.into()))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<T, E> Outcome for Result<crate::value::Serde<T>, E>
+where
+    T: serde::Serialize,
+    E: Into<Box<dyn core::error::Error + Send + Sync>>,
+{
+    fn into_result(self) -> Result<Value, RemoteError> {
+        self.map_err(|error| RemoteError::of_error(error.into()))?
+            .into_result()
     }
 }
 
@@ -443,6 +485,81 @@ mod tests {
             call(&functions, "double", &[array.into()]),
             Ok(double.into())
         );
+    }
+
+    #[test]
+    fn functions_take_and_return_common_types() {
+        let functions = Functions::new()
+            .function("swap", |(a, b): (i64, String)| (b, a))
+            .function("first", |all: Option<Vec<f32>>| {
+                all.and_then(|all| all.first().copied())
+            })
+            .function("count", |text: String| {
+                let mut counts = std::collections::BTreeMap::new();
+                for character in text.chars() {
+                    *counts.entry(character).or_insert(0) += 1;
+                }
+                counts
+            });
+        let pair = Value::tuple([Value::from(1), Value::from("a")]);
+        let swapped = Value::tuple([Value::from("a"), Value::from(1)]);
+        assert_eq!(call(&functions, "swap", &[pair]), Ok(swapped));
+        let numbers = Value::from(vec![0.5, 1.5]);
+        assert_eq!(call(&functions, "first", &[numbers]), Ok(0.5.into()));
+        assert_eq!(call(&functions, "first", &[Value::None]), Ok(Value::None));
+        let counts = Value::dict([("a", 2), ("b", 1)]);
+        assert_eq!(call(&functions, "count", &["aba".into()]), Ok(counts));
+    }
+
+    #[test]
+    fn functions_return_any_error() {
+        #[derive(Debug)]
+        struct Outer(std::io::Error);
+
+        impl fmt::Display for Outer {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("no settings")
+            }
+        }
+
+        impl core::error::Error for Outer {
+            fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+
+        let functions = Functions::new()
+            .function("parse", |text: String| text.parse::<i64>())
+            .function("text", || Err::<(), _>("it went wrong"))
+            .function(
+                "boxed",
+                || -> Result<i32, Box<dyn core::error::Error + Send + Sync>> {
+                    Ok("x".parse::<i32>()?)
+                },
+            )
+            .function("remote", || {
+                Err::<(), _>(RemoteError::new("KeyError", "'x'"))
+            })
+            .function("type", || i64::try_from(Value::from("x")))
+            .function("outer", || {
+                Err::<(), _>(Outer(std::io::Error::other("no disk")))
+            });
+        let invalid = "RuntimeError: invalid digit found in string";
+        for (name, arguments, expected) in [
+            ("parse", vec![Value::from("x")], invalid),
+            ("text", vec![], "RuntimeError: it went wrong"),
+            ("boxed", vec![], invalid),
+            ("remote", vec![], "KeyError: 'x'"),
+            ("type", vec![], "TypeError: expected i64, found str"),
+            (
+                "outer",
+                vec![],
+                "RuntimeError: no settings\ncaused by OSError: no disk",
+            ),
+        ] {
+            assert_eq!(call(&functions, name, &arguments), Err(expected.to_owned()));
+        }
+        assert_eq!(call(&functions, "parse", &["5".into()]), Ok(5.into()));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(super) fn describe(datum: &Datum) -> Description {
         return Description {
             nbytes,
             class: class_of(&value),
-            typename: value.type_name().into(),
+            typename: value.type_name().to_owned().into(),
         };
     }
     let header = datum.header().unwrap_or_default();

@@ -65,7 +65,7 @@ pub enum RefusalReason {
     /// The annotations are not a dict.
     AnnotationsType {
         /// Their type in Python.
-        found: &'static str,
+        found: String,
     },
     /// The value of an annotation is not of its type.
     Annotation {
@@ -293,7 +293,7 @@ impl Annotations {
         let Value::Dict(entries) = &annotations else {
             if annotations != Value::None {
                 return Err(RefusalReason::AnnotationsType {
-                    found: annotations.type_name(),
+                    found: annotations.type_name().to_owned(),
                 });
             }
             read.demands.annotations = Value::Dict([].into());

@@ -36,7 +36,7 @@ const MAX_SLEEP: f64 = 9_223_372_036.0;
 pub(super) fn register(functions: Functions) -> Functions {
     let functions = operators(functions);
     let functions = builtins(functions);
-    math(functions).with("time.sleep", |arguments| {
+    let functions = math(functions).with("time.sleep", |arguments| {
         arguments.exactly(1)?;
         let seconds = real(arguments.get(0).unwrap_or(&Value::None))?;
         if seconds > MAX_SLEEP {
@@ -47,7 +47,16 @@ pub(super) fn register(functions: Functions) -> Functions {
             .map_err(|_| error("ValueError", "sleep length must be non-negative"))?;
         std::thread::sleep(duration);
         Ok(Value::None)
-    })
+    });
+    functions.checked(check_builtin)
+}
+
+/// Refuses values with instances of classes that are not built in.
+fn check_builtin(value: &Value) -> Result<()> {
+    match value.totals() {
+        Some(totals) if totals.has_objects => Err(not_covered("an instance of a class")),
+        _ => Ok(()),
+    }
 }
 
 fn error(class: &str, message: &str) -> RemoteError {

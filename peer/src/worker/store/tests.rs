@@ -91,8 +91,8 @@ fn serializes_results_once_on_request() {
 
 #[test]
 fn keeps_python_objects_unopened() {
-    // pickle.dumps(collections.OrderedDict())
-    let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x0bOrderedDict\x93)R.";
+    // pickle.dumps(collections.deque())
+    let pickle = b"\x80\x04\x8c\x0bcollections\x8c\x05deque\x93)R.";
     let sent = Serialized::of_written_pickle(Bytes::from_static(pickle));
     let store = Store::default();
     let datum = store.received(sent.clone());

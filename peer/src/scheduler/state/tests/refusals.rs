@@ -39,7 +39,9 @@ fn refusals_have_typed_reasons() {
     };
     assert_eq!(
         refusal(annotated(Value::list([1]))),
-        RefusalReason::AnnotationsType { found: "list" }
+        RefusalReason::AnnotationsType {
+            found: "list".to_owned()
+        }
     );
     assert_eq!(
         refusal(annotated(Value::dict([("retries", "many")]))),
