@@ -2,6 +2,19 @@
 //! client of real clusters, a worker with functions in Rust, a small scheduler, a
 //! cluster of both in one process, and a relay between any two transports.
 //!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use daskwire_peer::{Array, Client};
+//!
+//! let client = Client::connect("tcp://10.0.0.7:8786").await?;
+//! let array = Array::from_slice(&[2, 2], &[1.0, 2.0, 3.0, 4.0])?;
+//! let norm = client.submit("numpy.linalg.norm", [array])?; // on a worker, in Python
+//! println!("{}", f64::try_from(norm.await?)?);
+//! client.close().await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Features
 //!
 //! * `client` (default): [`Client`];

@@ -7,8 +7,3 @@ pub mod inspect;
 pub mod journey;
 pub mod pickle;
 pub mod table;
-
-/// The Rust code blocks of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

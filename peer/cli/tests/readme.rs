@@ -1,44 +1,29 @@
-//! Runs each code block of the README, and compares the output with it.
+//! Runs the commands in the README and the guide, and compares their output with what
+//! is shown. The programs in Rust are run by the package `daskwire-docs`.
 
 #[path = "support/command.rs"]
 mod command;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use daskwire_docs::{Block, blocks, documents};
 use daskwire_peer::cluster::LocalCluster;
-use daskwire_peer::{Array, Client};
 
-const README: &str = include_str!("../../../README.md");
-
-/// A block of code.
-struct Block<'r> {
-    language: &'r str,
-    text: &'r str,
+/// The blocks of a document, such as `README.md` or `docs/src/quic.md`.
+fn blocks_of(document: &str) -> Vec<Block> {
+    let text = fs::read_to_string(workspace().join(document));
+    blocks(&text.expect("a document"))
 }
 
-fn blocks() -> Vec<Block<'static>> {
-    let mut parts = README.split("\n```");
-    // The part before the first block.
-    parts.next();
-    let mut blocks = Vec::new();
-    while let Some(part) = parts.next() {
-        let (language, text) = part.split_once('\n').expect("a line with the language");
-        blocks.push(Block { language, text });
-        parts.next().expect("the end of the block");
-    }
-    blocks
-}
-
-/// The block that contains `what`.
+/// The block of a document that contains `what`.
 #[track_caller]
-fn block(what: &str) -> &'static str {
-    let found: Vec<_> = blocks()
-        .into_iter()
-        .filter(|block| block.text.contains(what))
-        .collect();
-    assert_eq!(found.len(), 1, "{what}");
-    found[0].text
+fn block(document: &str, what: &str) -> String {
+    let mut found = blocks_of(document);
+    found.retain(|block| block.code.contains(what));
+    assert_eq!(found.len(), 1, "{document}: {what}");
+    found.remove(0).code
 }
 
 fn workspace() -> PathBuf {
@@ -96,38 +81,76 @@ fn word_shape(word: &str) -> String {
     shape
 }
 
+/// A block of commands or of output that no test looks at fails.
 #[test]
 fn every_block_has_a_test() {
-    let known: [(&str, &str); 12] = [
-        ("sh", "-- journey"),
-        ("text", "# we follow z"),
-        ("sh", "-- inspect"),
-        ("text", "message \"get-data\""),
+    let known = [
+        ("README.md", "sh", "-- journey"),
+        ("README.md", "text", "# we follow z"),
+        ("README.md", "sh", "daskwire identity"),
         // This test runs it.
-        ("sh", "cargo test\n"),
-        ("text", "$ daskwire identity"),
+        ("README.md", "sh", "cargo test\n"),
+        ("codec.md", "sh", "-- inspect"),
+        ("codec.md", "text", "message \"get-data\""),
+        ("codec.md", "sh", "daskwire encode"),
+        ("command.md", "text", "$ daskwire identity"),
+        ("journey.md", "sh", "daskwire journey"),
+        ("journey.md", "text", "# we follow z"),
+        ("pickles.md", "text", "| daskwire pickle -"),
+        ("quic.md", "sh", "daskwire relay"),
         // `worker_signals` runs a worker with a log.
-        ("text", "$ daskwire worker"),
-        ("text", "| daskwire pickle -"),
-        ("sh", "daskwire relay"),
-        // A documentation test of this package.
-        ("rust", "fn relay<'a>"),
-        ("rs", "async fn norm"),
-        ("", ""),
+        ("stuck-task.md", "text", "$ daskwire worker"),
+        ("tls.md", "sh", "openssl req"),
     ];
-    let blocks = blocks();
-    for (block, (language, what)) in blocks.iter().zip(known) {
-        assert_eq!(block.language, language);
-        let text = format!("{}\n", block.text);
-        assert!(text.contains(what), "{text}");
+    let mut found = Vec::new();
+    for path in documents(&workspace()).expect("the guide") {
+        let document = fs::read_to_string(&path).expect("text");
+        let name = path.file_name().expect("a file").to_string_lossy();
+        for block in blocks(&document) {
+            match &*block.language {
+                "sh" | "text" => found.push((name.clone().into_owned(), block)),
+                // Programs, and commands that no test can run, such as `pip install`.
+                "rust" | "toml" | "python" | "console" => {}
+                other => panic!("{name}: a block of {other:?}"),
+            }
+        }
     }
-    assert_eq!(blocks.len(), known.len() - 1);
+    for ((document, block), (place, language, what)) in found.iter().zip(known) {
+        assert_eq!((&**document, &*block.language), (place, language));
+        assert!(block.code.contains(what), "{place}: {}", block.code);
+    }
+    assert_eq!(found.len(), known.len());
+}
+
+/// The options of commands that are not run.
+#[test]
+fn options_that_are_shown_exist() {
+    let mut count = 0;
+    for path in documents(&workspace()).expect("the guide") {
+        let document = fs::read_to_string(&path).expect("text");
+        for block in blocks(&document) {
+            let lines = block.code.lines().filter(|_| block.language == "console");
+            for line in lines.filter_map(|line| line.strip_prefix("$ daskwire ")) {
+                let mut words = line.split_whitespace();
+                let subcommand = words.next().expect("a subcommand");
+                let help = shell(&format!("daskwire {subcommand} --help"));
+                for option in words.filter(|word| word.starts_with("--")) {
+                    assert!(help.contains(option), "{line}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    assert!(count > 5, "only {count} options are shown");
 }
 
 #[test]
 fn journey_prints_what_is_shown() {
-    let lines = block("-- journey");
-    let told = shell(lines);
+    let told = shell(&block("README.md", "-- journey"));
+    assert_eq!(
+        block("docs/src/journey.md", "daskwire journey"),
+        "daskwire journey\n"
+    );
     let steps = |text: &str| {
         let steps = shape(text);
         let steps = steps.split("z = client.submit").nth(1).expect("z");
@@ -139,18 +162,24 @@ fn journey_prints_what_is_shown() {
         lines.sort_unstable();
         lines.join("\n")
     };
-    let shown = block("# we follow z");
+    let shown = block("docs/src/journey.md", "# we follow z");
     // The status of z after `submit` depends on timing.
     let same = |text: &str| steps(&text.replace("\"finished\"", "\"pending\""));
-    assert_eq!(same(&told).trim(), same(shown).trim(), "{told}");
+    assert_eq!(same(&told).trim(), same(&shown).trim(), "{told}");
+
+    // The README has a part of it.
+    for line in block("README.md", "# we follow z").lines() {
+        assert!(line.trim() == "…" || shown.contains(line), "{line}");
+    }
 }
 
 #[test]
 fn inspect_prints_what_is_shown() {
-    let told = shell(block("-- inspect"));
+    let told = shell(&block("docs/src/codec.md", "-- inspect"));
     let mut told = told.lines();
     // Omitted parts follow the mark.
-    for shown in block("message \"get-data\"").trim_end().lines() {
+    let shown = block("docs/src/codec.md", "message \"get-data\"");
+    for shown in shown.trim_end().lines() {
         let is_it = |line: &str| match shown.strip_suffix('…') {
             Some(begin) => line.starts_with(begin.trim_end()),
             None => line == shown,
@@ -163,18 +192,38 @@ fn inspect_prints_what_is_shown() {
 
 #[test]
 fn encode_writes_the_other_layout() {
-    let vector = "core/tests/vectors/modern-nosplit-2026.8.0/docs-get-data-ones5.bin";
-    let line =
-        "daskwire inspect --json --data a.bin \\| daskwire encode --layout classic --prefix none -";
-    assert!(README.contains(line));
-    let line = line.replace("a.bin", vector).replace("\\|", "|");
-    let classic = shell(&format!("{line} | daskwire inspect -"));
+    let classic = shell(&block("docs/src/codec.md", "daskwire encode"));
     assert!(classic.contains("classic layout"), "{classic}");
+}
+
+/// The commands for a real scheduler, but for the installation.
+#[test]
+fn first_commands_work() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let lines = block("README.md", "daskwire identity");
+    let (install, lines) = lines.split_once('\n').expect("several commands");
+    assert!(install.starts_with("cargo install "), "{install}");
+    let told = shell(&lines.replace("tcp://127.0.0.1:8786", cluster.address()));
+    assert!(told.contains("workers    1, 1 thread"), "{told}");
+    assert!(told.ends_with("\n3\n"), "{told}");
+}
+
+#[test]
+fn the_certificate_for_tests_is_one() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-tls");
+    fs::create_dir_all(&directory).expect("a test may write below target/");
+    let lines = block("docs/src/tls.md", "openssl req");
+    shell(&format!("cd {}\n{lines}", directory.display()));
+    let pem = directory.join("cluster.pem");
+    let pem = pem.as_path();
+    let tls = daskwire_peer::tls::TlsSettings::new(pem, pem).build();
+    tls.expect("a certificate and its key");
 }
 
 #[test]
 fn pickle_prints_what_is_shown() {
-    let (line, shown) = block("| daskwire pickle -")
+    let block = block("docs/src/pickles.md", "| daskwire pickle -");
+    let (line, shown) = block
         .strip_prefix("$ ")
         .and_then(|text| text.split_once('\n'))
         .expect("a command and what it prints");
@@ -184,7 +233,8 @@ fn pickle_prints_what_is_shown() {
 #[test]
 fn identity_prints_what_is_shown() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
-    let (line, shown) = block("$ daskwire identity")
+    let block = block("docs/src/command.md", "$ daskwire identity");
+    let (line, shown) = block
         .strip_prefix("$ ")
         .and_then(|text| text.split_once('\n'))
         .expect("a command and what it prints");
@@ -202,7 +252,7 @@ fn relays_carry_a_cluster_over_quic() {
     let scheduler = daskwire_testing::scheduler();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-relay");
     std::fs::create_dir_all(&directory).expect("a test may write below target/");
-    let lines = block("daskwire relay");
+    let lines = block("docs/src/quic.md", "daskwire relay");
     let (certificate, relays) = lines
         .split_once("# beside the scheduler\n")
         .expect("first the certificate");
@@ -266,31 +316,6 @@ impl Drop for Relay {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// The example of the README, which the test below compares with this.
-#[rustfmt::skip]
-async fn norm(scheduler: &str) -> Result<f64, Box<dyn std::error::Error>> {
-    let client = Client::connect(scheduler).await?; // such as "tcp://10.0.0.7:8786"
-    let array = client.scatter([Array::from_slice(&[2, 2], &[1.0, 2.0, 3.0, 4.0])?]).await?;
-    let norm = client.submit("numpy.linalg.norm", [&array[0]])?; // on the workers, in Python
-    let twice = client.submit("operator.mul", [norm.clone(), norm])?;
-    let result = f64::try_from(twice.result().await?)?;
-    client.close().await?;
-    Ok(result)
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_program_of_the_readme_runs() {
-    let program = block("async fn norm");
-    let program = &program[program.find("async fn norm").expect("just found")..];
-    assert!(include_str!("readme.rs").contains(program), "{program}");
-    let cluster = daskwire_testing::scheduler_with_workers(2);
-    for _ in 0..5 {
-        let result = norm(cluster.address()).await.expect("it works");
-        assert!((result - 30.0).abs() < 1e-9, "{result}");
-    }
-    assert_eq!(cluster.complaints(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

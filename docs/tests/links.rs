@@ -1,0 +1,144 @@
+//! Checks the links between documents: files exist, and headings too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use daskwire_docs::{blocks, documents};
+
+fn workspace() -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    workspace.canonicalize().expect("a folder")
+}
+
+/// The documents that are checked.
+fn checked() -> Vec<PathBuf> {
+    let workspace = workspace();
+    let mut checked = documents(&workspace).expect("the guide");
+    let more = [
+        "ARCHITECTURE.md",
+        "BENCHMARKS.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "core/PROTOCOL.md",
+        "core/README.md",
+        "core/embedded/README.md",
+        "core/numpy/README.md",
+        "core/pickle/README.md",
+        "core/tests/vectors/README.md",
+        "fuzz/README.md",
+        "peer/PROTOCOL.md",
+        "peer/RELEASES.md",
+        "transport-quic/PROTOCOL.md",
+    ];
+    checked.extend(more.map(|document| workspace.join(document)));
+    checked
+}
+
+/// The targets of the links in a document, outside its code.
+fn links(document: &str) -> Vec<String> {
+    let mut text = document.to_owned();
+    for block in blocks(document) {
+        text = text.replace(&block.code, "");
+    }
+    let mut links = Vec::new();
+    for (at, _) in text.match_indices("](") {
+        let target = &text[at + 2..];
+        let end = target.find(')').expect("a link has an end");
+        links.push(target[..end].replace('\n', ""));
+    }
+    links
+}
+
+/// The names of the headings of a document, as GitHub and mdBook make them.
+fn anchors(document: &str) -> Vec<String> {
+    let headings = document.lines().filter(|line| line.starts_with('#'));
+    headings
+        .map(|heading| {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+            heading
+                .chars()
+                .filter(kept)
+                .collect::<String>()
+                .replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut broken = Vec::new();
+    let mut count = 0;
+    for path in checked() {
+        let document =
+            fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+        for link in links(&document) {
+            if link.contains("://") {
+                continue;
+            }
+            count += 1;
+            let (file, anchor) = match link.split_once('#') {
+                Some((file, anchor)) => (file, Some(anchor)),
+                None => (link.as_str(), None),
+            };
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().expect("a folder").join(file),
+            };
+            let leads = match (target.exists(), anchor) {
+                (true, Some(anchor)) => {
+                    let there = fs::read_to_string(&target).expect("text");
+                    anchors(&there).iter().any(|heading| heading == anchor)
+                }
+                (exists, _) => exists,
+            };
+            if !leads {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert_eq!(broken, [""; 0]);
+    assert!(count > 40, "only {count} links were found");
+}
+
+/// mdBook leaves out what SUMMARY.md does not name.
+#[test]
+fn the_summary_has_all_chapters() {
+    let folder = workspace().join("docs/src");
+    let summary = fs::read_to_string(folder.join("SUMMARY.md")).expect("text");
+    let named = links(&summary);
+    for chapter in documents(&workspace()).expect("the guide") {
+        let Ok(chapter) = chapter.strip_prefix(&folder) else {
+            continue;
+        };
+        let chapter = chapter.to_string_lossy();
+        assert!(
+            chapter == "SUMMARY.md" || named.contains(&chapter.to_string()),
+            "{chapter}"
+        );
+    }
+}
+
+/// The first page of a package: its README, or that of its documentation.
+#[test]
+fn every_published_package_has_a_page_with_an_example() {
+    let packages = [
+        "core",
+        "core/pickle",
+        "core/numpy",
+        "core/embedded",
+        "comm",
+        "transport-tcp",
+        "transport-quic",
+        "peer",
+    ];
+    for package in packages {
+        let folder = workspace().join(package);
+        let page = fs::read_to_string(folder.join("README.md"));
+        let page = page.or_else(|_| fs::read_to_string(folder.join("src/lib.rs")));
+        let page: String = page.expect("text").replace("//! ", "");
+        let examples = blocks(page.split("#![").next().unwrap_or_default());
+        assert!(!examples.is_empty(), "{package}");
+    }
+}
