@@ -251,7 +251,7 @@ fn identity_prints_what_is_shown() {
 fn relays_carry_a_cluster_over_quic() {
     let scheduler = daskwire_testing::scheduler();
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-relay");
-    std::fs::create_dir_all(&directory).expect("a test may write below target/");
+    fs::create_dir_all(&directory).expect("a test may write below target/");
     let lines = block("docs/src/quic.md", "daskwire relay");
     let (certificate, relays) = lines
         .split_once("# beside the scheduler\n")
