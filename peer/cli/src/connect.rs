@@ -109,6 +109,11 @@ pub(crate) fn announcing(
     scheduler: &Address,
     patience: Duration,
 ) -> Transports {
+    // The log has each attempt.
+    #[cfg(feature = "tracing")]
+    if crate::log::is_on() {
+        return transports;
+    }
     Transports::new().with(Announcing {
         schemes: transports.schemes().collect(),
         inner: transports,
