@@ -252,6 +252,7 @@ impl Object {
         Some(all)
     }
 
+    #[cfg(feature = "serde")]
     /// The offset of a `datetime.timezone` in seconds.
     fn zone_offset(&self) -> Option<i64> {
         match (self.kind(), self.arguments()) {
@@ -263,6 +264,7 @@ impl Object {
         }
     }
 
+    #[cfg(feature = "serde")]
     /// The time zone of a `datetime.datetime`.
     pub(super) fn zone(&self) -> Option<Zone<'_>> {
         match self.arguments.get(7) {
@@ -303,6 +305,7 @@ impl Object {
     }
 }
 
+#[cfg(feature = "serde")]
 /// A time zone.
 pub(super) enum Zone<'o> {
     None,
@@ -443,6 +446,7 @@ impl Object {
         }
     }
 
+    #[cfg(feature = "serde")]
     /// The string form of a date, a time, a fraction or a time zone, as
     /// ISO 8601 or Python's `str()` has it; `None` for other objects.
     pub(super) fn text(&self) -> Option<String> {
@@ -489,6 +493,7 @@ fn clock_state([hour, minute, second, microsecond]: [i64; 4]) -> Option<[u8; 6]>
     (high == 0).then_some([small(hour)?, small(minute)?, small(second)?, a, b, c])
 }
 
+#[cfg(feature = "serde")]
 /// An offset from UTC, such as `+02:00`.
 fn offset_text(seconds: i64) -> String {
     let sign = if seconds < 0 { '-' } else { '+' };
