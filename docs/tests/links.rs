@@ -125,7 +125,7 @@ fn the_summary_has_all_chapters() {
     }
 }
 
-/// The first page of a package: its README, or that of its documentation.
+/// The first pages of a package: its README, and that of its documentation.
 #[test]
 fn every_published_package_has_a_page_with_an_example() {
     let packages = [
@@ -140,10 +140,11 @@ fn every_published_package_has_a_page_with_an_example() {
     ];
     for package in packages {
         let folder = workspace().join(package);
-        let page = fs::read_to_string(folder.join("README.md"));
-        let page = page.or_else(|_| fs::read_to_string(folder.join("src/lib.rs")));
-        let page: String = page.expect("text").replace("//! ", "");
-        let examples = blocks(page.split("#![").next().unwrap_or_default());
+        let page = fs::read_to_string(folder.join("README.md")).unwrap_or_default();
+        let source = fs::read_to_string(folder.join("src/lib.rs")).expect("text");
+        let lines = source.lines().filter_map(|line| line.strip_prefix("//!"));
+        let of_source: Vec<&str> = lines.map(str::trim).collect();
+        let examples = [blocks(&page), blocks(&of_source.join("\n"))].concat();
         assert!(!examples.is_empty(), "{package}");
     }
 }
