@@ -23,7 +23,7 @@ use daskwire::message::{
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::{BufferTooSmall, Limits};
 use daskwire_embedded::embedded_io_07::{
-    CommError, HandshakeRole, MessageReader, MessageWriter, handshake as shake_hands,
+    CommError, HandshakeRole, MessageReader, MessageWriter, StreamError, handshake as shake_hands,
 };
 use daskwire_numpy::{
     NumpyModules, PayloadValue, PickledPayload, ValueBuilder as _, WriteOptions, pickle_array,
@@ -539,7 +539,8 @@ pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, 
     let mut writer = MessageWriter::new(tx, Prefix::U64, [0_u8; 128]);
     let mut storage = [0; 1024];
     let ours = Handshake::new(black_box(Some("lz4")));
-    let agreed = shake_hands(&mut reader, &mut writer, &ours, role, &mut storage)?;
+    let agreed = shake_hands(&mut reader, &mut writer, &ours, role, &mut storage)
+        .map_err(|error| error.map_io(StreamError::into_inner))?;
     black_box(agreed);
     let greeted_len = writer.get_ref().sent_len;
     let mut arena = Arena::new(&mut storage);
