@@ -378,6 +378,21 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         Ok(new)
     }
 
+    /// Turns an entry, whose value or task is gone, into one whose value is fetched
+    /// from another worker. The tasks that need it wait.
+    pub(crate) fn want_again(&mut self, id: EntryId) -> Result<(), Failure> {
+        let id = self.replace_pinned(id)?;
+        if let Some(entry) = self.get_mut(id) {
+            entry.state = State::Wanted;
+            entry.is_replica = false;
+        }
+        self.clear_part(id, Part::Value);
+        self.clear_part(id, Part::Spec);
+        self.clear_inputs(id);
+        self.wait_again(id);
+        Ok(())
+    }
+
     /// Finds the tasks that can run.
     pub(crate) fn update_ready(&mut self) {
         for id in self.ids() {
@@ -523,6 +538,27 @@ mod tests {
         store.unpin(old);
         assert_eq!(store.get(old).state, State::Free);
         assert!(matches!(store.value(new), Some(Value::Int(2))));
+    }
+
+    #[test]
+    fn a_released_task_that_others_need_forgets_its_inputs() {
+        let mut store = store();
+        let input = store.add(b"x", State::Wanted).expect("there is room");
+        let task = store.add(b"y", State::Waiting).expect("there is room");
+        store.add_input(task, input).expect("it is the first");
+        store.set(task, Part::Spec, &[b"task"]).expect("room");
+        let other = store.add(b"z", State::Waiting).expect("there is room");
+        store.add_input(other, task).expect("it is the first");
+        store.want_again(task).expect("there is room");
+        assert_eq!(store.get(task).state, State::Wanted);
+        assert_eq!(store.part(task, Part::Spec), b"");
+        assert!(!store.needs(task, input) && store.needs(other, task));
+        assert_eq!(store.find(b"x"), None, "nothing needs it");
+        // What arrives later takes nothing of what is new in the place of the input.
+        let new = store.add(b"n", State::Wanted).expect("there is room");
+        let stored = store.make_value(task, |_, out| out.int(1));
+        stored.expect("there is room");
+        assert_eq!(store.get(new).state, State::Wanted);
     }
 
     #[test]

@@ -314,15 +314,7 @@ pub(super) fn release<const KEYS: usize, const DATA: usize>(
         return store.remove(id);
     }
     // Without room for another entry, the value stays until the task has run.
-    let Ok(id) = store.replace_pinned(id) else {
-        return;
-    };
-    store.clear_part(id, Part::Value);
-    if let Some(entry) = store.get_mut(id) {
-        entry.state = State::Wanted;
-        entry.is_replica = false;
-    }
-    store.wait_again(id);
+    let _ = store.want_again(id);
 }
 
 fn compute_task<const KEYS: usize, const DATA: usize>(
