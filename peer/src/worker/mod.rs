@@ -111,6 +111,8 @@ struct Shared {
     failure: Failure,
     runtime: Spawner,
     stop: Notify,
+    /// Held while a heartbeat is sent, and from when the worker leaves.
+    heartbeat: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Shared {

@@ -34,8 +34,8 @@ const RETIRE_QUIET: u32 = 6;
 /// Timeout for the scheduler to say why it does not know the worker any more.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Timeout for reading the scheduler's last messages once writing to it has
-/// failed.
+/// Timeout for the scheduler's reply to the last heartbeat, and for reading its
+/// last messages once writing to it has failed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -82,6 +82,7 @@ impl Shared {
         let mut retiring: Option<Instant> = None;
         loop {
             runtime::sleep(interval).await;
+            let sending = self.heartbeat.lock().await;
             // A scheduler that has just removed a worker complains of heartbeats that
             // the worker sends before it knows, or before its farewell is read.
             let status = self.machine().state.status().clone();
@@ -118,6 +119,7 @@ impl Shared {
             });
             // If the scheduler is gone, the stream reports it.
             let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
+            drop(sending);
             let Ok(reply) = reply else {
                 continue;
             };
@@ -255,7 +257,10 @@ pub(super) async fn supervise(
             .log
             .add(Level::Warning, "the worker panicked, and ends");
     }
+    // A heartbeat on its way, over another comm, may arrive after the farewell.
+    let quiet = runtime::timeout(DRAIN_TIMEOUT, shared.heartbeat.lock()).await;
     shared.leave();
+    drop(quiet);
     shared.queue.close();
     // Do not wait for a scheduler that has stopped reading.
     if runtime::timeout(REGISTER_TIMEOUT, writing.finished())

@@ -157,6 +157,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         failure,
         runtime: Spawner::current(),
         stop: Notify::new(),
+        heartbeat: tokio::sync::Mutex::new(()),
     });
     start_store(&shared)?;
     let waiting = || {
