@@ -8,6 +8,7 @@
 //!
 //! ```
 //! use core::time::Duration;
+//! use daskwire_peer::Value;
 //! use daskwire_peer::graph::{Graph, Task};
 //! use daskwire_peer::protocol::{
 //!     RegisterWorker, TaskFinished, ToClient, ToWorker, UpdateGraph, WorkerStatus,
