@@ -4,23 +4,23 @@ use core::fmt;
 
 use crate::BufferTooSmall;
 
-/// The error of [`Writer::finish`]; the caller's. Offsets are those of the end of
-/// the pickle before the call that failed.
+/// The error of [`Writer::finish`](crate::Writer::finish); the caller's. Offsets are
+/// those of the end of the pickle before the call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The buffer is too small for a pickle that is otherwise valid.
     BufferTooSmall(BufferTooSmall),
     /// Values are missing at the end of the pickle or at a call of
-    /// [`Writer::end`].
+    /// [`Writer::end`](crate::Writer::end).
     Unfinished {
         /// Offset in the pickle.
         at: usize,
         /// The number of values missing, over all open values.
         owed: u64,
     },
-    /// More values were written than were declared, or [`Writer::end`] was
-    /// called without an open value.
+    /// More values were written than were declared, or
+    /// [`Writer::end`](crate::Writer::end) was called without an open value.
     TooMany {
         /// Offset in the pickle.
         at: usize,
@@ -46,7 +46,7 @@ pub enum WriteError {
         /// The length of the valid part, in bytes.
         valid_len: usize,
     },
-    /// A [`PickleBuffer`] was written to a pickle of protocol 4.
+    /// A [`PickleBuffer`](crate::PickleBuffer) was written to a pickle of protocol 4.
     NeedsProtocol5 {
         /// Offset in the pickle.
         at: usize,
