@@ -1,7 +1,6 @@
 //! Values formatted like Python's `repr`.
 
 use core::fmt::{self, Write as _};
-use daskwire::invariant::Ensured;
 
 use super::object::{Kind, Object};
 use super::{MAX_DEPTH, Value};
@@ -250,7 +249,8 @@ fn write_large_int(f: &mut fmt::Formatter<'_>, twos_complement: &[u8]) -> fmt::R
         }
         parts.push(rest);
     }
-    let first = parts.pop().ensured();
+    // Zero has no parts.
+    let first = parts.pop().unwrap_or_default();
     let mut string = format!("{first}");
     if string.len() + parts.len() * PART_DIGITS > MAX_DIGITS {
         return too_long(f);

@@ -371,3 +371,11 @@ fn wrong_types_are_named_with_their_place() {
     );
     assert_eq!(fault::<bool>(Value::from(1)), "expected bool, found int");
 }
+
+#[test]
+fn a_large_integer_of_zeros_is_zero() {
+    for len in [0, 1, 40] {
+        let zero = Value::LargeInt(Bytes::from(vec![0; len]));
+        assert_eq!(zero.to_string(), "0");
+    }
+}
