@@ -536,7 +536,7 @@ async fn clusters_are_controlled() {
     let expected = "rebalance: the scheduler does not have all results: no-such-key";
     assert_eq!(error.to_string(), expected);
 
-    // A task that nobody waits for
+    // A task without a waiting client
     let event = client.event("done").expect("it runs Dask");
     let set = client
         .call("builtins.eval")

@@ -514,7 +514,7 @@ impl Client {
         &self,
         path: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Option<Value>, RequestError> {
-        // A value that nobody else stores, in place of an error that would have to be
+        // A value that no other worker stores, in place of an error that would have to be
         // told from others.
         let absent = Value::from(format!("{}-absent", self.id()));
         let request = GetMetadata {
