@@ -49,6 +49,7 @@ ops! {
         RetireWorkers = "retire_workers",
         CloseComm = "close",
         Terminate = "terminate",
+        Kill = "kill",
     }
 }
 
@@ -167,6 +168,8 @@ maps! {
     Unregister = "unregister" {
         /// The worker's address.
         address: String = "address",
+        /// What led to it; since 2022.5.0.
+        stimulus_id: Option<String> = "stimulus_id",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -465,6 +468,15 @@ maps! {
 
     /// Terminates a scheduler or worker.
     Terminate = "terminate" {
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a nanny to end its worker, which it then starts again. The reply comes
+    /// once the scheduler has removed the worker.
+    Kill = "kill" {
+        /// The reason.
+        reason: Option<String> = "reason",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

@@ -17,19 +17,50 @@ use crate::channel::Observer;
 #[derive(Clone)]
 pub struct Builder {
     pub(super) scheduler: Address,
-    pub(super) listen: Option<Address>,
+    pub(super) listen: Vec<Address>,
+    pub(super) ports: Vec<u16>,
+    pub(super) contact: Option<Address>,
     pub(super) name: Option<String>,
+    pub(super) number: Option<i64>,
     pub(super) nthreads: usize,
     pub(super) memory_limit: Option<u64>,
     pub(super) thresholds: MemoryThresholds,
     pub(super) local_directory: PathBuf,
     pub(super) notify: Option<Arc<OnNotice>>,
     pub(super) resources: BTreeMap<String, f64>,
+    pub(super) services: BTreeMap<String, u16>,
+    pub(super) max_spill: Option<u64>,
+    pub(super) transfers: TransferLimits,
+    pub(super) start_timeout: Option<Duration>,
+    pub(super) is_restartable: bool,
     pub(super) functions: Functions,
     pub(super) options: CommOptions,
     pub(super) transports: Transports,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) batch_interval: Duration,
+}
+
+/// Limits of the transfers between a worker and its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferLimits {
+    /// Maximum number of peers asked for data at once. Default: 10.
+    pub receiving_count: usize,
+    /// Maximum number of peers that are sent data at once; twice as many of the same
+    /// host. Default: 50.
+    pub sending_count: u64,
+    /// Maximum number of bytes requested from a peer at once, unless a single datum
+    /// is larger. Default: 50,000,000, as in Dask.
+    pub message_len: u64,
+}
+
+impl Default for TransferLimits {
+    fn default() -> Self {
+        Self {
+            receiving_count: 10,
+            sending_count: 50,
+            message_len: 50_000_000,
+        }
+    }
 }
 
 /// Callback for operator-facing warnings.
@@ -41,7 +72,33 @@ impl Builder {
     /// transport.
     #[must_use]
     pub fn listen(mut self, address: Address) -> Self {
-        self.listen = Some(address);
+        self.listen = vec![address];
+        self
+    }
+
+    /// Sets addresses of which the worker listens on the first that is not in use.
+    /// Overrides [`listen`](Self::listen).
+    #[must_use]
+    pub fn listen_any(mut self, addresses: impl IntoIterator<Item = Address>) -> Self {
+        self.listen = addresses.into_iter().collect();
+        self
+    }
+
+    /// Sets ports of the interface that reaches the scheduler, of which the worker
+    /// listens on the first that is not in use. Without effect if an address to listen on
+    /// is set.
+    #[must_use]
+    pub fn ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
+        self.ports = ports.into_iter().collect();
+        self
+    }
+
+    /// Sets the address by which the scheduler and other peers reach the worker, if it
+    /// is another than the one it listens on. Port 0 is replaced by that of the
+    /// listener.
+    #[must_use]
+    pub fn contact(mut self, address: Address) -> Self {
+        self.contact = Some(address);
         self
     }
 
@@ -50,6 +107,24 @@ impl Builder {
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
+        self.number = None;
+        self
+    }
+
+    /// Sets a number as the worker's name. To a scheduler in Python, 3 and "3" are
+    /// different names; `dask worker --name 3` sets the number.
+    #[must_use]
+    pub fn number(mut self, number: i64) -> Self {
+        self.name = Some(number.to_string());
+        self.number = Some(number);
+        self
+    }
+
+    /// Sets how long to try to connect to the scheduler. Default: the
+    /// [`connect_timeout`](CommOptions::connect_timeout) of the options.
+    #[must_use]
+    pub const fn start_timeout(mut self, timeout: Duration) -> Self {
+        self.start_timeout = Some(timeout);
         self
     }
 
@@ -75,6 +150,21 @@ impl Builder {
     #[must_use]
     pub const fn memory_thresholds(mut self, thresholds: MemoryThresholds) -> Self {
         self.thresholds = thresholds;
+        self
+    }
+
+    /// Sets the maximum number of bytes on disk. Data beyond that stays in memory.
+    /// Default: no limit.
+    #[must_use]
+    pub const fn max_spill(mut self, max_spill: u64) -> Self {
+        self.max_spill = Some(max_spill);
+        self
+    }
+
+    /// Sets limits of transfers.
+    #[must_use]
+    pub const fn transfer_limits(mut self, limits: TransferLimits) -> Self {
+        self.transfers = limits;
         self
     }
 
@@ -106,6 +196,24 @@ impl Builder {
     #[must_use]
     pub fn resource(mut self, name: &str, amount: f64) -> Self {
         self.resources.insert(name.to_owned(), amount);
+        self
+    }
+
+    /// Adds the port of another service of this process, such as `dashboard`, which the
+    /// scheduler tells those who ask for it.
+    #[must_use]
+    pub fn service(mut self, name: &str, port: u16) -> Self {
+        self.services.insert(name.to_owned(), port);
+        self
+    }
+
+    /// Makes the worker its own nanny for the scheduler: when a client restarts the
+    /// cluster, or the scheduler a worker that does not answer, the worker leaves and
+    /// ends with [`Ended::Restart`](super::Ended::Restart). The caller must start it
+    /// again then. Default: the worker has no nanny, and ends for good.
+    #[must_use]
+    pub const fn restartable(mut self) -> Self {
+        self.is_restartable = true;
         self
     }
 

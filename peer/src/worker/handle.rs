@@ -5,15 +5,19 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommError, CommOptions};
 use tokio::sync::watch;
 
 use super::{
     Builder, Functions, Holdings, MemoryThresholds, Shared, StoreCounters, TaskCounters,
-    TransferCounters,
+    TransferCounters, TransferLimits, memory,
 };
 use crate::protocol::{Request, RetireWorkers, WorkerStatus};
 use crate::{Key, RequestError, Value};
+
+/// Timeout for the scheduler to close a worker that has retired.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running worker.
 ///
@@ -44,6 +48,18 @@ pub enum Ended {
     ListenerFailed(Arc<CommError>),
     /// The worker panicked, which may have left its state inconsistent.
     Panicked,
+    /// The scheduler asked the worker's nanny to start it again: see
+    /// [`Builder::restartable`].
+    Restart {
+        /// The reason given by the scheduler.
+        reason: String,
+    },
+    /// The process takes more memory than
+    /// [`MemoryThresholds::terminate`] allows.
+    OutOfMemory {
+        /// Memory of the process, in bytes.
+        len: u64,
+    },
 }
 
 impl fmt::Display for Ended {
@@ -62,6 +78,12 @@ impl fmt::Display for Ended {
                 write!(f, "the worker accepts no connections any more: {error}")
             }
             Self::Panicked => f.write_str("the worker panicked"),
+            Self::Restart { reason } => write!(f, "the worker is to start again: {reason}"),
+            Self::OutOfMemory { len } => write!(
+                f,
+                "the process takes {} MiB of memory, near its limit",
+                len >> 20
+            ),
         }
     }
 }
@@ -72,14 +94,22 @@ impl Worker {
         let nthreads = std::thread::available_parallelism();
         Builder {
             scheduler,
-            listen: None,
+            listen: Vec::new(),
+            ports: Vec::new(),
+            contact: None,
             name: None,
+            number: None,
             nthreads: nthreads.map_or(1, Into::into),
             memory_limit: None,
             thresholds: MemoryThresholds::default(),
             local_directory: std::env::temp_dir(),
             notify: None,
             resources: BTreeMap::new(),
+            services: BTreeMap::new(),
+            max_spill: None,
+            transfers: TransferLimits::default(),
+            start_timeout: None,
+            is_restartable: false,
             functions: Functions::python(),
             options: CommOptions::default(),
             transports: crate::transports(),
@@ -96,6 +126,23 @@ impl Worker {
     /// The worker's name.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// The number of tasks that run at once.
+    pub fn nthreads(&self) -> usize {
+        self.shared.nthreads
+    }
+
+    /// The memory that this process has from the system, in bytes; 0 if that is not
+    /// known, as on other systems than Linux.
+    pub fn process_memory(&self) -> u64 {
+        memory::resident()
+    }
+
+    /// The time that the scheduler took to answer the last heartbeat; zero before the
+    /// first answer.
+    pub fn latency(&self) -> Duration {
+        self.shared.transfers.latency()
     }
 
     /// The worker's status.
@@ -123,7 +170,11 @@ impl Worker {
 
     /// Counters of the data transferred between this worker and its peers.
     pub fn transfers(&self) -> TransferCounters {
-        self.shared.transfers.counters()
+        let mut counters = self.shared.transfers.counters();
+        let machine = self.shared.machine();
+        counters.receiving_count = machine.state.transfer_count() as u64;
+        counters.receiving_len = machine.state.transfer_len();
+        counters
     }
 
     /// Counters of the work done for all tasks.
@@ -179,6 +230,10 @@ impl Worker {
             ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
         };
         let retired = retired.map(|retired| retired.get(&shared.address).is_some());
+        if matches!(retired, Ok(true)) {
+            // The scheduler's last message would fail if the worker had closed the stream.
+            let _ = runtime::timeout(CLOSE_TIMEOUT, self.ended()).await;
+        }
         self.close().await;
         retired
     }

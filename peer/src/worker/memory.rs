@@ -1,6 +1,7 @@
 //! The memory limit of a worker, and what happens near it.
 
-use crate::protocol::WorkerStatus;
+use crate::Value;
+use crate::protocol::{LogEvent, WorkerStatus};
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Instant};
 use std::fs;
@@ -37,6 +38,11 @@ pub struct MemoryThresholds {
     /// When the process takes more memory than this, it starts no tasks and
     /// fetches no data; `None` for no limit. Default: 0.8, as in Dask.
     pub pause: Option<f64>,
+    /// When the process takes more memory than this, the worker leaves the cluster and
+    /// ends with [`Ended::OutOfMemory`](super::Ended::OutOfMemory), so that its process
+    /// can be started anew; `None` for no limit. Default: `None`; the nannies of Dask's
+    /// workers use 0.95.
+    pub terminate: Option<f64>,
     /// The interval at which the memory of the process is measured. Default: 200
     /// milliseconds, as in Dask.
     pub monitor_interval: Duration,
@@ -49,6 +55,7 @@ impl Default for MemoryThresholds {
             target: Some(0.6),
             spill: Some(0.7),
             pause: Some(0.8),
+            terminate: None,
             monitor_interval: Duration::from_millis(200),
         }
     }
@@ -111,6 +118,13 @@ impl Shared {
         loop {
             runtime::sleep(thresholds.monitor_interval).await;
             let len = resident();
+            if thresholds
+                .terminate
+                .is_some_and(|terminate| len > part(limit, terminate))
+            {
+                self.out_of_memory(limit, len);
+                return Ended::OutOfMemory { len };
+            }
             self.store.free(thresholds.excess(limit, len));
             if let Some(pause) = thresholds.pause {
                 let is_paused = len > part(limit, pause);
@@ -141,6 +155,28 @@ impl Shared {
                     ));
                 }
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Reports that the worker ends, as Dask's nannies do.
+    fn out_of_memory(&self, limit: u64, len: u64) {
+        self.notice(&format!(
+            "the process takes {} of {} MiB of memory: the worker ends",
+            len >> 20,
+            limit >> 20
+        ));
+        if let Some(stream) = &self.machine().stream {
+            stream.send(LogEvent {
+                topic: "worker-restart-memory".into(),
+                msg: Value::dict([
+                    ("worker", Value::from(self.address.as_str())),
+                    ("pid", Value::from(std::process::id())),
+                    ("rss", Value::from(len)),
+                ]),
+                ..LogEvent::default()
+            });
         }
     }
 }

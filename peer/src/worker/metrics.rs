@@ -235,6 +235,14 @@ pub struct TransferCounters {
     pub sent_count: u64,
     /// Bytes of data sent.
     pub sent_len: u64,
+    /// Number of peers that are asked for data now.
+    pub receiving_count: u64,
+    /// Bytes of the data that they are asked for.
+    pub receiving_len: u64,
+    /// Number of requests for data that are being answered now.
+    pub sending_count: u64,
+    /// Bytes of the data that is being sent.
+    pub sending_len: u64,
 }
 
 /// Counters and rates of transfers.
@@ -246,6 +254,8 @@ pub(super) struct Transfers {
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
     outgoing_len: AtomicU64,
+    /// In nanoseconds.
+    latency: AtomicU64,
     rates: Mutex<Rates>,
 }
 
@@ -278,6 +288,7 @@ impl Default for Transfers {
             outgoing_count: AtomicU64::new(0),
             outgoing_total: AtomicU64::new(0),
             outgoing_len: AtomicU64::new(0),
+            latency: AtomicU64::new(0),
             rates: Mutex::new(Rates {
                 // Dask's initial assumption.
                 bandwidth: 100e6,
@@ -367,7 +378,20 @@ impl Transfers {
             received_len: read(&self.received_len),
             sent_count: read(&self.outgoing_total),
             sent_len: read(&self.sent_len),
+            sending_count: read(&self.outgoing_count),
+            sending_len: read(&self.outgoing_len),
+            ..TransferCounters::default()
         }
+    }
+
+    /// Records how long the scheduler took to answer.
+    pub(super) fn answered_within(&self, time: Duration) {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.latency.store(time, Ordering::Relaxed);
+    }
+
+    pub(super) fn latency(&self) -> Duration {
+        Duration::from_nanos(self.latency.load(Ordering::Relaxed))
     }
 
     /// Starts an outgoing transfer. Returns `None` if `limit` others are in

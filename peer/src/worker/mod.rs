@@ -52,8 +52,9 @@ mod threads;
 
 use core::fmt;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire_comm::Address;
@@ -68,7 +69,7 @@ use crate::failure::Failure;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
 
-pub use builder::Builder;
+pub use builder::{Builder, TransferLimits};
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions, Outcome};
 pub use handle::{Ended, Worker};
@@ -88,6 +89,8 @@ struct Shared {
     id: String,
     address: String,
     name: String,
+    /// The name, if it is a number to the scheduler.
+    number: Option<i64>,
     /// Name and address, for log lines and error messages.
     title: String,
     scheduler: Address,
@@ -108,6 +111,14 @@ struct Shared {
     pool: Pool,
     observer: Option<Arc<dyn Observer>>,
     transfers: Transfers,
+    /// Maximum number of peers that are sent data at once.
+    sending_count: u64,
+    services: BTreeMap<String, u16>,
+    is_restartable: bool,
+    /// Why the worker is to be started again.
+    restart: OnceLock<String>,
+    /// Held while a request is answered that the worker must answer before it ends.
+    answering: tokio::sync::RwLock<()>,
     failure: Failure,
     runtime: Spawner,
     stop: Notify,
@@ -122,6 +133,14 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// The name, as the scheduler knows it.
+    fn name_value(&self) -> Value {
+        match self.number {
+            Some(number) => Value::from(number),
+            None => Value::from(self.name.as_str()),
+        }
+    }
+
     /// Reports a warning to the callback of the builder, the log, and the
     /// subscribers to the scheduler's events.
     fn notice(&self, message: &str) {

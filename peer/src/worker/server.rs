@@ -23,10 +23,6 @@ use crate::story;
 use crate::value::Serialized;
 use crate::{Key, RemoteError, RequestError, Value};
 
-/// Maximum number of concurrent outgoing transfers (Dask's
-/// `distributed.worker.connections.outgoing`); twice as many to the same host.
-const OUTGOING: u64 = 50;
-
 /// Time before connections are accepted again after that has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 
@@ -96,7 +92,13 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         };
         channel.set_traffic(request.traffic());
         let is_close = matches!(request, Request::CloseComm(_));
-        let is_terminate = matches!(request, Request::Terminate(_));
+        let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
+        let is_terminate = is_kill || matches!(request, Request::Terminate(_));
+        // The scheduler closes the worker before this request is answered.
+        let _answering = match is_kill {
+            true => Some(shared.answering.read().await),
+            false => None,
+        };
         match request {
             Request::GetData(request) => send_data_while_member(shared, channel, request).await?,
             request => {
@@ -174,7 +176,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::Identity(_) => Value::dict([
             ("type", Value::from("Worker")),
             ("id", Value::from(shared.id.as_str())),
-            ("name", Value::from(shared.name.as_str())),
+            ("name", shared.name_value()),
             ("address", Value::from(shared.address.as_str())),
             ("scheduler", Value::from(shared.scheduler.to_string())),
             ("nthreads", Value::from(shared.nthreads)),
@@ -192,6 +194,11 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         Request::Ping(_) => Value::bytes(&b"pong"[..]),
         Request::Echo(request) => request.data,
         Request::Versions(_) => shared.versions.clone(),
+        Request::Kill(request) if shared.is_restartable => {
+            let left = shared.unregister(request.reason).await;
+            left.map_err(|error| RemoteError::new("OSError", &error.to_string()))?;
+            Value::None
+        }
         Request::Terminate(_) | Request::CloseComm(_) => Value::from("OK"),
         request => {
             let message = format!(
@@ -249,8 +256,8 @@ async fn send_data(
     let is_running = *shared.machine().state.status() != WorkerStatus::Paused;
     let limit = match (is_running, is_same_host) {
         (false, _) => 1,
-        (true, false) => OUTGOING,
-        (true, true) => 2 * OUTGOING,
+        (true, false) => shared.sending_count,
+        (true, true) => shared.sending_count.saturating_mul(2),
     };
     let Some(mut sending) = shared.transfers.sending(limit) else {
         let busy = DataReply {

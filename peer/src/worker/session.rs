@@ -17,7 +17,7 @@ use crate::channel::{Channel, Receiver, within};
 use crate::event::{self, WorkerEvent, emit};
 use crate::protocol::{
     HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
-    ReplyStatus, Request, ToWorker, WorkerStatus,
+    ReplyStatus, Request, ToWorker, Unregister, WorkerStatus,
 };
 use crate::{RequestError, Value};
 
@@ -52,15 +52,19 @@ impl Shared {
             status: WorkerStatus::Running,
             server_id: self.dialect.has_server_id.then(|| self.id.clone()),
             nthreads: self.nthreads as u64,
-            name: Value::from(self.name.as_str()),
+            name: self.name_value(),
             now: time.as_secs_f64(),
             resources: resources.into_iter().collect(),
             memory_limit: Nullable(self.memory_limit),
             metrics: self.metrics(),
-            services: Value::Dict([].into()),
+            services: Value::dict(self.services.iter().map(|(name, port)| {
+                let port = Value::from(u64::from(*port));
+                (name.as_str(), port)
+            })),
             local_directory: self.local_directory.display().to_string(),
             versions: self.versions.clone(),
-            nanny: Nullable(None),
+            // The worker answers the requests that its scheduler sends to nannies.
+            nanny: Nullable(self.is_restartable.then(|| self.address.clone())),
             extra_information: Value::Dict([].into()),
             stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
@@ -75,6 +79,23 @@ impl Shared {
             });
         }
         Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
+    }
+
+    /// Has the scheduler remove the worker, so that it can be started again.
+    pub(super) async fn unregister(&self, reason: Option<String>) -> Result<(), RequestError> {
+        let reason = reason.unwrap_or_else(|| "the scheduler gave no reason".to_owned());
+        // The first reason is as good as another.
+        let _ = self.restart.set(reason);
+        let has_stimulus = self.dialect.has_worker_stimulus;
+        let request = Request::Unregister(Unregister {
+            address: self.address.clone(),
+            stimulus_id: has_stimulus.then(|| stimulus("worker-restart", now())),
+            reply: Some(true),
+            ..Unregister::default()
+        });
+        let asked = self.pool.call::<Value>(&self.scheduler, &request);
+        within(REGISTER_TIMEOUT, "unregistering the worker", asked).await?;
+        Ok(())
     }
 
     /// Sends heartbeats to the scheduler.
@@ -118,11 +139,15 @@ impl Shared {
                 ..HeartbeatWorker::default()
             });
             // If the scheduler is gone, the stream reports it.
+            let asked = runtime::now();
             let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
             drop(sending);
             let Ok(reply) = reply else {
                 continue;
             };
+            let answered = runtime::now();
+            self.transfers
+                .answered_within(answered.saturating_duration_since(asked));
             if reply.status == ReplyStatus::Missing {
                 // If the worker has retired meanwhile, the stream reports it.
                 if self.machine().state.status().is_closing() {
@@ -252,6 +277,12 @@ pub(super) async fn supervise(
             Ok(()) => Ended::Panicked,
         },
     };
+    let ended = match shared.restart.get() {
+        Some(reason) => Ended::Restart {
+            reason: reason.clone(),
+        },
+        None => ended,
+    };
     if shared.failure.is_set() {
         shared
             .log
@@ -269,6 +300,7 @@ pub(super) async fn supervise(
     {
         writing.abort();
     }
+    let _ = runtime::timeout(DRAIN_TIMEOUT, shared.answering.write()).await;
     tasks.shutdown().await;
     let mut transfers = core::mem::take(&mut shared.machine().tasks);
     transfers.shutdown().await;

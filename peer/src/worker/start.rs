@@ -3,10 +3,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use daskwire_comm::runtime::{self, Spawner};
-use daskwire_comm::{Address, CommOptions, Traffic};
+use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
 use daskwire_numpy::NumpyModules;
 use tokio::sync::{Notify, watch};
 
@@ -32,13 +32,21 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let Builder {
         scheduler,
         listen,
+        ports,
+        contact,
         name,
+        number,
         nthreads,
         memory_limit,
         thresholds,
         local_directory,
         notify,
         resources,
+        services,
+        max_spill,
+        transfers,
+        start_timeout,
+        is_restartable,
         functions,
         options,
         transports,
@@ -49,9 +57,13 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
     let transports = transports.separate();
     let notify = Notifier(notify);
-    let timeout = options.connect_timeout;
+    let timeout = start_timeout.unwrap_or(options.connect_timeout);
     let retrying = || format!("no connection to {scheduler} yet, retrying");
-    let connecting = transports.connect_for(&scheduler, &options, Traffic::Control);
+    let patient = CommOptions {
+        connect_timeout: timeout,
+        ..options.clone()
+    };
+    let connecting = transports.connect_for(&scheduler, &patient, Traffic::Control);
     let comm = match notify.with_notice(retrying, timeout, connecting).await {
         Ok(comm) => comm,
         Err(error) => {
@@ -70,12 +82,23 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let ends = Ends::new(&party, "scheduler", observer.clone());
     let mut channel = Channel::new(comm, ends);
     let host = own_host(&channel);
-    let listen = listen.unwrap_or_else(|| listen_address(&scheduler, &host, &id));
     let no_listener = |error| StartError::Listen(Arc::new(error));
-    let listener = transports.bind(&listen, options.clone()).await;
+    let listen = match (listen.is_empty(), ports.is_empty()) {
+        (false, _) => listen,
+        (true, true) => vec![listen_address(&scheduler, &host, &id, 0)],
+        (true, false) => ports
+            .into_iter()
+            .map(|port| listen_address(&scheduler, &host, &id, port))
+            .collect(),
+    };
+    let listener = listen_on_first(&transports, &listen, &options).await;
     let listener = listener.map_err(no_listener)?;
-    let address = listener.local_address().map_err(no_listener)?;
-    let address = address.contact(&host).to_string();
+    let listening = listener.local_address().map_err(no_listener)?;
+    let address = match contact {
+        Some(contact) => with_port(contact, &listening),
+        None => listening.contact(&host),
+    };
+    let address = address.to_string();
     // No retries: data of a peer that does not listen has to come from elsewhere.
     let options = CommOptions {
         connect_retry: false,
@@ -120,6 +143,8 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     };
     let limits = Limits {
         nthreads,
+        transfer_count: transfers.receiving_count.max(1),
+        transfer_len: transfers.message_len,
         ..Limits::default()
     };
     let state = State::new(&address, limits, resources.clone());
@@ -131,11 +156,15 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         dialect.numpy,
     )
     .await?;
+    if let Some(max_spill) = max_spill {
+        store.limit_disk(max_spill);
+    }
     let failure = store.failure().clone();
     let shared = Arc::new(Shared {
         id,
         address,
         name,
+        number,
         title,
         scheduler,
         nthreads,
@@ -154,6 +183,11 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         pool,
         observer,
         transfers: Transfers::default(),
+        sending_count: transfers.sending_count.max(1),
+        services,
+        is_restartable,
+        restart: OnceLock::new(),
+        answering: tokio::sync::RwLock::new(()),
         failure,
         runtime: Spawner::current(),
         stop: Notify::new(),
@@ -286,7 +320,42 @@ fn own_host(channel: &Channel) -> String {
     found.unwrap_or_else(|| host.to_owned())
 }
 
-fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
+/// Listens on the first address that is not in use.
+async fn listen_on_first(
+    transports: &Transports,
+    addresses: &[Address],
+    options: &CommOptions,
+) -> Result<Listener, CommError> {
+    let mut in_use = None;
+    for address in addresses {
+        match transports.bind(address, options.clone()).await {
+            Err(error @ CommError::Bind { .. }) if is_in_use(&error) => in_use = Some(error),
+            bound => return bound,
+        }
+    }
+    Err(in_use.unwrap_or_else(|| CommError::Io(io::ErrorKind::AddrNotAvailable.into())))
+}
+
+fn is_in_use(error: &CommError) -> bool {
+    matches!(error, CommError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// The contact address, with the port of the listener if it has none.
+fn with_port(contact: Address, listening: &Address) -> Address {
+    match contact.host_and_port() {
+        Some((host, 0)) => {
+            let host = match host.contains(':') {
+                true => format!("[{host}]"),
+                false => host.to_owned(),
+            };
+            let address = format!("{}://{host}:{}", contact.scheme(), listening.port());
+            address.parse().unwrap_or(contact)
+        }
+        _ => contact,
+    }
+}
+
+fn listen_address(scheduler: &Address, host: &str, id: &str, port: u16) -> Address {
     let scheme = scheduler.scheme();
     let listen = match scheme {
         "inproc" => format!("inproc://{id}"),
@@ -294,8 +363,8 @@ fn listen_address(scheduler: &Address, host: &str, id: &str) -> Address {
             let path = std::env::temp_dir().join(format!("{id}.socket"));
             format!("{scheme}://{}", path.display())
         }
-        _ if host.contains(':') => format!("{scheme}://[{host}]:0"),
-        _ => format!("{scheme}://{host}:0"),
+        _ if host.contains(':') => format!("{scheme}://[{host}]:{port}"),
+        _ => format!("{scheme}://{host}:{port}"),
     };
     // If this is not a valid address, binding to the scheduler's own reports why.
     listen.parse().unwrap_or_else(|_| scheduler.clone())

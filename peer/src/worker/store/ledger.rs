@@ -45,6 +45,8 @@ pub(super) struct Common {
     /// Bytes of memory from which no new data should be made while some can be
     /// spilled.
     pub(super) full: u64,
+    /// Maximum number of bytes on disk. No limit if unset.
+    pub(super) max_disk_len: OnceLock<u64>,
     ledger: Mutex<Ledger>,
     /// Notified when there is work for the thread.
     pub(super) wake: Condvar,
@@ -92,12 +94,14 @@ impl Ledger {
         let holdings = &mut self.holdings;
         holdings.spilled_len = holdings.spilled_len.saturating_add(nbytes);
         holdings.disk_len = holdings.disk_len.saturating_add(len);
+        holdings.disk_count = holdings.disk_count.saturating_add(1);
     }
 
     pub(super) const fn left_disk(&mut self, nbytes: u64, len: u64) {
         let holdings = &mut self.holdings;
         holdings.spilled_len = holdings.spilled_len.saturating_sub(nbytes);
         holdings.disk_len = holdings.disk_len.saturating_sub(len);
+        holdings.disk_count = holdings.disk_count.saturating_sub(1);
     }
 }
 
@@ -115,6 +119,7 @@ impl Common {
             directory,
             target,
             full,
+            max_disk_len: OnceLock::new(),
             ledger: Mutex::default(),
             wake: Condvar::new(),
             needed: OnceLock::new(),
@@ -254,6 +259,17 @@ impl Common {
         }
     }
 
+    /// The error of writing a datum beyond the maximum number of bytes on disk.
+    fn exceeds_disk(&self, datum: &Datum) -> Option<io::Error> {
+        let max_len = *self.max_disk_len.get()?;
+        let disk_len = self.lock().holdings.disk_len;
+        (!datum.is_on_disk() && disk_len.saturating_add(datum.nbytes()) > max_len).then(|| {
+            io::Error::other(format!(
+                "{disk_len} of at most {max_len} bytes are on disk (max-spill)"
+            ))
+        })
+    }
+
     /// Moves excess data to disk, least recently used first. Returns the number
     /// of bytes freed, and the error if writing failed.
     pub(super) fn evict(&self) -> (u64, Option<io::Error>) {
@@ -287,6 +303,9 @@ impl Common {
             };
             if needed.iter().any(|needed| needed.is(&datum)) {
                 continue;
+            }
+            if let Some(error) = self.exceeds_disk(&datum) {
+                return (freed, Some(error));
             }
             match datum.evict() {
                 Evicted::Bytes(len) => freed = freed.saturating_add(len),

@@ -49,6 +49,8 @@ pub struct Holdings {
     pub spilled_len: u64,
     /// Bytes of the files of that data.
     pub disk_len: u64,
+    /// Number of that data.
+    pub disk_count: u64,
 }
 
 #[derive(Debug, Default)]

@@ -118,6 +118,11 @@ impl Store {
         Self::of(Common::new(Some(directory), target, full, numpy))
     }
 
+    /// Sets the maximum number of bytes on disk. Only the first call has an effect.
+    pub(crate) fn limit_disk(&self, max_len: u64) {
+        let _ = self.common.max_disk_len.set(max_len);
+    }
+
     /// Whether data is made faster than it is written to disk, so that no more
     /// should be made until `relieved` is called.
     pub(crate) fn is_full(&self) -> bool {

@@ -88,9 +88,9 @@ async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
 async fn worker_ends_on_request_or_without_scheduler() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
-    let close = crate::protocol::Close {
+    let close = Close {
         reason: Some("enough".to_owned()),
-        ..crate::protocol::Close::default()
+        ..Close::default()
     };
     stream.send([ToWorker::from(close)]).await;
     let ended = worker.ended().await;
@@ -293,4 +293,74 @@ async fn sends_heartbeats_again_while_it_retires_for_long() {
     );
     rpc.sender.send(&missing).await.expect("peer listens");
     assert!(matches!(worker.ended().await, Ended::Forgotten));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_to_be_restarted_has_left_before_it_answers() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").restartable();
+    let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 600.0).await;
+    let mut nanny = asking(&worker).await;
+    let request = Kill {
+        reason: Some("restart".into()),
+        reply: Some(true),
+        ..Kill::default()
+    };
+    nanny
+        .sender
+        .send(&Request::from(request))
+        .await
+        .expect("peer listens");
+    let request = rpc.receiver.receive::<Request>().await;
+    let Ok(Some(Request::Unregister(request))) = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!(request.address, worker.address());
+    // A scheduler closes the worker that it removes.
+    stream.send([ToWorker::from(Close::default())]).await;
+    let answered = nanny.receiver.receive::<Value>();
+    let mut answered = core::pin::pin!(answered);
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut answered).await;
+    assert!(early.is_err(), "{early:?}");
+    rpc.sender
+        .send(&Value::from("OK"))
+        .await
+        .expect("peer listens");
+    let answer = answered.await.expect("a reply");
+    assert_eq!(answer, Some(Value::None));
+    let ended = worker.ended().await;
+    assert!(
+        matches!(&ended, Ended::Restart { reason } if reason == "restart"),
+        "{ended}"
+    );
+}
+
+// Other systems do not tell how much memory a process takes.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_process_above_its_limit_ends_the_worker() {
+    let scheduler = Scheduler::new("inproc").await;
+    let thresholds = MemoryThresholds {
+        target: None,
+        spill: None,
+        pause: None,
+        // This process takes more than a kilobyte.
+        terminate: Some(0.95),
+        monitor_interval: Duration::from_millis(1),
+    };
+    let builder = scheduler.worker("w").memory_limit(1000);
+    let builder = builder.memory_thresholds(thresholds);
+    let (worker, mut stream) = scheduler.start(builder).await;
+    let ended = worker.ended().await;
+    assert!(
+        matches!(ended, Ended::OutOfMemory { len } if len > 1000),
+        "{ended}"
+    );
+    let mut topics = Vec::new();
+    while topics.len() < 2 {
+        if let FromWorker::LogEvent(event) = stream.next_message().await {
+            topics.push(event.topic);
+        }
+    }
+    assert_eq!(topics[1], Value::from("worker-restart-memory"));
 }

@@ -20,10 +20,11 @@ use super::*;
 use crate::channel::{Channel, Ends};
 use crate::graph::Task;
 use crate::protocol::{
-    ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather, GetData,
-    HeartbeatReply, Identity, Keys, KeysRequest, Nullable, Ping, RegisterWorkerReply, RemoveWorker,
-    ReplyStatus, Request, RunSpec, Status, StealRequest, TaskErred, TaskFinished, Terminate,
-    ToWorker, Unknown, UpdateData, UpdateDataReply, WorkerStatus, WorkerStatusChange,
+    Close, ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather,
+    GetData, HeartbeatReply, Identity, Keys, KeysRequest, Kill, Nullable, Ping,
+    RegisterWorkerReply, RemoveWorker, ReplyStatus, Request, RunSpec, Status, StealRequest,
+    TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData, UpdateDataReply,
+    WorkerStatus, WorkerStatusChange,
 };
 use crate::value::Serialized;
 use crate::{Key, RequestError};
