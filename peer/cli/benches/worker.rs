@@ -75,7 +75,7 @@ impl Worker {
         let process = match kind {
             Kind::Rust => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-                Process::start(command.args(common).args(more))
+                Process::start(command.args(common).arg("--no-nanny").args(more))
             }
             Kind::Python => {
                 let own = ["--no-nanny", "--host", "127.0.0.1"];

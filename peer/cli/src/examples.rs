@@ -26,6 +26,8 @@ Examples:
 pub(crate) const WORKER: &str = "\
 Examples:
   daskwire worker tcp://10.0.0.7:8786 --nthreads 4 --memory-limit 4GiB
+  daskwire worker --scheduler-file scheduler.json --nworkers auto --lifetime 1h --lifetime-restart
+  daskwire worker tcp://10.0.0.7:8786 --resources GPU=2,MEM=1e9 --dashboard-address :8790
   daskwire worker --functions";
 
 pub(crate) const JOURNEY: &str = "\

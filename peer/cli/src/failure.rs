@@ -23,6 +23,19 @@ impl Failure {
         }
     }
 
+    /// Something that the user has been told already.
+    pub(crate) const fn silent(code: u8) -> Self {
+        Self {
+            message: String::new(),
+            code,
+        }
+    }
+
+    /// Whether the user has been told already.
+    pub(crate) const fn is_silent(&self) -> bool {
+        self.message.is_empty()
+    }
+
     pub(crate) fn code(&self) -> ExitCode {
         self.code.into()
     }

@@ -2,6 +2,7 @@
 // Everything that it prints goes through `terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod config;
 mod connect;
 mod diagnose;
 mod examples;
@@ -63,7 +64,7 @@ enum Command {
     Relay(Relay),
     /// Run a worker for a scheduler, with functions in Rust
     #[command(after_help = examples::WORKER)]
-    Worker(worker_command::WorkerArguments),
+    Worker(Box<worker_command::WorkerArguments>),
     /// Follow a task from its submission until it is forgotten, message by
     /// message
     #[command(after_help = examples::JOURNEY)]
@@ -287,7 +288,9 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            terminal::error(&failure);
+            if !failure.is_silent() {
+                terminal::error(&failure);
+            }
             failure.code()
         }
     }

@@ -134,6 +134,40 @@ async fn forwards_data_through_disk_without_deserializing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_more_than_max_spill_goes_to_disk() {
+    let mut cluster = Cluster::new(0);
+    let scratch = Scratch::new("max-spill");
+    let notices: Arc<Mutex<Vec<String>>> = Arc::default();
+    let heard = Arc::clone(&notices);
+    let worker = spilling(&cluster, "rust", &scratch)
+        .max_spill(3_500_000)
+        .on_notice(move |notice| heard.lock().expect("no panic").push(notice.to_owned()))
+        .start()
+        .await
+        .expect("worker starts");
+    let code = "xs = client.map(operator.mul, [bytes([i]) for i in range(10)], [1000000] * 10)\n\
+                wait(xs)\n\
+                sum(client.gather(client.map(len, xs)))";
+    assert_eq!(cluster.python(code), "10000000");
+    let is_told = || {
+        let notices = notices.lock().expect("no panic");
+        notices.iter().any(|notice| notice.contains("(max-spill)"))
+    };
+    until("a notice", is_told).await;
+    let holdings = worker.holdings();
+    assert!(holdings.disk_len <= 3_500_000, "{holdings:?}");
+    assert!((1..=3).contains(&holdings.disk_count), "{holdings:?}");
+    assert!(holdings.memory_len >= 6_000_000, "{holdings:?}");
+    // Where there is room again, data goes to disk again.
+    cluster.python("del xs");
+    until("releasing", || worker.keys().is_empty()).await;
+    let code = "x = client.submit(operator.mul, b'x', 3000000)\nwait(x) and None";
+    cluster.python(code);
+    until("spilling", || worker.holdings().disk_count == 1).await;
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_read_inputs_from_disk_and_metrics_report_it() {
     let mut cluster = Cluster::new(1);
     let scratch = Scratch::new("tasks");

@@ -1,9 +1,6 @@
 //! `daskwire worker` when it is asked to end at any time.
 #![cfg(unix)]
 
-#[path = "support/command.rs"]
-mod command;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -139,8 +136,8 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_follows_tasks_and_no_key_forges_a_line() {
-    // More than the target, 60 % of the limit; the process stays below 80 %, at
-    // which it would pause.
+    // More than the target, 60 % of the limit. Joining the frames of the data takes as
+    // much again for a moment, for which a nanny would restart the worker.
     const LEN: usize = 125_000_000;
     let cluster = LocalCluster::builder()
         .transport(Transport::Tcp)
@@ -158,7 +155,15 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         .expect("scattered");
     let scheduler = cluster.address().to_string();
     let limit = ["--memory-limit", "200MB"];
-    let mut worker = Worker::start(&[&scheduler, "--name", "one", "-vv", limit[0], limit[1]]);
+    let mut worker = Worker::start(&[
+        &scheduler,
+        "--name",
+        "one",
+        "--no-nanny",
+        "-vv",
+        limit[0],
+        limit[1],
+    ]);
     let (to, lines) = mpsc::channel();
     let stderr = worker.stderr.take().expect("it is open");
     let reading = std::thread::spawn(move || {
@@ -244,12 +249,4 @@ fn a_log_that_cannot_be_is_an_error() {
         err.starts_with("daskwire: RUST_LOG=daskwire_peer=loud: "),
         "{err}"
     );
-}
-
-#[test]
-fn a_worker_without_threads_is_an_error_of_usage() {
-    let arguments = ["worker", "tcp://127.0.0.1:1", "--nthreads", "0"];
-    let ran = command::run(&arguments, None);
-    assert_eq!(ran.status, Some(2));
-    assert!(ran.err.contains("expected at least 1"), "{}", ran.err);
 }

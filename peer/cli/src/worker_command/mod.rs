@@ -1,60 +1,159 @@
 //! `daskwire worker`: a worker with demonstration functions.
 
 mod functions;
+mod http;
+mod machine;
+mod nanny;
+mod quantity;
+mod settings;
 
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use daskwire::display::Printable;
 use daskwire_comm::{Address, BufferPool, CommOptions};
-use daskwire_peer::worker::{Ended, Tally, TaskCounters, Worker};
+use daskwire_peer::worker::{Builder, Ended, Tally, TaskCounters, Worker};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use tokio::sync::mpsc;
 
+use crate::config::Config;
 use crate::connect::{address, connecting};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::{TlsArguments, terminal};
+use nanny::{Order, RESTART};
+use quantity::MemoryLimit;
+use settings::{Listen, Scheduler, Settings};
 
 /// The refresh interval of the terminal.
 const REFRESH: Duration = Duration::from_millis(200);
 
-/// Freed memory of received data that is kept for reuse, in bytes: getting memory
-/// from the system takes several times as long.
+/// Freed memory of received data that is kept for reuse, in bytes, at most: getting
+/// memory from the system takes several times as long.
 const POOL_LEN: usize = 256 << 20;
+
+/// The part of the memory limit that is kept so.
+const POOL_PART: u64 = 16;
 
 /// Timeout for handing data over.
 const HANDOVER: Duration = Duration::from_secs(60);
 
+/// Interval at which a missing scheduler file is looked for.
+const FILE_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The arguments of `daskwire worker`.
+// Named and grouped as in `dask worker --help`, where they mean the same.
 #[derive(Debug, Args)]
 pub(crate) struct WorkerArguments {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
-    /// quic://HOST:PORT
-    #[arg(required_unless_present = "functions")]
+    /// quic://HOST:PORT [default: scheduler-address of Dask's configuration, such as
+    /// the variable DASK_SCHEDULER_ADDRESS]
     scheduler: Option<String>,
-    /// Number of tasks that run at once, at least 1 [default: number of
-    /// processors]
-    #[arg(long, value_name = "COUNT", value_parser = nthreads)]
-    nthreads: Option<usize>,
-    /// Memory limit, such as 4GiB or 500MB: data is spilled to disk above 60 % of
-    /// it. Without a limit, data stays in memory, and up to 256 MiB of freed
-    /// memory are kept for new data
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    memory_limit: Option<u64>,
-    /// The directory for spilled data, in which the worker makes a directory of
-    /// its own
-    #[arg(long, value_name = "DIRECTORY")]
-    local_directory: Option<PathBuf>,
-    /// A name that is unique in the cluster [default: the worker's address]
+    /// The file that `dask scheduler --scheduler-file` writes
+    #[arg(long, value_name = "FILE", conflicts_with = "scheduler")]
+    scheduler_file: Option<PathBuf>,
+    /// How long to try to reach the scheduler, such as 60s [default:
+    /// distributed.comm.timeouts.connect, or 30s]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    death_timeout: Option<Duration>,
+    /// A name that is unique in the cluster; with --nworkers, -0, -1 and so on are added
+    /// [default: the worker's address]
     #[arg(long)]
     name: Option<String>,
+
+    /// Number of tasks that run at once in each worker; 0 for all processors
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 0,
+        hide_default_value = true,
+        help_heading = "Resources"
+    )]
+    nthreads: usize,
+    /// Number of workers, each a process; -1 for one for each processor, auto for a
+    /// number of processes and threads that fits the processors [default: 1]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        allow_negative_numbers = true,
+        help_heading = "Resources"
+    )]
+    nworkers: Option<String>,
+    /// Memory limit of each worker, such as 4GiB, 500MB or 0.5 of the machine: data is
+    /// spilled to disk above 60 % of it, tasks pause above 80 %, and the worker restarts
+    /// above 95 %. auto: the part of the memory that nthreads is of the processors.
+    /// 0: no limit, and data stays in memory
+    #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = quantity::memory_limit, help_heading = "Resources")]
+    memory_limit: MemoryLimit,
+    /// Resources that tasks may ask for, such as GPU=2,MEM=1e9 [default:
+    /// distributed.worker.resources]
+    #[arg(long, value_parser = resources, help_heading = "Resources")]
+    resources: Option<Resources>,
+    /// The directory for spilled data, in which the worker makes a directory of
+    /// its own [default: temporary-directory, or that of the system]
+    #[arg(long, value_name = "DIRECTORY", help_heading = "Resources")]
+    local_directory: Option<PathBuf>,
+
     /// The address to listen on, as tcp://HOST:PORT or of another scheme
     /// [default: a free port of the interface that reaches the scheduler]
-    #[arg(long, value_name = "ADDRESS")]
-    listen: Option<String>,
+    #[arg(long, value_name = "ADDRESS", visible_alias = "listen", conflicts_with_all = ["worker_port", "host", "interface"], help_heading = "Network")]
+    listen_address: Option<String>,
+    /// The port to listen on, or the first and last of several, of which each worker
+    /// takes a free one: 9000:9010
+    #[arg(long, value_name = "PORT", value_parser = ports, help_heading = "Network")]
+    worker_port: Option<Ports>,
+    /// The host name or IP address to listen on
+    #[arg(long, conflicts_with = "interface", help_heading = "Network")]
+    host: Option<String>,
+    /// The network interface to listen on, such as eth0
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    interface: Option<String>,
+    /// The scheme to listen with, such as tcp or tls, with --host or --interface
+    /// [default: that of the scheduler]
+    #[arg(long, value_name = "SCHEME", help_heading = "Network")]
+    protocol: Option<String>,
+    /// The address by which others reach the worker, if it is another
+    #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
+    contact_address: Option<String>,
+    /// The address of an HTTP server with /health and /metrics for Prometheus, such as
+    /// :8790
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
+    dashboard_address: Option<String>,
+    /// Start that server at a free port, unless --dashboard-address says otherwise
+    #[arg(long, overrides_with = "no_dashboard", help_heading = "Network")]
+    dashboard: bool,
+    /// Start no such server
+    #[arg(long, overrides_with = "dashboard", help_heading = "Network")]
+    no_dashboard: bool,
+
+    /// Run the worker in a process of its own, which is started again when it crashes,
+    /// takes too much memory, or when a client restarts the cluster. This is the default
+    #[arg(long, overrides_with = "no_nanny", help_heading = "Life")]
+    nanny: bool,
+    /// Run the worker in this process
+    #[arg(long, overrides_with = "nanny", help_heading = "Life")]
+    no_nanny: bool,
+    /// Hand data over and end after this time, such as 1h [default:
+    /// distributed.worker.lifetime.duration, or never]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
+    lifetime: Option<Duration>,
+    /// Add a random time to the lifetime, up to this, or subtract it
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
+    lifetime_stagger: Option<Duration>,
+    /// Start again after the lifetime
+    #[arg(long, overrides_with = "no_lifetime_restart", help_heading = "Life")]
+    lifetime_restart: bool,
+    /// End for good after the lifetime
+    #[arg(long, overrides_with = "lifetime_restart", help_heading = "Life")]
+    no_lifetime_restart: bool,
+    /// A file for the number of this process, which is removed at the end
+    #[arg(long, value_name = "FILE", help_heading = "Life")]
+    pid_file: Option<PathBuf>,
+
     /// List the worker's functions, and exit
     #[arg(long)]
     functions: bool,
@@ -65,148 +164,276 @@ pub(crate) struct WorkerArguments {
     pub(crate) verbose: u8,
     #[command(flatten)]
     tls: TlsArguments,
+
+    // Options of `dask worker` that are refused with a reason, or have no effect.
+    #[arg(long, hide = true)]
+    preload: Vec<String>,
+    #[arg(long, hide = true)]
+    preload_nanny: Vec<String>,
+    #[arg(long, hide = true)]
+    worker_class: Option<String>,
+    #[arg(long, hide = true)]
+    scheduler_sni: Option<String>,
+    #[arg(long, hide = true)]
+    nanny_port: Option<String>,
+    #[arg(long, hide = true)]
+    dashboard_prefix: Option<String>,
+    /// This process runs the worker of this number for a nanny.
+    #[arg(long, hide = true)]
+    worker_process: Option<usize>,
 }
 
-/// Parses a size as Dask does: `500MB`, `4GiB`, `1e9`.
-fn size(input: &str) -> Result<u64, String> {
-    const UNITS: [(&str, f64); 10] = [
-        ("", 1.0),
-        ("b", 1.0),
-        ("kb", 1e3),
-        ("mb", 1e6),
-        ("gb", 1e9),
-        ("tb", 1e12),
-        ("kib", 1024.0),
-        ("mib", 1_048_576.0),
-        ("gib", 1_073_741_824.0),
-        ("tib", 1_099_511_627_776.0),
-    ];
-    let input = input.trim().to_lowercase();
-    let is_unit = |letter: char| letter.is_ascii_alphabetic();
-    let number = input.trim_end_matches(is_unit);
-    let unit = &input[number.len()..];
-    let factor = UNITS.iter().find(|(name, _)| *name == unit);
-    let number: Option<f64> = number.trim().parse().ok();
-    match (number, factor) {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "it is positive, and casts saturate"
-        )]
-        (Some(number), Some((_, factor))) if number.is_finite() && number * factor >= 1.0 => {
-            Ok((number * factor) as u64)
-        }
-        _ => Err("expected a size such as 4GiB or 500MB".to_owned()),
-    }
+// clap takes a vector for an option that may be repeated.
+
+#[derive(Clone, Debug)]
+struct Ports(Vec<u16>);
+
+#[derive(Clone, Debug)]
+struct Resources(Vec<(String, f64)>);
+
+fn ports(input: &str) -> Result<Ports, String> {
+    quantity::ports(input).map(Ports)
 }
 
-fn nthreads(input: &str) -> Result<usize, String> {
-    match input.parse() {
-        Ok(0) => Err("expected at least 1".to_owned()),
-        Ok(count) => Ok(count),
-        Err(_) => Err("expected a number of threads".to_owned()),
-    }
+fn resources(input: &str) -> Result<Resources, String> {
+    quantity::resources(input).map(Resources)
 }
 
-/// Restarts this process with settings for glibc's allocator, which it reads from
-/// the environment when a process starts. Large buffers are returned to the
-/// system when freed, without which a memory limit means little, and are
-/// allocated in huge pages, which makes up for the cost of allocating them more
-/// often.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-fn tune_allocator(arguments: &WorkerArguments) {
-    use std::os::unix::process::CommandExt as _;
+/// Settings for glibc's allocator, which it reads from the environment when a process
+/// starts. Large buffers are returned to the system when freed, without which a memory
+/// limit means little, and are allocated in huge pages, which makes up for the cost of
+/// allocating them more often.
+fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
     const NAME: &str = "GLIBC_TUNABLES";
     const OWN: &str = "glibc.malloc.mmap_threshold";
     let mut tunables = std::env::var(NAME).unwrap_or_default();
-    if arguments.memory_limit.is_none() || tunables.contains(OWN) {
-        return;
+    let has_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
+    if !has_glibc || settings.memory_limit.is_none() || tunables.contains(OWN) {
+        return None;
     }
     if !tunables.is_empty() {
         tunables.push(':');
     }
     tunables.push_str(OWN);
     tunables.push_str("=262144:glibc.malloc.hugetlb=1");
-    if let Ok(own) = std::env::current_exe() {
+    Some((NAME.to_owned(), tunables))
+}
+
+/// Restarts this process with [`allocator_settings`].
+fn tune_allocator(settings: &Settings) {
+    #[cfg(unix)]
+    if let Some((name, tunables)) = allocator_settings(settings)
+        && let Ok(own) = std::env::current_exe()
+    {
+        use std::os::unix::process::CommandExt as _;
         // Returns only if it fails; then this process continues unchanged.
         let _ = std::process::Command::new(own)
             .args(std::env::args_os().skip(1))
-            .env(NAME, tunables)
+            .env(name, tunables)
             .exec();
+    }
+    #[cfg(not(unix))]
+    let _ = settings;
+}
+
+/// A file with the number of this process, removed when dropped.
+struct PidFile<'a>(&'a Path);
+
+impl<'a> PidFile<'a> {
+    fn new(path: &'a Path) -> Result<Self> {
+        let written = std::fs::write(path, std::process::id().to_string());
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
     }
 }
 
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn tune_allocator(_: &WorkerArguments) {}
-
-pub(crate) fn run(arguments: &WorkerArguments) -> Result {
-    tune_allocator(arguments);
-    crate::on_cluster(worker(arguments))
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        // Somebody else may have removed it.
+        let _ = std::fs::remove_file(self.0);
+    }
 }
 
-async fn worker(arguments: &WorkerArguments) -> Result {
-    let Some(scheduler) = arguments
-        .scheduler
-        .as_ref()
-        .filter(|_| !arguments.functions)
-    else {
+pub(crate) fn run(arguments: &WorkerArguments) -> Result {
+    if arguments.functions {
         return list();
+    }
+    let config = Config::load()?;
+    let mut settings = Settings::new(arguments, &config)?;
+    if let Some(index) = arguments.worker_process {
+        settings.for_process(index);
+        return crate::on_cluster(worker(arguments, settings));
+    }
+    if !settings.has_nanny {
+        tune_allocator(&settings);
+    }
+    let pid_file = arguments.pid_file.as_deref().map(PidFile::new);
+    let _pid_file = pid_file.transpose()?;
+    if settings.has_nanny {
+        let variables = allocator_settings(&settings).into_iter().collect();
+        return crate::on_cluster(nanny::run(settings.nworkers, variables));
+    }
+    crate::on_cluster(worker(arguments, settings))
+}
+
+/// Requests to stop: signals, and orders of a nanny.
+struct Stops(Option<mpsc::UnboundedReceiver<Order>>);
+
+impl Stops {
+    fn new(arguments: &WorkerArguments) -> Self {
+        Self(arguments.worker_process.map(|_| nanny::orders()))
+    }
+
+    /// Waits for the next request.
+    async fn next(&mut self) -> Result<Order> {
+        let signal = crate::stop_requested()?;
+        let order = async {
+            match &mut self.0 {
+                Some(orders) => orders.recv().await.unwrap_or(Order::Gone),
+                None => core::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = signal => Ok(Order::Stop),
+            order = order => Ok(order),
+        }
+    }
+}
+
+/// Waits for the file that a scheduler writes, and reads its address.
+async fn scheduler_of_file(path: &Path) -> Result<Address> {
+    let mut has_told = false;
+    loop {
+        // The scheduler may be writing it.
+        let content = std::fs::read(path).unwrap_or_default();
+        let document: Option<serde_json::Value> = serde_json::from_slice(&content).ok();
+        if let Some(document) = document {
+            let scheduler = document["address"].as_str();
+            return address(
+                scheduler.ok_or_else(|| {
+                    format!("{}: it has no address of a scheduler", path.display())
+                })?,
+            );
+        }
+        if !core::mem::replace(&mut has_told, true) {
+            terminal::note(format_args!("waiting for {}", path.display()));
+        }
+        tokio::time::sleep(FILE_INTERVAL).await;
+    }
+}
+
+/// A builder with these settings.
+fn builder(settings: &Settings, scheduler: Address) -> Builder {
+    // With a small limit, memory is returned at once.
+    let pool_len = match settings.memory_limit {
+        Some(limit) => usize::try_from(limit / POOL_PART).map_or(POOL_LEN, |len| len.min(POOL_LEN)),
+        None => POOL_LEN,
     };
-    let scheduler = address(scheduler)?;
-    let listen = arguments.listen.as_deref().map(address).transpose()?;
-    let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(&listen).collect();
-    let options = CommOptions {
-        // With a limit, memory is returned at once.
-        pool: arguments
-            .memory_limit
-            .is_none()
-            .then(|| BufferPool::new(POOL_LEN)),
+    let mut options = CommOptions {
+        pool: Some(BufferPool::new(pool_len)),
         ..CommOptions::default()
     };
+    if let Some(timeout) = settings.connect_timeout {
+        options.connect_timeout = timeout;
+        options.handshake_timeout = timeout;
+    }
+    let mut builder = Worker::builder(scheduler)
+        .functions(functions::functions())
+        .options(options)
+        .nthreads(settings.nthreads)
+        .memory_thresholds(settings.thresholds)
+        .transfer_limits(settings.transfers);
+    if let Some(limit) = settings.memory_limit {
+        builder = builder.memory_limit(limit);
+    }
+    if let Some(max_spill) = settings.max_spill {
+        builder = builder.max_spill(max_spill);
+    }
+    if let Some(directory) = &settings.local_directory {
+        builder = builder.local_directory(directory);
+    }
+    if let Some(timeout) = settings.death_timeout {
+        builder = builder.start_timeout(timeout);
+    }
+    if let Some(name) = &settings.name {
+        builder = match name.parse() {
+            Ok(number) => builder.number(number),
+            Err(_) => builder.name(name),
+        };
+    }
+    for (name, amount) in &settings.resources {
+        builder = builder.resource(name, *amount);
+    }
+    builder = match &settings.listen {
+        Listen::At(addresses) => builder.listen_any(addresses.clone()),
+        Listen::Ports(ports) => builder.ports(ports.clone()),
+    };
+    if let Some(contact) = &settings.contact {
+        builder = builder.contact(contact.clone());
+    }
+    if settings.has_nanny {
+        builder = builder.restartable();
+    }
+    builder
+}
+
+async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
+    let mut stops = Stops::new(arguments);
+    let start = Instant::now();
+    let scheduler = match &settings.scheduler {
+        Scheduler::At(address) => address.clone(),
+        Scheduler::File(path) => {
+            let waiting = scheduler_of_file(path);
+            let timeout = settings.death_timeout.unwrap_or(Duration::MAX);
+            tokio::select! {
+                found = tokio::time::timeout(timeout, waiting) => match found {
+                    Ok(found) => found?,
+                    Err(_) => return Err(format!("{}: no such file", path.display()).into()),
+                },
+                stop = stops.next() => return stop.map(|_| ()),
+            }
+        }
+    };
+    let listen: &[Address] = match &settings.listen {
+        Listen::At(addresses) => addresses,
+        Listen::Ports(_) => &[],
+    };
+    let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(listen).collect();
+    let transports = settings.transports(arguments, &addresses)?;
     // Nothing is drawn unless standard error is a terminal.
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
     let notices = bar.clone();
-    let transports = arguments.tls.transports(&addresses)?;
-    let mut builder = Worker::builder(scheduler.clone())
-        .functions(functions::functions())
+    let mut builder = builder(&settings, scheduler.clone())
         .transports(transports.clone())
-        .options(options)
         .on_notice(move |message| {
             // The log has it.
             if !is_logging() {
                 notices.suspend(|| terminal::note(message));
             }
         });
-    if let Some(nthreads) = arguments.nthreads {
-        builder = builder.nthreads(nthreads);
+    let started = Arc::new(OnceLock::new());
+    if let Some(dashboard) = &settings.dashboard {
+        let server = http::Server::bind(dashboard).await;
+        let server = server.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
+        builder = builder.service("dashboard", server.port());
+        tokio::spawn(server.serve(Arc::clone(&started), settings.namespace.clone()));
     }
-    if let Some(limit) = arguments.memory_limit {
-        builder = builder.memory_limit(limit);
-    }
-    if let Some(directory) = &arguments.local_directory {
-        builder = builder.local_directory(directory);
-    }
-    if let Some(name) = &arguments.name {
-        builder = builder.name(name);
-    }
-    if let Some(listen) = listen {
-        builder = builder.listen(listen);
-    }
-    let mut stop = core::pin::pin!(crate::stop_requested()?);
     let starting = async {
         let started = builder.start().await;
         started.map_err(|error| format!("{scheduler}: {error}"))
     };
     let worker = tokio::select! {
         started = connecting(&scheduler, &transports, starting) => started?,
-        () = &mut stop => {
+        stop = stops.next() => {
+            stop?;
             terminal::note(format_args!("stopped before registering with {scheduler}"));
             return Ok(());
         }
     };
+    let worker = Arc::clone(started.get_or_init(|| Arc::new(worker)));
     terminal::note(format_args!(
         "worker {} at {} works for {scheduler}",
         worker.name(),
@@ -214,32 +441,80 @@ async fn worker(arguments: &WorkerArguments) -> Result {
     ));
     let showing = async {
         // A log and a progress line do not go together.
-        while std::io::stderr().is_terminal() && !is_logging() {
+        while std::io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
             bar.set_message(progress(&worker));
             bar.tick();
             tokio::time::sleep(REFRESH).await;
         }
         core::future::pending().await
     };
+    let lifetime = async {
+        match settings.staggered_lifetime() {
+            Some(lifetime) => tokio::time::sleep(lifetime.saturating_sub(start.elapsed())).await,
+            None => core::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
-        ended = worker.ended() => Some(ended),
-        () = &mut stop => None,
-        () = showing => None,
+        ended = worker.ended() => End::Itself(ended),
+        order = stops.next() => End::Asked(order?),
+        () = lifetime => End::Lifetime,
+        () = showing => End::Lifetime,
     };
     bar.finish_and_clear();
+    let is_supervised = arguments.worker_process.is_some();
     let outcome = match ended {
-        Some(ended @ (Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked)) => {
-            Err(ended.to_string().into())
-        }
-        Some(ended) => {
-            terminal::note(ended);
+        End::Itself(ended) => outcome(&ended, is_supervised),
+        End::Asked(Order::Stop) => {
+            leave(&worker, &mut stops).await?;
             Ok(())
         }
-        None => leave(&worker).await,
+        End::Asked(Order::Gone) => {
+            terminal::note("the worker's nanny has ended, and so does the worker");
+            worker.close().await;
+            Ok(())
+        }
+        End::Lifetime => {
+            terminal::note("the lifetime of the worker is over");
+            let is_stopped = leave(&worker, &mut stops).await?;
+            match settings.is_reborn && !is_stopped {
+                true => Err(Failure::silent(RESTART)),
+                false => Ok(()),
+            }
+        }
     };
     terminal::note(progress(&worker));
     terminal::tell(table(worker.task_counters()));
     outcome
+}
+
+/// Why a worker ends.
+enum End {
+    Itself(Ended),
+    Asked(Order),
+    Lifetime,
+}
+
+/// The exit code for the end of a worker: 0 if the scheduler has closed it, 1 if it has
+/// failed, and [`RESTART`] if it should start again.
+fn outcome(ended: &Ended, is_supervised: bool) -> Result {
+    match ended {
+        Ended::Restart { .. } | Ended::OutOfMemory { .. } => {
+            terminal::note(ended);
+            Err(Failure::silent(RESTART))
+        }
+        // Only a new worker helps, which a nanny starts.
+        Ended::Forgotten | Ended::Panicked if is_supervised => {
+            terminal::note(ended);
+            Err(Failure::silent(RESTART))
+        }
+        Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked | Ended::Forgotten => {
+            Err(ended.to_string().into())
+        }
+        _ => {
+            terminal::note(ended);
+            Ok(())
+        }
+    }
 }
 
 /// Whether warnings go to the log.
@@ -265,23 +540,27 @@ fn list() -> Result {
     Ok(())
 }
 
-/// Hands the worker's data over, until a timeout or a second request to stop.
-async fn leave(worker: &Worker) -> Result {
+/// Hands the worker's data over, until a timeout or a request to stop. Returns whether
+/// there was such a request.
+async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
     terminal::note("handing over data; stop again to exit at once");
-    let again = crate::stop_requested()?;
     tokio::select! {
         retired = worker.retire() => match retired {
             Ok(true) => terminal::note("other workers have copies of all data"),
             Ok(false) => terminal::note("no other worker can take the data"),
             Err(error) => terminal::note(format_args!("cannot hand over data: {error}")),
         },
-        () = again => worker.close().await,
+        again = stops.next() => {
+            again?;
+            worker.close().await;
+            return Ok(true);
+        }
         () = tokio::time::sleep(HANDOVER) => {
             terminal::note("handing over data timed out");
             worker.close().await;
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// The worker's state in one line.
@@ -386,29 +665,5 @@ mod tests {
         let many = (0..25).map(|index| (format!("task-{index}"), add));
         let many = table(many.collect());
         assert!(many.ends_with("  and 5 kinds more\n"), "{many}");
-    }
-
-    #[test]
-    fn at_least_one_thread_is_asked_for() {
-        assert_eq!(nthreads("2"), Ok(2));
-        for input in ["0", "-1", "two", "", "99999999999999999999999"] {
-            assert!(nthreads(input).is_err(), "{input}");
-        }
-    }
-
-    #[test]
-    fn sizes_are_as_dask_reads_them() {
-        for (input, len) in [
-            ("1", 1),
-            ("500MB", 500_000_000),
-            ("4GiB", 4 << 30),
-            ("1.5 kib", 1536),
-            ("1e9", 1_000_000_000),
-        ] {
-            assert_eq!(size(input), Ok(len), "{input}");
-        }
-        for input in ["", "GiB", "-1", "0", "4 apples", "nan"] {
-            assert!(size(input).is_err(), "{input}");
-        }
     }
 }

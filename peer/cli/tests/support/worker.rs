@@ -4,11 +4,11 @@ use std::process::Command;
 
 use daskwire_testing::{Peer, address_after};
 
-/// Starts a `daskwire worker` for the scheduler at an address.
+/// Starts a `daskwire worker`, without a nanny, for the scheduler at an address.
 pub(crate) fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
     let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
     command
-        .args(["worker", scheduler, "--name", name])
+        .args(["worker", scheduler, "--no-nanny", "--name", name])
         .args(arguments);
     let label = format!("worker {name} at");
     Peer::spawn_command(name, &mut command, |log| address_after(log, &label))

@@ -1,0 +1,369 @@
+//! Dask's configuration: YAML files and `DASK_*` variables, as `dask.config` reads
+//! them.
+//!
+//! Sources, each overriding those before it: the files in `/etc/dask` (or
+//! `DASK_ROOT_CONFIG`), in `etc/dask` of the active Python environment
+//! (`CONDA_PREFIX`, `VIRTUAL_ENV`), in `~/.config/dask` and in `DASK_CONFIG`;
+//! `DASK_INTERNAL_INHERIT_CONFIG`; variables such as
+//! `DASK_DISTRIBUTED__WORKER__MEMORY__TARGET`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
+use serde_json::{Map, Value};
+
+use crate::failure::Result;
+
+/// Settings by their names, such as `distributed.worker.memory.target`.
+#[derive(Debug, Default)]
+pub(crate) struct Config(Map<String, Value>);
+
+impl Config {
+    /// Reads the configuration of this process.
+    ///
+    /// # Errors
+    ///
+    /// A message if a file is not YAML, or not a mapping. Files that cannot be read are
+    /// left out, as Dask does.
+    pub(crate) fn load() -> Result<Self> {
+        let variables: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Self::of(&variables)
+    }
+
+    fn of(variables: &BTreeMap<String, String>) -> Result<Self> {
+        let mut config = Self::default();
+        for path in places(variables) {
+            for file in files(&path) {
+                let Ok(text) = fs::read_to_string(&file) else {
+                    continue;
+                };
+                config.add_yaml(&text, &file)?;
+            }
+        }
+        if let Some(inherited) = variables.get("DASK_INTERNAL_INHERIT_CONFIG") {
+            let inherited = deserialize(inherited).ok_or_else(|| {
+                "DASK_INTERNAL_INHERIT_CONFIG is not Base64 of a JSON object".to_owned()
+            })?;
+            merge(&mut config.0, inherited);
+        }
+        for (name, value) in variables {
+            if let Some(name) = name.strip_prefix("DASK_") {
+                let name = name.to_lowercase().replace("__", ".");
+                config.set(&name, interpret(value));
+            }
+        }
+        Ok(config)
+    }
+
+    fn add_yaml(&mut self, text: &str, file: &Path) -> Result<()> {
+        let malformed = |reason: &str| format!("{}: {reason}", file.display());
+        let documents = Yaml::load_from_str(text).map_err(|error| malformed(&error.to_string()))?;
+        match documents.first().map(json) {
+            None | Some(Value::Null) => Ok(()),
+            Some(Value::Object(settings)) => {
+                merge(&mut self.0, settings);
+                Ok(())
+            }
+            Some(_) => Err(malformed("a configuration of Dask is a mapping").into()),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: Value) {
+        let value = name.rsplit('.').fold(value, |value, name| {
+            Value::Object(Map::from_iter([(name.to_owned(), value)]))
+        });
+        if let Value::Object(settings) = value {
+            merge(&mut self.0, settings);
+        }
+    }
+
+    /// The value of a setting, if it is set to something other than nil.
+    pub(crate) fn get(&self, name: &str) -> Option<&Value> {
+        let mut parts = name.split('.');
+        let first = self.0.get(canonical(&self.0, parts.next()?))?;
+        let value = parts.try_fold(first, |value, part| {
+            let settings = value.as_object()?;
+            settings.get(canonical(settings, part))
+        });
+        value.filter(|value| !value.is_null())
+    }
+
+    /// The value of a setting as a string, for numbers too.
+    pub(crate) fn string(&self, name: &str) -> Option<String> {
+        match self.get(name)? {
+            Value::String(value) => Some(value.clone()),
+            value @ (Value::Number(_) | Value::Bool(_)) => Some(value.to_string()),
+            _ => None,
+        }
+    }
+
+    /// The value of a setting that is true or false.
+    pub(crate) fn bool(&self, name: &str) -> Option<bool> {
+        // YAML 1.1, which Dask reads, has more words than YAML 1.2.
+        match self.string(name)?.to_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => Some(true),
+            "false" | "no" | "off" | "0" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// Folders and files with settings, in the order in which they are read.
+fn places(variables: &BTreeMap<String, String>) -> Vec<PathBuf> {
+    let root = variables.get("DASK_ROOT_CONFIG").map(String::as_str);
+    let mut places = vec![PathBuf::from(root.unwrap_or("/etc/dask"))];
+    for environment in ["CONDA_PREFIX", "VIRTUAL_ENV"] {
+        if let Some(prefix) = variables.get(environment) {
+            places.push(Path::new(prefix).join("etc/dask"));
+        }
+    }
+    if let Some(home) = std::env::home_dir() {
+        places.push(home.join(".config/dask"));
+    }
+    if let Some(own) = variables.get("DASK_CONFIG") {
+        places.push(own.into());
+    }
+    // Of two equal ones, the last counts.
+    let mut unique: Vec<PathBuf> = Vec::new();
+    for place in places {
+        unique.retain(|other| *other != place);
+        unique.push(place);
+    }
+    unique
+}
+
+/// The file itself, or the files of a folder in the order of their names.
+fn files(place: &Path) -> Vec<PathBuf> {
+    if !place.is_dir() {
+        return vec![place.to_owned()];
+    }
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let is_config = |path: &PathBuf| {
+        let extension = path.extension().unwrap_or_default().to_ascii_lowercase();
+        extension == "yaml" || extension == "yml" || extension == "json"
+    };
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(is_config)
+        .collect();
+    files.sort();
+    files
+}
+
+/// The name of a setting as `settings` has it: `-` and `_` are the same.
+fn canonical<'a>(settings: &'a Map<String, Value>, name: &'a str) -> &'a str {
+    if settings.contains_key(name) {
+        return name;
+    }
+    let is_same = |other: &&String| {
+        other.len() == name.len()
+            && other
+                .chars()
+                .zip(name.chars())
+                .all(|(a, b)| a == b || "-_".contains(a) && "-_".contains(b))
+    };
+    settings.keys().find(is_same).map_or(name, String::as_str)
+}
+
+/// Adds settings, which override existing ones.
+fn merge(to: &mut Map<String, Value>, from: Map<String, Value>) {
+    for (name, value) in from {
+        let name = canonical(to, &name).to_owned();
+        match value {
+            Value::Object(inner) => {
+                let entry = to.entry(name).or_insert(Value::Null);
+                if !entry.is_object() {
+                    *entry = Value::Object(Map::new());
+                }
+                if let Value::Object(entry) = entry {
+                    merge(entry, inner);
+                }
+            }
+            value => {
+                to.insert(name, value);
+            }
+        }
+    }
+}
+
+/// The settings that Dask hands to processes that it starts.
+fn deserialize(inherited: &str) -> Option<Map<String, Value>> {
+    let padding = base64::engine::DecodePaddingMode::Indifferent;
+    let options = GeneralPurposeConfig::new().with_decode_padding_mode(padding);
+    let engine = GeneralPurpose::new(&base64::alphabet::URL_SAFE, options);
+    serde_json::from_slice(&engine.decode(inherited.trim()).ok()?).ok()
+}
+
+/// The value of a variable: a literal of Python, or a string.
+fn interpret(text: &str) -> Value {
+    let trimmed = text.trim();
+    match trimmed.to_lowercase().as_str() {
+        "none" | "null" => return Value::Null,
+        "true" => return Value::Bool(true),
+        "false" => return Value::Bool(false),
+        _ => {}
+    }
+    if let Ok(number) = trimmed.parse::<i64>() {
+        return number.into();
+    }
+    if let Ok(number) = trimmed.parse::<f64>() {
+        return number.into();
+    }
+    // Lists, dictionaries and quoted strings look alike in YAML and in Python.
+    if trimmed.starts_with(['[', '{', '"', '\''])
+        && let Ok(documents) = Yaml::load_from_str(trimmed)
+        && let Some(document) = documents.first()
+    {
+        return json(document);
+    }
+    Value::from(text)
+}
+
+fn json(yaml: &Yaml<'_>) -> Value {
+    match yaml {
+        Yaml::Value(Scalar::Boolean(value)) => Value::from(*value),
+        Yaml::Value(Scalar::Integer(value)) => Value::from(*value),
+        Yaml::Value(Scalar::FloatingPoint(value)) => Value::from(value.into_inner()),
+        Yaml::Value(Scalar::String(value)) => Value::from(&**value),
+        Yaml::Representation(value, ..) => Value::from(&**value),
+        Yaml::Sequence(items) => items.iter().map(json).collect(),
+        Yaml::Mapping(entries) => {
+            let entries = entries.iter().filter_map(|(name, value)| {
+                let name = match json(name) {
+                    Value::String(name) => name,
+                    Value::Null | Value::Array(_) | Value::Object(_) => return None,
+                    name => name.to_string(),
+                };
+                Some((name, json(value)))
+            });
+            Value::Object(entries.collect())
+        }
+        Yaml::Tagged(_, value) => json(value),
+        Yaml::Value(Scalar::Null) | Yaml::Alias(_) | Yaml::BadValue => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let variables = variables.iter();
+        variables
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn files_and_variables_override_each_other_as_in_dask() {
+        let folder = std::env::temp_dir().join(format!("daskwire-config-{}", std::process::id()));
+        let (root, own) = (folder.join("root"), folder.join("own"));
+        for folder in [&root, &own] {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        let write = |path: &Path, text: &str| fs::write(path, text).expect("it is written");
+        write(
+            &root.join("a.yaml"),
+            "distributed:\n  worker:\n    memory:\n      target: 0.5\n      spill: 0.55\n      \
+             max_spill: 10 GB\n  comm:\n    timeouts: {connect: 5s}\n",
+        );
+        write(
+            &own.join("b.yml"),
+            "# Nothing but a comment above.\ndistributed:\n  worker:\n    memory:\n      \
+             spill: False\n      max-spill: 1 GB\n    lifetime: {restart: yes}\n",
+        );
+        write(&own.join("c.txt"), "not: [yaml");
+        write(
+            &own.join("d.json"),
+            r#"{"scheduler-address": "tcp://10.0.0.1:8786"}"#,
+        );
+        let of = |extra: &[(&str, &str)]| {
+            let places = [
+                ("DASK_ROOT_CONFIG", root.to_str().expect("UTF-8")),
+                ("DASK_CONFIG", own.to_str().expect("UTF-8")),
+            ];
+            Config::of(&variables(&[&places[..], extra].concat()))
+        };
+        let inherited =
+            "eyJkaXN0cmlidXRlZCI6IHsid29ya2VyIjogeyJtZW1vcnkiOiB7InBhdXNlIjogMC45fX19fQ==";
+        let config = of(&[
+            ("DASK_DISTRIBUTED__WORKER__MEMORY__TARGET", "0.4"),
+            ("DASK_DISTRIBUTED__WORKER__RESOURCES", "{'GPU': 2}"),
+            ("DASK_INTERNAL_INHERIT_CONFIG", inherited),
+            ("DASK_TEMPORARY_DIRECTORY", "/scratch/1: not YAML"),
+        ])
+        .expect("it is read");
+        let string = |name: &str| config.string(&format!("distributed.worker.{name}"));
+        assert_eq!(string("memory.target").as_deref(), Some("0.4"));
+        assert_eq!(string("memory.spill").as_deref(), Some("false"));
+        assert_eq!(string("memory.pause").as_deref(), Some("0.9"));
+        assert_eq!(string("memory.max-spill").as_deref(), Some("1 GB"));
+        assert_eq!(string("memory.max_spill").as_deref(), Some("1 GB"));
+        assert_eq!(string("memory.terminate"), None);
+        assert_eq!(
+            config.bool("distributed.worker.lifetime.restart"),
+            Some(true)
+        );
+        assert_eq!(
+            config.get("distributed.worker.resources"),
+            Some(&serde_json::json!({"GPU": 2}))
+        );
+        assert_eq!(
+            config.string("temporary-directory").as_deref(),
+            Some("/scratch/1: not YAML")
+        );
+        assert_eq!(
+            config.string("scheduler-address").as_deref(),
+            Some("tcp://10.0.0.1:8786")
+        );
+        assert_eq!(
+            config
+                .string("distributed.comm.timeouts.connect")
+                .as_deref(),
+            Some("5s")
+        );
+        let config = of(&[("DASK_SCHEDULER_ADDRESS", "tcp://10.0.0.2:8786")]);
+        assert_eq!(
+            config
+                .expect("it is read")
+                .string("scheduler_address")
+                .as_deref(),
+            Some("tcp://10.0.0.2:8786")
+        );
+        write(&own.join("e.yaml"), "a: [1");
+        let error = of(&[]).expect_err("malformed").to_string();
+        assert!(error.contains("e.yaml: "), "{error}");
+        write(&own.join("e.yaml"), "- 1");
+        let error = of(&[]).expect_err("a list").to_string();
+        assert!(
+            error.ends_with("e.yaml: a configuration of Dask is a mapping"),
+            "{error}"
+        );
+        fs::remove_dir_all(&folder).expect("it is removed");
+    }
+
+    #[test]
+    fn variables_are_literals_of_python() {
+        for (text, value) in [
+            ("0.6", serde_json::json!(0.6)),
+            ("10", serde_json::json!(10)),
+            ("False", serde_json::json!(false)),
+            ("None", Value::Null),
+            ("10 GB", serde_json::json!("10 GB")),
+            ("'10'", serde_json::json!("10")),
+            (
+                "tcp://10.0.0.1:8786",
+                serde_json::json!("tcp://10.0.0.1:8786"),
+            ),
+            ("['a', \"b\"]", serde_json::json!(["a", "b"])),
+        ] {
+            assert_eq!(interpret(text), value, "{text}");
+        }
+    }
+}

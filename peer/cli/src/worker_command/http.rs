@@ -1,0 +1,278 @@
+//! The HTTP server of `--dashboard-address`: `/health`, and `/metrics` for Prometheus.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use daskwire_peer::worker::Worker;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::terminal;
+
+/// Maximum length of the head of a request.
+const MAX_HEAD_LEN: usize = 8 << 10;
+
+/// The time for a request and its response.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum number of connections at once; further ones wait.
+const MAX_CONNECTIONS: usize = 64;
+
+/// A listening server.
+pub(super) struct Server {
+    listener: TcpListener,
+    port: u16,
+}
+
+impl Server {
+    /// Listens at `HOST:PORT`, `:PORT` or `PORT`; at any port if that is in use.
+    pub(super) async fn bind(address: &str) -> io::Result<Self> {
+        let (host, port) = address.rsplit_once(':').unwrap_or(("", address));
+        let host = host.trim_start_matches("http://");
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let host = if host.is_empty() { "0.0.0.0" } else { host };
+        let port: u16 = port.parse().map_err(io::Error::other)?;
+        let listener = match TcpListener::bind((host, port)).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let listener = TcpListener::bind((host, 0)).await?;
+                let other = listener.local_addr()?;
+                terminal::note(format_args!(
+                    "port {port} is in use; health and metrics are at http://{other}"
+                ));
+                listener
+            }
+            bound => bound?,
+        };
+        let port = listener.local_addr()?.port();
+        Ok(Self { listener, port })
+    }
+
+    pub(super) const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Answers requests, those for metrics once there is a worker.
+    pub(super) async fn serve(self, worker: Arc<OnceLock<Arc<Worker>>>, namespace: String) {
+        let namespace: Arc<str> = namespace.into();
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+                return;
+            };
+            let Ok((stream, _)) = self.listener.accept().await else {
+                // The process may be out of descriptors.
+                tokio::time::sleep(Duration::from_millis(150)).await;
+                continue;
+            };
+            let (worker, namespace) = (Arc::clone(&worker), Arc::clone(&namespace));
+            tokio::spawn(async move {
+                // Nobody else needs to know of a client that is gone.
+                let _ = tokio::time::timeout(TIMEOUT, answer(stream, &worker, &namespace)).await;
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Answers one request, and closes the connection.
+async fn answer(
+    mut stream: TcpStream,
+    worker: &OnceLock<Arc<Worker>>,
+    namespace: &str,
+) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > MAX_HEAD_LEN || stream.read_buf(&mut head).await? == 0 {
+            return Ok(());
+        }
+    }
+    let head = String::from_utf8_lossy(&head);
+    let mut line = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (line.next(), line.next().unwrap_or_default());
+    let path = target.split(['?', '#']).next().unwrap_or_default();
+    let (status, kind, body) = match (method, path) {
+        (Some("GET" | "HEAD"), "/health") => ("200 OK", "text/plain; charset=utf-8", "ok".into()),
+        (Some("GET" | "HEAD"), "/metrics") => match worker.get() {
+            Some(worker) => (
+                "200 OK",
+                "text/plain; version=0.0.4; charset=utf-8",
+                metrics(worker, namespace),
+            ),
+            None => (
+                "503 Service Unavailable",
+                "text/plain; charset=utf-8",
+                "the worker is not registered yet\n".into(),
+            ),
+        },
+        (Some("GET" | "HEAD"), _) => (
+            "404 Not Found",
+            "text/plain; charset=utf-8",
+            "there are /health and /metrics\n".to_owned(),
+        ),
+        _ => (
+            "405 Method Not Allowed",
+            "text/plain; charset=utf-8",
+            "only GET is allowed\n".to_owned(),
+        ),
+    };
+    let allow = if status.starts_with("405") {
+        "Allow: GET, HEAD\r\n"
+    } else {
+        ""
+    };
+    let mut response = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
+         Connection: close\r\n\r\n",
+        body.len()
+    );
+    if method != Some("HEAD") {
+        response.push_str(&body);
+    }
+    stream.write_all(response.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// Metrics in the text format of Prometheus.
+struct Metrics<'a> {
+    namespace: &'a str,
+    text: String,
+}
+
+impl Metrics<'_> {
+    /// Adds a metric, with a value for each of its labels.
+    fn add(&mut self, kind: &str, name: &str, help: &str, values: &[(Option<(&str, &str)>, f64)]) {
+        let prefix = match self.namespace {
+            "" => String::new(),
+            namespace => format!("{namespace}_"),
+        };
+        let name = format!("{prefix}worker_{name}");
+        // Writing to a string does not fail.
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        for (label, value) in values {
+            let label = label.map_or_else(String::new, |(label, value)| {
+                format!("{{{label}=\"{value}\"}}")
+            });
+            let _ = writeln!(self.text, "{name}{label} {value:?}");
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.add("gauge", name, help, &[(None, value)]);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: f64) {
+        self.add("counter", name, help, &[(None, value)]);
+    }
+}
+
+/// The metrics of a worker, with the names that Dask's workers use, as far as a worker
+/// in Rust has them.
+#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
+fn metrics(worker: &Worker, namespace: &str) -> String {
+    let mut to = Metrics {
+        namespace,
+        text: String::new(),
+    };
+    let holdings = worker.holdings();
+    let tasks: Vec<(&str, f64)> = worker
+        .task_counts()
+        .into_iter()
+        .map(|(state, count)| match state {
+            "memory" => (state, count.saturating_sub(holdings.disk_count) as f64),
+            _ => (state, count as f64),
+        })
+        .chain([("disk", holdings.disk_count as f64)])
+        .filter(|(_, count)| *count > 0.0)
+        .collect();
+    let tasks: Vec<_> = tasks
+        .iter()
+        .map(|(state, count)| (Some(("state", *state)), *count))
+        .collect();
+    to.add("gauge", "tasks", "Number of tasks at worker.", &tasks);
+    let threads = worker.nthreads() as f64;
+    to.gauge("threads", "Number of worker threads", threads);
+    let latency = worker.latency().as_secs_f64();
+    to.gauge("latency_seconds", "Latency of worker connection", latency);
+    let process = worker.process_memory();
+    let managed = process.min(holdings.memory_len);
+    to.add(
+        "gauge",
+        "memory_bytes",
+        "Memory breakdown",
+        &[
+            (Some(("type", "managed")), managed as f64),
+            (Some(("type", "unmanaged")), (process - managed) as f64),
+            (Some(("type", "spilled")), holdings.disk_len as f64),
+        ],
+    );
+    let transfers = worker.transfers();
+    to.gauge(
+        "transfer_incoming_bytes",
+        "Total size of open data transfers from other workers",
+        transfers.receiving_len as f64,
+    );
+    to.gauge(
+        "transfer_incoming_count",
+        "Number of open data transfers from other workers",
+        transfers.receiving_count as f64,
+    );
+    to.counter(
+        "transfer_incoming_count_total",
+        "Total number of data transfers from other workers since the worker was started",
+        transfers.received_count as f64,
+    );
+    to.gauge(
+        "transfer_outgoing_bytes",
+        "Total size of open data transfers to other workers",
+        transfers.sending_len as f64,
+    );
+    to.gauge(
+        "transfer_outgoing_count",
+        "Number of open data transfers to other workers",
+        transfers.sending_count as f64,
+    );
+    to.counter(
+        "transfer_outgoing_bytes_total",
+        "Total size of data transfers to other workers since the worker was started",
+        transfers.sent_len as f64,
+    );
+    to.counter(
+        "transfer_outgoing_count_total",
+        "Total number of data transfers to other workers since the worker was started",
+        transfers.sent_count as f64,
+    );
+    let counters = worker.counters();
+    let written = Some(("activity", "disk-write"));
+    let read = Some(("activity", "disk-read"));
+    to.add(
+        "counter",
+        "spill_bytes_total",
+        "Total size of disk accesses caused by managed data since the worker was started",
+        &[
+            (written, counters.spilled.len as f64),
+            (read, counters.unspilled.len as f64),
+        ],
+    );
+    to.add(
+        "counter",
+        "spill_count_total",
+        "Total number of disk accesses caused by managed data since the worker was started",
+        &[
+            (written, counters.spilled.count as f64),
+            (read, counters.unspilled.count as f64),
+        ],
+    );
+    to.add(
+        "counter",
+        "spill_time_seconds_total",
+        "Total time spent spilling and unspilling since the worker was started",
+        &[
+            (written, counters.spilled.time.as_secs_f64()),
+            (read, counters.unspilled.time.as_secs_f64()),
+        ],
+    );
+    to.text
+}

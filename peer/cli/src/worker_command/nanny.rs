@@ -1,0 +1,174 @@
+//! The process that starts workers, each in a process of its own, and starts them
+//! again when they ask for it or crash.
+
+use std::io::{self, Read as _, Write as _};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinSet;
+
+use crate::failure::{Failure, Result};
+use crate::terminal;
+
+/// The exit code of a worker that is to be started again.
+pub(super) const RESTART: u8 = 3;
+
+/// The option that makes a process a worker of a nanny.
+const PROCESS: &str = "--worker-process";
+
+/// A worker that crashes earlier is started again after a pause.
+const QUICK_CRASH: Duration = Duration::from_secs(10);
+
+/// The longest such pause.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// What a nanny tells its workers on their standard input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// To hand data over and leave; to leave at once the second time.
+    Stop,
+    /// Nothing any more: the nanny has ended.
+    Gone,
+}
+
+/// The byte that stands for [`Order::Stop`].
+const STOP: u8 = b's';
+
+/// Follows the orders of the nanny that has started this process.
+pub(super) fn orders() -> mpsc::UnboundedReceiver<Order> {
+    let (sender, orders) = mpsc::unbounded_channel();
+    thread::spawn(move || {
+        for byte in io::stdin().lock().bytes() {
+            if byte.is_ok_and(|byte| byte == STOP) && sender.send(Order::Stop).is_err() {
+                return;
+            }
+        }
+        // The worker may have ended.
+        let _ = sender.send(Order::Gone);
+    });
+    orders
+}
+
+/// Runs `count` workers with the arguments of this process until they end for good.
+///
+/// # Errors
+///
+/// The exit code of the first worker that failed.
+pub(super) async fn run(count: usize, variables: Vec<(String, String)>) -> Result {
+    let (stop, stopping) = watch::channel(0_u32);
+    let mut workers = JoinSet::new();
+    for index in 0..count {
+        workers.spawn(keep(index, variables.clone(), stopping.clone()));
+    }
+    let mut outcome = Ok(());
+    loop {
+        let requested = crate::stop_requested()?;
+        tokio::select! {
+            () = requested => stop.send_modify(|times| *times = times.saturating_add(1)),
+            ended = workers.join_next() => match ended {
+                None => return outcome,
+                Some(Ok(ended)) => outcome = outcome.and(ended),
+                Some(Err(error)) => outcome = outcome.and(Err(error.to_string().into())),
+            },
+        }
+    }
+}
+
+/// Starts a worker, and again whenever it is to be.
+async fn keep(
+    index: usize,
+    variables: Vec<(String, String)>,
+    mut stopping: watch::Receiver<u32>,
+) -> Result {
+    let mut pause = Duration::ZERO;
+    loop {
+        let start = Instant::now();
+        let mut child = spawn(index, &variables)
+            .map_err(|error| format!("cannot start a process for a worker: {error}"))?;
+        let process = child.id();
+        let mut orders = child.stdin.take();
+        let mut ended = watch_child(child);
+        let status = loop {
+            tokio::select! {
+                status = &mut ended => break status,
+                Ok(()) = stopping.changed() => order_to_stop(&mut orders),
+            }
+        };
+        let status = match status {
+            Ok(Ok(status)) => status,
+            Ok(Err(error)) => return Err(format!("cannot wait for a worker: {error}").into()),
+            Err(_) => return Err("cannot wait for a worker".to_owned().into()),
+        };
+        let is_stopping = *stopping.borrow() > 0;
+        match status.code() {
+            Some(0) => return Ok(()),
+            _ if is_stopping => return Ok(()),
+            Some(code) if code == i32::from(RESTART) => {
+                terminal::note("the worker starts again");
+                continue;
+            }
+            // A panic ends a process with 101.
+            Some(code) if code != 101 => {
+                return Err(Failure::silent(u8::try_from(code).unwrap_or(1)));
+            }
+            _ => {}
+        }
+        pause = match start.elapsed() < QUICK_CRASH {
+            true => (pause * 2).clamp(Duration::from_secs(1), MAX_PAUSE),
+            false => Duration::ZERO,
+        };
+        terminal::note(format_args!(
+            "the worker's process {process} has crashed ({status}), and starts again{}",
+            match pause {
+                Duration::ZERO => String::new(),
+                pause => format!(" in {} s", pause.as_secs()),
+            }
+        ));
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            Ok(()) = stopping.changed() => return Ok(()),
+        }
+    }
+}
+
+fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
+    // The file of this program may have been replaced meanwhile.
+    #[cfg(target_os = "linux")]
+    let mut command = Command::new("/proc/self/exe");
+    #[cfg(not(target_os = "linux"))]
+    let mut command = Command::new(std::env::current_exe()?);
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt as _;
+        if let Some(name) = std::env::args_os().next() {
+            command.arg0(name);
+        }
+        // Control-C is for this process, which passes it on.
+        command.process_group(0);
+    }
+    command
+        .args(std::env::args_os().skip(1))
+        .args([PROCESS, &index.to_string()])
+        .envs(variables.iter().cloned())
+        .stdin(Stdio::piped())
+        .spawn()
+}
+
+/// Waits for a process in a thread.
+fn watch_child(mut child: Child) -> oneshot::Receiver<io::Result<ExitStatus>> {
+    let (sender, ended) = oneshot::channel();
+    thread::spawn(move || {
+        // The receiver is gone when this process ends.
+        let _ = sender.send(child.wait());
+    });
+    ended
+}
+
+fn order_to_stop(orders: &mut Option<ChildStdin>) {
+    if let Some(pipe) = orders {
+        // A process that does not read is ending.
+        let _ = pipe.write_all(&[STOP]).and_then(|()| pipe.flush());
+    }
+}

@@ -1,0 +1,519 @@
+//! What a worker is to do: the command line, and Dask's configuration where the
+//! command line says nothing.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
+use daskwire_comm::{Address, Transports};
+use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
+
+use super::quantity::{self, MemoryLimit};
+use super::{WorkerArguments, machine};
+use crate::config::Config;
+use crate::connect::address;
+use crate::failure::{Failure, Result};
+use crate::terminal;
+
+/// How to find the scheduler.
+#[derive(Clone, Debug)]
+pub(super) enum Scheduler {
+    At(Address),
+    /// In a file that `dask scheduler --scheduler-file` writes.
+    File(PathBuf),
+}
+
+/// Where a worker listens.
+#[derive(Clone, Debug)]
+pub(super) enum Listen {
+    /// At the first of these addresses that is free.
+    At(Vec<Address>),
+    /// At the first of these ports that is free, of the interface that reaches the
+    /// scheduler. Any port if there are none.
+    Ports(Vec<u16>),
+}
+
+/// The settings of a worker, or of all those of a nanny.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) scheduler: Scheduler,
+    pub(super) has_nanny: bool,
+    /// Number of processes.
+    pub(super) nworkers: usize,
+    pub(super) nthreads: usize,
+    pub(super) name: Option<String>,
+    pub(super) memory_limit: Option<u64>,
+    pub(super) thresholds: MemoryThresholds,
+    pub(super) max_spill: Option<u64>,
+    pub(super) transfers: TransferLimits,
+    pub(super) resources: BTreeMap<String, f64>,
+    pub(super) listen: Listen,
+    pub(super) contact: Option<Address>,
+    pub(super) local_directory: Option<PathBuf>,
+    pub(super) connect_timeout: Option<Duration>,
+    pub(super) death_timeout: Option<Duration>,
+    /// Without the stagger.
+    pub(super) lifetime: Option<Duration>,
+    pub(super) stagger: Duration,
+    pub(super) is_reborn: bool,
+    /// The address of the HTTP server.
+    pub(super) dashboard: Option<String>,
+    /// The prefix of the names of metrics.
+    pub(super) namespace: String,
+    tls: Option<TlsFiles>,
+}
+
+/// `distributed.comm.tls`.
+#[derive(Clone, Debug)]
+struct TlsFiles {
+    ca_file: PathBuf,
+    cert: PathBuf,
+    key: Option<PathBuf>,
+    ciphers: Option<String>,
+    min_version: Option<String>,
+    max_version: Option<String>,
+}
+
+impl Settings {
+    /// Reads the settings.
+    ///
+    /// # Errors
+    ///
+    /// Bad usage, or a setting that cannot be read.
+    pub(super) fn new(arguments: &WorkerArguments, config: &Config) -> Result<Self> {
+        refuse(arguments)?;
+        if config.get("distributed.worker.preload").is_some_and(is_set) {
+            terminal::note(
+                "distributed.worker.preload has no effect: this worker loads no Python modules",
+            );
+        }
+        let scheme = config
+            .string("distributed.comm.default-scheme")
+            .unwrap_or_else(|| "tcp".to_owned());
+        let scheduler = scheduler(arguments, config, &scheme)?;
+        let processors = machine::processors();
+        let (nworkers, nthreads) = match arguments.nworkers.as_deref() {
+            None => (1, arguments.nthreads),
+            Some("auto") => {
+                let (processes, threads) = machine::processes_and_threads(processors);
+                (processes, threads)
+            }
+            Some(count) => (nworkers(count, processors)?, arguments.nthreads),
+        };
+        let has_nanny = cfg!(unix) && !arguments.no_nanny;
+        if nworkers > 1 && !has_nanny {
+            return Err(Failure::usage("--no-nanny is for one worker only"));
+        }
+        if nworkers > 1 && arguments.listen_address.is_some() {
+            return Err(Failure::usage(
+                "--listen-address is for one worker only; give --worker-port FIRST:LAST",
+            ));
+        }
+        let nthreads = match nthreads {
+            0 => (processors / nworkers).max(1),
+            nthreads => nthreads,
+        };
+        let ports = arguments.worker_port.iter().map(|ports| &ports.0[..]);
+        if ports
+            .clone()
+            .any(|ports| ports != [0] && ports.len() < nworkers)
+        {
+            return Err(Failure::usage(format_args!(
+                "--worker-port: fewer ports than the {nworkers} workers"
+            )));
+        }
+        let memory_limit = memory_limit(arguments.memory_limit, nthreads, processors);
+        let lifetime =
+            |name: &str| setting(config, &format!("lifetime.{name}"), quantity::duration);
+        let stagger = match arguments.lifetime_stagger {
+            Some(stagger) => Some(stagger),
+            None => lifetime("stagger")?,
+        };
+        Ok(Self {
+            has_nanny,
+            nworkers,
+            nthreads,
+            name: arguments.name.clone().filter(|name| !name.is_empty()),
+            memory_limit,
+            thresholds: thresholds(config, has_nanny)?,
+            max_spill: match config.bool("distributed.worker.memory.max-spill") {
+                Some(false) => None,
+                _ => setting(config, "memory.max-spill", quantity::size)?,
+            },
+            transfers: transfers(config)?,
+            resources: match &arguments.resources {
+                Some(resources) => resources.0.iter().cloned().collect(),
+                None => resources(config)?,
+            },
+            listen: listen(arguments, &scheduler, &scheme)?,
+            contact: match &arguments.contact_address {
+                Some(contact) => Some(address_with(contact, &scheme)?),
+                None => None,
+            },
+            local_directory: arguments
+                .local_directory
+                .clone()
+                .or_else(|| config.string("temporary-directory").map(Into::into)),
+            connect_timeout: read(
+                config,
+                "distributed.comm.timeouts.connect",
+                quantity::duration,
+            )?,
+            death_timeout: arguments.death_timeout,
+            lifetime: match arguments.lifetime {
+                Some(lifetime) => Some(lifetime),
+                None => lifetime("duration")?,
+            }
+            .filter(|lifetime| !lifetime.is_zero()),
+            stagger: stagger.unwrap_or_default(),
+            is_reborn: match (arguments.lifetime_restart, arguments.no_lifetime_restart) {
+                (false, false) => config
+                    .bool("distributed.worker.lifetime.restart")
+                    .unwrap_or_default(),
+                (is_reborn, _) => is_reborn,
+            },
+            dashboard: arguments
+                .dashboard_address
+                .clone()
+                .or_else(|| arguments.dashboard.then(|| ":0".to_owned()))
+                .filter(|_| !arguments.no_dashboard),
+            namespace: config
+                .string("distributed.dashboard.prometheus.namespace")
+                .unwrap_or_else(|| "dask".to_owned()),
+            tls: tls_files(config),
+            scheduler,
+        })
+    }
+
+    /// Makes these the settings of one of a nanny's workers.
+    pub(super) fn for_process(&mut self, index: usize) {
+        if self.nworkers == 1 {
+            return;
+        }
+        if let Some(name) = &mut self.name {
+            name.push_str(&format!("-{index}"));
+        }
+        let nth = |position: usize| position % self.nworkers == index;
+        match &mut self.listen {
+            Listen::At(addresses) => {
+                let mut position = 0..;
+                let is_fixed = addresses.iter().any(|address| address.port() != 0);
+                addresses.retain(|_| !is_fixed || position.next().is_some_and(nth));
+            }
+            Listen::Ports(ports) => {
+                let mut position = 0..;
+                ports.retain(|port| *port == 0 || position.next().is_some_and(nth));
+            }
+        }
+    }
+
+    /// The transports for comms at these addresses.
+    pub(super) fn transports(
+        &self,
+        arguments: &WorkerArguments,
+        addresses: &[&Address],
+    ) -> Result<Transports> {
+        let needs_tls = |address: &&Address| ["tls", "quic"].contains(&address.scheme());
+        match &self.tls {
+            Some(files)
+                if arguments.tls.tls_ca_file.is_none() && addresses.iter().any(needs_tls) =>
+            {
+                Ok(daskwire_peer::transports_with_tls(&files.build()?))
+            }
+            _ => arguments.tls.transports(addresses),
+        }
+    }
+
+    /// How long this worker lives. Staggered, so that not all workers of a cluster leave
+    /// at once.
+    pub(super) fn staggered_lifetime(&self) -> Option<Duration> {
+        let lifetime = self.lifetime?;
+        let parts = f64::from(uniform());
+        // From `lifetime - stagger` to `lifetime + stagger`.
+        let earliest = lifetime.as_secs_f64() - self.stagger.as_secs_f64();
+        let seconds = earliest + 2.0 * self.stagger.as_secs_f64() * parts / f64::from(u32::MAX);
+        Duration::try_from_secs_f64(seconds.max(0.0)).ok()
+    }
+}
+
+/// A number that differs between processes.
+fn uniform() -> u32 {
+    use std::hash::{BuildHasher as _, RandomState};
+    // Its seeds are random.
+    let hash = RandomState::new().hash_one(std::process::id());
+    (hash >> 32) as u32
+}
+
+impl TlsFiles {
+    fn build(&self) -> Result<Tls> {
+        let version = |version: &str| match version {
+            "1.2" => Ok(TlsVersion::V1_2),
+            "1.3" => Ok(TlsVersion::V1_3),
+            other => Err(format!(
+                "distributed.comm.tls: the version {other} of TLS is neither 1.2 nor 1.3"
+            )),
+        };
+        let mut settings = TlsSettings::new(self.ca_file.as_path(), self.cert.as_path());
+        if let Some(key) = &self.key {
+            settings = settings.with_key(key.as_path());
+        }
+        settings.ciphers.clone_from(&self.ciphers);
+        if let Some(min_version) = &self.min_version {
+            settings.min_version = version(min_version)?;
+        }
+        if let Some(max_version) = &self.max_version {
+            settings.max_version = version(max_version)?;
+        }
+        Ok(settings.build().map_err(|error| error.to_string())?)
+    }
+}
+
+fn tls_files(config: &Config) -> Option<TlsFiles> {
+    let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
+    Some(TlsFiles {
+        ca_file: string("ca-file")?.into(),
+        cert: string("worker.cert")?.into(),
+        key: string("worker.key").map(Into::into),
+        ciphers: string("ciphers"),
+        min_version: string("min-version"),
+        max_version: string("max-version"),
+    })
+}
+
+/// Options of `dask worker` that a worker in Rust cannot have.
+fn refuse(arguments: &WorkerArguments) -> Result<()> {
+    let refused = [
+        (
+            !arguments.preload.is_empty() || !arguments.preload_nanny.is_empty(),
+            "--preload: this worker loads no Python modules",
+        ),
+        (
+            arguments.worker_class.is_some(),
+            "--worker-class: this worker is none of Python's classes; a worker of your own is a \
+             program with the crate daskwire-peer",
+        ),
+        (
+            arguments.scheduler_sni.is_some(),
+            "--scheduler-sni: names in certificates are not compared, as in Dask",
+        ),
+    ];
+    match refused.iter().find(|(is_given, _)| *is_given) {
+        Some((_, reason)) => Err(Failure::usage(reason)),
+        None => Ok(()),
+    }
+}
+
+fn is_set(value: &serde_json::Value) -> bool {
+    value.as_array().is_none_or(|items| !items.is_empty())
+}
+
+/// Reads a setting.
+fn read<T>(
+    config: &Config,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>> {
+    let value = config.string(name);
+    let value = value.map(|value| {
+        let error = |error| Failure::usage(format_args!("{name}: {value}: {error}"));
+        parse(&value).map_err(error)
+    });
+    value.transpose()
+}
+
+/// Reads a setting of `distributed.worker`.
+fn setting<T>(
+    config: &Config,
+    name: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>> {
+    read(config, &format!("distributed.worker.{name}"), parse)
+}
+
+fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
+    let default = MemoryThresholds::default();
+    let fraction = |name: &str, default: Option<f64>| {
+        let name = format!("memory.{name}");
+        let expected = || "expected a fraction such as 0.6, or false".to_owned();
+        let value = setting(config, &name, |value| match value {
+            "false" => Ok(None),
+            value => match value.parse::<f64>() {
+                Ok(fraction) if fraction >= 0.0 => Ok(Some(fraction)),
+                _ => Err(expected()),
+            },
+        })?;
+        Ok::<_, Failure>(value.unwrap_or(default))
+    };
+    let terminate = fraction("terminate", Some(0.95))?;
+    Ok(MemoryThresholds {
+        target: fraction("target", default.target)?,
+        spill: fraction("spill", default.spill)?,
+        pause: fraction("pause", default.pause)?,
+        // Only a nanny starts a worker again.
+        terminate: terminate.filter(|_| has_nanny),
+        monitor_interval: setting(config, "memory.monitor-interval", quantity::duration)?
+            .unwrap_or(default.monitor_interval)
+            .max(Duration::from_millis(10)),
+    })
+}
+
+fn transfers(config: &Config) -> Result<TransferLimits> {
+    let default = TransferLimits::default();
+    let count = |value: &str| match value.parse::<u32>() {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err("expected a number of connections".to_owned()),
+    };
+    // `outgoing` are the connections that a worker makes, to fetch data.
+    let receiving = setting(config, "connections.outgoing", count)?;
+    let sending = setting(config, "connections.incoming", count)?;
+    Ok(TransferLimits {
+        receiving_count: receiving.map_or(default.receiving_count, |count| count as usize),
+        sending_count: sending.map_or(default.sending_count, u64::from),
+        message_len: setting(config, "transfer.message-bytes-limit", quantity::size)?
+            .unwrap_or(default.message_len),
+    })
+}
+
+fn resources(config: &Config) -> Result<BTreeMap<String, f64>> {
+    let Some(resources) = config.get("distributed.worker.resources") else {
+        return Ok(BTreeMap::new());
+    };
+    let read = || -> Option<BTreeMap<String, f64>> {
+        let resources = resources.as_object()?.iter();
+        resources
+            .map(|(name, amount)| Some((name.clone(), amount.as_f64()?)))
+            .collect()
+    };
+    read().ok_or_else(|| {
+        Failure::usage(format_args!(
+            "distributed.worker.resources: {resources}: expected names with numbers"
+        ))
+    })
+}
+
+fn memory_limit(limit: MemoryLimit, nthreads: usize, processors: usize) -> Option<u64> {
+    let Some(memory) = machine::memory() else {
+        return match limit {
+            MemoryLimit::Len(len) => Some(len),
+            _ => None,
+        };
+    };
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a fraction of memory is no exact number, and casts saturate"
+    )]
+    let part = |fraction: f64| (memory as f64 * fraction) as u64;
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    match limit {
+        MemoryLimit::None => None,
+        MemoryLimit::Auto => Some(part((nthreads as f64 / processors as f64).min(1.0))),
+        MemoryLimit::Fraction(fraction) => Some(part(fraction)),
+        MemoryLimit::Len(len) if len > memory => {
+            terminal::note(format_args!(
+                "this machine has {} MiB of memory, which is less than the memory limit: \
+                 they are the limit",
+                memory >> 20
+            ));
+            Some(memory)
+        }
+        MemoryLimit::Len(len) => Some(len),
+    }
+}
+
+fn nworkers(count: &str, processors: usize) -> Result<usize> {
+    let count = count.parse::<isize>().ok().and_then(|count| match count {
+        1.. => Some(count.unsigned_abs()),
+        0 => None,
+        // As in Dask, -1 is one for each processor.
+        _ => (processors + 1).checked_sub(count.unsigned_abs()),
+    });
+    count.filter(|count| *count > 0).ok_or_else(|| {
+        Failure::usage("--nworkers: expected a number of workers of at least 1, or auto")
+    })
+}
+
+/// Parses an address that may lack its scheme.
+fn address_with(input: &str, scheme: &str) -> Result<Address> {
+    match input.contains("://") {
+        true => address(input),
+        false => address(&format!("{scheme}://{input}")),
+    }
+}
+
+fn scheduler(arguments: &WorkerArguments, config: &Config, scheme: &str) -> Result<Scheduler> {
+    if let Some(file) = &arguments.scheduler_file {
+        return Ok(Scheduler::File(file.clone()));
+    }
+    let configured = config.string("scheduler-address");
+    match arguments.scheduler.as_ref().or(configured.as_ref()) {
+        Some(scheduler) => Ok(Scheduler::At(address_with(scheduler, scheme)?)),
+        None => Err(Failure::usage(
+            "the address of a scheduler is missing: give it as an argument, by --scheduler-file, \
+             or in DASK_SCHEDULER_ADDRESS",
+        )),
+    }
+}
+
+fn listen(arguments: &WorkerArguments, scheduler: &Scheduler, scheme: &str) -> Result<Listen> {
+    let ports = arguments.worker_port.as_ref().map(|ports| ports.0.clone());
+    if let Some(listen) = &arguments.listen_address {
+        return Ok(Listen::At(vec![address_with(listen, scheme)?]));
+    }
+    let host = match (&arguments.host, &arguments.interface) {
+        (Some(host), _) => host.clone(),
+        (None, Some(interface)) => interface_address(interface)?,
+        (None, None) if arguments.protocol.is_some() => {
+            return Err(Failure::usage("--protocol needs --host or --interface"));
+        }
+        (None, None) => return Ok(Listen::Ports(ports.unwrap_or_default())),
+    };
+    let (host_scheme, host) = match host.split_once("://") {
+        Some((scheme, host)) => (Some(scheme), host),
+        None => (None, host.as_str()),
+    };
+    let protocol = arguments.protocol.as_deref();
+    let protocol = protocol.map(|protocol| protocol.trim_end_matches("://"));
+    let scheduler_scheme = match scheduler {
+        Scheduler::At(address) => address.scheme(),
+        Scheduler::File(_) => scheme,
+    };
+    let scheme = host_scheme.or(protocol).unwrap_or(scheduler_scheme);
+    let ports = ports.unwrap_or_else(|| vec![0]);
+    let addresses = ports.into_iter().map(|port| {
+        let address = format!("{scheme}://{host}");
+        Address::parse_with_port(&address, port)
+            .map_err(|error| Failure::usage(format_args!("--host {host}: {error}")))
+    });
+    Ok(Listen::At(addresses.collect::<Result<_>>()?))
+}
+
+/// The address of a network interface, of IPv4 if it has one.
+fn interface_address(name: &str) -> Result<String> {
+    let interfaces = if_addrs::get_if_addrs()
+        .map_err(|error| format!("cannot read the network interfaces: {error}"))?;
+    let mut own: Vec<_> = interfaces
+        .iter()
+        .filter(|interface| interface.name == name)
+        .map(if_addrs::Interface::ip)
+        .collect();
+    own.sort_by_key(std::net::IpAddr::is_ipv6);
+    match own.first() {
+        Some(std::net::IpAddr::V6(address)) => Ok(format!("[{address}]")),
+        Some(address) => Ok(address.to_string()),
+        None => {
+            let mut names: Vec<&str> = interfaces
+                .iter()
+                .map(|interface| interface.name.as_str())
+                .collect();
+            names.sort_unstable();
+            names.dedup();
+            Err(Failure::usage(format_args!(
+                "--interface {name}: no such network interface with an address; there are {}",
+                names.join(", ")
+            )))
+        }
+    }
+}
