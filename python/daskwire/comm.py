@@ -1,0 +1,510 @@
+"""The transports as comms of ``distributed``."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import ssl
+import tempfile
+import weakref
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import dask
+from dask.utils import parse_bytes, parse_timedelta
+from distributed.comm.addressing import parse_host_port, unparse_host_port
+from distributed.comm.core import (
+    BaseListener,
+    Comm,
+    CommClosedError,
+    Connector,
+    FatalCommClosedError,
+)
+from distributed.comm.registry import Backend
+from distributed.comm.utils import ensure_concrete_host, from_frames, to_frames
+from distributed.utils import ensure_ip, ensure_memoryview, get_ip
+
+from daskwire import _native
+from daskwire._security import TlsSettings, settings_of
+
+logger = logging.getLogger(__name__)
+
+# The size of the frames into which Dask splits buffers.
+_SHARD = parse_bytes(dask.config.get("distributed.comm.shard"))
+
+
+class _Operations:
+    """The operations of one event loop that wait for threads of Rust."""
+
+    _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, _Operations]] = (
+        weakref.WeakKeyDictionary()
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop):
+        self.notifier = _native.Notifier()
+        self._loop = weakref.ref(loop)
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._tokens = itertools.count()
+        loop.add_reader(self.notifier.fileno(), self._wake)
+
+    @classmethod
+    def current(cls) -> _Operations:
+        """The operations of the running loop."""
+        loop = asyncio.get_running_loop()
+        operations = cls._of_loops.get(loop)
+        if operations is None:
+            operations = cls._of_loops[loop] = cls(loop)
+        return operations
+
+    def _wake(self) -> None:
+        for token in self.notifier.take():
+            future = self._waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    async def until(self, attempt: Callable[[_native.Notifier, int], Any]) -> Any:
+        """The first result of ``attempt`` that is neither ``None`` nor ``False``."""
+        while True:
+            token = next(self._tokens)
+            result = attempt(self.notifier, token)
+            if result is not None and result is not False:
+                return result
+            future = asyncio.get_running_loop().create_future()
+            self._waiting[token] = future
+            try:
+                await future
+            finally:
+                self._waiting.pop(token, None)
+
+
+@lru_cache(maxsize=64)
+def _transports(settings: TlsSettings | None) -> _native.Transports:
+    """The transports with these settings, which share connections over QUIC."""
+    if settings is None:
+        return _native.Transports(_SHARD)
+    return _native.Transports(
+        _SHARD,
+        settings.ca_file,
+        settings.cert,
+        settings.key,
+        settings.ciphers,
+        settings.min_version,
+        settings.max_version,
+    )
+
+
+class RustComm(Comm):
+    """A comm over a transport in Rust."""
+
+    max_shard_size: ClassVar[int] = _SHARD
+
+    def __init__(
+        self,
+        connection: _native.Connection,
+        local_addr: str,
+        peer_addr: str,
+        deserialize: bool = True,
+    ):
+        self._connection: _native.Connection | None = connection
+        self._local_addr = local_addr
+        self._peer_addr = peer_addr
+        super().__init__(deserialize=deserialize)
+        self._operations = _Operations.current()
+        self._extra = _extra_info(connection)
+        self._finalizer = weakref.finalize(self, _abandon, connection, repr(self))
+        self._finalizer.atexit = False
+
+    @property
+    def local_address(self) -> str:
+        return self._local_addr
+
+    @property
+    def peer_address(self) -> str:
+        return self._peer_addr
+
+    @property
+    def extra_info(self) -> dict[str, Any]:
+        return self._extra
+
+    async def read(self, deserializers: Any = None) -> Any:
+        connection = self._open()
+        try:
+            frames = await self._operations.until(connection.read)
+        except _native.ConnectionClosed as error:
+            self._ended()
+            raise CommClosedError(f"in {self}: {error}") from error
+        except BaseException:
+            # As Dask's own transports: a read that was cancelled ends the comm.
+            self.abort()
+            raise
+        try:
+            return await from_frames(
+                frames,
+                deserialize=self.deserialize,
+                deserializers=deserializers,
+                allow_offload=self.allow_offload,
+            )
+        except EOFError as error:
+            self.abort()
+            raise CommClosedError("aborted stream on truncated data") from error
+
+    async def write(
+        self, msg: Any, serializers: Any = None, on_error: str = "message"
+    ) -> int:
+        self._open()
+        frames = await to_frames(
+            msg,
+            allow_offload=self.allow_offload,
+            serializers=serializers,
+            on_error=on_error,
+            context={
+                "sender": self.local_info,
+                "recipient": self.remote_info,
+                **self.handshake_options,
+            },
+            frame_split_size=self.max_shard_size,
+        )
+        frames = [
+            frame if type(frame) is bytes else ensure_memoryview(frame)
+            for frame in frames
+        ]
+        connection = self._open()
+        try:
+            if connection.write(frames):
+                await self._operations.until(connection.is_drained)
+        except _native.ConnectionClosed as error:
+            self._ended()
+            raise CommClosedError(f"in {self}: {error}") from error
+        except BaseException:
+            self.abort()
+            raise
+        return sum(
+            frame.nbytes if isinstance(frame, memoryview) else len(frame)
+            for frame in frames
+        )
+
+    async def close(self) -> None:
+        connection = self._ended()
+        if connection is not None:
+            await self._operations.until(connection.close().is_done)
+
+    def abort(self) -> None:
+        connection = self._ended()
+        if connection is not None:
+            connection.abort()
+
+    def closed(self) -> bool:
+        return self._connection is None or self._connection.closed
+
+    def _open(self) -> _native.Connection:
+        if self._connection is None:
+            raise CommClosedError(f"in {self}: the comm is closed")
+        return self._connection
+
+    def _ended(self) -> _native.Connection | None:
+        connection, self._connection = self._connection, None
+        self._finalizer.detach()
+        return connection
+
+
+def _concrete(local: str, peer: str) -> str:
+    """`local` with the address of this host that reaches `peer`, if it has none.
+
+    The sockets of QUIC are bound to all addresses.
+    """
+    host, port = parse_host_port(local, 0)
+    if host not in ("0.0.0.0", "::"):
+        return local
+    peer_host, _ = parse_host_port(peer, 0)
+    return unparse_host_port(get_ip(ensure_ip(peer_host)), port)
+
+
+def _abandon(connection: _native.Connection, name: str) -> None:
+    if not connection.closed:
+        logger.warning(f"Closing dangling stream in {name}")
+    connection.abort()
+
+
+def _extra_info(connection: _native.Connection) -> dict[str, Any]:
+    """``peercert`` and ``cipher`` as ``SSLSocket`` has them, and the certificate."""
+    if connection.encryption is None:
+        return {}
+    version, cipher, certificate = connection.encryption
+    extra: dict[str, Any] = {"cipher": (cipher, version, _secret_bits(cipher))}
+    if certificate is not None:
+        extra["peercert_der"] = certificate
+        extra["peercert"] = _decode_certificate(certificate)
+    return extra
+
+
+def _secret_bits(cipher: str | None) -> int | None:
+    if cipher is None:
+        return None
+    return 128 if "AES_128" in cipher else 256
+
+
+def _decode_certificate(der: bytes) -> dict[str, Any]:
+    """The certificate as `SSLSocket.getpeercert()` has it; empty if it cannot be read."""
+    # The only way to that form is by a function that CPython has for its own tests.
+    decode = getattr(ssl._ssl, "_test_decode_cert", None)
+    if decode is None:
+        return {}
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(ssl.DER_cert_to_PEM_cert(der))
+        file.flush()
+        try:
+            return decode(file.name)
+        except ssl.SSLError:
+            return {}
+
+
+class Tcp(RustComm):
+    """A comm over ``tcp+rs://``."""
+
+
+class Tls(RustComm):
+    """A comm over ``tls+rs://``."""
+
+
+class Quic(RustComm):
+    """A comm over ``quic://``: a stream of a connection that comms to one peer share."""
+
+
+class _Scheme:
+    """What the connector and the listener of a scheme have in common."""
+
+    prefix: ClassVar[str]
+    scheme: ClassVar[str]
+    comm_class: ClassVar[type[RustComm]]
+    encrypted: ClassVar[bool]
+
+    def _transports(self, address: str, connection_args: dict[str, Any]) -> Any:
+        if not self.encrypted:
+            if connection_args.get("require_encryption"):
+                raise RuntimeError(
+                    "encryption required by Dask configuration, "
+                    f"refusing communication from/to {self.prefix + address!r}"
+                )
+            return _transports(None)
+        return _transports(settings_of(connection_args.get("ssl_context")))
+
+
+class _TcpScheme(_Scheme):
+    prefix = "tcp+rs://"
+    scheme = "tcp"
+    comm_class = Tcp
+    encrypted = False
+
+
+class _TlsScheme(_Scheme):
+    prefix = "tls+rs://"
+    scheme = "tls"
+    comm_class = Tls
+    encrypted = True
+
+
+class _QuicScheme(_Scheme):
+    prefix = "quic://"
+    scheme = "quic"
+    comm_class = Quic
+    encrypted = True
+
+
+class _RustConnector(Connector, _Scheme):
+    async def connect(
+        self, address: str, deserialize: bool = True, **connection_args: Any
+    ) -> RustComm:
+        transports = self._transports(address, connection_args)
+        host, port = parse_host_port(address)
+        operations = _Operations.current()
+        timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+        try:
+            connecting = transports.connect(
+                operations.notifier,
+                self.scheme,
+                unparse_host_port(host, port),
+                float(timeout),
+            )
+            try:
+                connection = await operations.until(connecting.take)
+            except BaseException:
+                connecting.cancel()
+                raise
+        except _native.ConnectionRefused as error:
+            raise FatalCommClosedError(f"in {self}: {error}") from error
+        except _native.ConnectionClosed as error:
+            raise CommClosedError(f"in {self}: {error}") from error
+        return self.comm_class(
+            connection,
+            self.prefix + _concrete(connection.local, unparse_host_port(host, port)),
+            self.prefix + address,
+            deserialize,
+        )
+
+
+class TcpConnector(_TcpScheme, _RustConnector):
+    """Connects over ``tcp+rs://``."""
+
+
+class TlsConnector(_TlsScheme, _RustConnector):
+    """Connects over ``tls+rs://``."""
+
+
+class QuicConnector(_QuicScheme, _RustConnector):
+    """Connects over ``quic://``."""
+
+
+class _RustListener(BaseListener, _Scheme):
+    def __init__(
+        self,
+        address: str,
+        comm_handler: Callable[[Comm], Awaitable[None]],
+        deserialize: bool = True,
+        allow_offload: bool = True,
+        default_host: str | None = None,
+        default_port: int = 0,
+        **connection_args: Any,
+    ):
+        super().__init__()
+        self._native_transports = self._transports(address, connection_args)
+        self.ip, self.port = parse_host_port(address, default_port)
+        self.default_host = default_host
+        self.comm_handler = comm_handler
+        self.deserialize = deserialize
+        self.allow_offload = allow_offload
+        self._listener: _native.Listener | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handling: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        operations = _Operations.current()
+        timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
+        binding = self._native_transports.listen(
+            operations.notifier,
+            self.scheme,
+            unparse_host_port(self.ip or "0.0.0.0", int(self.port)),
+            float(timeout),
+        )
+        self._listener = await operations.until(binding.take)
+        self._accepting = asyncio.create_task(self._accept(self._listener))
+
+    async def _accept(self, listener: _native.Listener) -> None:
+        operations = _Operations.current()
+        while True:
+            connection = await operations.until(listener.accept)
+            task = asyncio.create_task(self._handle(connection))
+            self._handling.add(task)
+            task.add_done_callback(self._handling.discard)
+
+    async def _handle(self, connection: _native.Connection) -> None:
+        comm = self.comm_class(
+            connection,
+            self.prefix + _concrete(connection.local, connection.peer),
+            self.prefix + connection.peer,
+            self.deserialize,
+        )
+        comm.allow_offload = self.allow_offload
+        if self._listener is None:
+            comm.abort()
+            return
+        try:
+            await self.on_connection(comm)
+        except CommClosedError:
+            logger.info(
+                "Connection from %s closed before handshake completed",
+                comm.peer_address,
+            )
+            return
+        await self.comm_handler(comm)
+
+    def stop(self) -> None:
+        listener, self._listener = self._listener, None
+        if self._accepting is not None:
+            self._accepting.cancel()
+            self._accepting = None
+        if listener is not None:
+            listener.stop()
+
+    def get_host_port(self) -> tuple[str, int]:
+        """The address that the listener is bound to."""
+        if self._listener is None:
+            raise ValueError(
+                f"invalid operation on non-started {type(self).__name__}"
+            )
+        return self._listener.host, self._listener.port
+
+    @property
+    def listen_address(self) -> str:
+        return self.prefix + unparse_host_port(*self.get_host_port())
+
+    @property
+    def contact_address(self) -> str:
+        host, port = self.get_host_port()
+        host = ensure_concrete_host(host, default_host=self.default_host)
+        return self.prefix + unparse_host_port(host, port)
+
+
+class TcpListener(_TcpScheme, _RustListener):
+    """Listens at ``tcp+rs://``."""
+
+
+class TlsListener(_TlsScheme, _RustListener):
+    """Listens at ``tls+rs://``."""
+
+
+class QuicListener(_QuicScheme, _RustListener):
+    """Listens at ``quic://``."""
+
+
+class _RustBackend(Backend):
+    _connector_class: ClassVar[type[_RustConnector]]
+    _listener_class: ClassVar[type[_RustListener]]
+
+    def get_connector(self) -> Connector:
+        return self._connector_class()
+
+    def get_listener(
+        self,
+        loc: str,
+        handle_comm: Callable[[Comm], Awaitable[None]],
+        deserialize: bool,
+        **connection_args: Any,
+    ) -> _RustListener:
+        return self._listener_class(loc, handle_comm, deserialize, **connection_args)
+
+    def get_address_host(self, loc: str) -> str:
+        return parse_host_port(loc)[0]
+
+    def get_address_host_port(self, loc: str) -> tuple[str, int]:
+        return parse_host_port(loc)
+
+    def resolve_address(self, loc: str) -> str:
+        host, port = parse_host_port(loc)
+        return unparse_host_port(ensure_ip(host), port)
+
+    def get_local_address_for(self, loc: str) -> str:
+        host, _ = parse_host_port(loc)
+        return unparse_host_port(get_ip(ensure_ip(host)), None)
+
+
+class TcpBackend(_RustBackend):
+    """``tcp+rs://``: the protocol of ``tcp://``, by the transport in Rust."""
+
+    _connector_class = TcpConnector
+    _listener_class = TcpListener
+
+
+class TlsBackend(_RustBackend):
+    """``tls+rs://``: the protocol of ``tls://``, by the transport in Rust."""
+
+    _connector_class = TlsConnector
+    _listener_class = TlsListener
+
+
+class QuicBackend(_RustBackend):
+    """``quic://``."""
+
+    _connector_class = QuicConnector
+    _listener_class = QuicListener

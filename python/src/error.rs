@@ -1,0 +1,51 @@
+//! Errors as exceptions of Python.
+
+use std::io;
+
+use daskwire_comm::CommError;
+use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::{PyErr, create_exception};
+
+create_exception!(
+    daskwire._native,
+    ConnectionClosed,
+    PyException,
+    "The connection has ended, or could not be made."
+);
+
+create_exception!(
+    daskwire._native,
+    ConnectionRefused,
+    PyException,
+    "The connection could not be made, and no other attempt would succeed."
+);
+
+/// The exception for an error of a comm.
+pub(crate) fn to_python(error: CommError) -> PyErr {
+    match error {
+        // What Dask's own transports raise for an address that they cannot use.
+        CommError::Address { .. } | CommError::Scheme { .. } => {
+            PyValueError::new_err(error.to_string())
+        }
+        CommError::NoTls { address } => PyRuntimeError::new_err(format!(
+            "{address} needs certificates, and the Security of this side has none"
+        )),
+        CommError::Bind { error, .. } => bind_error(&error),
+        CommError::Tls(_) | CommError::PeerSpeaksTls | CommError::PeerSpeaksHttp => {
+            ConnectionRefused::new_err(error.to_string())
+        }
+        // A TLS handshake over QUIC, or the version of QUIC.
+        CommError::Connect { ref error, .. } if error.kind() == io::ErrorKind::InvalidData => {
+            ConnectionRefused::new_err(error.to_string())
+        }
+        error => ConnectionClosed::new_err(error.to_string()),
+    }
+}
+
+/// An `OSError` with the number of the system, from which Python chooses the subclass.
+fn bind_error(error: &io::Error) -> PyErr {
+    match error.raw_os_error() {
+        Some(number) => PyOSError::new_err((number, error.to_string())),
+        None => PyOSError::new_err(error.to_string()),
+    }
+}

@@ -1,0 +1,301 @@
+//! Frames in memory that Rust and Python share.
+
+// The buffer protocol is made of pointers.
+#![allow(unsafe_code)]
+
+use core::ffi::c_int;
+use std::sync::Arc;
+
+use memmap2::MmapMut;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
+use wire::frame::FrameBuffers;
+
+use crate::notify::Wakeups;
+
+/// Frames of at least this many bytes are mapped pages of their own, which take memory as
+/// bytes arrive and return to the system when the last view of them is dropped.
+const MAPPED: usize = 1 << 20;
+
+/// Frames below this size are copied, which takes less than to share them.
+const SHARED: usize = 16 << 10;
+
+/// The memory of a received frame.
+enum Memory {
+    Heap(Box<[u8]>),
+    Pages(MmapMut),
+}
+
+impl Memory {
+    /// Zeroed memory; `None` if there is none.
+    fn new(len: usize) -> Option<Self> {
+        if len >= MAPPED {
+            let pages = MmapMut::map_anon(len).ok()?;
+            // Only a hint: without huge pages it is slower.
+            #[cfg(target_os = "linux")]
+            let _ = pages.advise(memmap2::Advice::HugePage);
+            return Some(Self::Pages(pages));
+        }
+        Some(Self::Heap(vec![0; len].into_boxed_slice()))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Pages(pages) => pages,
+        }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Heap(bytes) => bytes,
+            Self::Pages(pages) => pages,
+        }
+    }
+}
+
+/// A received frame: a part of some memory.
+pub(crate) struct Part {
+    /// The index of the memory in [`Message::memory`].
+    memory: usize,
+    start: usize,
+    len: usize,
+}
+
+/// The frames of a received message.
+///
+/// Dask splits a buffer into frames of `distributed.comm.shard` bytes and puts them together
+/// without a copy if they are neighbours in one memory; so the frame after one of that size
+/// is stored behind it.
+pub(crate) struct Message {
+    memory: Vec<Memory>,
+    parts: Vec<Part>,
+    shard_len: usize,
+    /// The bytes of frames that have no memory yet.
+    left: u64,
+}
+
+impl Message {
+    /// No frames yet, of a peer that splits buffers into frames of `shard_len` bytes.
+    pub(crate) const fn new(shard_len: usize) -> Self {
+        Self {
+            memory: Vec::new(),
+            parts: Vec::new(),
+            shard_len,
+            left: 0,
+        }
+    }
+
+    /// The number of bytes of all frames.
+    pub(crate) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len).sum()
+    }
+
+    /// Adds empty frames, which have no memory, until there are `count` frames.
+    pub(crate) fn finish(mut self, count: usize) -> Self {
+        self.add_empty(count);
+        self
+    }
+
+    fn add_empty(&mut self, count: usize) {
+        while self.parts.len() < count {
+            self.parts.push(Part {
+                memory: 0,
+                start: 0,
+                len: 0,
+            });
+        }
+    }
+
+    /// Adds frame `index`, in memory of its own or behind the frame before it.
+    fn add(&mut self, index: usize, len: usize) -> Option<()> {
+        self.add_empty(index);
+        let of_shard = |part: &&Part| part.len == self.shard_len;
+        let behind = self.parts.last().filter(of_shard).and_then(|last| {
+            let start = last.start + last.len;
+            let end = start.checked_add(len)?;
+            let memory = self.memory.get(last.memory)?;
+            (end <= memory.bytes().len()).then_some((last.memory, start))
+        });
+        let (memory, start) = match behind {
+            Some(behind) => behind,
+            None => {
+                // Pages take memory only once they are written.
+                let all = usize::try_from(self.left).unwrap_or(len).max(len);
+                let capacity = if len == self.shard_len { all } else { len };
+                self.memory.push(Memory::new(capacity)?);
+                (self.memory.len() - 1, 0)
+            }
+        };
+        self.left = self.left.saturating_sub(len as u64);
+        self.parts.push(Part { memory, start, len });
+        Some(())
+    }
+
+    /// The frames for Python: large ones share memory, small ones are copied.
+    pub(crate) fn into_list(self, py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+        let mut views: Vec<Option<Bound<'_, PyAny>>> = Vec::new();
+        let list = PyList::empty(py);
+        let mut memory: Vec<Option<Memory>> = self.memory.into_iter().map(Some).collect();
+        views.resize_with(memory.len(), || None);
+        for part in self.parts {
+            let end = part.start + part.len;
+            if part.len < SHARED {
+                let bytes = memory.get(part.memory).and_then(Option::as_ref);
+                let bytes = bytes.and_then(|memory| memory.bytes().get(part.start..end));
+                if let Some(bytes) = bytes {
+                    list.append(PyBytes::new(py, bytes))?;
+                    continue;
+                }
+                if part.len == 0 {
+                    list.append(PyBytes::new(py, &[]))?;
+                    continue;
+                }
+            }
+            let missing = || PyBufferError::new_err("a frame without memory");
+            let view = views.get_mut(part.memory).ok_or_else(missing)?;
+            if view.is_none() {
+                let memory = memory.get_mut(part.memory).and_then(Option::take);
+                let frame = Bound::new(py, Frame::new(memory.ok_or_else(missing)?))?;
+                *view = Some(PyMemoryView::from(frame.as_any())?.into_any());
+            }
+            let view = view.as_ref().ok_or_else(missing)?;
+            let range = PySlice::new(py, isize::try_from(part.start)?, isize::try_from(end)?, 1);
+            list.append(view.get_item(range)?)?;
+        }
+        Ok(list)
+    }
+}
+
+impl FrameBuffers for Message {
+    fn begin(&mut self, frames_len: u64) {
+        self.memory.clear();
+        self.parts.clear();
+        self.left = frames_len;
+    }
+
+    fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]> {
+        if self.parts.len() <= index {
+            self.add(index, len)?;
+        }
+        let part = self.parts.get(index)?;
+        let memory = self.memory.get_mut(part.memory)?.bytes_mut();
+        memory.get_mut(part.start + filled..part.start + len)
+    }
+}
+
+/// The memory of received frames, which views of Python share and may change.
+#[pyclass(module = "daskwire._native")]
+pub(crate) struct Frame {
+    memory: Memory,
+}
+
+impl Frame {
+    /// A frame in this memory.
+    const fn new(memory: Memory) -> Self {
+        Self { memory }
+    }
+}
+
+#[pymethods]
+impl Frame {
+    fn __len__(&self) -> usize {
+        self.memory.bytes().len()
+    }
+
+    /// # Safety
+    ///
+    /// `view` is a `Py_buffer` to fill in.
+    unsafe fn __getbuffer__(
+        slf: Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view"));
+        }
+        let (start, len) = {
+            let mut frame = slf.borrow_mut();
+            let bytes = frame.memory.bytes_mut();
+            (bytes.as_mut_ptr(), bytes.len())
+        };
+        let len = isize::try_from(len)?;
+        // SAFETY: the memory is this object's, never moves, and lives as long as it; the
+        // view owns a reference to it. No method of this type accesses the bytes.
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, 0, flags) };
+        if filled == 0 {
+            Ok(())
+        } else {
+            Err(PyErr::fetch(slf.py()))
+        }
+    }
+}
+
+/// A frame to send.
+pub(crate) enum Outgoing {
+    Copied(Vec<u8>),
+    Shared(SharedBuffer),
+}
+
+/// A buffer of Python, which is released by the thread of the event loop.
+pub(crate) struct SharedBuffer {
+    /// `Some` until this is dropped.
+    buffer: Option<PyBuffer<u8>>,
+    start: *const u8,
+    len: usize,
+    wakeups: Arc<Wakeups>,
+}
+
+// SAFETY: the bytes stay where they are as long as the buffer is held, and are only read.
+// As with any send of Python, changing them meanwhile sends one or the other value.
+unsafe impl Send for SharedBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for SharedBuffer {}
+
+impl Outgoing {
+    /// The bytes of a contiguous buffer of bytes.
+    ///
+    /// # Errors
+    ///
+    /// `BufferError` if it is not.
+    pub(crate) fn new(frame: &Bound<'_, PyAny>, wakeups: &Arc<Wakeups>) -> PyResult<Self> {
+        let buffer = PyBuffer::<u8>::get(frame)?;
+        if !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("a frame must be contiguous"));
+        }
+        let len = buffer.len_bytes();
+        if len < SHARED {
+            return Ok(Self::Copied(buffer.to_vec(frame.py())?));
+        }
+        Ok(Self::Shared(SharedBuffer {
+            start: buffer.buf_ptr().cast(),
+            len,
+            buffer: Some(buffer),
+            wakeups: Arc::clone(wakeups),
+        }))
+    }
+}
+
+impl AsRef<[u8]> for Outgoing {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Copied(bytes) => bytes,
+            // SAFETY: the buffer is held, contiguous, and has this length, which is not 0.
+            Self::Shared(shared) => unsafe {
+                core::slice::from_raw_parts(shared.start, shared.len)
+            },
+        }
+    }
+}
+
+impl Drop for SharedBuffer {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.wakeups.release(buffer);
+        }
+    }
+}

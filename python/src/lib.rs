@@ -1,0 +1,34 @@
+//! The native half of the Python package `daskwire`: connections over the transports of
+//! this project, for the event loops of asyncio.
+//!
+//! I/O runs on threads that never wait for the GIL. What has finished is put in a list of a
+//! [`Notifier`](notify::Notifier), whose socket wakes the event loop once for all of it; the
+//! loop then takes the results. Messages are lists of frames without the handshake of Dask,
+//! which `daskwire/comm.py` leaves to `distributed`.
+
+mod connection;
+mod error;
+mod frame;
+mod listener;
+mod notify;
+mod runtime;
+mod transports;
+
+use pyo3::prelude::*;
+
+/// The module `daskwire._native`.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::connection::{Closing, Connecting, Connection};
+    #[pymodule_export]
+    use super::error::{ConnectionClosed, ConnectionRefused};
+    #[pymodule_export]
+    use super::frame::Frame;
+    #[pymodule_export]
+    use super::listener::{Binding, Listener};
+    #[pymodule_export]
+    use super::notify::Notifier;
+    #[pymodule_export]
+    use super::transports::Transports;
+}
