@@ -1,0 +1,310 @@
+"""Comms between two ends in one process, for each scheme."""
+
+import asyncio
+import gc
+import logging
+
+import numpy as np
+import pytest
+from distributed.comm import CommClosedError, connect, listen
+from distributed.comm.core import FatalCommClosedError
+from distributed.protocol import to_serialize
+from distributed.security import Security
+
+SCHEMES = ["tcp+rs", "tls+rs", "quic"]
+
+
+def arguments(scheme, args):
+    return {} if scheme == "tcp+rs" else args
+
+
+class Pair:
+    """A listener and both ends of a comm."""
+
+    def __init__(self, scheme, listen_args, connect_args):
+        self.scheme = scheme
+        self.listen_args = arguments(scheme, listen_args)
+        self.connect_args = arguments(scheme, connect_args)
+
+    async def __aenter__(self):
+        accepted = asyncio.get_running_loop().create_future()
+        done = self.done = asyncio.Event()
+
+        async def handle(comm):
+            accepted.set_result(comm)
+            await done.wait()
+
+        address = f"{self.scheme}://127.0.0.1:0"
+        self.listener = await listen(address, handle, **self.listen_args)
+        address = self.listener.contact_address
+        self.near = await connect(address, **self.connect_args)
+        self.far = await accepted
+        return self
+
+    async def __aexit__(self, *_):
+        self.done.set()
+        await self.near.close()
+        await self.far.close()
+        self.listener.stop()
+
+
+@pytest.fixture(params=SCHEMES)
+def pair(request, listen_args, connect_args):
+    return Pair(request.param, listen_args, connect_args)
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_messages_arrive_in_order_in_both_directions(pair):
+    async def test():
+        async with pair:
+            for number in range(500):
+                await pair.near.write({"near": number})
+                await pair.far.write({"far": number})
+            for number in range(500):
+                assert await pair.far.read() == {"near": number}
+                assert await pair.near.read() == {"far": number}
+
+    run(test())
+
+
+def test_addresses_and_handshake(pair):
+    async def test():
+        async with pair:
+            near, far = pair.near, pair.far
+            prefix = f"{pair.scheme}://127.0.0.1:"
+            for comm in (near, far):
+                assert comm.local_address.startswith(prefix)
+                assert comm.peer_address.startswith(prefix)
+                assert comm.same_host
+                assert comm.handshake_options["pickle-protocol"] == 5
+            assert near.peer_address == pair.listener.contact_address
+            assert near.local_address == far.peer_address
+            assert near.remote_info["address"] == pair.listener.contact_address
+            if pair.scheme == "tcp+rs":
+                assert near.extra_info == {}
+            else:
+                cipher, version, bits = near.extra_info["cipher"]
+                assert version == "TLSv1_3"
+                assert cipher is None or bits in (128, 256)
+                subject = dict(part for (part,) in near.extra_info["peercert"]["subject"])
+                assert subject["commonName"] == "dask-internal"
+
+    run(test())
+
+
+@pytest.mark.parametrize("size", [0, 1, 15_000, 20_000, 1 << 20, 66 << 20])
+def test_arrays_stay_writable_and_large_ones_are_not_copied(pair, size):
+    async def test():
+        array = np.arange(size, dtype="u1")
+        async with pair:
+            sending = asyncio.create_task(pair.near.write({"x": to_serialize(array)}))
+            received = (await pair.far.read())["x"]
+            await sending
+            np.testing.assert_array_equal(received, array)
+            assert received.flags.writeable
+            if size >= 20_000:
+                # In the memory of the transport, also if it came in several frames.
+                memory = received
+                while hasattr(memory, "base"):
+                    memory = memory.base
+                memory = memory.obj if isinstance(memory, memoryview) else memory
+                assert type(memory).__name__ == "Frame"
+
+    run(test())
+
+
+def test_a_buffer_is_free_once_it_is_sent(pair):
+    async def test():
+        data = bytearray(1 << 20)
+        async with pair:
+            await pair.near.write({"x": to_serialize(memoryview(data))})
+            await pair.far.read()
+            for _ in range(1000):
+                try:
+                    # Fails while anything holds the buffer.
+                    data.append(0)
+                    break
+                except BufferError:
+                    await asyncio.sleep(0.01)
+            else:
+                raise AssertionError("the buffer is still held")
+
+    run(test())
+
+
+def test_what_was_written_before_closing_arrives(pair):
+    async def test():
+        async with pair:
+            await pair.near.write({"x": to_serialize(np.zeros(30 << 20, "u1"))})
+            await pair.near.write({"last": 1})
+            closing = asyncio.create_task(pair.near.close())
+            assert (await pair.far.read())["x"].nbytes == 30 << 20
+            assert await pair.far.read() == {"last": 1}
+            with pytest.raises(CommClosedError):
+                await pair.far.read()
+            assert pair.far.closed()
+            await closing
+            assert pair.near.closed()
+            with pytest.raises(CommClosedError):
+                await pair.near.write({})
+
+    run(test())
+
+
+def test_abort_is_noticed_by_the_peer(pair):
+    async def test():
+        async with pair:
+            pair.near.abort()
+            assert pair.near.closed()
+            with pytest.raises(CommClosedError):
+                await pair.far.read()
+
+    run(test())
+
+
+def test_a_cancelled_read_ends_the_comm(pair):
+    async def test():
+        async with pair:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(pair.near.read(), 0.05)
+            assert pair.near.closed()
+
+    run(test())
+
+
+def test_a_writer_waits_for_a_reader_that_does_not_read(pair):
+    async def test():
+        async with pair:
+            message = {"x": to_serialize(np.zeros(8 << 20, "u1"))}
+
+            async def write():
+                for _ in range(20):
+                    await pair.near.write(message)
+
+            writing = asyncio.create_task(write())
+            await asyncio.wait([writing], timeout=1)
+            assert not writing.done()
+            for _ in range(20):
+                await pair.far.read()
+            await writing
+
+    run(test())
+
+
+def test_a_dangling_comm_is_reported_and_ended(pair, caplog):
+    async def test():
+        async with pair:
+            with caplog.at_level(logging.WARNING, "daskwire.comm"):
+                del pair.near
+                gc.collect()
+            assert "Closing dangling stream" in caplog.text
+            with pytest.raises(CommClosedError):
+                await pair.far.read()
+            pair.near = pair.far
+
+    run(test())
+
+
+def test_nobody_listens(connect_args):
+    async def test():
+        with pytest.raises(OSError, match="Timed out trying to connect"):
+            await connect("tcp+rs://127.0.0.1:1", timeout=0.3)
+        with pytest.raises(OSError):
+            await connect("quic://127.0.0.1:1", timeout=0.3, **connect_args)
+
+    run(test())
+
+
+def test_a_port_in_use_is_an_error():
+    async def test():
+        async def handle(comm):
+            pass
+
+        first = await listen("tcp+rs://127.0.0.1:0", handle)
+        with pytest.raises(OSError):
+            await listen(first.listen_address, handle)
+        first.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("scheme", ["tls+rs", "quic"])
+def test_a_peer_of_another_authority_is_refused_at_once(scheme, listen_args):
+    async def test():
+        async def handle(comm):
+            pass
+
+        listener = await listen(f"{scheme}://127.0.0.1:0", handle, **listen_args)
+        stranger = Security.temporary().get_connection_args("client")
+        with pytest.raises(FatalCommClosedError, match="(?i)certificate"):
+            await connect(listener.contact_address, timeout=30, **stranger)
+        listener.stop()
+
+    run(test())
+
+
+def test_encryption_can_be_required(listen_args, connect_args):
+    async def test():
+        async def handle(comm):
+            pass
+
+        required = {**connect_args, "require_encryption": True}
+        with pytest.raises(RuntimeError, match="encryption required"):
+            await connect("tcp+rs://127.0.0.1:1", **required)
+        with pytest.raises(RuntimeError, match="encryption required"):
+            await listen("tcp+rs://127.0.0.1:0", handle, require_encryption=True)
+        required = {**listen_args, "require_encryption": True}
+        listener = await listen("quic://127.0.0.1:0", handle, **required)
+        listener.stop()
+
+    run(test())
+
+
+@pytest.mark.parametrize("scheme", ["tls+rs", "quic"])
+def test_certificates_are_needed(scheme):
+    async def test():
+        with pytest.raises(TypeError, match="ssl_context"):
+            await connect(f"{scheme}://127.0.0.1:1")
+
+    run(test())
+
+
+def test_a_context_from_elsewhere_says_what_to_do():
+    import ssl
+
+    async def test():
+        context = ssl.create_default_context()
+        with pytest.raises(ValueError, match="import daskwire"):
+            await connect("quic://127.0.0.1:1", ssl_context=context)
+
+    run(test())
+
+
+@pytest.mark.parametrize("theirs, ours", [("tcp", "tcp+rs"), ("tls", "tls+rs")])
+def test_the_transports_of_dask_are_understood(theirs, ours, listen_args, connect_args):
+    async def echo(comm):
+        try:
+            while True:
+                await comm.write({"x": to_serialize((await comm.read())["x"])})
+        except CommClosedError:
+            pass
+
+    async def test(listening, connecting):
+        listen_with = arguments("tcp+rs" if "tcp" in theirs else "tls", listen_args)
+        connect_with = arguments("tcp+rs" if "tcp" in theirs else "tls", connect_args)
+        listener = await listen(f"{listening}://127.0.0.1:0", echo, **listen_with)
+        address = listener.contact_address.replace(listening, connecting, 1)
+        comm = await connect(address, **connect_with)
+        for size in (10, 100_000, 66 << 20):
+            array = np.arange(size, dtype="u1")
+            writing = asyncio.create_task(comm.write({"x": to_serialize(array)}))
+            np.testing.assert_array_equal((await comm.read())["x"], array)
+            await writing
+        await comm.close()
+        listener.stop()
+
+    run(test(theirs, ours))
+    run(test(ours, theirs))
