@@ -111,6 +111,9 @@ struct Inbox {
     waiter: Option<Waiter>,
 }
 
+/// The version, the cipher suite and the certificate of the peer.
+type TlsInfo = (&'static str, Option<&'static str>, Option<Vec<u8>>);
+
 /// What the sending task does next.
 enum Order {
     Send { frames: Vec<Outgoing>, len: usize },
@@ -347,7 +350,7 @@ impl Connection {
     /// The TLS version, the cipher suite if it is known, and the certificate of the peer in
     /// DER; `None` if the connection is not encrypted.
     #[getter]
-    fn encryption(&self) -> Option<(&'static str, Option<&'static str>, Option<Vec<u8>>)> {
+    fn encryption(&self) -> Option<TlsInfo> {
         let encryption = self.encryption.as_ref()?;
         let certificate = encryption.peer_certificates.first();
         let certificate = certificate.map(|der| der.to_vec());
