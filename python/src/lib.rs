@@ -2,7 +2,7 @@
 //! this project, for the event loops of asyncio.
 //!
 //! I/O runs on threads that never wait for the GIL. What has finished is put in a list of a
-//! [`Notifier`](notify::Notifier), whose socket wakes the event loop once for all of it; the
+//! `Notifier`, whose socket wakes the event loop once for all of it; the
 //! loop then takes the results. Messages are lists of frames without the handshake of Dask,
 //! which `daskwire/comm.py` leaves to `distributed`.
 
