@@ -72,12 +72,12 @@ fn ratio(mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (f64, f64, f64) {
     (ratios[ROUNDS / 2], ratios[0], ratios[ROUNDS - 1])
 }
 
-fn print(what: &str, (median, least, most): (f64, f64, f64)) {
-    println!("{what:<58} {median:>7.3}   ({least:.3} to {most:.3})");
+fn print(what: &str, (median, min, max): (f64, f64, f64)) {
+    println!("{what:<58} {median:>7.3}   ({min:.3} to {max:.3})");
 }
 
 fn main() {
-    println!("time of ours as a multiple of the peer's: median (least to most)\n");
+    println!("time of ours as a multiple of the peer's: median (min to max)\n");
     let stream = message(&[100, 300, 64 << 20]);
     let mut storage = vec![0; stream.len()];
     let mut copy = vec![0; stream.len()];

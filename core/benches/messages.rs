@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p daskwire --bench messages` measures time: every peer does the
 //! same work in the same run, rounds interleaved, and each row prints our median
-//! time and our share of each peer's (median, and from least to most). It fails
+//! time and our share of each peer's (median, and from min to max). It fails
 //! if any of our work allocates.
 //!
 //! `benches/instructions.py` counts instructions under callgrind, which repeat
@@ -391,19 +391,19 @@ fn measure(group: &mut [&mut Case]) -> bool {
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
 
     let ours = samples[0].clone();
-    let (median, least, most) = summary(ours.clone());
+    let (median, min, max) = summary(ours.clone());
     print!(
         "{:10} {:15} {:>9.1} ns ({:.1} to {:.1}), {allocations} allocations",
         group[0].work,
         group[0].message,
         median * 1e9,
-        least * 1e9,
-        most * 1e9,
+        min * 1e9,
+        max * 1e9,
     );
     for (case, theirs) in group.iter().zip(&samples).skip(1) {
         let ratios = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-        let (median, least, most) = summary(ratios);
-        print!("; {median:.2} of {} ({least:.2} to {most:.2})", case.peer);
+        let (median, min, max) = summary(ratios);
+        print!("; {median:.2} of {} ({min:.2} to {max:.2})", case.peer);
     }
     println!();
     allocations == 0
@@ -446,7 +446,7 @@ fn main() -> ExitCode {
     }
     // `cargo test --benches` runs this too: everything once is enough then.
     let measured = words.contains(&"--bench");
-    println!("time per message; then our share of each peer's time, median (least to most)");
+    println!("time per message; then our share of each peer's time, median (min to max)");
     let mut without_allocations = true;
     let mut done: Vec<(&str, &str)> = Vec::new();
     for index in 0..cases.len() {

@@ -161,6 +161,7 @@ impl Options<'_> {
 /// The error of a [`Comm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CommError {
     /// The peer sent an invalid message, or one that exceeds the limits or the
     /// buffers.
@@ -303,8 +304,17 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
             state: State::Detect(0),
             agreement: None,
         };
-        if let HandshakeRole::Initiate(layout) = options.role {
-            comm.outgoing.handshake(&options.handshake, layout)?;
+        match options.role {
+            HandshakeRole::Initiate(layout) => {
+                comm.outgoing.handshake(&options.handshake, layout)?;
+            }
+            HandshakeRole::Respond => {
+                // The longest form of the reply, to know now that it fits.
+                comm.outgoing.prefix = Prefix::U64;
+                comm.outgoing
+                    .handshake(&options.handshake, Layout::Classic)?;
+                comm.outgoing.end = 0;
+            }
         }
         Ok(comm)
     }

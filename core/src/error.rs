@@ -20,6 +20,7 @@ use crate::msgpack::{Malformed, WriteError};
 /// The contents of the buffer are unspecified; call again with at least `needed`
 /// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct BufferTooSmall {
     /// The number of items (default: bytes) required in all. Exact, except for
     /// data without a declared length (zlib), for which it is only a lower
@@ -46,6 +47,7 @@ impl core::error::Error for BufferTooSmall {}
 /// Every error type converts to it, so that one function can use `?` for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Error {
     /// A comm failed.
     Comm(CommError),

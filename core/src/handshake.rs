@@ -319,6 +319,7 @@ pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
 /// The error of parsing a handshake; the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HandshakeError {
     /// The number of frames is neither 1 (modern layout) nor 2 (classic
     /// layout).

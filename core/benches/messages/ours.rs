@@ -467,11 +467,11 @@ pub(crate) fn walk<const CHECKED: bool>(document: &[u8]) -> Result<u64, Malforme
         let token = reader.token()?;
         owed -= 1;
         match token {
-            Token::Str(text) if CHECKED => match text.check() {
-                Ok(text) => sum ^= text.len() as u64,
+            Token::Str(string) if CHECKED => match string.check() {
+                Ok(string) => sum ^= string.len() as u64,
                 Err(_) => return Err(Reader::new(&document[at..]).str().unwrap_err()),
             },
-            Token::Str(text) => sum ^= text.as_bytes().len() as u64,
+            Token::Str(string) => sum ^= string.as_bytes().len() as u64,
             Token::Bin(data) | Token::Ext(_, data) => sum ^= data.len() as u64,
             Token::UInt(value) => sum ^= value,
             Token::Int(value) => sum ^= value.cast_unsigned(),

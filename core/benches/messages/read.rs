@@ -7,14 +7,14 @@ use super::model::{
 
 /// The common interface of the readers.
 pub(crate) trait Pull<'a> {
-    type Text: Copy + Default;
+    type Str: Copy + Default;
     type Error: From<Unexpected>;
 
     fn map(&mut self) -> Result<u32, Self::Error>;
     fn array(&mut self) -> Result<u32, Self::Error>;
     /// Reads a key to compare with the known keys.
     fn key(&mut self) -> Result<&'a [u8], Self::Error>;
-    fn text(&mut self) -> Result<Self::Text, Self::Error>;
+    fn string(&mut self) -> Result<Self::Str, Self::Error>;
     fn bin(&mut self) -> Result<&'a [u8], Self::Error>;
     fn uint(&mut self) -> Result<u64, Self::Error>;
     fn float(&mut self) -> Result<f64, Self::Error>;
@@ -38,7 +38,7 @@ impl From<Unexpected> for RmpError {
 }
 
 impl<'a> Pull<'a> for Rmp<'a> {
-    type Text = &'a str;
+    type Str = &'a str;
     type Error = RmpError;
 
     #[inline]
@@ -54,13 +54,13 @@ impl<'a> Pull<'a> for Rmp<'a> {
     #[inline]
     fn key(&mut self) -> Result<&'a [u8], RmpError> {
         let len = rmp::decode::read_str_len(&mut self.0).map_err(|_| RmpError)?;
-        let (text, rest) = self.0.split_at_checked(len as usize).ok_or(RmpError)?;
+        let (string, rest) = self.0.split_at_checked(len as usize).ok_or(RmpError)?;
         self.0 = rest;
-        Ok(text)
+        Ok(string)
     }
 
     #[inline]
-    fn text(&mut self) -> Result<&'a str, RmpError> {
+    fn string(&mut self) -> Result<&'a str, RmpError> {
         core::str::from_utf8(self.key()?).map_err(|_| RmpError)
     }
 
@@ -134,7 +134,7 @@ impl<'a, const CHECKED: bool> Floor<'a, CHECKED> {
 }
 
 impl<'a, const CHECKED: bool> Pull<'a> for Floor<'a, CHECKED> {
-    type Text = &'a [u8];
+    type Str = &'a [u8];
     type Error = FloorError;
 
     #[inline]
@@ -170,12 +170,12 @@ impl<'a, const CHECKED: bool> Pull<'a> for Floor<'a, CHECKED> {
     }
 
     #[inline]
-    fn text(&mut self) -> Result<&'a [u8], FloorError> {
-        let text = self.key()?;
-        if CHECKED && !text.is_ascii() && core::str::from_utf8(text).is_err() {
+    fn string(&mut self) -> Result<&'a [u8], FloorError> {
+        let string = self.key()?;
+        if CHECKED && !string.is_ascii() && core::str::from_utf8(string).is_err() {
             return Err(FloorError);
         }
-        Ok(text)
+        Ok(string)
     }
 
     #[inline]
@@ -246,10 +246,10 @@ fn fields<'a, P: Pull<'a>>(
 fn pairs<'a, P: Pull<'a>, V: Copy + Default, const N: usize>(
     pull: &mut P,
     mut value: impl FnMut(&mut P) -> Result<V, P::Error>,
-) -> Result<Pairs<P::Text, V, N>, P::Error> {
+) -> Result<Pairs<P::Str, V, N>, P::Error> {
     let mut pairs = Pairs::default();
     for _ in 0..pull.map()? {
-        let key = pull.text()?;
+        let key = pull.string()?;
         pairs.push(key, value(pull)?)?;
     }
     Ok(pairs)
@@ -270,19 +270,17 @@ fn array_of<'a, P: Pull<'a>, V: Copy + Default, const N: usize>(
     Ok(values)
 }
 
-pub(crate) fn compute_task<'a, P: Pull<'a>>(
-    pull: &mut P,
-) -> Result<ComputeTask<P::Text>, P::Error> {
+pub(crate) fn compute_task<'a, P: Pull<'a>>(pull: &mut P) -> Result<ComputeTask<P::Str>, P::Error> {
     let mut message = ComputeTask::default();
     fields(pull, |pull, key| {
         match key {
-            b"op" => message.op = pull.text()?,
-            b"key" => message.key = pull.text()?,
+            b"op" => message.op = pull.string()?,
+            b"key" => message.key = pull.string()?,
             b"run_id" => message.run_id = pull.uint()?,
             b"priority" => message.priority = array_of(pull, P::uint)?,
-            b"stimulus_id" => message.stimulus_id = pull.text()?,
+            b"stimulus_id" => message.stimulus_id = pull.string()?,
             b"who_has" => {
-                message.who_has = pairs(pull, |pull| array_of(pull, P::text))?;
+                message.who_has = pairs(pull, |pull| array_of(pull, P::string))?;
             }
             b"nbytes" => message.nbytes = pairs(pull, P::uint)?,
             b"run_spec" => {
@@ -311,7 +309,7 @@ pub(crate) fn compute_task<'a, P: Pull<'a>>(
                 message.span_id = if pull.is_nil()? {
                     None
                 } else {
-                    Some(pull.text()?)
+                    Some(pull.string()?)
                 };
             }
             _ => return Err(Unexpected.into()),
@@ -323,21 +321,21 @@ pub(crate) fn compute_task<'a, P: Pull<'a>>(
 
 pub(crate) fn task_finished<'a, P: Pull<'a>>(
     pull: &mut P,
-) -> Result<TaskFinished<'a, P::Text>, P::Error> {
+) -> Result<TaskFinished<'a, P::Str>, P::Error> {
     let mut message = TaskFinished::default();
     fields(pull, |pull, key| {
         match key {
-            b"key" => message.key = pull.text()?,
+            b"key" => message.key = pull.string()?,
             b"run_id" => message.run_id = pull.uint()?,
             b"nbytes" => message.nbytes = pull.uint()?,
             b"type" => message.pickled_type = Bin(pull.bin()?),
-            b"typename" => message.typename = pull.text()?,
+            b"typename" => message.typename = pull.string()?,
             b"metadata" => message.metadata = pairs(pull, P::uint)?,
             b"thread" => message.thread = pull.uint()?,
             b"startstops" => message.startstops = array_of(pull, start_stop)?,
-            b"op" => message.op = pull.text()?,
-            b"stimulus_id" => message.stimulus_id = pull.text()?,
-            b"status" => message.status = pull.text()?,
+            b"op" => message.op = pull.string()?,
+            b"stimulus_id" => message.stimulus_id = pull.string()?,
+            b"status" => message.status = pull.string()?,
             _ => return Err(Unexpected.into()),
         }
         Ok(())
@@ -346,11 +344,11 @@ pub(crate) fn task_finished<'a, P: Pull<'a>>(
 }
 
 #[inline]
-fn start_stop<'a, P: Pull<'a>>(pull: &mut P) -> Result<StartStop<P::Text>, P::Error> {
+fn start_stop<'a, P: Pull<'a>>(pull: &mut P) -> Result<StartStop<P::Str>, P::Error> {
     let mut span = StartStop::default();
     fields(pull, |pull, key| {
         match key {
-            b"action" => span.action = pull.text()?,
+            b"action" => span.action = pull.string()?,
             b"start" => span.start = pull.float()?,
             b"stop" => span.stop = pull.float()?,
             _ => return Err(Unexpected.into()),
@@ -367,7 +365,7 @@ pub(crate) fn batch<'a, P: Pull<'a>>(pull: &mut P) -> Result<(), P::Error> {
     Ok(())
 }
 
-fn metrics<'a, P: Pull<'a>>(pull: &mut P) -> Result<Metrics<P::Text>, P::Error> {
+fn metrics<'a, P: Pull<'a>>(pull: &mut P) -> Result<Metrics<P::Str>, P::Error> {
     let mut metrics = Metrics::default();
     fields(pull, |pull, key| {
         match key {
@@ -393,7 +391,7 @@ fn metrics<'a, P: Pull<'a>>(pull: &mut P) -> Result<Metrics<P::Text>, P::Error> 
     Ok(metrics)
 }
 
-fn bandwidth<'a, P: Pull<'a>>(pull: &mut P) -> Result<Bandwidth<P::Text>, P::Error> {
+fn bandwidth<'a, P: Pull<'a>>(pull: &mut P) -> Result<Bandwidth<P::Str>, P::Error> {
     let mut bandwidth = Bandwidth::default();
     fields(pull, |pull, key| {
         match key {
@@ -450,12 +448,12 @@ fn rates<'a, P: Pull<'a>>(pull: &mut P) -> Result<Rates, P::Error> {
     Ok(rates)
 }
 
-pub(crate) fn heartbeat<'a, P: Pull<'a>>(pull: &mut P) -> Result<Heartbeat<P::Text>, P::Error> {
+pub(crate) fn heartbeat<'a, P: Pull<'a>>(pull: &mut P) -> Result<Heartbeat<P::Str>, P::Error> {
     let mut message = Heartbeat::default();
     fields(pull, |pull, key| {
         match key {
-            b"op" => message.op = pull.text()?,
-            b"address" => message.address = pull.text()?,
+            b"op" => message.op = pull.string()?,
+            b"address" => message.address = pull.string()?,
             b"now" => message.now = pull.float()?,
             b"metrics" => message.metrics = metrics(pull)?,
             b"executing" => message.executing = pairs(pull, P::float)?,
@@ -478,19 +476,19 @@ pub(crate) fn heartbeat<'a, P: Pull<'a>>(pull: &mut P) -> Result<Heartbeat<P::Te
     Ok(message)
 }
 
-fn host<'a, P: Pull<'a>>(pull: &mut P) -> Result<Host<P::Text>, P::Error> {
+fn host<'a, P: Pull<'a>>(pull: &mut P) -> Result<Host<P::Str>, P::Error> {
     let mut host = Host::default();
     fields(pull, |pull, key| {
         match key {
-            b"python" => host.python = pull.text()?,
+            b"python" => host.python = pull.string()?,
             b"python-bits" => host.python_bits = pull.uint()?,
-            b"OS" => host.os = pull.text()?,
-            b"OS-release" => host.os_release = pull.text()?,
-            b"machine" => host.machine = pull.text()?,
-            b"processor" => host.processor = pull.text()?,
-            b"byteorder" => host.byteorder = pull.text()?,
-            b"LC_ALL" => host.lc_all = pull.text()?,
-            b"LANG" => host.lang = pull.text()?,
+            b"OS" => host.os = pull.string()?,
+            b"OS-release" => host.os_release = pull.string()?,
+            b"machine" => host.machine = pull.string()?,
+            b"processor" => host.processor = pull.string()?,
+            b"byteorder" => host.byteorder = pull.string()?,
+            b"LC_ALL" => host.lc_all = pull.string()?,
+            b"LANG" => host.lang = pull.string()?,
             _ => return Err(Unexpected.into()),
         }
         Ok(())
@@ -498,12 +496,12 @@ fn host<'a, P: Pull<'a>>(pull: &mut P) -> Result<Host<P::Text>, P::Error> {
     Ok(host)
 }
 
-fn versions<'a, P: Pull<'a>>(pull: &mut P) -> Result<Versions<P::Text>, P::Error> {
+fn versions<'a, P: Pull<'a>>(pull: &mut P) -> Result<Versions<P::Str>, P::Error> {
     let mut versions = Versions::default();
     fields(pull, |pull, key| {
         match key {
             b"host" => versions.host = host(pull)?,
-            b"packages" => versions.packages = pairs(pull, P::text)?,
+            b"packages" => versions.packages = pairs(pull, P::string)?,
             _ => return Err(Unexpected.into()),
         }
         Ok(())
@@ -513,34 +511,34 @@ fn versions<'a, P: Pull<'a>>(pull: &mut P) -> Result<Versions<P::Text>, P::Error
 
 pub(crate) fn register_worker<'a, P: Pull<'a>>(
     pull: &mut P,
-) -> Result<RegisterWorker<P::Text>, P::Error> {
+) -> Result<RegisterWorker<P::Str>, P::Error> {
     let mut message = RegisterWorker::default();
     fields(pull, |pull, key| {
         match key {
-            b"op" => message.op = pull.text()?,
+            b"op" => message.op = pull.string()?,
             b"reply" => message.reply = pull.boolean()?,
-            b"address" => message.address = pull.text()?,
-            b"status" => message.status = pull.text()?,
+            b"address" => message.address = pull.string()?,
+            b"status" => message.status = pull.string()?,
             b"nthreads" => message.nthreads = pull.uint()?,
-            b"name" => message.name = pull.text()?,
+            b"name" => message.name = pull.string()?,
             b"now" => message.now = pull.float()?,
             b"resources" => message.resources = pairs(pull, P::float)?,
             b"memory_limit" => message.memory_limit = pull.uint()?,
-            b"local_directory" => message.local_directory = pull.text()?,
+            b"local_directory" => message.local_directory = pull.string()?,
             b"services" => message.services = pairs(pull, P::uint)?,
             b"nanny" => {
                 message.nanny = if pull.is_nil()? {
                     None
                 } else {
-                    Some(pull.text()?)
+                    Some(pull.string()?)
                 };
             }
             b"pid" => message.pid = pull.uint()?,
             b"versions" => message.versions = versions(pull)?,
             b"metrics" => message.metrics = metrics(pull)?,
             b"extra" => message.extra = pairs(pull, P::uint)?,
-            b"stimulus_id" => message.stimulus_id = pull.text()?,
-            b"server_id" => message.server_id = pull.text()?,
+            b"stimulus_id" => message.stimulus_id = pull.string()?,
+            b"server_id" => message.server_id = pull.string()?,
             _ => return Err(Unexpected.into()),
         }
         Ok(())

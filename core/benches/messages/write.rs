@@ -13,7 +13,7 @@ pub(crate) trait Sink {
     fn array(&mut self, count: u32);
     /// Writes a string that is known at compile time.
     fn key(&mut self, key: &'static str);
-    fn text(&mut self, text: &str);
+    fn string(&mut self, string: &str);
     fn bin(&mut self, data: &[u8]);
     fn uint(&mut self, value: u64);
     fn float(&mut self, value: f64);
@@ -38,8 +38,8 @@ impl Sink for Writer<'_> {
     }
 
     #[inline]
-    fn text(&mut self, text: &str) {
-        self.str(text);
+    fn string(&mut self, string: &str) {
+        self.str(string);
     }
 
     #[inline]
@@ -91,8 +91,8 @@ impl Sink for Rmp<'_> {
     }
 
     #[inline]
-    fn text(&mut self, text: &str) {
-        self.failed |= rmp::encode::write_str(&mut self.out, text).is_err();
+    fn string(&mut self, string: &str) {
+        self.failed |= rmp::encode::write_str(&mut self.out, string).is_err();
     }
 
     #[inline]
@@ -130,7 +130,7 @@ fn pairs<S: Sink, V, const N: usize>(
     let pairs = pairs.as_slice();
     sink.map(pairs.len() as u32);
     for (key, item) in pairs {
-        sink.text(key);
+        sink.string(key);
         value(sink, item);
     }
 }
@@ -148,9 +148,9 @@ fn floats<S: Sink, const N: usize>(sink: &mut S, map: &Pairs<&str, f64, N>) {
 pub(crate) fn compute_task<S: Sink>(sink: &mut S, message: &ComputeTask<&str>) {
     sink.map(12);
     sink.key("op");
-    sink.text(message.op);
+    sink.string(message.op);
     sink.key("key");
-    sink.text(message.key);
+    sink.string(message.key);
     sink.key("run_id");
     sink.uint(message.run_id);
     sink.key("priority");
@@ -159,12 +159,12 @@ pub(crate) fn compute_task<S: Sink>(sink: &mut S, message: &ComputeTask<&str>) {
         sink.uint(value);
     }
     sink.key("stimulus_id");
-    sink.text(message.stimulus_id);
+    sink.string(message.stimulus_id);
     sink.key("who_has");
     pairs(sink, &message.who_has, |sink, addresses| {
         sink.array(addresses.len() as u32);
         for address in addresses {
-            sink.text(address);
+            sink.string(address);
         }
     });
     sink.key("nbytes");
@@ -184,7 +184,7 @@ pub(crate) fn compute_task<S: Sink>(sink: &mut S, message: &ComputeTask<&str>) {
     uints(sink, &message.annotations);
     sink.key("span_id");
     match message.span_id {
-        Some(id) => sink.text(id),
+        Some(id) => sink.string(id),
         None => sink.nil(),
     }
 }
@@ -192,7 +192,7 @@ pub(crate) fn compute_task<S: Sink>(sink: &mut S, message: &ComputeTask<&str>) {
 pub(crate) fn task_finished<S: Sink>(sink: &mut S, message: &TaskFinished<'_, &str>) {
     sink.map(11);
     sink.key("key");
-    sink.text(message.key);
+    sink.string(message.key);
     sink.key("run_id");
     sink.uint(message.run_id);
     sink.key("nbytes");
@@ -200,7 +200,7 @@ pub(crate) fn task_finished<S: Sink>(sink: &mut S, message: &TaskFinished<'_, &s
     sink.key("type");
     sink.bin(message.pickled_type.0);
     sink.key("typename");
-    sink.text(message.typename);
+    sink.string(message.typename);
     sink.key("metadata");
     uints(sink, &message.metadata);
     sink.key("thread");
@@ -215,18 +215,18 @@ pub(crate) fn task_finished<S: Sink>(sink: &mut S, message: &TaskFinished<'_, &s
     {
         sink.map(3);
         sink.key("action");
-        sink.text(action);
+        sink.string(action);
         sink.key("start");
         sink.float(*start);
         sink.key("stop");
         sink.float(*stop);
     }
     sink.key("op");
-    sink.text(message.op);
+    sink.string(message.op);
     sink.key("stimulus_id");
-    sink.text(message.stimulus_id);
+    sink.string(message.stimulus_id);
     sink.key("status");
-    sink.text(message.status);
+    sink.string(message.status);
 }
 
 pub(crate) fn batch<S: Sink>(sink: &mut S, messages: &[TaskFinished<'_, &str>]) {
@@ -299,9 +299,9 @@ fn metrics<S: Sink>(sink: &mut S, metrics: &Metrics<&str>) {
 pub(crate) fn heartbeat<S: Sink>(sink: &mut S, message: &Heartbeat<&str>) {
     sink.map(7);
     sink.key("op");
-    sink.text(message.op);
+    sink.string(message.op);
     sink.key("address");
-    sink.text(message.address);
+    sink.string(message.address);
     sink.key("now");
     sink.float(message.now);
     sink.key("metrics");
@@ -321,17 +321,17 @@ pub(crate) fn heartbeat<S: Sink>(sink: &mut S, message: &Heartbeat<&str>) {
 pub(crate) fn register_worker<S: Sink>(sink: &mut S, message: &RegisterWorker<&str>) {
     sink.map(18);
     sink.key("op");
-    sink.text(message.op);
+    sink.string(message.op);
     sink.key("reply");
     sink.boolean(message.reply);
     sink.key("address");
-    sink.text(message.address);
+    sink.string(message.address);
     sink.key("status");
-    sink.text(message.status);
+    sink.string(message.status);
     sink.key("nthreads");
     sink.uint(message.nthreads);
     sink.key("name");
-    sink.text(message.name);
+    sink.string(message.name);
     sink.key("now");
     sink.float(message.now);
     sink.key("resources");
@@ -339,12 +339,12 @@ pub(crate) fn register_worker<S: Sink>(sink: &mut S, message: &RegisterWorker<&s
     sink.key("memory_limit");
     sink.uint(message.memory_limit);
     sink.key("local_directory");
-    sink.text(message.local_directory);
+    sink.string(message.local_directory);
     sink.key("services");
     uints(sink, &message.services);
     sink.key("nanny");
     match message.nanny {
-        Some(address) => sink.text(address),
+        Some(address) => sink.string(address),
         None => sink.nil(),
     }
     sink.key("pid");
@@ -355,33 +355,33 @@ pub(crate) fn register_worker<S: Sink>(sink: &mut S, message: &RegisterWorker<&s
     sink.map(9);
     let host = &message.versions.host;
     sink.key("python");
-    sink.text(host.python);
+    sink.string(host.python);
     sink.key("python-bits");
     sink.uint(host.python_bits);
     sink.key("OS");
-    sink.text(host.os);
+    sink.string(host.os);
     sink.key("OS-release");
-    sink.text(host.os_release);
+    sink.string(host.os_release);
     sink.key("machine");
-    sink.text(host.machine);
+    sink.string(host.machine);
     sink.key("processor");
-    sink.text(host.processor);
+    sink.string(host.processor);
     sink.key("byteorder");
-    sink.text(host.byteorder);
+    sink.string(host.byteorder);
     sink.key("LC_ALL");
-    sink.text(host.lc_all);
+    sink.string(host.lc_all);
     sink.key("LANG");
-    sink.text(host.lang);
+    sink.string(host.lang);
     sink.key("packages");
     pairs(sink, &message.versions.packages, |sink, version| {
-        sink.text(version);
+        sink.string(version);
     });
     sink.key("metrics");
     metrics(sink, &message.metrics);
     sink.key("extra");
     uints(sink, &message.extra);
     sink.key("stimulus_id");
-    sink.text(message.stimulus_id);
+    sink.string(message.stimulus_id);
     sink.key("server_id");
-    sink.text(message.server_id);
+    sink.string(message.server_id);
 }

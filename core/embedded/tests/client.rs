@@ -85,9 +85,9 @@ async fn it_submits_waits_and_gathers() {
         session.call("math.sqrt", &[int(2)]),
         "Float(1.4142135623730951)"
     );
-    let text = Value::Str("abc").into();
+    let string = Value::Str("abc").into();
     assert_eq!(
-        session.call("operator.add", &[text, text]),
+        session.call("operator.add", &[string, string]),
         "Str(\"abcabc\")"
     );
     let bytes = Value::Bytes(b"ab").into();
@@ -115,7 +115,7 @@ async fn it_submits_waits_and_gathers() {
     // Several errors at once, each with its own text; and the index of a task
     // that is released is used again.
     let zero = session.submit("operator.truediv", &[int(1), int(0)]);
-    let index = session.submit("operator.getitem", &[text, int(7)]);
+    let index = session.submit("operator.getitem", &[string, int(7)]);
     assert_eq!(
         session.result(index),
         "Failed(\"IndexError: string index out of range\")"

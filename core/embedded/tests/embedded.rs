@@ -41,7 +41,7 @@ enum Fault {
 struct Source {
     bytes: Vec<u8>,
     at: usize,
-    most: usize,
+    max_len: usize,
     operations: usize,
     fault: Option<(usize, Fault)>,
     /// The address range of the last read.
@@ -49,11 +49,11 @@ struct Source {
 }
 
 impl Source {
-    fn new(bytes: &[u8], most: usize) -> Self {
+    fn new(bytes: &[u8], max_len: usize) -> Self {
         Self {
             bytes: bytes.to_vec(),
             at: 0,
-            most,
+            max_len,
             operations: 0,
             fault: None,
             asked: 0..0,
@@ -81,7 +81,10 @@ impl Source {
         }
         let range = space.as_ptr_range();
         self.asked = range.start.addr()..range.end.addr();
-        let count = space.len().min(self.most).min(self.bytes.len() - self.at);
+        let count = space
+            .len()
+            .min(self.max_len)
+            .min(self.bytes.len() - self.at);
         space[..count].copy_from_slice(&self.bytes[self.at..self.at + count]);
         self.at += count;
         Ok(count)
@@ -92,7 +95,7 @@ impl Source {
 #[derive(Default)]
 struct Sink {
     bytes: Vec<u8>,
-    most: usize,
+    max_len: usize,
     operations: usize,
     fault: Option<(usize, Fault)>,
     /// The length at the last flush.
@@ -102,9 +105,9 @@ struct Sink {
 }
 
 impl Sink {
-    fn new(most: usize) -> Self {
+    fn new(max_len: usize) -> Self {
         Self {
-            most,
+            max_len,
             ..Self::default()
         }
     }
@@ -134,7 +137,7 @@ impl Sink {
         }
         let range = bytes.as_ptr_range();
         self.given.push(range.start.addr()..range.end.addr());
-        let count = bytes.len().min(self.most);
+        let count = bytes.len().min(self.max_len);
         self.bytes.extend_from_slice(&bytes[..count]);
         Ok(count)
     }
@@ -435,8 +438,8 @@ fn read_all<R: Reading>(reader: &mut R) -> (Vec<Message>, Result<(), Error>) {
     }
 }
 
-fn reader<A: Adapter>(bytes: &[u8], most: usize, prefix: Prefix) -> A::Reader {
-    A::Reader::over(Source::new(bytes, most), prefix, Limits::MICROCONTROLLER)
+fn reader<A: Adapter>(bytes: &[u8], max_len: usize, prefix: Prefix) -> A::Reader {
+    A::Reader::over(Source::new(bytes, max_len), prefix, Limits::MICROCONTROLLER)
 }
 
 fn no_room(index: usize, len: usize, frames_len: u64, at: u64) -> Error {
@@ -475,9 +478,9 @@ fn a_message_that_does_not_fit_can_be_read_with_more_room<A: Adapter>() {
 
 fn messages_arrive_in_pieces_of_any_size<A: Adapter>() {
     for (prefix, messages, bytes) in recorded() {
-        for most in (1..60).chain([bytes.len()]) {
-            let mut over = reader::<A>(&bytes, most, prefix);
-            assert_eq!(read_all(&mut over), (messages.clone(), Ok(())), "{most}");
+        for max_len in (1..60).chain([bytes.len()]) {
+            let mut over = reader::<A>(&bytes, max_len, prefix);
+            assert_eq!(read_all(&mut over), (messages.clone(), Ok(())), "{max_len}");
         }
         // Frames back to back.
         let mut over = reader::<A>(&bytes, 7, prefix);
@@ -669,8 +672,8 @@ fn frames_above_the_limit_get_no_buffer<A: Adapter>() {
             FrameErrorKind::TooManyFrames { count: 5, limit: 4 },
         ),
     ] {
-        for most in [1, 3, 8, 1000] {
-            let source = Source::new(&table(lengths), most);
+        for max_len in [1, 3, 8, 1000] {
+            let source = Source::new(&table(lengths), max_len);
             let mut over = A::Reader::over(source, Prefix::None, limits);
             let error = over.read(&mut Unasked).unwrap_err();
             assert!(
@@ -755,8 +758,8 @@ impl daskwire::frame::PreludeStorage for Table<'_> {
 fn messages_are_written_in_pieces_of_any_size<A: Adapter>() {
     for prefix in [Prefix::None, Prefix::U64] {
         let bytes = sample(prefix);
-        for most in (1..120).chain([1000]) {
-            let mut over = A::Writer::over(Sink::new(most), prefix);
+        for max_len in (1..120).chain([1000]) {
+            let mut over = A::Writer::over(Sink::new(max_len), prefix);
             let mut written = 0;
             for frames in SAMPLE {
                 over.write(frames).unwrap();
@@ -891,11 +894,11 @@ fn closed_writer_refuses_writes<A: Adapter>() {
 const MODERN: HandshakeRole = HandshakeRole::Initiate(Layout::Modern);
 const CLASSIC: HandshakeRole = HandshakeRole::Initiate(Layout::Classic);
 
-fn comm<A: Adapter>(bytes: &[u8], most: usize, prefix: Prefix) -> (A::Reader, A::Writer) {
-    let source = Source::new(bytes, most);
+fn comm<A: Adapter>(bytes: &[u8], max_len: usize, prefix: Prefix) -> (A::Reader, A::Writer) {
+    let source = Source::new(bytes, max_len);
     (
         A::Reader::over(source, prefix, Limits::MICROCONTROLLER),
-        A::Writer::over(Sink::new(most), prefix),
+        A::Writer::over(Sink::new(max_len), prefix),
     )
 }
 
@@ -918,14 +921,14 @@ fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
             Layout::Modern => (MODERN, modern),
             Layout::Classic => (CLASSIC, classic),
         };
-        for most in [1, 5, 1000] {
+        for max_len in [1, 5, 1000] {
             // The responding side need not know the prefix.
             for (role, made_with) in [
                 (speak, prefix),
                 (HandshakeRole::Respond, Prefix::None),
                 (HandshakeRole::Respond, Prefix::U64),
             ] {
-                let (mut reader, mut writer) = comm::<A>(&bytes, most, made_with);
+                let (mut reader, mut writer) = comm::<A>(&bytes, max_len, made_with);
                 let mut scratch = [0; 128];
                 let agreed = A::shake(&mut reader, &mut writer, &ours, role, &mut scratch).unwrap();
                 assert_eq!((agreed.prefix, agreed.layout), (prefix, layout));
@@ -1055,11 +1058,11 @@ type PolledWriter = <Polled as Adapter>::Writer;
 #[test]
 fn dropped_read_loses_nothing() {
     let bytes = sample(Prefix::U64);
-    for most in [1, 7, 100, 1000] {
+    for max_len in [1, 7, 100, 1000] {
         // Dropped once, after each number of polls, and after every poll.
         for drop_after in 0..=bytes.len() + 9 {
             for again in [false, true] {
-                let mut over: PolledReader = reader::<Polled>(&bytes, most, Prefix::U64);
+                let mut over: PolledReader = reader::<Polled>(&bytes, max_len, Prefix::U64);
                 let mut store = Store::new();
                 for frames in SAMPLE {
                     store.clear();
@@ -1077,7 +1080,7 @@ fn dropped_read_loses_nothing() {
                     assert_eq!(store, frames);
                 }
             }
-            if most > 1 && drop_after > 200 {
+            if max_len > 1 && drop_after > 200 {
                 break;
             }
         }
@@ -1086,12 +1089,12 @@ fn dropped_read_loses_nothing() {
 
 #[test]
 fn dropped_write_poisons_if_partially_sent() {
-    for most in [1, 7, 100, 1000] {
+    for max_len in [1, 7, 100, 1000] {
         for frames in SAMPLE {
             let whole = wire(Prefix::U64, frames);
             let mut seen = [0; 3];
             for polls in 0.. {
-                let mut over = PolledWriter::over(Sink::new(most), Prefix::U64);
+                let mut over = PolledWriter::over(Sink::new(max_len), Prefix::U64);
                 if polled_times(polls, over.write_message(frames)).is_some() {
                     break;
                 }
@@ -1128,7 +1131,7 @@ fn dropped_write_poisons_if_partially_sent() {
             }
             // Not polled, and waiting for the first write; waiting for the flush.
             assert_eq!((seen[0], seen[1]), (2, 1));
-            assert!(seen[2] != 0 || whole.len() <= most);
+            assert!(seen[2] != 0 || whole.len() <= max_len);
         }
     }
 }

@@ -84,11 +84,11 @@ impl Sockets for Fake {
     }
 
     fn read(&mut self, link: usize, into: &mut [u8]) -> usize {
-        let most = into.len().min(1 + self.random.below(600));
+        let max_len = into.len().min(1 + self.random.below(600));
         let Some(input) = &mut self.links[link] else {
             return 0;
         };
-        let count = most.min(input.len());
+        let count = max_len.min(input.len());
         for (place, byte) in into.iter_mut().zip(input.drain(..count)) {
             *place = byte;
         }
@@ -266,10 +266,10 @@ fn step(fake: &mut Fake) {
     }
 }
 
-fn contains(bytes: &[u8], text: &str) -> bool {
+fn contains(bytes: &[u8], string: &str) -> bool {
     bytes
-        .windows(text.len())
-        .any(|part| part == text.as_bytes())
+        .windows(string.len())
+        .any(|part| part == string.as_bytes())
 }
 
 #[test]
@@ -358,8 +358,8 @@ fn it_survives_peers_that_send_anything() {
             exchange(&mut worker, &mut fake, &mut connections, now);
             assert!(worker.key_count() <= 8);
         }
-        for (link, text, count) in &mut seen {
-            *count += usize::from(contains(&fake.sent[*link], text));
+        for (link, string, count) in &mut seen {
+            *count += usize::from(contains(&fake.sent[*link], string));
         }
         // With peers that behave, it works again whatever has happened.
         fake.damage = 0;
@@ -389,8 +389,8 @@ fn it_survives_peers_that_send_anything() {
         assert!(finished || worker.status() == Status::Ended, "seed {seed}");
         runs[usize::from(finished)] += 1;
     }
-    for (link, text, count) in seen {
-        assert!(count > 10, "link {link}: {text} in {count} runs");
+    for (link, string, count) in seen {
+        assert!(count > 10, "link {link}: {string} in {count} runs");
     }
     // A damaged message rarely becomes `close`.
     assert!(runs[1] > 390, "{runs:?}");

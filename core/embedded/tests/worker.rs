@@ -64,7 +64,7 @@ fn echo(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
         [Value::Bool(value)] => out.bool(*value),
         [Value::Int(value)] => out.int(*value),
         [Value::Float(value)] => out.float(*value),
-        [Value::Str(text)] => out.str(text),
+        [Value::Str(string)] => out.str(string),
         [Value::Bytes(bytes)] => out.bytes(bytes),
         [Value::Array(array)] => {
             let space = out.array(array.element_type(), array.shape())?;

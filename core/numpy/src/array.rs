@@ -2,14 +2,16 @@
 
 use super::dimensions::Offsets;
 use super::{
-    DType, Dimensions, DimensionsError, Element, Field, Kind, NumpyError, NumpyErrorKind, Order,
+    DType, Dimensions, DimensionsError, Element, Field, Kind, MAX_DIMENSIONS, NumpyError,
+    NumpyErrorKind, Order,
 };
 use daskwire::BufferTooSmall;
 use daskwire::invariant::Ensured;
 
 /// An array over borrowed bytes, with its element type and dimensions.
 ///
-/// Used for arrays that were read and for arrays to write.
+/// Used for arrays that were read and for arrays to write. `MAX` is the largest
+/// number of [dimensions](Dimensions). Default: all that numpy supports.
 ///
 /// ```
 /// use daskwire_numpy::{Array, DType, Order, NumpyError};
@@ -22,10 +24,10 @@ use daskwire::invariant::Ensured;
 /// # Ok::<(), NumpyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Array<'d> {
+pub struct Array<'d, const MAX: usize = MAX_DIMENSIONS> {
     bytes: &'d [u8],
     dtype: DType,
-    dimensions: Dimensions,
+    dimensions: Dimensions<MAX>,
     writeable: Option<bool>,
     is_matrix: bool,
 }
@@ -47,7 +49,9 @@ impl<'d> Array<'d> {
             .and_then(|dimensions| Self::check(dtype, dimensions, bytes))
             .map_err(|error| NumpyError::of_value(error.into()))
     }
+}
 
+impl<'d, const MAX: usize> Array<'d, MAX> {
     /// Creates a writeable array of the elements at `dimensions` in `bytes`.
     ///
     /// # Errors
@@ -57,7 +61,7 @@ impl<'d> Array<'d> {
     /// bounds.
     pub fn with_dimensions(
         dtype: DType,
-        dimensions: Dimensions,
+        dimensions: Dimensions<MAX>,
         bytes: &'d [u8],
     ) -> Result<Self, NumpyError> {
         Self::check(dtype, dimensions, bytes).map_err(|error| NumpyError::of_value(error.into()))
@@ -66,7 +70,7 @@ impl<'d> Array<'d> {
     /// PROTOCOL TYPED-3: the length matches, and no element is out of bounds.
     pub(crate) fn check(
         dtype: DType,
-        dimensions: Dimensions,
+        dimensions: Dimensions<MAX>,
         bytes: &'d [u8],
     ) -> Result<Self, DimensionsError> {
         let available = bytes.len();
@@ -97,7 +101,7 @@ impl<'d> Array<'d> {
 
     /// Creates an array that has been checked before.
     #[cfg(feature = "alloc")]
-    pub(crate) const fn known(dtype: DType, dimensions: Dimensions, bytes: &'d [u8]) -> Self {
+    pub(crate) const fn known(dtype: DType, dimensions: Dimensions<MAX>, bytes: &'d [u8]) -> Self {
         Self {
             bytes,
             dtype,
@@ -188,7 +192,7 @@ impl<'d> Array<'d> {
     }
 
     /// The shape and strides.
-    pub const fn dimensions(&self) -> &Dimensions {
+    pub const fn dimensions(&self) -> &Dimensions<MAX> {
         &self.dimensions
     }
 
@@ -232,7 +236,7 @@ impl<'d> Array<'d> {
 
     /// The bytes of each element in C order, regardless of the order in memory,
     /// with repetitions.
-    pub fn items(&self) -> impl ExactSizeIterator<Item = &'d [u8]> + Clone + use<'d> {
+    pub fn items(&self) -> impl ExactSizeIterator<Item = &'d [u8]> + Clone + use<'d, MAX> {
         let (bytes, item_len) = (self.bytes, self.dtype.item_len());
         Offsets::new(self.dimensions).map(move |offset| {
             let end = offset.saturating_add(item_len);
@@ -248,7 +252,7 @@ impl<'d> Array<'d> {
     /// [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
+    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E, MAX>, NumpyError> {
         self.expect::<E>()?;
         let order = self.dtype.order();
         Ok(self.items().map(move |bytes| {
@@ -267,7 +271,7 @@ impl<'d> Array<'d> {
     ///   if they are not adjacent, as fields of records.
     pub fn memory_elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
+    ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E, MAX>, NumpyError> {
         let elements = elements(self.dtype, self.bytes)?;
         let len = self.dimensions.stored().len(self.dtype.item_len());
         if len == Ok(self.bytes.len()) {
@@ -313,9 +317,9 @@ impl<'d> Array<'d> {
     ///
     /// [`NumpyErrorKind::BufferTooSmall`], and [`NumpyErrorKind::Dimensions`]
     /// if the length of the copy overflows.
-    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, NumpyError> {
+    pub fn copy_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o, MAX>, NumpyError> {
         let item_len = self.dtype.item_len();
-        let dimensions = Dimensions::contiguous(self.shape(), Order::C, item_len)
+        let dimensions = Dimensions::sized(self.shape(), Order::C, item_len)
             .and_then(|dimensions| Ok((dimensions, dimensions.len(item_len)?)));
         let (dimensions, needed) =
             dimensions.map_err(|error| NumpyError::of_value(error.into()))?;

@@ -1,6 +1,6 @@
 //! Descriptions of values, parsed from payload headers.
 
-use super::dimensions::Dimensions;
+use super::dimensions::{Dimensions, MAX_DIMENSIONS};
 use super::{
     Array, Class, DType, DimensionsError, ElementType, MaskedHeader, NumpyError, NumpyErrorKind,
     Order, RecordType,
@@ -9,17 +9,20 @@ use daskwire::message::{MessageErrorKind, PayloadHeader, PayloadKind, Serializer
 use daskwire::msgpack::{Reader, Token};
 
 /// The description of a payload or an element of a collection, from its header.
+///
+/// `MAX` is the largest number of [dimensions](Dimensions) of arrays. Default:
+/// all that numpy supports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Description<'a> {
+pub enum Description<'a, const MAX: usize = MAX_DIMENSIONS> {
     /// `bytes`: all logical frames, joined (PROTOCOL HEADER-5).
     Bytes,
     /// A `bytearray`: all logical frames, joined.
     ByteArray,
     /// A `memoryview`.
-    MemoryView(MemoryViewHeader<'a>),
+    MemoryView(MemoryViewHeader<'a, MAX>),
     /// An array of numpy in one logical frame.
-    Array(ArrayHeader<'a>),
+    Array(ArrayHeader<'a, MAX>),
     /// A masked array of numpy.
     MaskedArray(MaskedHeader<'a>),
     /// `numpy.ma.masked`, the value of a masked element.
@@ -43,6 +46,17 @@ impl<'a> Description<'a> {
     ///
     /// A fault in the header, as a [`NumpyErrorKind`].
     pub fn of(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
+        Self::of_sized(header)
+    }
+}
+
+impl<'a, const MAX: usize> Description<'a, MAX> {
+    /// As [`of`](Description::of), for any `MAX`.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Description::of).
+    pub fn of_sized(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         Self::of_kind(header, PayloadKind::Serialized)
     }
 
@@ -81,14 +95,14 @@ impl<'a> Description<'a> {
 
 /// The header of a `memoryview`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MemoryViewHeader<'a> {
+pub struct MemoryViewHeader<'a, const MAX: usize = MAX_DIMENSIONS> {
     format: &'a str,
     /// All strides are 0, since the length of an element is unknown.
-    shape: Dimensions,
+    shape: Dimensions<MAX>,
     location: (usize, usize),
 }
 
-impl<'a> MemoryViewHeader<'a> {
+impl<'a, const MAX: usize> MemoryViewHeader<'a, MAX> {
     fn read(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
         let own = header.own()?;
         let (frame, at) = own.entry_location("format");
@@ -132,7 +146,7 @@ impl<'a> MemoryViewHeader<'a> {
     ///   match the shape;
     /// * [`NumpyErrorKind::NotPlain`] if the format is not that of a single
     ///   element.
-    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d, MAX>, NumpyError> {
         let (frame, at) = self.location;
         let error = |kind| NumpyError { frame, at, kind };
         let wrong = |kind: DimensionsError| error(kind.into());
@@ -154,7 +168,7 @@ impl<'a> MemoryViewHeader<'a> {
         }
         let dtype =
             DType::from_format(self.format, item_len).ok_or(error(NumpyErrorKind::NotPlain))?;
-        Dimensions::contiguous(self.shape(), Order::C, item_len)
+        Dimensions::sized(self.shape(), Order::C, item_len)
             .and_then(|dimensions| Array::check(dtype, dimensions, bytes))
             .map(|array| array.described(None, false))
             .map_err(wrong)
@@ -163,24 +177,24 @@ impl<'a> MemoryViewHeader<'a> {
 
 /// The header of a numpy array (PROTOCOL HEADER-6 and HEADER-7).
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ArrayHeader<'a> {
+pub struct ArrayHeader<'a, const MAX: usize = MAX_DIMENSIONS> {
     element: ElementType<'a>,
-    dimensions: Dimensions,
+    dimensions: Dimensions<MAX>,
     writeable: Option<bool>,
     is_matrix: bool,
     /// The location of `shape`, for errors.
     location: (usize, usize),
 }
 
-impl<'a> ArrayHeader<'a> {
-    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a>, NumpyError> {
+impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
+    pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a, MAX>, NumpyError> {
         let own = header.own()?;
         let is_true = |key| own.get(key) == Some(&[0xc3]);
         if is_true("pickle") {
             return Ok(Description::Pickle);
         }
         let element = element_type(&own)?;
-        let stored = shape(&own)?;
+        let stored = shape::<MAX>(&own)?;
         let (frame, at) = own.entry_location("strides");
         let wrong = |error: DimensionsError| NumpyError {
             frame,
@@ -213,8 +227,9 @@ impl<'a> ArrayHeader<'a> {
                 dimensions
             }
             None => match element.dtype() {
-                Some(dtype) => Dimensions::contiguous(stored.shape(), Order::C, dtype.item_len())
-                    .map_err(wrong)?,
+                Some(dtype) => {
+                    Dimensions::sized(stored.shape(), Order::C, dtype.item_len()).map_err(wrong)?
+                }
                 None => return Err(header.missing_entry("strides").into()),
             },
         };
@@ -228,7 +243,7 @@ impl<'a> ArrayHeader<'a> {
                 at,
                 kind: error.into(),
             };
-            let mut wanted = Dimensions::SCALAR;
+            let mut wanted = Dimensions::<MAX>::SCALAR;
             let mut reader = Reader::new(value);
             let kind = |_| NumpyError {
                 frame,
@@ -263,7 +278,7 @@ impl<'a> ArrayHeader<'a> {
 
     /// Sets the type that the pickle of its
     /// [`element_type`](Self::element_type) represents.
-    pub const fn with_element_type<'e>(self, element: ElementType<'e>) -> ArrayHeader<'e> {
+    pub const fn with_element_type<'e>(self, element: ElementType<'e>) -> ArrayHeader<'e, MAX> {
         ArrayHeader {
             element,
             dimensions: self.dimensions,
@@ -274,7 +289,7 @@ impl<'a> ArrayHeader<'a> {
     }
 
     /// The shape and strides.
-    pub const fn dimensions(&self) -> &Dimensions {
+    pub const fn dimensions(&self) -> &Dimensions<MAX> {
         &self.dimensions
     }
 
@@ -310,7 +325,7 @@ impl<'a> ArrayHeader<'a> {
     /// * [`NumpyErrorKind::NotPlain`] if the type of the elements is unknown;
     /// * [`NumpyErrorKind::Dimensions`] if the length of the bytes is wrong, or
     ///   elements are out of bounds.
-    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
+    pub fn over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d, MAX>, NumpyError> {
         let (frame, at) = self.location;
         let error = |kind| NumpyError { frame, at, kind };
         let dtype = self.element.dtype();
@@ -321,7 +336,7 @@ impl<'a> ArrayHeader<'a> {
     }
 }
 
-fn shape(own: &PayloadHeader<'_>) -> Result<Dimensions, NumpyError> {
+fn shape<const MAX: usize>(own: &PayloadHeader<'_>) -> Result<Dimensions<MAX>, NumpyError> {
     let (frame, at) = own.entry_location("shape");
     let wrong = |error: DimensionsError| NumpyError {
         frame,

@@ -21,11 +21,28 @@ pub enum Order {
 /// stride of 0 repeats one element, as in `numpy.broadcast_to`. Strides are
 /// never negative, since the first element of an array that was sent is at the
 /// start of its bytes.
+///
+/// There are at most `MAX` dimensions, and so much is reserved for them: two
+/// `usize` for each, twice that while an array is read. Default:
+/// [`MAX_DIMENSIONS`], which all arrays of numpy fit in. Where memory is short,
+/// choose fewer: `PayloadValue::<_, 4>::read_sized` and the arrays that it gives
+/// have at most four, and refuse others.
+///
+/// ```
+/// use daskwire_numpy::{Dimensions, DimensionsError, Order};
+///
+/// let small = Dimensions::<2>::sized(&[2, 3], Order::C, 8)?;
+/// assert_eq!(small.strides(), [24, 8]);
+/// let error = Dimensions::<2>::sized(&[2, 3, 4], Order::C, 8);
+/// assert_eq!(error, Err(DimensionsError::TooMany { count: 3 }));
+/// assert!(size_of::<Dimensions<2>>() < 64 && size_of::<Dimensions>() > 512);
+/// # Ok::<(), DimensionsError>(())
+/// ```
 #[derive(Clone, Copy)]
-pub struct Dimensions {
+pub struct Dimensions<const MAX: usize = MAX_DIMENSIONS> {
     count: usize,
-    shape: [usize; MAX_DIMENSIONS],
-    strides: [usize; MAX_DIMENSIONS],
+    shape: [usize; MAX],
+    strides: [usize; MAX],
 }
 
 /// A fault in a shape or strides: the caller's if the caller made them, the peer's in
@@ -34,7 +51,8 @@ pub struct Dimensions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {
-    /// There are more than [`MAX_DIMENSIONS`] dimensions.
+    /// There are more dimensions than [`Dimensions`] has room for, by default
+    /// [`MAX_DIMENSIONS`].
     TooMany {
         /// The number of dimensions.
         count: usize,
@@ -129,13 +147,6 @@ impl fmt::Display for DimensionsError {
 impl core::error::Error for DimensionsError {}
 
 impl Dimensions {
-    /// No dimensions: one element.
-    pub const SCALAR: Self = Self {
-        count: 0,
-        shape: [0; MAX_DIMENSIONS],
-        strides: [0; MAX_DIMENSIONS],
-    };
-
     /// Creates the dimensions of contiguous elements of `item_len` bytes in
     /// `order`.
     ///
@@ -149,6 +160,34 @@ impl Dimensions {
         order: Order,
         item_len: usize,
     ) -> Result<Self, DimensionsError> {
+        Self::sized(shape, order, item_len)
+    }
+
+    /// Creates dimensions with these strides.
+    ///
+    /// # Errors
+    ///
+    /// [`DimensionsError::TooMany`], [`DimensionsError::CountsDiffer`] and
+    /// [`DimensionsError::NegativeStride`].
+    pub fn with_strides(shape: &[usize], strides: &[isize]) -> Result<Self, DimensionsError> {
+        Self::sized_with_strides(shape, strides)
+    }
+}
+
+impl<const MAX: usize> Dimensions<MAX> {
+    /// No dimensions: one element.
+    pub const SCALAR: Self = Self {
+        count: 0,
+        shape: [0; MAX],
+        strides: [0; MAX],
+    };
+
+    /// As [`contiguous`](Dimensions::contiguous), for any `MAX`.
+    ///
+    /// # Errors
+    ///
+    /// As [`contiguous`](Dimensions::contiguous).
+    pub fn sized(shape: &[usize], order: Order, item_len: usize) -> Result<Self, DimensionsError> {
         let mut dimensions = Self::of_shape(shape)?;
         let mut stride = item_len;
         dimensions.len(item_len)?;
@@ -168,13 +207,12 @@ impl Dimensions {
         Ok(dimensions)
     }
 
-    /// Creates dimensions with these strides.
+    /// As [`with_strides`](Dimensions::with_strides), for any `MAX`.
     ///
     /// # Errors
     ///
-    /// [`DimensionsError::TooMany`], [`DimensionsError::CountsDiffer`] and
-    /// [`DimensionsError::NegativeStride`].
-    pub fn with_strides(shape: &[usize], strides: &[isize]) -> Result<Self, DimensionsError> {
+    /// As [`with_strides`](Dimensions::with_strides).
+    pub fn sized_with_strides(shape: &[usize], strides: &[isize]) -> Result<Self, DimensionsError> {
         let mut dimensions = Self::of_shape(shape)?;
         if shape.len() != strides.len() {
             return Err(DimensionsError::CountsDiffer {
@@ -348,7 +386,7 @@ impl Dimensions {
     }
 }
 
-impl fmt::Debug for Dimensions {
+impl<const MAX: usize> fmt::Debug for Dimensions<MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dimensions")
             .field("shape", &self.shape())
@@ -357,36 +395,36 @@ impl fmt::Debug for Dimensions {
     }
 }
 
-impl PartialEq for Dimensions {
+impl<const MAX: usize> PartialEq for Dimensions<MAX> {
     fn eq(&self, other: &Self) -> bool {
         (self.shape(), self.strides()) == (other.shape(), other.strides())
     }
 }
 
-impl Eq for Dimensions {}
+impl<const MAX: usize> Eq for Dimensions<MAX> {}
 
 /// The offsets of all elements, in the order of C.
 #[derive(Clone, Debug)]
-pub(super) struct Offsets {
-    dimensions: Dimensions,
-    indices: [usize; MAX_DIMENSIONS],
+pub(super) struct Offsets<const MAX: usize> {
+    dimensions: Dimensions<MAX>,
+    indices: [usize; MAX],
     next: usize,
     left: usize,
 }
 
-impl Offsets {
+impl<const MAX: usize> Offsets<MAX> {
     /// `dimensions` must have been checked to be within some bytes.
-    pub(super) fn new(dimensions: Dimensions) -> Self {
+    pub(super) fn new(dimensions: Dimensions<MAX>) -> Self {
         Self {
             dimensions,
-            indices: [0; MAX_DIMENSIONS],
+            indices: [0; MAX],
             next: 0,
             left: dimensions.item_count().ensured(),
         }
     }
 }
 
-impl Iterator for Offsets {
+impl<const MAX: usize> Iterator for Offsets<MAX> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {
@@ -415,4 +453,4 @@ impl Iterator for Offsets {
     }
 }
 
-impl ExactSizeIterator for Offsets {}
+impl<const MAX: usize> ExactSizeIterator for Offsets<MAX> {}

@@ -1,8 +1,8 @@
 //! Masked arrays.
 
 use super::{
-    Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind, NumpyError,
-    NumpyErrorKind,
+    Array, ArrayHeader, DType, Description, Dimensions, DimensionsError, Element, Kind,
+    MAX_DIMENSIONS, NumpyError, NumpyErrorKind,
 };
 use daskwire::message::{MessageErrorKind, PayloadHeader};
 use daskwire::msgpack::{Reader, Token};
@@ -60,6 +60,10 @@ impl<'a> MaskedHeader<'a> {
     ///
     /// A fault in its header.
     pub fn data(&self) -> Result<Description<'a>, NumpyError> {
+        self.data_sized()
+    }
+
+    pub(super) fn data_sized<const MAX: usize>(&self) -> Result<Description<'a, MAX>, NumpyError> {
         let key = "data-header";
         let header = self
             .own
@@ -75,6 +79,12 @@ impl<'a> MaskedHeader<'a> {
     ///
     /// A fault in its header.
     pub fn mask(&self) -> Result<Option<ArrayHeader<'a>>, NumpyError> {
+        self.mask_sized()
+    }
+
+    pub(super) fn mask_sized<const MAX: usize>(
+        &self,
+    ) -> Result<Option<ArrayHeader<'a, MAX>>, NumpyError> {
         let key = "mask-header";
         let Some(header) = self.own.map_entry(key)? else {
             return Ok(None);
@@ -145,12 +155,12 @@ fn entry_kind(own: &PayloadHeader<'_>, key: &'static str, expected: &'static str
 /// # Ok::<(), NumpyError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MaskedArray<'d> {
-    data: Array<'d>,
-    mask: Option<Array<'d>>,
+pub struct MaskedArray<'d, const MAX: usize = MAX_DIMENSIONS> {
+    data: Array<'d, MAX>,
+    mask: Option<Array<'d, MAX>>,
 }
 
-impl<'d> MaskedArray<'d> {
+impl<'d, const MAX: usize> MaskedArray<'d, MAX> {
     /// Creates a masked array; without a mask if no element is masked.
     ///
     /// # Errors
@@ -158,7 +168,7 @@ impl<'d> MaskedArray<'d> {
     /// * [`NumpyErrorKind::OtherType`] if the elements of the mask are not
     ///   booleans (for records: not records);
     /// * [`NumpyErrorKind::Dimensions`] with [`DimensionsError::ShapesDiffer`].
-    pub fn new(data: Array<'d>, mask: Option<Array<'d>>) -> Result<Self, NumpyError> {
+    pub fn new(data: Array<'d, MAX>, mask: Option<Array<'d, MAX>>) -> Result<Self, NumpyError> {
         if let Some(mask) = &mask {
             let found = mask.dtype();
             let is_record = |dtype: DType| dtype.kind() == Kind::Record;
@@ -175,18 +185,18 @@ impl<'d> MaskedArray<'d> {
     }
 
     /// All elements, including masked ones.
-    pub const fn data(&self) -> &Array<'d> {
+    pub const fn data(&self) -> &Array<'d, MAX> {
         &self.data
     }
 
     /// The mask; `None` if no element is masked. For records it has records of
     /// booleans.
-    pub const fn mask(&self) -> Option<&Array<'d>> {
+    pub const fn mask(&self) -> Option<&Array<'d, MAX>> {
         self.mask.as_ref()
     }
 
     /// The shape and strides of the data.
-    pub const fn dimensions(&self) -> &Dimensions {
+    pub const fn dimensions(&self) -> &Dimensions<MAX> {
         self.data.dimensions()
     }
 
@@ -207,7 +217,8 @@ impl<'d> MaskedArray<'d> {
     /// [`NumpyErrorKind::OtherType`] if `E` is not the type of the elements.
     pub fn elements<E: Element>(
         &self,
-    ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E>, NumpyError> {
+    ) -> Result<impl ExactSizeIterator<Item = Option<E>> + Clone + use<'d, E, MAX>, NumpyError>
+    {
         let mut mask = self.mask.as_ref().map(Array::items);
         let elements = self.data.elements::<E>()?;
         Ok(elements.map(move |element| {

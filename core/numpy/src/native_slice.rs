@@ -5,7 +5,7 @@ use daskwire::invariant::Ensured;
 
 use super::{Array, Element, NumpyError, NumpyErrorKind};
 
-impl<'d> Array<'d> {
+impl<'d, const MAX: usize> Array<'d, MAX> {
     /// The elements in memory [order](Self::order) as a slice, without copying
     /// and without repetitions.
     ///

@@ -6,7 +6,7 @@ use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
 
 use super::{Array, DimensionsError, Element, NumpyError, NumpyErrorKind};
 
-impl<'d> Array<'d> {
+impl<'d, const MAX: usize> Array<'d, MAX> {
     /// The array as a view of ndarray 0.17, without copying.
     ///
     /// ```

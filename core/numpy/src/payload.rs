@@ -1,6 +1,8 @@
 //! Payloads as values: a description, and borrowed data.
 
-use super::{Array, Description, MaskedArray, MaskedHeader, NumpyError, NumpyErrorKind};
+use super::{
+    Array, Description, MAX_DIMENSIONS, MaskedArray, MaskedHeader, NumpyError, NumpyErrorKind,
+};
 use daskwire::BufferTooSmall;
 use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 
@@ -8,19 +10,22 @@ use daskwire::message::{LogicalFrame, MessageError, MessageErrorKind, Payload};
 ///
 /// The data is accessed on request. Data in one uncompressed frame is borrowed;
 /// other data can be read [in parts](Self::parts) or [copied](Self::copy_into).
+///
+/// `MAX` is the largest number of [dimensions](crate::Dimensions) of arrays.
+/// Default: all that numpy supports.
 #[derive(Debug)]
-pub struct PayloadValue<'a, T> {
+pub struct PayloadValue<'a, T, const MAX: usize = MAX_DIMENSIONS> {
     payload: Payload<'a, T>,
-    description: Description<'a>,
+    description: Description<'a, MAX>,
 }
 
-impl<T> Clone for PayloadValue<'_, T> {
+impl<T, const MAX: usize> Clone for PayloadValue<'_, T, MAX> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for PayloadValue<'_, T> {}
+impl<T, const MAX: usize> Copy for PayloadValue<'_, T, MAX> {}
 
 impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// Reads the header of `payload`.
@@ -30,6 +35,17 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// A fault in the header, or a wrong number of logical frames: an array has
     /// one, a mask another.
     pub fn read(payload: &Payload<'a, T>) -> Result<Self, NumpyError> {
+        Self::read_sized(payload)
+    }
+}
+
+impl<'a, T: AsRef<[u8]>, const MAX: usize> PayloadValue<'a, T, MAX> {
+    /// As [`read`](PayloadValue::read), for any `MAX`.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](PayloadValue::read).
+    pub fn read_sized(payload: &Payload<'a, T>) -> Result<Self, NumpyError> {
         let header = payload.header();
         let description = Description::of_kind(header, payload.kind())?;
         payload.check()?;
@@ -56,7 +72,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     }
 
     /// The description of the value.
-    pub const fn description(&self) -> &Description<'a> {
+    pub const fn description(&self) -> &Description<'a, MAX> {
         &self.description
     }
 
@@ -88,7 +104,8 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// of [`Payload::logical_frames`].
     pub fn parts(
         &self,
-    ) -> Result<impl Iterator<Item = Result<&'a [u8], NumpyError>> + use<'a, T>, NumpyError> {
+    ) -> Result<impl Iterator<Item = Result<&'a [u8], NumpyError>> + use<'a, T, MAX>, NumpyError>
+    {
         let this = *self;
         let mut frames = self.payload.logical_frames()?;
         let mut now: &'a [T] = &[];
@@ -169,7 +186,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// * [`NumpyErrorKind::OtherClass`] if the value is neither;
     /// * as [`as_slice`](Self::as_slice) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
-    pub fn array(&self) -> Result<Array<'a>, NumpyError> {
+    pub fn array(&self) -> Result<Array<'a, MAX>, NumpyError> {
         self.check_array()?;
         self.array_over(self.as_slice()?)
     }
@@ -181,7 +198,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// * [`NumpyErrorKind::OtherClass`] if the value is neither;
     /// * as [`copy_into`](Self::copy_into) and
     ///   [`ArrayHeader::over`](super::ArrayHeader::over).
-    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o>, NumpyError> {
+    pub fn array_into<'o>(&self, out: &'o mut [u8]) -> Result<Array<'o, MAX>, NumpyError> {
         self.check_array()?;
         self.array_over(self.copy_into(out)?)
     }
@@ -194,7 +211,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
         }
     }
 
-    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d>, NumpyError> {
+    fn array_over<'d>(&self, bytes: &'d [u8]) -> Result<Array<'d, MAX>, NumpyError> {
         match &self.description {
             Description::Array(header) => header.over(bytes),
             Description::MemoryView(header) => header.over(bytes),
@@ -218,7 +235,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     ///   frames must be copied with
     ///   [`masked_array_into`](Self::masked_array_into);
     /// * a fault in the header or the array.
-    pub fn masked_array(&self) -> Result<MaskedArray<'a>, NumpyError> {
+    pub fn masked_array(&self) -> Result<MaskedArray<'a, MAX>, NumpyError> {
         let header = self.masked_header()?;
         let mut frames = self.payload.logical_frames()?;
         let mut next = || {
@@ -239,10 +256,13 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     /// * [`NumpyErrorKind::OtherClass`] as [`masked_array`](Self::masked_array);
     /// * as [`copy_into`](Self::copy_into);
     /// * a fault in the header or the array.
-    pub fn masked_array_into<'o>(&self, out: &'o mut [u8]) -> Result<MaskedArray<'o>, NumpyError> {
+    pub fn masked_array_into<'o>(
+        &self,
+        out: &'o mut [u8],
+    ) -> Result<MaskedArray<'o, MAX>, NumpyError> {
         let header = self.masked_header()?;
         let whole = self.copy_into(out)?;
-        let len = match header.data()? {
+        let len = match header.data_sized::<MAX>()? {
             Description::Array(data) => data.stored_len(),
             _ => None,
         };
@@ -268,17 +288,17 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
     }
 }
 
-fn masked_over<'d>(
+fn masked_over<'d, const MAX: usize>(
     header: &MaskedHeader<'_>,
     data: &'d [u8],
     mask: &'d [u8],
-) -> Result<MaskedArray<'d>, NumpyError> {
-    let Description::Array(array) = header.data()? else {
+) -> Result<MaskedArray<'d, MAX>, NumpyError> {
+    let Description::Array(array) = header.data_sized::<MAX>()? else {
         let wanted = "a masked array of numpy, not of objects";
         return Err(header.fault(NumpyErrorKind::OtherClass { wanted }));
     };
     let data = array.over(data)?;
-    let mask = match header.mask()? {
+    let mask = match header.mask_sized::<MAX>()? {
         Some(header) => Some(header.over(mask)?),
         None => None,
     };

@@ -38,7 +38,8 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         let header = payload.header();
         let (frame, at) = payload.header_location();
         let error = |kind| NumpyError { frame, at, kind };
-        if Description::of_kind(header, payload.kind())? != Description::Pickle {
+        let description: Description<'_> = Description::of_kind(header, payload.kind())?;
+        if description != Description::Pickle {
             let wanted = "a pickle";
             return Err(error(NumpyErrorKind::OtherClass { wanted }));
         }

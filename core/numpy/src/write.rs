@@ -67,9 +67,9 @@ pub trait ValueBuilder<'a> {
     ///   a type that no `memoryview` can have. It has native byte order, so
     ///   only elements in the byte order of this machine are accepted;
     /// * as [`MessageBuilder::payload`].
-    fn memoryview_payload(
+    fn memoryview_payload<const MAX: usize>(
         &mut self,
-        view: &Array<'a>,
+        view: &Array<'a, MAX>,
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
@@ -85,9 +85,9 @@ pub trait ValueBuilder<'a> {
     ///   [`Array::copy_into`]), or if they are records, whose fields are
     ///   unknown, or references;
     /// * as [`MessageBuilder::payload`].
-    fn array_payload(
+    fn array_payload<const MAX: usize>(
         &mut self,
-        array: &Array<'a>,
+        array: &Array<'a, MAX>,
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError>;
 
@@ -156,9 +156,9 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         )
     }
 
-    fn memoryview_payload(
+    fn memoryview_payload<const MAX: usize>(
         &mut self,
-        view: &Array<'a>,
+        view: &Array<'a, MAX>,
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError> {
         let dtype = view.dtype();
@@ -183,9 +183,9 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         )
     }
 
-    fn array_payload(
+    fn array_payload<const MAX: usize>(
         &mut self,
-        array: &Array<'a>,
+        array: &Array<'a, MAX>,
         options: &WriteOptions,
     ) -> Result<&mut Self, PayloadWriteError> {
         let item_len = array.dtype().item_len();
@@ -440,9 +440,9 @@ pub enum NumpyModules {
 /// * [`NumpyErrorKind::NotPlain`] if they are records or references.
 ///
 /// In both cases nothing was written.
-pub fn pickle_array<'d>(
+pub fn pickle_array<'d, const MAX: usize>(
     writer: &mut Writer<'_, '_>,
-    array: &Array<'d>,
+    array: &Array<'d, MAX>,
     modules: NumpyModules,
     decide: impl FnOnce(PickleBuffer<'d>) -> Placement,
 ) -> Result<(), NumpyError> {

@@ -145,9 +145,9 @@ fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
     let made = black_box(make());
     let took = start.elapsed().as_secs_f64();
     let held = HELD.load(Ordering::Relaxed) - before;
-    let most = PEAK.load(Ordering::Relaxed) - before;
+    let peak = PEAK.load(Ordering::Relaxed) - before;
     drop(made);
-    (took, most, held)
+    (took, peak, held)
 }
 
 /// Checks the memory of the tree. The times are only printed.
@@ -161,12 +161,12 @@ fn trees(rounds: usize) -> bool {
     let (mut ratios, mut ours, mut theirs) = (vec![], vec![], vec![]);
     let (mut memory, mut their_memory) = ((0, 0), (0, 0));
     for _ in 0..rounds {
-        let (took, most, held) = measured(|| Tree::new(black_box(pickle)).expect("a tree"));
-        memory = (most, held);
-        let (theirs_took, most, held) = measured(|| {
+        let (took, peak, held) = measured(|| Tree::new(black_box(pickle)).expect("a tree"));
+        memory = (peak, held);
+        let (theirs_took, peak, held) = measured(|| {
             serde_pickle::value_from_slice(black_box(pickle), options.clone()).expect("a value")
         });
-        their_memory = (most, held);
+        their_memory = (peak, held);
         ratios.push(theirs_took / took);
         ours.push(took);
         theirs.push(theirs_took);

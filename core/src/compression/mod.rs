@@ -69,6 +69,7 @@ pub use snappy::{Snappy, SnappyTable};
 /// COMPRESS-4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Codec {
     /// An lz4 block after its decompressed length.
     Lz4,
@@ -139,6 +140,7 @@ impl fmt::Display for Codec {
 /// An error of compression or decompression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CompressionError {
     /// The caller's buffer is too small. For a format without a declared
     /// length, `needed` is one more than the length of the buffer.

@@ -128,8 +128,8 @@ impl Policy {
     }
 
     fn pays(&self, len: usize, compressed_len: usize) -> bool {
-        let most = (len as u128).saturating_mul(u128::from(self.max_percent));
-        (compressed_len as u128).saturating_mul(100) <= most
+        let max = (len as u128).saturating_mul(u128::from(self.max_percent));
+        (compressed_len as u128).saturating_mul(100) <= max
     }
 
     /// Whether the samples compress well enough. Joins them at the end of

@@ -12,20 +12,53 @@ use crate::invariant::Ensured as _;
 /// fit in 16 bits.
 const BLOCK_LEN: usize = 1 << 16;
 
-/// Logarithm of the number of positions in a table.
-const TABLE_BITS: u32 = 14;
+/// The number of slots of a table for whole blocks.
+const MAX_SLOTS: usize = 1 << 14;
+
+/// The number of slots that a short block uses.
+const MIN_SLOTS: usize = 1 << 8;
 
 /// The number of bytes at the end of a block that are not searched for matches.
 const MARGIN: usize = 15;
 
-/// Working memory of snappy compression: 32 KiB, reusable.
+/// Working memory of snappy compression, reusable: 2 bytes for each of `SLOTS`
+/// positions of earlier data.
+///
+/// Default: 16,384 slots, 32 KiB. With fewer slots data of any length can be
+/// compressed, too, but fewer repetitions are found in data of more than `SLOTS`
+/// bytes.
+///
+/// ```
+/// use daskwire::compression::{Compression, Snappy, SnappyTable};
+///
+/// // 512 bytes.
+/// let mut table = SnappyTable::<256>::sized();
+/// let mut packed = [0; 1300];
+/// let len = Snappy::new(&mut table).compress(&[7; 1000], &mut packed)?;
+/// assert!(len < 100);
+/// # Ok::<(), daskwire::compression::CompressionError>(())
+/// ```
 #[derive(Clone)]
-pub struct SnappyTable([u16; 1 << TABLE_BITS]);
+pub struct SnappyTable<const SLOTS: usize = MAX_SLOTS>([u16; SLOTS]);
 
 impl SnappyTable {
-    /// Creates a table for data of any length.
+    /// Creates a table of the default size.
     pub const fn new() -> Self {
-        Self([0; 1 << TABLE_BITS])
+        Self::sized()
+    }
+}
+
+impl<const SLOTS: usize> SnappyTable<SLOTS> {
+    /// Creates a table of any size: a power of two from 256 to 16,384, which the
+    /// compiler checks.
+    pub const fn sized() -> Self {
+        const {
+            assert!(
+                SLOTS.is_power_of_two() && MIN_SLOTS <= SLOTS && SLOTS <= MAX_SLOTS,
+                "SLOTS has to be a power of two from 256 to 16,384"
+            );
+        }
+        Self([0; SLOTS])
     }
 }
 
@@ -35,7 +68,7 @@ impl Default for SnappyTable {
     }
 }
 
-impl core::fmt::Debug for SnappyTable {
+impl<const SLOTS: usize> core::fmt::Debug for SnappyTable<SLOTS> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("SnappyTable")
     }
@@ -44,13 +77,15 @@ impl core::fmt::Debug for SnappyTable {
 /// The snappy compressor (PROTOCOL COMPRESS-2).
 #[derive(Debug)]
 pub struct Snappy<'t> {
-    table: &'t mut SnappyTable,
+    table: &'t mut [u16],
 }
 
 impl<'t> Snappy<'t> {
     /// Creates a compressor with this table.
-    pub const fn new(table: &'t mut SnappyTable) -> Self {
-        Self { table }
+    pub const fn new<const SLOTS: usize>(table: &'t mut SnappyTable<SLOTS>) -> Self {
+        Self {
+            table: &mut table.0,
+        }
     }
 }
 
@@ -75,7 +110,7 @@ impl Compression for Snappy<'_> {
         }
         output.put([low_byte(len)]);
         for block in data.chunks(BLOCK_LEN) {
-            compress_block(block, &mut self.table.0, &mut output);
+            compress_block(block, self.table, &mut output);
         }
         Ok(output.at)
     }
@@ -182,18 +217,16 @@ fn common_len(block: &[u8], first: usize, second: usize) -> usize {
     len.wrapping_add(rest.take_while(|(a, b)| a == b).count())
 }
 
-fn compress_block(block: &[u8], table: &mut [u16; 1 << TABLE_BITS], output: &mut Output<'_>) {
+fn compress_block(block: &[u8], table: &mut [u16], output: &mut Output<'_>) {
     let Some(limit) = block.len().checked_sub(MARGIN) else {
         output.literal(block);
         return;
     };
     // A short block uses and clears only part of the table.
-    let mut bits = 8;
-    while bits < TABLE_BITS && 1 << bits < block.len() {
-        bits = bits.wrapping_add(1);
-    }
-    let shift = 32_u32.wrapping_sub(bits);
-    let table = table.get_mut(..1 << bits).ensured();
+    let slots = block.len().next_power_of_two().max(MIN_SLOTS);
+    let slots = slots.min(table.len());
+    let shift = 32_u32.wrapping_sub(slots.trailing_zeros());
+    let table = table.get_mut(..slots).ensured();
     table.fill(0);
 
     let mut emitted = 0_usize;

@@ -59,6 +59,7 @@ pub use storage::{Arena, FrameBuffers, PreludeStorage};
 ///
 /// The prefix is not negotiated; it depends on the release of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Prefix {
     /// No prefix: the documented protocol, distributed up to 2021.2.0
     /// (PROTOCOL FRAME-5).
@@ -166,6 +167,7 @@ impl fmt::Debug for Prelude<'_> {
 
 /// The error of [`Prelude::split`]; the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SplitError {
     /// There are fewer slots than frames; counted in frames.
     Slots(BufferTooSmall),
@@ -255,6 +257,7 @@ where
 /// The error of [`encode_prelude`]; the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum EncodeError {
     /// The message has no frames; every message has at least one.
     NoFrames,
@@ -353,6 +356,7 @@ impl<'a> FramedMessage<'a> {
 
 /// A violation of the framing rules and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FrameError {
     /// Offset of the fault from the start of the message, in bytes.
     pub at: u64,
@@ -363,6 +367,7 @@ pub struct FrameError {
 /// The kind of a [`FrameError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum FrameErrorKind {
     /// The message has no frames; every message has at least one.
     NoFrames,
@@ -402,7 +407,7 @@ pub enum FrameErrorKind {
         /// The value of the prefix.
         value: u64,
         /// The smallest valid value.
-        least: u64,
+        min: u64,
     },
     /// The prefix ends inside a frame instead of at a frame boundary.
     PrefixInsideFrame {
@@ -416,7 +421,7 @@ pub enum FrameErrorKind {
         /// The value of the prefix.
         value: u64,
         /// The largest valid value.
-        most: u64,
+        max: u64,
     },
     /// The storage for the table of lengths is too small. The caller can supply
     /// a larger one.
@@ -518,17 +523,17 @@ impl fmt::Display for FrameErrorKind {
                 f,
                 "with frame {index} the message exceeds the limit of {limit} bytes"
             ),
-            Self::PrefixTooShort { value, least } => write!(
+            Self::PrefixTooShort { value, min } => write!(
                 f,
-                "the leading length is {value}, but the prelude alone takes {least}"
+                "the leading length is {value}, but the prelude alone takes {min}"
             ),
             Self::PrefixInsideFrame { value, index } => write!(
                 f,
                 "the leading length of {value} ends inside frame {index}, not at a frame boundary"
             ),
-            Self::PrefixPastEnd { value, most } => write!(
+            Self::PrefixPastEnd { value, max } => write!(
                 f,
-                "the leading length is {value}, but the message ends after {most}"
+                "the leading length is {value}, but the message ends after {max}"
             ),
             Self::PreludeStorage(error) => {
                 write!(f, "the table of lengths does not fit: {error}")
@@ -596,13 +601,13 @@ impl Checker {
         let frame_count = words.next().ensured();
         let fault = |at, kind| Err(FrameError { at, kind });
         // The frame count can be as large as 2^64 - 1 if the limit allows it.
-        let least = frame_count.saturating_add(1).saturating_mul(8);
+        let min = frame_count.saturating_add(1).saturating_mul(8);
         // First, since these are likely the count and a length of a message
         // without a prefix.
         if let Some(value @ 1..16) = hint
             && (value, frame_count) != (8, 0)
         {
-            return fault(0, FrameErrorKind::PrefixTooShort { value, least });
+            return fault(0, FrameErrorKind::PrefixTooShort { value, min });
         }
         // PROTOCOL FRAME-10
         if frame_count == 0 {
@@ -623,10 +628,10 @@ impl Checker {
             ..Self::unused(prefix)
         };
         if let Some(value) = hint {
-            if value < least {
-                return fault(0, FrameErrorKind::PrefixTooShort { value, least });
+            if value < min {
+                return fault(0, FrameErrorKind::PrefixTooShort { value, min });
             }
-            checker.hint_met = value == least;
+            checker.hint_met = value == min;
         }
         Ok(checker)
     }
@@ -710,7 +715,7 @@ impl Checker {
                 at: 0,
                 kind: FrameErrorKind::PrefixPastEnd {
                     value,
-                    most: self.counted(),
+                    max: self.counted(),
                 },
             }),
             _ => Ok(()),

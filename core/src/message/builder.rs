@@ -154,6 +154,7 @@ pub fn shards(
 /// [`BuildError::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum BuildError {
     /// The body does not fit in its buffer or is not a document.
     Body(WriteError),

@@ -9,6 +9,7 @@ use crate::msgpack::{Malformed, MalformedKind};
 
 /// A fault in a message and its location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct MessageError {
     /// Index of the faulty frame.
     pub frame: usize,
@@ -22,6 +23,7 @@ pub struct MessageError {
 /// The kind of a [`MessageError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MessageErrorKind {
     /// A frame is not a valid MessagePack document.
     Malformed(MalformedKind),
@@ -301,6 +303,13 @@ impl CodecName {
     /// The first 16 bytes of the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for CodecName {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{=[u8]:a}", self.as_bytes());
     }
 }
 

@@ -120,20 +120,12 @@ impl<'a> PayloadHeader<'a> {
         let mut reader = Reader::with_limits(document, limits);
         let pair_count = reader.map()?;
         let mut offsets = [0; KEYS.len()];
-        for _ in 0..pair_count {
-            let place = match reader.raw_str() {
-                Ok(key) => index_of(key.as_bytes()).and_then(|index| offsets.get_mut(index)),
-                Err(_) => {
-                    reader.skip()?;
-                    None
-                }
-            };
+        reader.pairs(pair_count, &KEYS, &mut |index, value| {
             // Of a duplicate key, the last value.
-            if let Some(place) = place {
-                *place = offset(reader.position());
+            if let Some(place) = offsets.get_mut(index) {
+                *place = offset(value.position());
             }
-            reader.skip()?;
-        }
+        })?;
         reader.finish()?;
         Ok(Self {
             document,
@@ -243,9 +235,11 @@ impl<'a> PayloadHeader<'a> {
                     .map(|offset| offset as usize)
             }
             None => {
+                let mut found = None;
+                let note = &mut |_, value: &Reader<'a>| found = Some(value.position());
                 // The header has been validated before, so reading does not fail.
-                let [value] = self.value(0).values([key]).ok()?;
-                value.map(|value| value.position())
+                self.pairs().pairs(self.pair_count, &[key], note).ok()?;
+                found
             }
         }
     }
@@ -277,6 +271,22 @@ impl<'a> PayloadHeader<'a> {
             .map_err(|error| self.entry_fault(offset, key, expected, error))
     }
 
+    fn scalar<R>(
+        &self,
+        key: &'static str,
+        expected: &'static str,
+        pick: impl FnOnce(Token<'a>) -> Option<R>,
+    ) -> Result<Option<R>, MessageError> {
+        let Some(offset) = self.find(key) else {
+            return Ok(None);
+        };
+        // The header has been validated before, so reading does not fail.
+        match self.value(offset).token().ok().and_then(pick) {
+            None => Err(self.entry_kind(self.at.saturating_add(offset), key, expected)),
+            found => Ok(found),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn entry_fault(
@@ -299,6 +309,8 @@ impl<'a> PayloadHeader<'a> {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn entry_kind(&self, at: usize, key: &'static str, expected: &'static str) -> MessageError {
         MessageError::new(
             self.frame,
@@ -329,7 +341,10 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
     pub fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
-        self.entry(key, "an integer of 0 or more", Reader::u64)
+        self.scalar(key, "an integer of 0 or more", |token| match token {
+            Token::UInt(number) => Some(number),
+            _ => None,
+        })
     }
 
     /// The entry `key` as a list, such as
@@ -417,11 +432,10 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor a string.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.entry("type-serialized", Kind::Bin.name(), |reader| {
-            match reader.peek()? {
-                Token::Str(string) => Ok(string.as_bytes()),
-                _ => reader.bin(),
-            }
+        self.scalar("type-serialized", Kind::Bin.name(), |token| match token {
+            Token::Str(string) => Some(string.as_bytes()),
+            Token::Bin(bytes) => Some(bytes),
+            _ => None,
         })
     }
 
@@ -446,7 +460,10 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.entry("pickled-obj", Kind::Bin.name(), Reader::bin)
+        self.scalar("pickled-obj", Kind::Bin.name(), |token| match token {
+            Token::Bin(pickle) => Some(pickle),
+            _ => None,
+        })
     }
 
     /// Whether the payload is a collection with separately serialized elements
@@ -456,7 +473,10 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.entry("is-collection", Kind::Bool.name(), Reader::bool)?;
+        let found = self.scalar("is-collection", Kind::Bool.name(), |token| match token {
+            Token::Bool(value) => Some(value),
+            _ => None,
+        })?;
         Ok(found.unwrap_or_default())
     }
 

@@ -44,20 +44,21 @@ pub struct EnumMember<'a> {
 impl<'a> EnumMember<'a> {
     /// Parses the map of an enum member.
     pub(super) fn parse(map: &'a [u8]) -> Option<Self> {
+        let mut strings = [None; 3];
+        let mut reader = Reader::new(map);
+        let count = reader.map().ok()?;
         let keys = ["__module__", "__name__", "name"];
-        let values = Reader::new(map).values(keys).ok()?;
-        let mut strings = [Str::default(); 3];
-        for (string, value) in strings.iter_mut().zip(values) {
-            let Ok(Token::Str(found)) = value?.token() else {
-                return None;
-            };
-            *string = found.check().ok()?;
-        }
+        let mut note = |index, value: &Reader<'a>| {
+            if let (Some(place), Ok(Token::Str(found))) = (strings.get_mut(index), value.peek()) {
+                *place = found.check().ok();
+            }
+        };
+        reader.pairs(count, &keys, &mut note).ok()?;
         let [module, class, name] = strings;
         Some(Self {
-            module,
-            class,
-            name,
+            module: module?,
+            class: class?,
+            name: name?,
         })
     }
 }

@@ -84,6 +84,7 @@ pub use walk::Walk;
 /// A message does not declare its layout; it depends on the release of the peer
 /// and can be detected by its [handshake](crate::handshake).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Layout {
     /// The documented layout, distributed 1.14.0 to 2021.3.0: a header, the
     /// administrative message, a payload header, payload frames

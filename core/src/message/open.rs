@@ -2,15 +2,15 @@
 //! references.
 
 use super::classic::{self, Heads};
-use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel, VALIDATED};
+use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel};
 use super::modern::{placeholder, set_frame_limits};
 use super::scratch::{ScratchRef, Storage};
 use super::slot::{Location, PayloadSlot, Table, offset, sort, span};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
+use crate::BufferTooSmall;
 use crate::compression::Codec;
 use crate::invariant::Ensured as _;
-use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
-use crate::{BufferTooSmall, Limits};
+use crate::msgpack::{MalformedKind, Reader, Token};
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// Opens a message from its frames.
@@ -85,7 +85,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 // Continue only to determine the number of slots needed.
                 table.count = heads.key_count;
             }
-            table.most = heads.count.max(table.count);
+            table.max_count = heads.count.max(table.count);
         }
         Scan {
             layout,
@@ -131,30 +131,6 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             options: *options,
         })
     }
-}
-
-/// The number of levels that a document needs, which is more than `available`
-/// and at most `limit`. A depth is found out by trying, since no stack of fixed
-/// size is deep enough to count it.
-pub(super) fn levels_needed(
-    document: &[u8],
-    available: usize,
-    limit: u32,
-) -> Result<usize, Malformed> {
-    let skip = |depth: u32| {
-        let limits = Limits { depth, ..VALIDATED };
-        Reader::with_limits(document, &limits).skip().map(|_| ())
-    };
-    skip(limit)?;
-    let (mut short, mut enough) = (offset(available), limit);
-    while enough.saturating_sub(short) > 1 {
-        let middle = short.midpoint(enough);
-        match skip(middle) {
-            Ok(()) => enough = middle,
-            Err(_) => short = middle,
-        }
-    }
-    Ok(enough as usize)
 }
 
 pub(super) const fn no_body(frame: usize) -> MessageError {
@@ -305,8 +281,8 @@ impl Scan<'_> {
     #[cold]
     #[inline(never)]
     fn too_few_levels(&self, at: usize, available: usize, table: &Table<'_, '_>) -> MessageError {
-        let limit = self.options.limits.depth.min(Limits::MAX_DEPTH);
-        let needed = match levels_needed(self.body, available, limit) {
+        let body = Reader::with_limits(self.body, &self.options.limits);
+        let needed = match body.levels() {
             Ok(needed) => needed,
             Err(error) => return MessageError::malformed(self.frame)(error),
         };

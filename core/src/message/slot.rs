@@ -92,7 +92,7 @@ pub(super) struct Table<'t, 's> {
     pub(super) slots: &'t mut Storage<'s, PayloadSlot>,
     pub(super) count: usize,
     /// The maximum number of entries so far.
-    pub(super) most: usize,
+    pub(super) max_count: usize,
     /// Whether some entries are free.
     has_free: bool,
 }
@@ -102,7 +102,7 @@ impl<'t, 's> Table<'t, 's> {
         Self {
             slots,
             count,
-            most: count,
+            max_count: count,
             has_free: false,
         }
     }
@@ -113,7 +113,7 @@ impl<'t, 's> Table<'t, 's> {
             *place = PayloadSlot(location);
         }
         self.count = self.count.saturating_add(1);
-        self.most = self.most.max(self.count);
+        self.max_count = self.max_count.max(self.count);
     }
 
     /// Drops the entries from `first` on except those in `kept`. Moves or frees
@@ -146,9 +146,9 @@ impl<'t, 's> Table<'t, 's> {
 
     pub(super) fn check(&self) -> Result<(), MessageErrorKind> {
         let available = self.slots.as_slice().len();
-        if self.most > available {
+        if self.max_count > available {
             return Err(MessageErrorKind::TooFewSlots(BufferTooSmall {
-                needed: self.most,
+                needed: self.max_count,
                 available,
             }));
         }

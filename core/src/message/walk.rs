@@ -4,13 +4,12 @@ use core::ops::Range;
 
 use super::classic::{Elements, IndexKey, matching};
 use super::level::{Container, Job, Level, Nesting, VALIDATED, WalkLevel};
-use super::open::levels_needed;
 use super::scratch::Storage;
 use super::slot::{Location, PayloadSlot, offset, span};
 use super::{EnumMember, Item, Layout, Message, MessageError, MessageErrorKind, PathElement};
+use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
-use crate::msgpack::{MalformedKind, Reader, Token};
-use crate::{BufferTooSmall, Limits};
+use crate::msgpack::{Reader, Token};
 
 /// Iterator over the items of a message's body.
 ///
@@ -37,7 +36,6 @@ struct Source<'a> {
     specials: &'a [PayloadSlot],
     /// The payload header of the classic layout, which has the paths.
     paths: &'a [u8],
-    max_depth: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +72,6 @@ impl<'a, 'w> Walk<'a, 'w> {
                 payloads: message.payloads,
                 specials: message.specials,
                 paths: paths.unwrap_or_default(),
-                max_depth: message.options.limits.depth,
             },
             levels,
             depth: 0,
@@ -112,7 +109,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 owed,
                 place,
             } if Layout::Classic.is_classic() => {
-                let token = self.read(|_| reader.token())?;
+                let token = validated(&mut reader);
                 let owed = owed.wrapping_sub(1).saturating_add(token.child_count());
                 self.state = match owed {
                     0 => State::Value { place },
@@ -239,7 +236,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 && let Some(entry) = payloads.get(below.0).and_then(|slot| slot.0.path())
                 && Elements::new(span(paths, entry.path)).len() == self.depth
             {
-                self.read(|walk| walk.reader.skip())?;
+                self.reader.skip().ensured();
                 return Ok(Some(Item::Payload(self.number(below.0))));
             }
             return self.value(below).map(Some);
@@ -272,14 +269,14 @@ impl<'a, 'w> Walk<'a, 'w> {
                 }
                 Location::Set { end, list, .. } => {
                     self.seek(list);
-                    let count = self.read(|walk| walk.reader.array())?;
+                    let count = self.reader.array().ensured();
                     self.push(Container::new(Nesting::Set, count), (0, 0), end)?;
                     return Ok(Item::Set(count));
                 }
                 _ => {}
             }
         }
-        let token = self.read(|walk| walk.reader.token())?;
+        let token = validated(&mut self.reader);
         let container = Container::of(token);
         let token = match token {
             Token::Map(count) => Token::Map(count.saturating_add(self.absent_count(below))),
@@ -311,7 +308,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     fn insert(&mut self, place: usize) -> Result<Item<'a>, MessageError> {
         let key = self.last_element(place).ensured();
         let mut reader = Reader::with_limits(key, &VALIDATED);
-        let token = self.read(|_| reader.token())?;
+        let token = validated(&mut reader);
         self.state = match token.child_count() {
             0 => State::Value { place },
             owed => State::Key {
@@ -347,33 +344,15 @@ impl<'a, 'w> Walk<'a, 'w> {
         self.reader.seek(rest.ensured());
     }
 
-    /// The body has been validated before, so reading does not fail.
-    fn read<R>(
-        &mut self,
-        read: impl FnOnce(&mut Self) -> Result<R, crate::msgpack::Malformed>,
-    ) -> Result<R, MessageError> {
-        let frame = self.body_frame();
-        read(self).map_err(MessageError::malformed(frame))
-    }
-
     #[cold]
     fn too_few_levels(&self) -> MessageError {
         let available = self.levels.as_slice().len();
-        let limit = self.message.max_depth;
-        let kind = if self.depth as u64 >= u64::from(limit) {
-            MessageErrorKind::Malformed(MalformedKind::TooDeep { limit })
-        } else {
-            let limit = limit.min(Limits::MAX_DEPTH);
-            let needed = levels_needed(self.message.body, available, limit).ensured();
-            // A payload in an empty container takes a level of its own.
-            let needed = needed.max(self.depth.saturating_add(1));
-            MessageErrorKind::TooFewLevels(BufferTooSmall { needed, available })
-        };
-        MessageError::new(self.body_frame(), self.reader.position(), kind)
-    }
-
-    fn body_frame(&self) -> usize {
-        usize::from(self.message.layout.is_classic())
+        let body = Reader::with_limits(self.message.body, &VALIDATED);
+        // A payload in an empty container takes a level of its own.
+        let needed = body.levels().ensured().max(self.depth.saturating_add(1));
+        let kind = MessageErrorKind::TooFewLevels(BufferTooSmall { needed, available });
+        let frame = usize::from(self.message.layout.is_classic());
+        MessageError::new(frame, self.reader.position(), kind)
     }
 
     fn path_count(&self) -> usize {
@@ -394,6 +373,13 @@ impl<'a, 'w> Walk<'a, 'w> {
             None => place,
         }
     }
+}
+
+/// The next token of a document that has been validated.
+fn validated<'a>(reader: &mut Reader<'a>) -> Token<'a> {
+    let token = reader.token();
+    debug_assert!(token.is_ok(), "an invariant is broken");
+    token.unwrap_or(Token::Nil)
 }
 
 /// Whether this payload is a new entry of the map at depth `here`, which has no

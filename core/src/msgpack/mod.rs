@@ -40,9 +40,6 @@ pub use reader::{Fields, Reader};
 pub use string::{RawStr, Str};
 pub use writer::{WriteError, Writer};
 
-/// The code of the extension type for timestamps.
-pub const TIMESTAMP: i8 = -1;
-
 /// One token of a document: a whole scalar, or the head of an array or map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
@@ -66,7 +63,7 @@ pub enum Token<'a> {
     Array(u32),
     /// The head of a map with its number of key-value pairs.
     Map(u32),
-    /// The type code and the data of an extension value; see [`TIMESTAMP`].
+    /// The type code and the data of an extension value.
     Ext(i8, &'a [u8]),
 }
 
@@ -100,6 +97,7 @@ impl Token<'_> {
 /// The kinds of MessagePack values, as the specification names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Kind {
     /// `nil`.
     Nil,
@@ -146,6 +144,7 @@ impl fmt::Display for Kind {
 
 /// A fault of the peer in a MessagePack document, and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Malformed {
     /// Offset in the document of the faulty value, in bytes.
     pub at: usize,
@@ -156,6 +155,7 @@ pub struct Malformed {
 /// The kind of a [`Malformed`] error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MalformedKind {
     /// The document ends inside a value.
     End {

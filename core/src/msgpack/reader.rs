@@ -507,27 +507,44 @@ impl<'a> Reader<'a> {
         keys: [&str; N],
     ) -> Result<[Option<Self>; N], Malformed> {
         let mut values = [None; N];
-        self.values_into(&keys, &mut values)?;
+        let count = self.map()?;
+        self.pairs(count, &keys, &mut |index, value| {
+            if let Some(place) = values.get_mut(index) {
+                *place = Some(*value);
+            }
+        })?;
         Ok(values)
     }
 
-    /// As [`values`](Self::values). Not generic, so that there is one copy.
+    /// Reads `count` pairs of a map and calls `found` with the index of each key
+    /// that is among `keys` and a reader at its value. After an error the position
+    /// is unspecified. Not generic, so that there is one copy.
     #[inline(never)]
-    fn values_into(&mut self, keys: &[&str], values: &mut [Option<Self>]) -> Result<(), Malformed> {
-        for _ in 0..self.map()? {
-            let place = match self.token_of(Kind::Str) {
-                Ok(Token::Str(key)) => keys.iter().position(|known| key == **known),
-                _ => {
+    pub(crate) fn pairs(
+        &mut self,
+        count: u32,
+        keys: &[&str],
+        found: &mut dyn FnMut(usize, &Self),
+    ) -> Result<(), Malformed> {
+        for _ in 0..count {
+            let index = match self.raw_str() {
+                Ok(key) => keys.iter().position(|known| key == **known),
+                Err(_) => {
                     self.skip()?;
                     None
                 }
             };
-            if let Some(value) = place.and_then(|place| values.get_mut(place)) {
-                *value = Some(*self);
+            if let Some(index) = index {
+                found(index, self);
             }
             self.skip()?;
         }
         Ok(())
+    }
+
+    /// The number of levels of nested arrays and maps in the next value.
+    pub(crate) fn levels(self) -> Result<usize, Malformed> {
+        Ok(self.skip_deep(1)?.1)
     }
 
     /// Skips the next value if it is the string `key`.
@@ -648,11 +665,11 @@ impl<'a> Reader<'a> {
     fn skip_nested(self, count: u32) -> Result<Self, Malformed> {
         let mut ahead = self;
         match ahead.skip_stacked(&mut [0; SHALLOW], count) {
-            Ok(()) => Ok(ahead),
+            Ok(_) => Ok(ahead),
             Err(Malformed {
                 kind: MalformedKind::TooDeep { .. },
                 ..
-            }) if self.limits.depth as usize > SHALLOW => self.skip_deep(count),
+            }) if self.limits.depth as usize > SHALLOW => Ok(self.skip_deep(count)?.0),
             Err(error) => Err(error),
         }
     }
@@ -660,22 +677,22 @@ impl<'a> Reader<'a> {
     /// Out of line, so that only documents that need it pay for its stack.
     #[cold]
     #[inline(never)]
-    fn skip_deep(mut self, count: u32) -> Result<Self, Malformed> {
-        self.skip_stacked(&mut [0; Limits::MAX_DEPTH as usize], count)?;
-        Ok(self)
+    fn skip_deep(mut self, count: u32) -> Result<(Self, usize), Malformed> {
+        let levels = self.skip_stacked(&mut [0; Limits::MAX_DEPTH as usize], count)?;
+        Ok((self, levels))
     }
 
     /// Skips `count` values with a stack: the number of values owed to each open
-    /// container, at most the item limit, a `u32`. After an error the position
-    /// of the reader is unspecified.
+    /// container, at most the item limit, a `u32`. Returns the number of levels of
+    /// nesting. After an error the position of the reader is unspecified.
     #[inline(never)]
-    fn skip_stacked(&mut self, outer: &mut [u32], count: u32) -> Result<(), Malformed> {
-        let mut depth = 0_usize;
+    fn skip_stacked(&mut self, outer: &mut [u32], count: u32) -> Result<usize, Malformed> {
+        let (mut depth, mut deepest) = (0_usize, 0);
         let mut owed = count;
         loop {
             while owed == 0 {
                 let Some(above) = depth.checked_sub(1) else {
-                    return Ok(());
+                    return Ok(deepest);
                 };
                 depth = above;
                 owed = outer.get(depth).copied().ensured();
@@ -695,6 +712,7 @@ impl<'a> Reader<'a> {
                     }
                 }
                 depth = depth.wrapping_add(1);
+                deepest = deepest.max(depth);
                 owed = child_count;
             }
         }

@@ -30,10 +30,10 @@ impl<'a> RawStr<'a> {
         core::str::from_utf8(self.0)
     }
 
-    /// Validates the string. ASCII, which nearly all of Dask's strings are, is
-    /// validated eight bytes at a time.
+    /// Validates the string. On 64-bit machines ASCII, which nearly all of Dask's
+    /// strings are, is validated eight bytes at a time.
     pub fn check(self) -> Result<Str<'a>, core::str::Utf8Error> {
-        if is_ascii(self.0) {
+        if cfg!(target_pointer_width = "64") && is_ascii(self.0) {
             return Ok(Str(self.0));
         }
         core::str::from_utf8(self.0).map(|_| Str(self.0))

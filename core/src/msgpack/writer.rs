@@ -44,6 +44,7 @@ pub struct Writer<'b> {
 /// The error of [`Writer::finish`]; the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum WriteError {
     /// The buffer is too small for a document that is otherwise valid.
     BufferTooSmall(BufferTooSmall),

@@ -5,7 +5,7 @@ use crate::support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::{
-    LIMITS, Random, Room, Vector, cut, in_parallel, is_frame, merged, vector, vectors,
+    LIMITS, Random, Vector, Workspaces, cut, in_parallel, is_frame, merged, vector, vectors,
 };
 use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, CompressionError};
@@ -143,8 +143,8 @@ fn meaning(
     layout: Layout,
     reading: &ReadOptions,
 ) -> Result<Meaning, MessageError> {
-    let mut room = Room::with(1 << 10, 1 << 12, 1 << 14);
-    let (message, levels) = room.open(frames, layout, reading)?;
+    let mut workspaces = Workspaces::with(1 << 10, 1 << 12, 1 << 14);
+    let (message, levels) = workspaces.open(frames, layout, reading)?;
     message.check()?;
     let (items, numbers) = read(&message, levels);
     let payloads = numbers
@@ -261,11 +261,11 @@ fn every_vector_is_forwarded_without_decoding() {
         let name = &vector.name;
         let frames = vector.frames();
         let layout = vector.layout();
-        let mut room = Room::new();
+        let mut workspaces = Workspaces::new();
         if vector.missing_body_codec().is_some() {
             return None;
         }
-        let (message, levels) = room.open(&frames, layout, &vector.reading()).unwrap();
+        let (message, levels) = workspaces.open(&frames, layout, &vector.reading()).unwrap();
         let (items, numbers) = read(&message, levels);
         let mut store = Store::ample();
         // Same layout: no header is written but the classic payload header.
@@ -276,8 +276,8 @@ fn every_vector_is_forwarded_without_decoding() {
             .pass_on(&message, levels, layout)
             .unwrap_or_else(|error| panic!("{name}: {error}"));
 
-        let mut room = Room::new();
-        let (again, levels) = room
+        let mut workspaces = Workspaces::new();
+        let (again, levels) = workspaces
             .open(&built, layout, &vector.reading())
             .unwrap_or_else(|error| panic!("{name}, passed on: {error}"));
         let (items_again, numbers_again) = read(&again, levels);
@@ -416,9 +416,9 @@ fn every_vector_converts_to_the_other_layout_or_gives_the_reason() {
     } else {
         assert!(reasons.keys().all(|reason| expected.contains_key(reason)));
     }
-    let least = if has_all { 730 } else { 600 };
-    assert!(arrived >= least, "{arrived}");
-    assert!(payload_count >= least, "{payload_count}");
+    let min_count = if has_all { 730 } else { 600 };
+    assert!(arrived >= min_count, "{arrived}");
+    assert!(payload_count >= min_count, "{payload_count}");
 }
 
 fn cross(vector: &Vector) -> Crossing {
@@ -428,8 +428,8 @@ fn cross(vector: &Vector) -> Crossing {
     }
     let frames = vector.frames();
     let (from, to) = (vector.layout(), other(vector.layout()));
-    let mut room = Room::new();
-    let (message, levels) = room.open(&frames, from, &vector.reading()).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&frames, from, &vector.reading()).unwrap();
     let (items, numbers) = read(&message, levels);
     let mut store = Store::ample();
     let built = match store.pass_on(&message, levels, to) {
@@ -449,8 +449,8 @@ fn cross(vector: &Vector) -> Crossing {
         lengths_optional: false,
         ..vector.reading()
     };
-    let mut room = Room::new();
-    let (again, levels) = room
+    let mut workspaces = Workspaces::new();
+    let (again, levels) = workspaces
         .open(&built, to, &reading)
         .unwrap_or_else(|error| panic!("{name}, in the other layout: {error}"));
     again
@@ -608,15 +608,15 @@ fn headers_are_converted_to_the_other_layout() {
     ] {
         let vector = vector(name);
         let frames = vector.frames();
-        let mut room = Room::new();
-        let (message, levels) = room
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces
             .open(&frames, vector.layout(), &vector.reading())
             .unwrap();
         let to = other(vector.layout());
         let mut store = Store::ample();
         let built = store.pass_on(&message, levels, to).unwrap();
-        let mut room = Room::new();
-        let (message, _) = room.open(&built, to, &READING).unwrap();
+        let mut workspaces = Workspaces::new();
+        let (message, _) = workspaces.open(&built, to, &READING).unwrap();
         let header = message.payload(0).unwrap().header_bytes();
         assert_eq!(
             header.escape_ascii().to_string(),
@@ -735,8 +735,8 @@ fn payload_headers_get_the_entries_about_frames() {
                 .map(|_| ())
         })
         .unwrap();
-    let mut room = Room::new();
-    let (message, _) = room.open(&built, Layout::Classic, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, _) = workspaces.open(&built, Layout::Classic, &READING).unwrap();
     let header = *message.payload(0).unwrap().header();
     assert_eq!(header.get("writeable"), Some(&b"\x93\xc0\xc0\xc0"[..]));
     assert_eq!(header.get("lengths"), Some(&b"\x93\x10\x00\x03"[..]));
@@ -841,8 +841,8 @@ fn shards_can_have_different_compression() {
         let (_, payloads) = meaning(&built, layout, &READING).unwrap();
         assert_eq!(payloads, [logical], "{layout:?}");
         // Conversion to the other layout.
-        let mut room = Room::new();
-        let (message, levels) = room.open(&built, layout, &READING).unwrap();
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces.open(&built, layout, &READING).unwrap();
         let mut store = Store::ample();
         let crossed = store.pass_on(&message, levels, other(layout)).unwrap();
         let (_, payloads) = meaning(&crossed, other(layout), &READING).unwrap();
@@ -887,8 +887,8 @@ fn encoded_headers_are_written_unchanged() {
         writer.str("bytestrings").array(1).array(1).u64(1);
     });
     assert_eq!(built[1..3], [b"\x92\xc0\xc0", &head[..]]);
-    let mut room = Room::new();
-    let (message, _) = room.open(&built, Layout::Classic, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, _) = workspaces.open(&built, Layout::Classic, &READING).unwrap();
     let flags: Vec<_> = message
         .payloads()
         .map(|payload| payload.unwrap().bytestring())
@@ -929,8 +929,8 @@ fn payload_frames_follow_the_order_of_placeholders() {
     for name in ["many-payloads", "multi", "same-object-twice"] {
         let vector = vector(&format!("modern-nosplit-2026.8.0/{name}"));
         let frames = vector.frames();
-        let mut room = Room::new();
-        let (message, levels) = room
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces
             .open(&frames, Layout::Modern, &vector.reading())
             .unwrap();
         let mut store = Store::ample();
@@ -1103,8 +1103,8 @@ fn classic_layout_refuses_payloads_in_sets() {
             Ok(())
         })
         .unwrap();
-    let mut room = Room::new();
-    let (message, levels) = room.open(&built, Layout::Modern, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&built, Layout::Modern, &READING).unwrap();
     let mut refused = 0;
     let mut store = Store::ample();
     let crossed = store
@@ -1159,8 +1159,10 @@ fn modern_layout_refuses_inline_payloads() {
     }
     // The same for `__Pickled__`, which 2.30.1 takes for any key.
     let classic: [&[u8]; 2] = [b"", b"\x81\xab__Pickled__\x01"];
-    let mut room = Room::new();
-    let (message, levels) = room.open(&classic, Layout::Classic, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces
+        .open(&classic, Layout::Classic, &READING)
+        .unwrap();
     let mut store = Store::ample();
     let built = store.pass_on(&message, levels, Layout::Classic);
     assert_eq!(built.unwrap(), classic);
@@ -1197,8 +1199,10 @@ fn unordered_split_lists_are_preserved() {
     let before = meaning(&classic, Layout::Classic, &READING).unwrap();
     let logical: [&[u8]; 3] = [b"pickle", b"buffer", b""];
     assert_eq!(before.1, [logical]);
-    let mut room = Room::new();
-    let (message, levels) = room.open(&classic, Layout::Classic, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces
+        .open(&classic, Layout::Classic, &READING)
+        .unwrap();
     let mut store = Store::ample();
     let modern = store.pass_on(&message, levels, Layout::Modern).unwrap();
     assert_eq!(meaning(&modern, Layout::Modern, &READING).unwrap(), before);
@@ -1224,13 +1228,15 @@ fn trailing_empty_frames_belong_to_the_last_length() {
         })
         .unwrap();
     let before = meaning(&classic, Layout::Classic, &READING).unwrap();
-    let mut room = Room::new();
-    let (message, levels) = room.open(&classic, Layout::Classic, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces
+        .open(&classic, Layout::Classic, &READING)
+        .unwrap();
     let mut store = Store::ample();
     let modern = store.pass_on(&message, levels, Layout::Modern).unwrap();
     assert_eq!(meaning(&modern, Layout::Modern, &READING).unwrap(), before);
-    let mut room = Room::new();
-    let (message, levels) = room.open(&modern, Layout::Modern, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&modern, Layout::Modern, &READING).unwrap();
     let header = *message.payload(0).unwrap().header();
     let counts = numbers_of(header.list("split-num-sub-frames").unwrap()).unwrap();
     assert_eq!(counts, [1, 4]);
@@ -1364,8 +1370,8 @@ fn documented_array_message_matches_dask() {
         expected
     );
     let sorted = |frames: &[&[u8]]| {
-        let mut room = Room::new();
-        let (message, _) = room.open(frames, Layout::Classic, &READING).unwrap();
+        let mut workspaces = Workspaces::new();
+        let (message, _) = workspaces.open(frames, Layout::Classic, &READING).unwrap();
         let header = *message.payload(0).unwrap().header();
         let mut entries: Vec<(Vec<u8>, Vec<u8>)> = header
             .entries()
@@ -1405,8 +1411,8 @@ fn conversion_between_prefixes_changes_only_the_prefix() {
         let vector = vector(name);
         let frames = vector.frames();
         let layout = vector.layout();
-        let mut room = Room::new();
-        let (message, levels) = room.open(&frames, layout, &vector.reading()).unwrap();
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces.open(&frames, layout, &vector.reading()).unwrap();
         let mut store = Store::ample();
         let built = store.pass_on(&message, levels, layout).unwrap();
         let (bare, with_total) = (sent(Prefix::None, &built), sent(Prefix::U64, &built));
@@ -1449,8 +1455,8 @@ const VARIED: [(&str, Layout); 9] = [
 
 /// The sizes that a built message needed.
 fn taken(built: &[&[u8]], layout: Layout, was: Layout) -> Size {
-    let mut room = Room::new();
-    let (message, levels) = room.open(built, layout, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(built, layout, &READING).unwrap();
     let rewritten: usize = message
         .payloads()
         .map(|payload| payload.unwrap().header_bytes().len())
@@ -1517,8 +1523,8 @@ fn exact_buffer_sizes_succeed_and_one_less_fails() {
             continue;
         }
         let frames = vector.frames();
-        let mut room = Room::new();
-        let (message, levels) = room
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces
             .open(&frames, vector.layout(), &vector.reading())
             .unwrap();
         let mut store = Store::ample();
@@ -1700,8 +1706,8 @@ fn converting_an_inline_pickle_needs_a_buffer() {
             Ok(())
         })
         .unwrap();
-    let mut room = Room::new();
-    let (message, _) = room.open(&modern, Layout::Modern, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, _) = workspaces.open(&modern, Layout::Modern, &READING).unwrap();
     let payload = message.payload(0).unwrap();
     let mut store = Store::new(Size { slots: 6, ..AMPLE });
     let built = store.build(Layout::Classic, |builder| {
@@ -1770,8 +1776,8 @@ fn invalid_headers_are_forwarded_but_not_converted() {
         };
         let frames = cut(&framed);
         let layout = hostile.layout();
-        let mut room = Room::new();
-        let Ok((message, levels)) = room.open(&frames, layout, &READING) else {
+        let mut workspaces = Workspaces::new();
+        let Ok((message, levels)) = workspaces.open(&frames, layout, &READING) else {
             continue;
         };
         let fault = message.check();
@@ -1850,7 +1856,7 @@ fn errors_name_the_sizes_needed() {
 /// A random body.
 enum Node {
     Token(Token<'static>),
-    Text(String),
+    Str(String),
     Array(Vec<Self>),
     Map(Vec<(Self, Self)>),
     Set(Vec<Self>),
@@ -1895,7 +1901,7 @@ impl Maker {
             2 => Node::Token(Token::UInt(u64::MAX >> self.random.below(64))),
             3 => Node::Token(Token::Int(i64::MIN >> self.random.below(60))),
             4 => Node::Token(Token::F64(0.1)),
-            5 => Node::Text("text".repeat(self.random.below(12))),
+            5 => Node::Str("text".repeat(self.random.below(12))),
             6 => Node::Enum(NAMES[self.random.below(4)]),
             7 | 8 if !in_set || self.in_sets => {
                 self.lost_in_sets |= in_set;
@@ -1928,11 +1934,11 @@ impl Maker {
             0 => Node::Token(Token::UInt(number * 100)),
             1 => Node::Token(Token::Int(-1 - index as i64)),
             2 => Node::Array(vec![
-                Node::Text("key".into()),
+                Node::Str("key".into()),
                 Node::Token(Token::UInt(number)),
                 Node::Array(vec![]),
             ]),
-            _ => Node::Text(format!("key-{index}")),
+            _ => Node::Str(format!("key-{index}")),
         }
     }
 
@@ -1973,9 +1979,9 @@ fn write<'f>(
             builder.body().token(*token);
             items.push(shown(&Item::Token(*token)));
         }
-        Node::Text(text) => {
-            builder.body().str(text);
-            items.push(format!("Token(Str(\"{text}\"))"));
+        Node::Str(string) => {
+            builder.body().str(string);
+            items.push(format!("Token(Str(\"{string}\"))"));
         }
         Node::Array(nodes) => {
             builder.body().array(count(nodes.len()));
@@ -2071,8 +2077,8 @@ fn random_message(seed: u64) -> (usize, bool) {
     let reads = |frames: &[&[u8]], layout| meaning(frames, layout, &READING).unwrap();
     assert_eq!(reads(&built, layout), expected, "seed {seed}");
 
-    let mut room = Room::new();
-    let (message, levels) = room.open(&built, layout, &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&built, layout, &READING).unwrap();
     let mut store = Store::new(ample);
     let again = store.pass_on(&message, levels, layout).unwrap();
     // Forwarding our own output reproduces it.
@@ -2097,8 +2103,8 @@ fn random_message(seed: u64) -> (usize, bool) {
     assert_eq!(items, expected.0, "seed {seed}");
 
     // Conversion back.
-    let mut room = Room::new();
-    let (message, levels) = room.open(&crossed, other(layout), &READING).unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&crossed, other(layout), &READING).unwrap();
     let mut store = Store::new(ample);
     let home = store.pass_on(&message, levels, layout).unwrap();
     (items, payloads) = reads(&home, layout);

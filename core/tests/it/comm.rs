@@ -12,21 +12,21 @@ use daskwire::{BufferTooSmall, Error};
 
 type End<'b> = Comm<'b, 4>;
 
-/// Moves up to `most` bytes from one end to the other, in the way that `pushes`
+/// Moves up to `max_len` bytes from one end to the other, in the way that `pushes`
 /// says. Returns whether any were moved.
-fn carry(from: &mut End<'_>, to: &mut End<'_>, most: usize, pushes: bool) -> bool {
+fn carry(from: &mut End<'_>, to: &mut End<'_>, max_len: usize, pushes: bool) -> bool {
     if from.unsent().is_empty() || to.has_message() {
         return false;
     }
     let count = if pushes {
-        let len = from.unsent().len().min(most);
+        let len = from.unsent().len().min(max_len);
         let mut bytes = &from.unsent()[..len];
         to.push(&mut bytes).unwrap();
         len - bytes.len()
     } else {
         let space = to.space().unwrap();
         assert!(!space.is_empty());
-        let count = space.len().min(most).min(from.unsent().len());
+        let count = space.len().min(max_len).min(from.unsent().len());
         space[..count].copy_from_slice(&from.unsent()[..count]);
         to.received(count).unwrap();
         count
@@ -56,7 +56,7 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
     ];
     let mut random = Random(7);
     for (ours, theirs, layout) in roles {
-        for most in (1..40).chain([1000]) {
+        for max_len in (1..40).chain([1000]) {
             let mut buffers = [[0xa5; 200]; 4];
             let [a, b, c, d] = &mut buffers;
             let mut client = End::new(ours, a, b).unwrap();
@@ -76,8 +76,8 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
                     replied += 1;
                 }
                 let pushes = random.below(2) == 0;
-                let up = carry(&mut client, &mut server, most, pushes);
-                let down = carry(&mut server, &mut client, most, pushes);
+                let up = carry(&mut client, &mut server, max_len, pushes);
+                let down = carry(&mut server, &mut client, max_len, pushes);
                 if let Some((frames, _)) = client.take_message() {
                     assert_eq!(*frames, *messages[received]);
                     received += 1;
@@ -133,6 +133,22 @@ fn recorded_handshakes_are_understood() {
             assert_eq!(pushed, Ok(false));
             assert!(comm.is_open());
         }
+    }
+}
+
+#[test]
+fn a_buffer_without_room_for_our_handshake_is_refused_at_once() {
+    for options in [Options::LISTENER, Options::CONNECTOR] {
+        let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; 60]);
+        let refused = End::new(options, &mut incoming, &mut outgoing).map(|_| ());
+        let Err(CommError::Encode(EncodeError::BufferTooSmall(short))) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(short.available, 60);
+        // That is enough.
+        let mut outgoing = vec![0; short.needed];
+        let comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
+        assert!(comm.unsent().len() <= short.needed);
     }
 }
 

@@ -174,6 +174,25 @@ fn snappy_agrees_with_the_snap_crate() {
 }
 
 #[test]
+fn small_tables_compress_data_of_any_length() {
+    fn check<const SLOTS: usize>(payload: &[u8]) {
+        let mut table = SnappyTable::<SLOTS>::sized();
+        let ours = compress(&mut Snappy::new(&mut table), payload);
+        let read = snap::raw::Decoder::new().decompress_vec(&ours).unwrap();
+        assert_eq!(read, payload);
+        // Data that is as short as the table uses as much of a larger one.
+        if payload.len() <= SLOTS {
+            assert_eq!(ours, to_snappy(payload));
+        }
+    }
+    for payload in payloads(0x5eed, 400) {
+        check::<256>(&payload);
+        check::<1024>(&payload);
+        check::<8192>(&payload);
+    }
+}
+
+#[test]
 fn tables_are_reusable_without_clearing() {
     let mut lz4_table = Lz4Table::default();
     let mut snappy_table = SnappyTable::default();
@@ -787,8 +806,8 @@ fn error_messages_are_readable() {
 fn first_payload(bytes: &[u8], reading: &ReadOptions, layout: Layout, prefix: Prefix) -> Opened {
     let framed = FramedMessage::parse(bytes, prefix, &support::LIMITS).unwrap();
     let frames = support::cut(&framed);
-    let mut room = support::Room::new();
-    let (message, _) = room.open(&frames, layout, reading).unwrap();
+    let mut workspaces = support::Workspaces::new();
+    let (message, _) = workspaces.open(&frames, layout, reading).unwrap();
     let payload = message.payload(0).map_err(|error| error.kind)?;
     support::merged(&payload).map_err(|error| error.kind)
 }

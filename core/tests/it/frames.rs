@@ -560,11 +560,11 @@ fn prefix_may_end_after_any_frame() {
         bytes[..8].copy_from_slice(&value.to_le_bytes());
         let kind = match value {
             // Up to 15 it is taken for a count, and the error is the same.
-            0..=39 => FrameErrorKind::PrefixTooShort { value, least: 40 },
+            0..=39 => FrameErrorKind::PrefixTooShort { value, min: 40 },
             41..=43 => FrameErrorKind::PrefixInsideFrame { value, index: 0 },
             45..=49 => FrameErrorKind::PrefixInsideFrame { value, index: 2 },
             51..=56 => FrameErrorKind::PrefixInsideFrame { value, index: 3 },
-            58.. => FrameErrorKind::PrefixPastEnd { value, most: 57 },
+            58.. => FrameErrorKind::PrefixPastEnd { value, max: 57 },
             _ => {
                 assert!(ends.contains(&value));
                 assert_eq!(parse(&bytes, Prefix::U64, &Limits::HOST).unwrap(), expected);

@@ -180,9 +180,9 @@ fn every_bit_flip_is_a_handshake_or_a_typed_error() {
                     kind,
                 })))
             } else if (name..name + 3).contains(&index) {
-                let text = str::from_utf8(&flipped[name..name + 3]).unwrap();
+                let name = str::from_utf8(&flipped[name..name + 3]).unwrap();
                 Some(Ok(Handshake {
-                    compression: Some(text),
+                    compression: Some(name),
                     ..LZ4
                 }))
             } else if bit < 7 && (version..version + 3).contains(&index) {

@@ -77,14 +77,14 @@ impl From<MessageError> for Fault {
 }
 
 /// The buffers of a reader, allocated before counting.
-struct Own {
+struct Buffers {
     open: Workspace,
     walk: Workspace,
     out: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Own {
+impl Buffers {
     fn new() -> Self {
         Self {
             open: Workspace::fixed(1 << 10, 64, 1 << 16),
@@ -96,7 +96,7 @@ impl Own {
 }
 
 /// Reads everything in the first message and returns the bytes after it.
-fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault> {
+fn read_first<'a>(hostile: &'a Hostile, buffers: &mut Buffers) -> Result<&'a [u8], Fault> {
     let framed = FramedMessage::parse(&hostile.bytes, hostile.prefix(), &LIMITS)?;
     let mut slots = [&[][..]; 8];
     let frames: &[&[u8]] = framed.prelude.split(framed.frames, &mut slots).unwrap();
@@ -104,12 +104,12 @@ fn read_first<'a>(hostile: &'a Hostile, own: &mut Own) -> Result<&'a [u8], Fault
         limits: LIMITS,
         ..ReadOptions::default()
     };
-    let message = Message::open(frames, hostile.layout(), &reading, &mut own.open)?;
-    let mut walk = message.walk(&mut own.walk);
+    let message = Message::open(frames, hostile.layout(), &reading, &mut buffers.open)?;
+    let mut walk = message.walk(&mut buffers.walk);
     while walk.next_item()?.is_some() {}
     message.check()?;
     for payload in message.payloads() {
-        payload?.merge_into(&mut own.out, &mut own.ends)?;
+        payload?.merge_into(&mut buffers.out, &mut buffers.ends)?;
     }
     Ok(framed.rest)
 }
@@ -134,7 +134,7 @@ fn decisions() -> BTreeMap<&'static str, bool> {
 #[test]
 fn all_are_refused_except_those_listed_as_accepted() {
     let decisions = decisions();
-    let mut own = Own::new();
+    let mut buffers = Buffers::new();
     let mut accepted = 0;
     let mut undecided = 0;
     for hostile in support::hostile() {
@@ -150,7 +150,7 @@ fn all_are_refused_except_those_listed_as_accepted() {
             }
             level => panic!("{name}: {level}"),
         };
-        match (read_first(&hostile, &mut own), accept) {
+        match (read_first(&hostile, &mut buffers), accept) {
             (Err(_), false) => {}
             (Ok(rest), true) => {
                 accepted += 1;
@@ -178,7 +178,7 @@ fn bombs_are_stopped_by_the_limit() {
         .unwrap();
     let framed = FramedMessage::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
     let frames = support::cut(&framed);
-    let mut room = support::Room::new();
+    let mut workspaces = support::Workspaces::new();
     let mut out = vec![0; (32 << 20) + 1];
     let mut merge = |decompressed_len: u64| {
         let reading = ReadOptions {
@@ -188,7 +188,7 @@ fn bombs_are_stopped_by_the_limit() {
             },
             ..ReadOptions::default()
         };
-        let (message, _) = room.open(&frames, bomb.layout(), &reading).unwrap();
+        let (message, _) = workspaces.open(&frames, bomb.layout(), &reading).unwrap();
         let payload = message.payload(0).unwrap();
         payload
             .merge_into(&mut out, &mut [0])
@@ -213,10 +213,10 @@ fn bombs_are_stopped_by_the_limit() {
 // PROTOCOL FRAME-11, MSGPACK-12 and COMPRESS-11
 #[test]
 fn declared_lengths_allocate_nothing() {
-    let mut own = Own::new();
+    let mut buffers = Buffers::new();
     for hostile in support::hostile() {
         let name = hostile.name.as_str();
-        let (_, asked) = asked_for(|| read_first(&hostile, &mut own));
+        let (_, asked) = asked_for(|| read_first(&hostile, &mut buffers));
         // Only zstd allocates: the decoder's tables, for any frame.
         let most = if name.contains("zstd") { 2 << 20 } else { 0 };
         assert!(asked <= most, "{name}: {asked} bytes");
@@ -377,19 +377,13 @@ const FAULTS: &[(&str, Expected)] = &[
             0,
             FrameErrorKind::PrefixPastEnd {
                 value: 1 << 62,
-                most: 22,
+                max: 22,
             },
         ),
     ),
     (
         "nosplit--prefix-4",
-        Frame(
-            0,
-            FrameErrorKind::PrefixTooShort {
-                value: 4,
-                least: 16,
-            },
-        ),
+        Frame(0, FrameErrorKind::PrefixTooShort { value: 4, min: 16 }),
     ),
     (
         "nosplit--nosplit-inside-frame-1",
@@ -403,13 +397,7 @@ const FAULTS: &[(&str, Expected)] = &[
     ),
     (
         "nosplit--nosplit-past-the-end",
-        Frame(
-            0,
-            FrameErrorKind::PrefixPastEnd {
-                value: 57,
-                most: 56,
-            },
-        ),
+        Frame(0, FrameErrorKind::PrefixPastEnd { value: 57, max: 56 }),
     ),
     (
         "nosplit--truncated-at-11",
@@ -748,9 +736,9 @@ fn each_fault_is_reported_at_its_location() {
         .into_iter()
         .map(|hostile| (hostile.name.clone(), hostile))
         .collect();
-    let mut own = Own::new();
+    let mut buffers = Buffers::new();
     for (name, expected) in FAULTS {
-        let fault = read_first(&hostile[*name], &mut own)
+        let fault = read_first(&hostile[*name], &mut buffers)
             .map(<[u8]>::len)
             .unwrap_err();
         let found = match (expected, fault) {
@@ -793,7 +781,7 @@ fn each_fault_is_reported_at_its_location() {
         );
     }
     for name in ["cl-compression-unknown", "message-compression-unknown"] {
-        let fault = read_first(&hostile[&format!("classic--{name}")], &mut own);
+        let fault = read_first(&hostile[&format!("classic--{name}")], &mut buffers);
         let Err(Fault::Message(error)) = fault.map(<[u8]>::len) else {
             panic!("{name}");
         };

@@ -2,8 +2,8 @@
 
 use crate::support;
 use crate::support::{
-    LIMITS, Random, Room, Vector, in_parallel, is_frame, merged, merged_over, reading_of, vector,
-    vectors,
+    LIMITS, Random, Vector, Workspaces, in_parallel, is_frame, merged, merged_over, reading_of,
+    vector, vectors,
 };
 use daskwire::compression::Codec;
 use daskwire::display;
@@ -23,8 +23,8 @@ const PRELUDE_LEN: usize = 1 << 14;
 fn with_vector<R>(name: &str, use_it: impl FnOnce(Message<'_, &[u8]>, &mut Workspace) -> R) -> R {
     let vector = vector(name);
     let frames = vector.frames();
-    let mut room = Room::new();
-    let (message, levels) = room
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces
         .open(&frames, vector.layout(), &vector.reading())
         .unwrap_or_else(|error| panic!("{name}: {error}"));
     use_it(message, levels)
@@ -41,7 +41,7 @@ fn line<'w>(message: &Message<'_, &[u8]>, scratch: impl Into<ScratchRef<'w>>) ->
             Item::Token(Token::UInt(value)) => value.to_string(),
             Item::Token(Token::Int(value)) => value.to_string(),
             Item::Token(Token::F64(value)) => format!("{value:?}"),
-            Item::Token(Token::Str(text)) => format!("'{}'", text.to_str().unwrap()),
+            Item::Token(Token::Str(string)) => format!("'{}'", string.to_str().unwrap()),
             Item::Token(Token::Bin(data)) => format!("bin{}", data.len()),
             Item::Token(Token::Array(count)) => format!("array{count}"),
             Item::Token(Token::Map(count)) => format!("map{count}"),
@@ -73,8 +73,8 @@ fn read_as(
     layout: Layout,
     reading: &ReadOptions,
 ) -> Result<String, MessageError> {
-    let mut room = Room::with(8, 8, 64);
-    let (message, levels) = room.open(frames, layout, reading)?;
+    let mut workspaces = Workspaces::with(8, 8, 64);
+    let (message, levels) = workspaces.open(frames, layout, reading)?;
     message.check()?;
     Ok(line(&message, levels))
 }
@@ -95,7 +95,7 @@ fn classic(frames: &[&[u8]]) -> Result<String, MessageErrorKind> {
 fn every_vector_is_read_as_by_its_release() {
     let vectors = vectors();
     let counts = in_parallel(&vectors, |vector| {
-        let mut room = Room::new();
+        let mut workspaces = Workspaces::new();
         let frames = vector.frames();
         let expected = vector.json["frames"].as_array().unwrap();
         assert_eq!(frames.len(), expected.len(), "{}", vector.name);
@@ -107,7 +107,7 @@ fn every_vector_is_read_as_by_its_release() {
             "{}",
             vector.name
         );
-        let opened = room.open(&frames, vector.layout(), &vector.reading());
+        let opened = workspaces.open(&frames, vector.layout(), &vector.reading());
         if let Some(codec) = vector.missing_body_codec() {
             let error = opened.unwrap_err();
             assert!(support::Missing::NotCompiledIn(codec).explains(&error));
@@ -232,13 +232,13 @@ fn former_scratch_contents_have_no_effect() {
     in_parallel(&vectors, |vector| {
         let frames = vector.frames();
         let readings = [0xa5, 0x5a].map(|poison| {
-            let mut room = Room::new();
+            let mut workspaces = Workspaces::new();
             if poison == 0xa5 {
                 // Another message, which uses all parts of the memory.
-                let used = room.open(&long_frames, long.layout(), &long.reading());
+                let used = workspaces.open(&long_frames, long.layout(), &long.reading());
                 assert!(used.is_ok() || long.missing_body_codec().is_some());
             }
-            let (message, levels) = room
+            let (message, levels) = workspaces
                 .open(&frames, vector.layout(), &vector.reading())
                 .ok()?;
             let body = message.body().to_vec();
@@ -336,7 +336,7 @@ fn every_truncated_vector_is_refused() {
 
 /// Reads everything in these bytes with bounded buffers. Returns whether that
 /// succeeded.
-fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> bool {
+fn read_all(bytes: &[u8], vector: &Vector, workspaces: &mut Workspaces, out: &mut [u8]) -> bool {
     let limits = Limits {
         document_len: 1 << 16,
         decompressed_len: 1 << 16,
@@ -350,7 +350,7 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
         limits,
         ..vector.reading()
     };
-    let Ok((message, levels)) = room.open(&frames, vector.layout(), &reading) else {
+    let Ok((message, levels)) = workspaces.open(&frames, vector.layout(), &reading) else {
         return false;
     };
     let mut walk = message.walk(levels);
@@ -396,8 +396,8 @@ fn read_all(bytes: &[u8], vector: &Vector, room: &mut Room, out: &mut [u8]) -> b
 struct Written(usize);
 
 impl core::fmt::Write for Written {
-    fn write_str(&mut self, text: &str) -> core::fmt::Result {
-        self.0 += text.len();
+    fn write_str(&mut self, string: &str) -> core::fmt::Result {
+        self.0 += string.len();
         Ok(())
     }
 }
@@ -413,13 +413,13 @@ fn every_bit_flip_is_a_message_or_an_error() {
     });
     assert!(vectors.len() >= 200, "{} vectors", vectors.len());
     let good = in_parallel(&vectors, |vector| {
-        let mut room = Room::with(64, 1 << 10, 1 << 16);
+        let mut workspaces = Workspaces::with(64, 1 << 10, 1 << 16);
         let mut out = vec![0; 1 << 18];
         let mut good = 0_usize;
         let mut bytes = vector.bytes.clone();
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            good += usize::from(read_all(&bytes, vector, &mut room, &mut out));
+            good += usize::from(read_all(&bytes, vector, &mut workspaces, &mut out));
             let mut written = Written::default();
             let shown = display::Document::new(&bytes);
             core::fmt::write(&mut written, format_args!("{shown}")).unwrap();
@@ -448,8 +448,8 @@ fn body_can_be_any_single_value() {
         "map1 'status' 'OK'"
     );
     let op = |frames: &[&[u8]]| {
-        let mut room = Room::with(4, 4, 0);
-        let (message, _) = room
+        let mut workspaces = Workspaces::with(4, 4, 0);
+        let (message, _) = workspaces
             .open(frames, Layout::Modern, &ReadOptions::default())
             .unwrap();
         message.op().map(|op| op.to_str().unwrap().to_owned())
@@ -617,8 +617,8 @@ fn the_other_layout_is_recognised() {
             Layout::Classic => Layout::Modern,
         };
         let frames = vector.frames();
-        let mut room = Room::with(64, 64, 1 << 16);
-        let opened = room.open(&frames, other, &vector.reading());
+        let mut workspaces = Workspaces::with(64, 64, 1 << 16);
+        let opened = workspaces.open(&frames, other, &vector.reading());
         if vector.name.contains("/hm-classic-") && opened.is_ok() {
             // An unusual header, which no release writes.
             return;
@@ -858,12 +858,14 @@ fn payloads_cannot_share_frames() {
     let reading = ReadOptions::default();
     for count in [1_000_usize, 2_000] {
         // Many placeholders for one header with as many frames.
-        let mut room = Room::with(2, count, 0);
+        let mut workspaces = Workspaces::with(2, count, 0);
         let many = header(u16::try_from(count).unwrap());
         let shared = body(&vec![1; count]);
         let mut frames = vec![&shared[..], &many];
         frames.resize(count + 2, b"");
-        let error = room.open(&frames, Layout::Modern, &reading).unwrap_err();
+        let error = workspaces
+            .open(&frames, Layout::Modern, &reading)
+            .unwrap_err();
         assert_eq!(
             (error.frame, error.kind),
             (1, MessageErrorKind::FramesShared)
@@ -879,7 +881,7 @@ fn payloads_cannot_share_frames() {
             let body = body(&indexes);
             let mut frames = vec![&body[..]];
             frames.extend(headers.iter().map(Vec::as_slice));
-            let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
+            let (message, _) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
             assert_eq!(message.payload_count(), count);
             let taken: usize = message
                 .payloads()
@@ -943,8 +945,8 @@ fn headers_are_single_maps_without_placeholders() {
     // Forwarding does not check this.
     let header: &[u8] = b"\x82\xaenum-sub-frames\x01\xae__Serialized__\x01";
     let frames: [&[u8]; 3] = [b"\x81\xae__Serialized__\x01", header, b"N."];
-    let mut room = Room::with(2, 2, 0);
-    let (message, _) = room
+    let mut workspaces = Workspaces::with(2, 2, 0);
+    let (message, _) = workspaces
         .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     assert_eq!(message.payload(0).unwrap().header_bytes(), header);
@@ -1032,7 +1034,7 @@ fn classic_bodies_are_decompressed_within_limits() {
     let header: &[u8] = b"\x81\xabcompression\xa3lz4";
     let body: &[u8] = b"\x0a\0\0\0\xa0\x99\x07\x07\x07\x07\x07\x07\x07\x07\x07";
     let frames = [header, body];
-    let open = |room: usize, decompressed_len: u64, document_len: u64| {
+    let open = |body_len: usize, decompressed_len: u64, document_len: u64| {
         let reading = ReadOptions {
             limits: Limits {
                 decompressed_len,
@@ -1041,8 +1043,8 @@ fn classic_bodies_are_decompressed_within_limits() {
             },
             ..ReadOptions::default()
         };
-        let mut room = Room::with(1, 0, room);
-        let (message, levels) = room
+        let mut workspaces = Workspaces::with(1, 0, body_len);
+        let (message, levels) = workspaces
             .open(&frames, Layout::Classic, &reading)
             .map_err(|error| error.kind)?;
         Ok(line(&message, levels))
@@ -1272,9 +1274,9 @@ fn lengths_entry_regroups_bytes() {
         let header = heads(&[(path, head)], &[path]);
         let mut frames: Vec<&[u8]> = vec![b"", b"\x80", &header];
         frames.extend(wire);
-        let mut room = Room::with(4, 4, 0);
+        let mut workspaces = Workspaces::with(4, 4, 0);
         let reading = ReadOptions::default();
-        let (message, _) = room.open(&frames, Layout::Classic, &reading).unwrap();
+        let (message, _) = workspaces.open(&frames, Layout::Classic, &reading).unwrap();
         let payload = message.payload(0).unwrap();
         let checked = payload.check();
         let merged = merged(&payload);
@@ -1446,12 +1448,12 @@ fn headers_name_the_serializer() {
                 .entries()
                 .filter(|(key, value)| {
                     let mut reader = Reader::new(key);
-                    let Ok(Token::Str(text)) = reader.token() else {
+                    let Ok(Token::Str(string)) = reader.token() else {
                         return true;
                     };
-                    let text = text.to_str().unwrap();
-                    assert_eq!(header.get(text), Some(*value));
-                    !known.contains(&text)
+                    let string = string.to_str().unwrap();
+                    assert_eq!(header.get(string), Some(*value));
+                    !known.contains(&string)
                 })
                 .count();
             assert!(count > 0);
@@ -1461,8 +1463,8 @@ fn headers_name_the_serializer() {
     // an error.
     let header: &[u8] = b"\x83\xaaserializer\xa4dask\xaaserializer\xa4cuda\xaenum-sub-frames\x00";
     let frames: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", header];
-    let mut room = Room::with(2, 2, 0);
-    let (message, _) = room
+    let mut workspaces = Workspaces::with(2, 2, 0);
+    let (message, _) = workspaces
         .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let header = *message.payload(0).unwrap().header();
@@ -1727,8 +1729,8 @@ fn split_frames_are_joined_after_decompression() {
     let read = |lists: &[u8]| {
         let entries = [&b"\x83\xaenum-sub-frames\x03"[..], lists].concat();
         let frames: [&[u8]; 5] = [b"\x81\xae__Serialized__\x01", &entries, b"a", b"bc", b"def"];
-        let mut room = Room::with(2, 2, 0);
-        let (message, _) = room
+        let mut workspaces = Workspaces::with(2, 2, 0);
+        let (message, _) = workspaces
             .open(&frames, Layout::Modern, &ReadOptions::default())
             .unwrap();
         let payload = message.payload(0).unwrap();
@@ -1845,8 +1847,9 @@ fn limits_are_exact() {
             ..ReadOptions::default()
         };
         let frames = [body];
-        let mut room = Room::with(levels, 0, 0);
-        room.open(&frames, Layout::Modern, &reading)
+        let mut workspaces = Workspaces::with(levels, 0, 0);
+        workspaces
+            .open(&frames, Layout::Modern, &reading)
             .map(|(message, levels)| line(&message, levels))
             .map_err(|error| error.kind)
     };
@@ -2094,9 +2097,9 @@ fn microcontroller_limits_admit_50_workers() {
             limits,
             ..ReadOptions::default()
         };
-        let mut room = Room::with(6, 0, 0);
+        let mut workspaces = Workspaces::with(6, 0, 0);
         let frames = [framed.frames];
-        let (message, levels) = room.open(&frames, Layout::Modern, &reading).unwrap();
+        let (message, levels) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
         let mut walk = message.walk(levels);
         while walk.next_item().unwrap().is_some() {}
     }
@@ -2120,8 +2123,8 @@ fn paths_have_keys_of_any_length_that_was_accepted() {
         },
         ..ReadOptions::default()
     };
-    let mut room = Room::with(4, 4, 0);
-    let (message, levels) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let mut workspaces = Workspaces::with(4, 4, 0);
+    let (message, levels) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
     let mut walk = message.walk(levels);
     while walk.next_item().unwrap() != Some(Item::Token(Token::Bool(true))) {}
     let path: Vec<PathElement<'_>> = walk.path().collect();
@@ -2137,8 +2140,8 @@ fn walk_tracks_its_position() {
         HEADER,
         b"N.",
     ];
-    let mut room = Room::with(4, 4, 0);
-    let (message, levels) = room
+    let mut workspaces = Workspaces::with(4, 4, 0);
+    let (message, levels) = workspaces
         .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let mut walk = message.walk(levels);
@@ -2177,8 +2180,8 @@ fn walk_tracks_its_position() {
             continue;
         }
         let frames = vector.frames();
-        let mut room = Room::new();
-        let (message, levels) = room
+        let mut workspaces = Workspaces::new();
+        let (message, levels) = workspaces
             .open(&frames, vector.layout(), &vector.reading())
             .unwrap();
         let mut walk = message.walk(levels);
@@ -2192,7 +2195,7 @@ fn walk_tracks_its_position() {
                 .map(|element| match element {
                     PathElement::Index(index) => index.into(),
                     PathElement::Key(key) => match Reader::new(key).token().unwrap() {
-                        Token::Str(text) => text.to_str().unwrap().into(),
+                        Token::Str(string) => string.to_str().unwrap().into(),
                         Token::UInt(value) => value.into(),
                         // Keys that JSON cannot express.
                         _ => Value::Null,
@@ -2214,8 +2217,8 @@ fn a_logical_frame_of_several_frames_is_not_one_slice() {
         \xadsplit-offsets\x93\x00\x02\x02";
     let body: &[u8] = b"\x81\xae__Serialized__\x01";
     let frames = [body, header, b"abc", b"de", b"", b"f"];
-    let mut room = Room::with(2, 2, 0);
-    let (message, _) = room
+    let mut workspaces = Workspaces::with(2, 2, 0);
+    let (message, _) = workspaces
         .open(&frames, Layout::Modern, &ReadOptions::default())
         .unwrap();
     let payload = message.payload(0).unwrap();

@@ -320,24 +320,27 @@ const LENGTHS: [usize; 15] = [
 fn strings_and_bytes_have_the_shortest_head_at_every_length() {
     // PROTOCOL MSGPACK-5
     for len in (0..=300).chain(LENGTHS) {
-        let text: String = ('a'..='z').cycle().take(len).collect();
+        let string: String = ('a'..='z').cycle().take(len).collect();
         let bytes = written(|writer| {
-            writer.str(&text);
+            writer.str(&string);
         });
         let mut theirs = Vec::new();
-        rmp::encode::write_str(&mut theirs, &text).expect("written");
+        rmp::encode::write_str(&mut theirs, &string).expect("written");
         assert!(bytes == theirs, "{len} bytes of text");
-        assert_eq!(Reader::new(&bytes).str().expect("text"), text.as_str());
-        assert_eq!(one(&bytes), Ok(str_of(text.as_bytes())));
+        assert_eq!(
+            Reader::new(&bytes).str().expect("a string"),
+            string.as_str()
+        );
+        assert_eq!(one(&bytes), Ok(str_of(string.as_bytes())));
 
         let bytes = written(|writer| {
-            writer.bin(text.as_bytes());
+            writer.bin(string.as_bytes());
         });
         let mut theirs = Vec::new();
-        rmp::encode::write_bin(&mut theirs, text.as_bytes()).expect("written");
+        rmp::encode::write_bin(&mut theirs, string.as_bytes()).expect("written");
         assert!(bytes == theirs, "{len} bytes");
-        assert_eq!(Reader::new(&bytes).bin(), Ok(text.as_bytes()));
-        assert_eq!(one(&bytes), Ok(Token::Bin(text.as_bytes())));
+        assert_eq!(Reader::new(&bytes).bin(), Ok(string.as_bytes()));
+        assert_eq!(one(&bytes), Ok(Token::Bin(string.as_bytes())));
     }
 }
 
@@ -413,15 +416,15 @@ fn strings_are_utf8_and_not_bytes() {
         assert!(reader.raw_str().is_ok(), "left alone, it passes");
         assert!(reader.is_empty());
     }
-    for text in ["", "x", "é", "naïve", "日本語", "🦀🦀🦀", "aaaaaaaaaaaaé"] {
+    for string in ["", "x", "é", "naïve", "日本語", "🦀🦀🦀", "aaaaaaaaaaaaé"] {
         let bytes = written(|writer| {
-            writer.str(text);
+            writer.str(string);
         });
-        let read = Reader::new(&bytes).str().expect("text");
-        assert_eq!(read.to_str(), text);
-        assert_eq!(read.len(), text.len());
-        assert_eq!(read.is_empty(), text.is_empty());
-        assert_eq!(read.to_string(), text);
+        let read = Reader::new(&bytes).str().expect("a string");
+        assert_eq!(read.to_str(), string);
+        assert_eq!(read.len(), string.len());
+        assert_eq!(read.is_empty(), string.is_empty());
+        assert_eq!(read.to_string(), string);
     }
     assert_eq!(
         Reader::new(b"\xc4\x01a").str(),
@@ -766,8 +769,8 @@ fn find_works_among_keys_of_any_kind() {
     });
     let mut reader = Reader::new(&document);
     assert_eq!(reader.find("op"), Ok(true));
-    assert_eq!(reader.str().expect("text"), "yes");
-    assert_eq!(reader.str().expect("text"), "after");
+    assert_eq!(reader.str().expect("a string"), "yes");
+    assert_eq!(reader.str().expect("a string"), "after");
 
     let mut reader = Reader::new(&document);
     assert_eq!(reader.find("other"), Ok(false));
@@ -881,7 +884,7 @@ fn fields_are_taken_in_any_order() {
         assert_eq!(fields.take("a").map(|_| ()), None, "not of this map");
         assert_eq!(fields.more(), Ok(false));
         assert_eq!(found, [10, 11, 12, 13]);
-        assert_eq!(reader.str().expect("text"), "a");
+        assert_eq!(reader.str().expect("a string"), "a");
         assert_eq!(reader.finish(), Ok(()));
     }
     // An error in a pair that is not taken.
@@ -1090,7 +1093,7 @@ fn dask_messages_round_trip_byte_for_byte() {
         if !op.is_empty() {
             let mut reader = Reader::new(message);
             assert_eq!(reader.find("op"), Ok(true));
-            assert_eq!(reader.str().expect("text"), op);
+            assert_eq!(reader.str().expect("a string"), op);
         }
     }
 }
@@ -1139,10 +1142,10 @@ impl Random {
             7 => Value::Ext(self.next() as i8, self.data()),
             8 => {
                 let len = self.length();
-                let text: String = (0..len)
+                let string: String = (0..len)
                     .map(|_| char::from_u32(self.below(0x250) as u32).unwrap_or('é'))
                     .collect();
-                Value::from(text)
+                Value::from(string)
             }
             9 => {
                 let count = self.below(20);
@@ -1190,7 +1193,7 @@ fn write_value(writer: &mut Writer<'_>, value: &Value) {
         },
         Value::F32(value) => writer.f32(*value),
         Value::F64(value) => writer.f64(*value),
-        Value::String(text) => writer.str_bytes(text.as_bytes()),
+        Value::String(string) => writer.str_bytes(string.as_bytes()),
         Value::Binary(data) => writer.bin(data),
         Value::Ext(code, data) => writer.extension(*code, data),
         Value::Array(values) => {

@@ -272,12 +272,12 @@ pub fn cut<'a>(framed: &FramedMessage<'a>) -> Vec<&'a [u8]> {
 }
 
 /// The memory for opening and walking, reused between messages.
-pub struct Room {
+pub struct Workspaces {
     open: Workspace,
     walk: Workspace,
 }
 
-impl Room {
+impl Workspaces {
     /// Creates buffers large enough for every vector.
     pub fn new() -> Self {
         Self::with(1 << 10, 1 << 13, 2 << 20)
@@ -343,9 +343,9 @@ pub fn reading_of<T: AsRef<[u8]>>(message: &Message<'_, T>, levels: &mut Workspa
 pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes)
         .iter()
-        .fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
+        .fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
         })
 }
 

@@ -5,7 +5,7 @@ use crate::support;
 use std::collections::BTreeMap;
 
 use crate::records::with_type;
-use crate::support::{Room, is_frame, merged, vector, vectors};
+use crate::support::{Workspaces, is_frame, merged, vector, vectors};
 use daskwire::compression::{CompressionError, Policy, Snappy, SnappyTable};
 use daskwire::message::{
     BuildError, BuilderScratch, FrameCompressor, Layout, MessageBuilder, MessageErrorKind, Payload,
@@ -24,8 +24,8 @@ use serde_json::Value;
 /// Opens a vector and calls `with` for each payload.
 fn each_payload(vector: &support::Vector, mut with: impl FnMut(usize, Payload<'_, &[u8]>, &Value)) {
     let frames = vector.frames();
-    let mut room = Room::new();
-    let (message, _) = room
+    let mut workspaces = Workspaces::new();
+    let (message, _) = workspaces
         .open(&frames, vector.layout(), &vector.reading())
         .unwrap();
     for (number, payload) in message.payloads().enumerate() {
@@ -65,6 +65,20 @@ fn every_array_of_every_release_matches_its_header() {
             let Description::Array(header) = parsed.description() else {
                 panic!("{name}: {:?}", parsed.description());
             };
+            // With room for one dimension all others are refused.
+            let small = PayloadValue::<_, 1>::read_sized(&payload);
+            match small.as_ref().map(PayloadValue::description) {
+                Ok(Description::Array(small)) => {
+                    assert_eq!(small.shape(), header.shape());
+                    assert_eq!(small.dimensions().strides(), header.dimensions().strides());
+                }
+                Ok(other) => panic!("{name}: {other:?}"),
+                Err(error) => {
+                    let many = NumpyErrorKind::Dimensions(DimensionsError::TooMany { count: 2 });
+                    assert_eq!(error.kind, many, "{name}");
+                    assert!(header.shape().len() > 1, "{name}");
+                }
+            }
             let own = own(expected);
             *releases.entry(vector.generation().into()).or_default() += 1;
             let shape = own.get("broadcast_to").unwrap_or(&own["shape"]);
@@ -355,8 +369,8 @@ fn elements_are_read_as_numbers() {
         assert!(array.elements::<f64>().unwrap().eq((0..12).map(f64::from)));
         let mut decoded = [0.0; 12];
         assert_eq!(array.decode_into(&mut decoded[..]).unwrap()[5], 5.0);
-        let mut room = [0; 96];
-        let copy = array.copy_into(&mut room).unwrap();
+        let mut workspaces = [0; 96];
+        let copy = array.copy_into(&mut workspaces).unwrap();
         assert_eq!(copy.order(), Some(Order::C));
         assert!(copy.memory_elements::<f64>().unwrap().eq(decoded));
         let first = array.memory_elements::<f64>().unwrap().next_chunk_of_3();
@@ -389,8 +403,8 @@ fn elements_are_read_as_numbers() {
         assert_eq!(array.bytes().len(), 6);
         let expected = [0, 1, 2].repeat(4);
         assert!(array.elements::<i16>().unwrap().eq(expected));
-        let mut room = [0; 24];
-        assert_eq!(array.copy_into(&mut room).unwrap().strides(), [6, 2]);
+        let mut workspaces = [0; 24];
+        assert_eq!(array.copy_into(&mut workspaces).unwrap().strides(), [6, 2]);
     });
     read("case-array-matrix", &|array| {
         assert!(array.is_matrix());
@@ -483,7 +497,7 @@ fn collection_elements_have_their_own_headers() {
 #[test]
 fn split_data_is_read_in_parts_or_copied() {
     let vector = vector("modern-nosplit-2026.8.0/case-split-array");
-    let mut room = [0; 4000];
+    let mut workspaces = [0; 4000];
     each_payload(&vector, |_, payload, _| {
         let parsed = PayloadValue::read(&payload).unwrap();
         let error = parsed.array().unwrap_err();
@@ -495,7 +509,7 @@ fn split_data_is_read_in_parts_or_copied() {
             found.extend(elements::<u32>(DType::U32, part).unwrap());
         }
         assert!(found.iter().copied().eq(0..1000));
-        let array = parsed.array_into(&mut room).unwrap();
+        let array = parsed.array_into(&mut workspaces).unwrap();
         assert!(array.elements::<u32>().unwrap().eq(0..1000));
     });
 }
@@ -522,9 +536,9 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> NumpyError {
 
     let body: &[u8] = b"\x81\xae__Serialized__\x01";
     let frames = [body, &header, frame];
-    let mut room = Room::with(8, 8, 0);
+    let mut workspaces = Workspaces::with(8, 8, 0);
     let reading = daskwire::message::ReadOptions::default();
-    let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let (message, _) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
     PayloadValue::read(&payload)
         .and_then(|parsed| parsed.array())
@@ -593,9 +607,9 @@ fn inconsistent_arrays_are_refused() {
     many[2] = 64;
     many.pop();
     assert_eq!(MAX_DIMENSIONS, 64);
-    let most = of(&many, b"\xc0", &[0; 7]);
+    let large = of(&many, b"\xc0", &[0; 7]);
     let (needed, available) = (8, 7);
-    assert_eq!(most, DimensionsError::LengthDiffers { needed, available });
+    assert_eq!(large, DimensionsError::LengthDiffers { needed, available });
 
     let broadcast = |to: &[u8], shape: &[u8], strides: &[u8], frame: &[u8]| {
         let own = [
@@ -965,9 +979,9 @@ fn written_payloads_can_be_compressed() {
             let frames = builder.finish().unwrap();
             assert!(frames.iter().map(|frame| frame.len()).sum::<usize>() < 30_000);
 
-            let mut room = Room::with(8, 8, 0);
+            let mut workspaces = Workspaces::with(8, 8, 0);
             let reading = daskwire::message::ReadOptions::default();
-            let (message, _) = room.open(frames, layout, &reading).unwrap();
+            let (message, _) = workspaces.open(frames, layout, &reading).unwrap();
             message.check().unwrap();
             let payloads: Vec<_> = message.payloads().map(Result::unwrap).collect();
             let mut out = vec![0; 24_000];
@@ -1123,8 +1137,8 @@ fn values_are_equal_in_both_layouts() {
                 builder.array_payload(&array, &options).map(drop)
             })
             .unwrap();
-        let mut room = Room::with(8, 8, 0);
-        let (message, _) = room.open(&frames, layout, &reading).unwrap();
+        let mut workspaces = Workspaces::with(8, 8, 0);
+        let (message, _) = workspaces.open(&frames, layout, &reading).unwrap();
         let payload = message.payload(0).unwrap();
         let parsed = PayloadValue::read(&payload).unwrap();
         assert_eq!(payload.frames().len(), 3);
@@ -1140,8 +1154,8 @@ fn values_are_equal_in_both_layouts() {
                     .map(drop)
             })
             .unwrap();
-        let mut room = Room::with(8, 8, 0);
-        let (message, _) = room.open(&frames, layout, &reading).unwrap();
+        let mut workspaces = Workspaces::with(8, 8, 0);
+        let (message, _) = workspaces.open(&frames, layout, &reading).unwrap();
         let payload = message.payload(0).unwrap();
         let pickled = PickledPayload::read(&payload).unwrap();
         assert!(pickled.writeable().unwrap().eq([Some(true), Some(false)]));
@@ -1163,8 +1177,8 @@ fn values_are_equal_in_both_layouts() {
                 .map(drop)
         })
         .unwrap();
-    let mut room = Room::with(8, 8, 0);
-    let (message, _) = room.open(&frames, Layout::Modern, &reading).unwrap();
+    let mut workspaces = Workspaces::with(8, 8, 0);
+    let (message, _) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
     assert_eq!(payload.kind(), PayloadKind::Pickled);
     let pickled = PickledPayload::read(&payload).unwrap();
@@ -1209,8 +1223,11 @@ fn non_contiguous_arrays_are_refused() {
     assert_eq!(refused.kind, not);
     assert!(refused.is_callers());
     assert!(writer.is_empty());
-    let mut room = [0; 16];
-    assert_eq!(array.copy_into(&mut room).unwrap().order(), Some(Order::C));
+    let mut workspaces = [0; 16];
+    assert_eq!(
+        array.copy_into(&mut workspaces).unwrap().order(),
+        Some(Order::C)
+    );
     let error = Dimensions::with_strides(&[2], &[-4]).unwrap_err();
     let (axis, stride) = (0, -4);
     assert_eq!(error, DimensionsError::NegativeStride { axis, stride });

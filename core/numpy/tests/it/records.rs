@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::support::{Room, merged, vector};
+use crate::support::{Workspaces, merged, vector};
 use daskwire::message::Payload;
 use daskwire_numpy::known;
 use daskwire_numpy::{
@@ -16,8 +16,8 @@ use serde_json::Value;
 fn each_payload(name: &str, mut with: impl FnMut(&str, Payload<'_, &[u8]>)) {
     let vector = vector(name);
     let frames = vector.frames();
-    let mut room = Room::new();
-    let (message, _) = room
+    let mut workspaces = Workspaces::new();
+    let (message, _) = workspaces
         .open(&frames, vector.layout(), &vector.reading())
         .unwrap();
     for (payload, json) in message.payloads().zip(vector.payloads()) {

@@ -19,7 +19,7 @@ thread_local! {
 fn count(before: usize, after: usize) {
     let _ = NOW.try_with(|now| {
         now.set((now.get() + after).saturating_sub(before));
-        let _ = PEAK.try_with(|most| most.set(most.get().max(now.get())));
+        let _ = PEAK.try_with(|peak| peak.set(peak.get().max(now.get())));
     });
 }
 
@@ -69,13 +69,13 @@ fn measured(pickle: &[u8]) -> (Result<Tree<'_>, PickleError>, usize) {
     let before = NOW.get();
     PEAK.set(before);
     let tree = build(pickle, &[]);
-    let most = PEAK.get() - before;
+    let peak = PEAK.get() - before;
     assert!(
-        most <= 64 * pickle.len() + 256,
-        "{most} bytes for a pickle of {}",
+        peak <= 64 * pickle.len() + 256,
+        "{peak} bytes for a pickle of {}",
         pickle.len()
     );
-    (tree, most)
+    (tree, peak)
 }
 
 fn kind_of(pickle: &[u8]) -> PickleErrorKind {
@@ -436,7 +436,7 @@ fn memo_indices_do_not_determine_memory() {
 #[test]
 fn memory_is_proportional_to_the_pickle() {
     const COUNT: usize = 200_000;
-    let mut most_for_a_byte = 0;
+    let mut peak_per_byte = 0;
     for step in [
         &b"]"[..],
         b")",
@@ -461,12 +461,12 @@ fn memory_is_proportional_to_the_pickle() {
         b"]Q",
     ] {
         let mut pickle = [b"]", &step.repeat(COUNT)[..], b"N."].concat();
-        let (_, most) = measured(&pickle);
-        most_for_a_byte = most_for_a_byte.max(most / pickle.len());
+        let (_, peak) = measured(&pickle);
+        peak_per_byte = peak_per_byte.max(peak / pickle.len());
         pickle.pop();
         assert!(build(&pickle, &[]).is_err());
     }
-    println!("at most {most_for_a_byte} bytes for a byte");
+    println!("at most {peak_per_byte} bytes for a byte");
     // Two lists in turn, so that no batch can grow.
     let pickle = [
         b"]q\x00]q\x01",
@@ -479,10 +479,10 @@ fn memory_is_proportional_to_the_pickle() {
     assert_eq!(tree.root().items().count_left(), COUNT);
     // An integer of a million bytes is borrowed.
     let pickle = [b"\x8b\x40\x42\x0f\0", &vec![0x7f; 1_000_000][..], b"."].concat();
-    let (tree, most) = measured(&pickle);
+    let (tree, peak) = measured(&pickle);
     let tree = tree.expect("a tree");
     assert!(matches!(tree.root().value(), Value::Int(value) if value.to_i64().is_none()));
-    assert!(most < 1024, "{most}");
+    assert!(peak < 1024, "{peak}");
     // Lengths beyond the input allocate nothing.
     for pickle in [
         &b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7f."[..],

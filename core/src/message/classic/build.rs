@@ -1,14 +1,13 @@
 //! The payload header of a classic message that is built.
 
+use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 use crate::message::BuildError;
 use crate::message::builder::narrow;
 use crate::message::level::{Container, Job, Level, Nesting};
-use crate::message::open::levels_needed;
 use crate::message::scratch::Storage;
 use crate::message::slot::{Location, PayloadSlot, offset};
 use crate::msgpack::{Reader, Writer};
-use crate::{BufferTooSmall, Limits};
 
 /// A payload of a message whose body is complete.
 #[derive(Clone, Copy)]
@@ -105,7 +104,7 @@ fn for_each_path(
         if container.count != 0 {
             let Some(level) = levels.at(depth) else {
                 let available = depth;
-                let needed = levels_needed(body, available, Limits::MAX_DEPTH);
+                let needed = Reader::new(body).levels();
                 let needed = needed.map_err(|_| BuildError::Entry)?;
                 let short = BufferTooSmall { needed, available };
                 return Err(BuildError::TooFewLevels(short));
