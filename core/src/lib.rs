@@ -51,8 +51,9 @@
 //! `lz4` and `snappy` (both on by default, without a heap), `zlib` (reading
 //! only, without a heap), `zstd` (brings `alloc`), `alloc`
 //! (storage that grows), `heapless-09` (storage in the vectors of heapless 0.9,
-//! without a heap). Features only add items. Types of a crate before its 1.0
-//! are only in the signatures of the feature with its version.
+//! without a heap), `defmt` (`defmt::Format` for errors, without a heap).
+//! Features only add items. Types of a crate before its 1.0 are only in the
+//! signatures of the feature with its version.
 //!
 //! Related crates: `daskwire-pickle` (reads and writes pickles without running
 //! them), `daskwire-numpy` (payloads as values) and `daskwire-embedded` (comms

@@ -8,10 +8,12 @@ use daskwire::frame::{
     EncodeError, FrameDecoder, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage,
     encode_prelude, prelude_len,
 };
+use daskwire::invariant::Ensured as _;
 
 /// The reason why a comm is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Closed {
     /// The peer closed the comm before its handshake was complete.
     BeforeHandshake,
@@ -212,12 +214,12 @@ pub(super) fn gather<'b, 'f, 's>(
             (large, frames) = (frame, after);
             break;
         }
-        let rest = buffer.get_mut(filled..).unwrap_or_default();
+        let rest = buffer.get_mut(filled..).ensured();
         let Some(place) = rest.get_mut(..frame.len()) else {
             break;
         };
         crate::copy(place, frame);
         (filled, frames) = (filled.saturating_add(frame.len()), after);
     }
-    (buffer.get(..filled).unwrap_or_default(), large, frames)
+    (buffer.get(..filled).ensured(), large, frames)
 }

@@ -94,6 +94,7 @@ pub use daskwire::comm::{Agreement, HandshakeRole};
 /// errors of [`handshake`] are final for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CommError<E> {
     /// The comm is closed.
     Closed(Closed),
@@ -168,6 +169,7 @@ impl<E> CommError<E> {
 
 /// The error of one of the two streams of a comm, whose error types may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum StreamError<R, W> {
     /// The stream that is read failed.
     Read(R),

@@ -3,6 +3,7 @@
 //! A pickle is a program for a stack machine. This runs the part that builds
 //! values and stores calls as data; nothing is imported or called.
 
+use daskwire::invariant::Ensured as _;
 use daskwire_pickle::{Argument, Limits, Opcode, OutOfBandReader, Reader};
 
 /// The maximum number of values in a pickle. A task with two numbers has 27.
@@ -114,7 +115,7 @@ impl<'p> Tree<'p> {
             let node = match (item.token.opcode, item.token.argument) {
                 _ if item.data.is_some() => {
                     let data = item.data.map(|data| data.bytes);
-                    Node::Bytes(data.unwrap_or_default())
+                    Node::Bytes(data.ensured())
                 }
                 (Opcode::None, _) => Node::None,
                 (Opcode::NewTrue, _) => Node::Bool(true),
@@ -183,7 +184,7 @@ impl<'p> Tree<'p> {
                     continue;
                 }
                 (Opcode::BinGet | Opcode::LongBinGet, Argument::Index(index)) => {
-                    let memo = memo.get(..memo_count).unwrap_or_default();
+                    let memo = memo.get(..memo_count).ensured();
                     let id = usize::try_from(index)
                         .ok()
                         .and_then(|index| memo.get(index));
@@ -223,7 +224,7 @@ impl<'p> Tree<'p> {
         };
         let start = usize::from(items.start);
         let end = start.wrapping_add(usize::from(items.count));
-        let range = self.items.get(start..end).unwrap_or_default();
+        let range = self.items.get(start..end).ensured();
         range.iter().map(|id| Id(*id))
     }
 
@@ -299,7 +300,7 @@ impl<'p> Tree<'p> {
         if ids.contains(&MARK) {
             return Err(TreeError::Malformed);
         }
-        let space = self.items.get_mut(self.item_count..).unwrap_or_default();
+        let space = self.items.get_mut(self.item_count..).ensured();
         let space = space.get_mut(..ids.len()).ok_or(TreeError::TooLarge)?;
         crate::copy(space, ids);
         self.item_count = self.item_count.wrapping_add(ids.len());
@@ -341,7 +342,7 @@ impl Stack {
     /// Removes the topmost mark and returns the offset of the first value above
     /// it.
     fn mark(&mut self) -> Result<usize, TreeError> {
-        let ids = self.ids.get_mut(..self.len).unwrap_or_default();
+        let ids = self.ids.get_mut(..self.len).ensured();
         let at = ids.iter().rposition(|id| *id == MARK);
         let at = at.ok_or(TreeError::Malformed)?;
         crate::link::shift(ids, at.wrapping_add(1), self.len, at);

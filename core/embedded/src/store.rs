@@ -2,6 +2,7 @@
 
 use crate::link::shift;
 use crate::value::{Failure, NO_ROOM, Out, Value};
+use daskwire::invariant::Ensured as _;
 
 /// The maximum number of inputs of a task.
 pub(crate) const MAX_INPUTS: usize = 8;
@@ -121,6 +122,59 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         self.used = 0;
     }
 
+    /// Checks the invariants.
+    ///
+    /// # Panics
+    ///
+    /// If one does not hold.
+    pub(crate) fn check(&self) {
+        let spans = || self.entries.iter().flat_map(|entry| &entry.parts);
+        let len = spans().fold(0_usize, |sum, span| sum.saturating_add(span.len));
+        assert_eq!(len, self.used, "the parts have gaps or overlap");
+        for span in spans().filter(|span| span.len != 0) {
+            let end = span.start.saturating_add(span.len);
+            let overlaps = spans().filter(|other| (span.start..end).contains(&other.start));
+            assert!(end <= self.used, "a part is outside of the memory in use");
+            assert_eq!(overlaps.filter(|other| other.len != 0).count(), 1);
+        }
+        for id in self.ids() {
+            let entry = self.get(id);
+            let inputs = || entry.inputs.iter().flatten();
+            let mut states = inputs().map(|input| self.get(*input).state);
+            match entry.state {
+                State::Free => {
+                    assert!(entry.parts.iter().all(|part| part.len == 0));
+                    assert!(entry.pins == 0 && inputs().next().is_none());
+                    continue;
+                }
+                State::Announced | State::Waiting => {
+                    assert!(states.all(|state| state != State::Free), "an input is gone");
+                }
+                State::Ready => {
+                    assert!(
+                        states.all(|state| state == State::Memory),
+                        "an input is gone"
+                    );
+                }
+                State::Memory | State::Failed | State::Wanted => {
+                    assert!(
+                        inputs().next().is_none(),
+                        "what has a value needs no inputs"
+                    );
+                }
+            }
+            if entry.state == State::Memory {
+                assert!(self.value(id).is_some(), "a value cannot be read");
+            }
+            assert!(entry.pins != 0 || !entry.is_doomed);
+            let key = self.part(id, Part::Key);
+            assert!(
+                entry.is_doomed || self.find(key) == Some(id),
+                "a key is here twice"
+            );
+        }
+    }
+
     /// The number of bytes in use.
     pub(crate) const fn used(&self) -> usize {
         self.used
@@ -172,9 +226,9 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     /// A part of an entry.
     pub(crate) fn part(&self, id: EntryId, part: Part) -> &[u8] {
         let span = self.get(id).parts.get(part as usize);
-        let span = span.copied().unwrap_or_default();
+        let span = span.copied().ensured();
         let end = span.start.saturating_add(span.len);
-        self.bytes.get(span.start..end).unwrap_or_default()
+        self.bytes.get(span.start..end).ensured()
     }
 
     /// The value of an entry, if it has one.
@@ -235,12 +289,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         part: Part,
         bytes: &[&[u8]],
     ) -> Result<(), Failure> {
-        let old = self
-            .get(id)
-            .parts
-            .get(part as usize)
-            .copied()
-            .unwrap_or_default();
+        let old = self.get(id).parts.get(part as usize).copied().ensured();
         let added = bytes
             .iter()
             .fold(0_usize, |sum, next| sum.saturating_add(next.len()));
@@ -250,7 +299,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let (before, space) = self.bytes.split_at_mut_checked(start).ok_or(NO_ROOM)?;
         let mut space = space.get_mut(..len).ok_or(NO_ROOM)?;
         let old_end = old.start.saturating_add(old.len);
-        let old_bytes = before.get(old.start..old_end).unwrap_or_default();
+        let old_bytes = before.get(old.start..old_end).ensured();
         for next in core::iter::once(&old_bytes).chain(bytes) {
             crate::copy(space, next);
             space = space.split_at_mut_checked(next.len()).ok_or(NO_ROOM)?.1;
@@ -366,7 +415,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let old = self.part(id, Part::Key);
         let len = old.len();
         crate::copy(&mut key, old);
-        let new = self.add(key.get(..len).unwrap_or_default(), State::Wanted)?;
+        let new = self.add(key.get(..len).ensured(), State::Wanted)?;
         if let Some(entry) = self.get_mut(id) {
             entry.is_doomed = true;
         }
@@ -461,7 +510,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let place = self
             .get_mut(id)
             .and_then(|entry| entry.parts.get_mut(part as usize));
-        let span = place.map(core::mem::take).unwrap_or_default();
+        let span = place.map(core::mem::take).ensured();
         if span.len == 0 {
             return;
         }
@@ -484,17 +533,15 @@ pub(crate) struct View<'v> {
 
 impl<'v> View<'v> {
     fn part(&self, entry: &Entry, part: Part) -> &'v [u8] {
-        let span = entry.parts.get(part as usize).copied().unwrap_or_default();
+        let span = entry.parts.get(part as usize).copied().ensured();
         let end = span.start.saturating_add(span.len);
-        self.bytes.get(span.start..end).unwrap_or_default()
+        self.bytes.get(span.start..end).ensured()
     }
 
     /// The task of an entry.
     pub(crate) fn spec(&self, id: EntryId) -> &'v [u8] {
         let entry = self.entries.get(usize::from(id.0));
-        entry
-            .map(|entry| self.part(entry, Part::Spec))
-            .unwrap_or_default()
+        entry.map(|entry| self.part(entry, Part::Spec)).ensured()
     }
 
     /// The value of a key.

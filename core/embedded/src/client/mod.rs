@@ -69,6 +69,7 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Default
 /// What a client is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Status {
     /// It is being registered with the scheduler.
     Connecting,
@@ -316,6 +317,16 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         } else {
             self.phase = Phase::Ended;
         }
+    }
+
+    /// Checks the state of the client, for fuzz targets.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        self.store.check();
     }
 
     fn register(&mut self, is_asked: bool, deadline: Duration) {

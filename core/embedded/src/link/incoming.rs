@@ -3,6 +3,7 @@
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::Handshake;
+use daskwire::invariant::Ensured as _;
 use daskwire::message::{Layout, Message, Payload, PayloadKind, ReadOptions, Scratch};
 use daskwire::msgpack::{Reader, Token};
 
@@ -48,7 +49,7 @@ impl FrameBuffers for Window<'_> {
 
 impl Window<'_> {
     fn filled(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
+        self.bytes.get(..self.len).ensured()
     }
 }
 
@@ -135,14 +136,14 @@ impl<'b> Incoming<'b> {
             let is_full = self.window.len == self.window.bytes.len();
             if self.frame != 0 {
                 let frame = self.frame;
-                let bytes = self.window.filled().get(..arrived).unwrap_or_default();
+                let bytes = self.window.filled().get(..arrived).ensured();
                 return match (is_whole, is_full) {
                     (true, _) if self.taken == 0 => Piece::Frame(frame, bytes),
                     (true, _) | (_, true) => Piece::Part(frame, bytes),
                     _ => Piece::Incomplete,
                 };
             }
-            let bytes = self.window.filled().get(..arrived).unwrap_or_default();
+            let bytes = self.window.filled().get(..arrived).ensured();
             let mut reader = Reader::with_limits(bytes, &self.limits);
             let incomplete = if is_whole || is_full {
                 Piece::Invalid
@@ -174,7 +175,7 @@ impl<'b> Incoming<'b> {
                     };
                     let value_len = value.len();
                     let bytes = self.window.filled();
-                    return Piece::Value(bytes.get(..value_len).unwrap_or_default());
+                    return Piece::Value(bytes.get(..value_len).ensured());
                 }
             };
             self.remove(head_len);

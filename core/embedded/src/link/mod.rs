@@ -6,6 +6,7 @@ mod outgoing;
 
 use daskwire::Limits;
 use daskwire::handshake::Handshake;
+use daskwire::invariant::Ensured as _;
 
 use incoming::MAX_LEN_IN_PIECES;
 
@@ -216,7 +217,7 @@ impl<'b> Link<'b> {
     pub(crate) fn unsent(&self) -> &[u8] {
         let outgoing = &self.outgoing;
         let unsent = outgoing.bytes.get(outgoing.start..outgoing.end);
-        unsent.unwrap_or_default()
+        unsent.ensured()
     }
 
     /// Records that `count` bytes were sent.
@@ -237,7 +238,7 @@ pub(crate) fn shift(bytes: &mut [u8], from: usize, end: usize, to: usize) {
         return;
     }
     for at in from..end {
-        let byte = bytes.get(at).copied().unwrap_or_default();
+        let byte = bytes.get(at).copied().ensured();
         if let Some(target) = bytes.get_mut(at.wrapping_sub(gap)) {
             *target = byte;
         }

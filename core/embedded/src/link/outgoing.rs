@@ -1,6 +1,7 @@
 //! The messages to send.
 
 use daskwire::frame::{Prefix, encode_prelude};
+use daskwire::invariant::Ensured as _;
 use daskwire::msgpack::Writer;
 
 use super::shift;
@@ -74,7 +75,7 @@ impl Outgoing<'_> {
             self.end = self.end.wrapping_sub(self.start);
             self.start = 0;
         }
-        self.bytes.get_mut(self.end..).unwrap_or_default()
+        self.bytes.get_mut(self.end..).ensured()
     }
 
     fn wrote(&mut self, len: usize) {

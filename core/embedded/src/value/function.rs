@@ -1,5 +1,6 @@
 //! What functions get and give: arguments, a result or an exception.
 
+use daskwire::invariant::Ensured as _;
 use daskwire_pickle::{Level, Writer as PickleWriter};
 
 use super::array::array_len;
@@ -160,7 +161,7 @@ impl<'o> Out<'o> {
             *place = byte;
             head_len = head_len.wrapping_add(1);
         }
-        self.put(head.get(..head_len).unwrap_or_default(), len)
+        self.put(head.get(..head_len).ensured(), len)
     }
 
     /// Returns an array of one dimension with these elements, as `float64`.
@@ -180,7 +181,7 @@ impl<'o> Out<'o> {
     /// The bytes of a result of [`bytes`](Self::bytes), to be changed in place;
     /// empty for other results.
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
-        match self.buffer.get_mut(..self.len).unwrap_or_default() {
+        match self.buffer.get_mut(..self.len).ensured() {
             [BYTES, bytes @ ..] => bytes,
             _ => &mut [],
         }
@@ -192,7 +193,7 @@ impl<'o> Out<'o> {
         let space = self.buffer.get_mut(..end).ok_or(NO_ROOM)?;
         self.len = end;
         crate::copy(space, head);
-        Ok(space.get_mut(head.len()..).unwrap_or_default())
+        Ok(space.get_mut(head.len()..).ensured())
     }
 }
 
@@ -210,6 +211,7 @@ pub const MAX_MESSAGE: usize = 160;
 
 /// An exception for Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Failure {
     /// The class of the exception, one of Python's own.
     pub class: &'static str,
@@ -240,7 +242,7 @@ impl Failure {
         while !self.message.is_char_boundary(end) {
             end = end.saturating_sub(1);
         }
-        self.message.get(..end).unwrap_or_default()
+        self.message.get(..end).ensured()
     }
 
     /// Writes the pickle of the exception to `out`.

@@ -3,6 +3,7 @@
 mod array;
 mod function;
 
+use daskwire::invariant::Ensured as _;
 use daskwire::message::{Payload, PayloadKind, Serializer};
 use daskwire::msgpack::{Token, Writer};
 use daskwire_pickle::{Level, Writer as PickleWriter};
@@ -188,7 +189,7 @@ impl<'a> Value<'a> {
                             *shape.get_mut(count).ok_or(refused)? = length.ok_or(refused)?;
                             count = count.wrapping_add(1);
                         }
-                        let shape = shape.get(..count).unwrap_or_default();
+                        let shape = shape.get(..count).ensured();
                         let strides = own.strides().ok().flatten().ok_or(refused)?;
                         let dtype = dtype.ok_or(refused)?;
                         let found = strides.signed_numbers().map(Result::ok);
@@ -243,7 +244,7 @@ impl<'a> Value<'a> {
             Self::Array(_) => writer.global("numpy", "ndarray"),
             _ => writer.global("builtins", self.type_name()),
         };
-        writer.finish().unwrap_or_default()
+        writer.finish().ensured()
     }
 
     /// Writes the header of the payload with this value.
@@ -259,7 +260,7 @@ impl<'a> Value<'a> {
                 writer.map(5).str("sub-header").map(4);
                 let dtype = array.element_type.name();
                 writer.str("dtype").array(2).u64(0).str_bytes(&dtype);
-                let count = u32::try_from(array.shape().len()).unwrap_or_default();
+                let count = u32::try_from(array.shape().len()).ensured();
                 writer.str("shape").array(count);
                 for len in array.shape() {
                     writer.u64((*len).into());

@@ -92,6 +92,7 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: us
 /// What a worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Status {
     /// It is not registered, and tries to be.
     Connecting,
@@ -279,6 +280,16 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         let ids = self.store.ids();
         ids.filter(|id| self.store.get(*id).state != State::Free)
             .count()
+    }
+
+    /// Checks the state of the worker, for fuzz targets.
+    ///
+    /// # Panics
+    ///
+    /// If an invariant does not hold.
+    #[doc(hidden)]
+    pub fn check(&self) {
+        self.store.check();
     }
 
     fn link(&self, link: usize) -> Option<&Link<'b>> {

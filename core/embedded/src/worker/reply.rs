@@ -1,5 +1,6 @@
 //! The reply to `get_data`, which may be longer than any buffer.
 
+use daskwire::invariant::Ensured as _;
 use daskwire::msgpack::Writer;
 
 use crate::link::Outgoing;
@@ -86,11 +87,9 @@ impl<const KEYS: usize> DataReply<KEYS> {
         let Some(index) = piece.checked_sub(1) else {
             let len = piece_len(&mut bytes, |writer| {
                 writer.map(2).str("status").str("OK");
-                writer
-                    .str("data")
-                    .map(u32::try_from(self.count).unwrap_or_default());
+                writer.str("data").map(u32::try_from(self.count).ensured());
             });
-            return use_it(bytes.get(..len).unwrap_or_default());
+            return use_it(bytes.get(..len).ensured());
         };
         let (index, is_entry, is_header) = match index.checked_sub(self.count) {
             None => (index, true, false),
@@ -106,10 +105,10 @@ impl<const KEYS: usize> DataReply<KEYS> {
                 writer.encoded(store.part(id, Part::Key));
                 writer.map(1).str("__Serialized__").u64(frame as u64);
             });
-            use_it(bytes.get(..len).unwrap_or_default())
+            use_it(bytes.get(..len).ensured())
         } else if is_header {
             let len = piece_len(&mut bytes, |writer| value.write_header(writer));
-            use_it(bytes.get(..len).unwrap_or_default())
+            use_it(bytes.get(..len).ensured())
         } else {
             use_it(value.frame(&mut bytes).unwrap_or_default())
         }
@@ -132,7 +131,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
         while self.piece <= end {
             let offset = self.offset;
             let (sent, left) = self.with_piece(self.piece, store, |piece| {
-                let rest = piece.get(offset..).unwrap_or_default();
+                let rest = piece.get(offset..).ensured();
                 let sent = outgoing.append(rest);
                 (sent, rest.len().saturating_sub(sent))
             });

@@ -103,7 +103,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         let key = self.store.part(id, Part::Key);
         let run_id = self.store.get(id).run_id;
         report_erred(key, run_id, failure, &mut self.stream.outgoing);
-        self.store.remove(id);
+        release(self.store, id);
     }
 
     /// Tells the scheduler that a value is here.
@@ -254,7 +254,7 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
             });
             if let (Some(id), Some(State::Announced | State::Waiting | State::Ready)) = (id, state)
             {
-                store.remove(id);
+                release(store, id);
             }
         }
         Some("worker-status-change") => {
@@ -334,7 +334,7 @@ fn compute_task<const KEYS: usize, const DATA: usize>(
         Ok(Some(id)) => report_finished(store, id, (0.0, 0.0), outgoing),
         Err(failure) => {
             if let Some(id) = store.find(key) {
-                store.remove(id);
+                release(store, id);
             }
             report_erred(key, run_id, failure, outgoing);
         }
@@ -451,7 +451,7 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
                 failure,
                 outgoing,
             );
-            store.remove(id);
+            release(store, id);
             *receiving = None;
         }
     }

@@ -1,5 +1,6 @@
 //! The execution of a task.
 
+use daskwire::invariant::Ensured as _;
 use daskwire::msgpack::Writer;
 
 use crate::pickle_tree::{Id, Node, Tree};
@@ -38,7 +39,7 @@ pub(super) fn run(
         count = count.wrapping_add(1);
         rest = after;
     }
-    let parts = parts.get(..count).unwrap_or_default();
+    let parts = parts.get(..count).ensured();
     let (pickle, buffers) = parts.split_first().ok_or(refused)?;
     let mut tree = Tree::new();
     tree.read(pickle, buffers)?;
