@@ -99,9 +99,11 @@ build_for_chip "$here" "$target/firmware" "$chip"
 quietly "${build[@]}" --features classic
 refused daskwire_panics "${build[@]}" --features classic,break-no-panic
 echo "firmware: links without allocator and panics"
-quietly "${build[@]}" --features roles --bin roles
 refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles
-echo "roles: worker and client link without allocator and panics"
+for level in 3 s z; do
+    quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}" --features roles --bin roles
+    echo "roles, level $level: worker and client link without allocator and panics"
+done
 # Without the linker script of the chip.
 quietly env -u RUSTUP_TOOLCHAIN PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 \
     CARGO_TARGET_DIR="$target/firmware" /usr/bin/cargo check --locked \

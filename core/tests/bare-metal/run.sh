@@ -10,9 +10,15 @@
 # and z, because each leaves other code in; on the Cortex-M4 the program with all
 # error texts at level 3 alone.
 #
-# What is proven: framing, messages in both layouts, building, the handshake,
-# lz4 and snappy decompression, snappy compression, pickles read and written,
-# comms over embedded-io, and the text of every error.
+# The futures of comms over async streams have one panic, which the compiler adds
+# to each `async fn`: for a future that is polled again after it has completed. A
+# program of its own links it, and is searched for others.
+#
+# What is proven: framing, also into vectors of heapless, messages in both
+# layouts, building, the handshake, lz4 and snappy decompression, snappy
+# compression, arrays, masked arrays and records, pickles read and written, comms
+# without I/O and over embedded-io, blocking and async, and the text of every
+# error. core/embedded/firmware/run.sh does the same for the roles.
 # What is not: lz4 compression (the crate lz4_flex has panics; whether they can
 # be reached is its promise, not the linker's), and `daskwire::display`, which
 # prints floats with the code of the standard library.
@@ -37,14 +43,32 @@ host() {
         cargo build --manifest-path "$here/Cargo.toml" --locked --release --bin host)
     refused daskwire_panics "${build[@]}" --features break-no-panic
     refused "no global memory allocator" "${build[@]}" --features break-no-heap
-    local level text program=$target/host/release/host
+    local level text panics program=$target/host/release/host
     for level in "${levels[@]}"; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}"
         text=$(size -A "$program" | awk '$1 == ".text" { print $2 }')
         "$program" || fail "host: the program says that something is wrong"
         echo "host, level $level: links without allocator and panics," \
             "$text bytes of text; runs"
+        quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}" --features async
+        panics=$(panics_of "$program")
+        [[ -z $panics ]] || fail "async, level $level: these can panic:"$'\n'"$panics"
+        "$program" >"$log" || fail "async: the program says that something is wrong"
+        echo "async, level $level: no panics but for futures that are polled too often; runs"
     done
+    quietly "${build[@]}" --features async,break-no-panic
+    [[ -n $(panics_of "$program") ]] || fail "async: a panic was not found"
+}
+
+# The functions of a program that call a panic, other than those of the compiler
+# for async functions, and the panics.
+panics_of() {
+    objdump -d --no-show-raw-insn "$1" | awk '
+        /^[0-9a-f]+ <.*>:$/ { function_name = $2 }
+        $2 ~ /^(call|jmp)/ && /panicking|rust_begin_unwind/ {
+            if (!/async_fn_resumed/ && function_name !~ /async_fn_resumed|9panic_fmt/)
+                print function_name, $NF
+        }'
 }
 
 cortex_m() {

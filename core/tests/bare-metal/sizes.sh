@@ -16,6 +16,8 @@
 # recorded messages; stack includes all buffers.
 #
 # Usage: core/tests/bare-metal/sizes.sh [PROGRAM...]
+#        core/tests/bare-metal/sizes.sh --check    fails if a program for level s
+#                                                  takes more flash than it may
 #
 # Needs what run.sh needs for the Cortex-M4.
 set -euo pipefail
@@ -26,9 +28,17 @@ chip=thumbv7em-none-eabi
 levels=(3 s z)
 source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
+# The most flash that a program may take at level s, in bytes.
+declare -A limits=([find]=10000 [open]=16000 [lz4]=24000)
 
 install_packages
 programs=("$@")
+if [[ ${1:-} == --check ]]; then
+    programs=("${!limits[@]}")
+    levels=(s)
+else
+    limits=()
+fi
 if ((${#programs[@]} == 0)); then
     programs=(empty find open lz4 codec postcard minicbor)
 fi
@@ -45,5 +55,7 @@ for program in "${programs[@]}"; do
         read -r flash stack static <<<"$told"
         # shellcheck disable=SC2059
         printf "$format" "$program" "$level" "$flash" "$stack" "$static"
+        ((flash <= ${limits[$program]:-flash})) ||
+            fail "$program at level $level: more than ${limits[$program]} bytes of flash"
     done
 done

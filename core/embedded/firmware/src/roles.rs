@@ -60,7 +60,7 @@ fn copy(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
         [Value::Bool(value)] => out.bool(*value),
         [Value::Int(value)] => out.int(*value),
         [Value::Float(value)] => out.float(*value),
-        [Value::Str(text)] => out.str(text),
+        [Value::Str(string)] => out.str(string),
         [Value::Bytes(bytes)] => out.bytes(bytes),
         [Value::Array(array)] => out.floats(array.to_f64s()),
     }

@@ -10,9 +10,13 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "async")]
+mod waiting;
+
 use core::fmt::{self, Write};
 use core::hint::black_box;
 
+use daskwire::comm::{Comm, Options as CommOptions};
 use daskwire::compression::{Codec, Compression, Policy, Snappy, SnappyTable, decompress};
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
@@ -26,7 +30,8 @@ use daskwire_embedded::embedded_io_07::{
     CommError, HandshakeRole, MessageReader, MessageWriter, StreamError, handshake as shake_hands,
 };
 use daskwire_numpy::{
-    NumpyModules, PayloadValue, PickledPayload, ValueBuilder as _, WriteOptions, pickle_array,
+    Array, DType, DTypeError, MaskedArray, NumpyModules, Order, PayloadValue, PickledPayload,
+    RecordType, ValueBuilder as _, WriteOptions, pickle_array,
 };
 use daskwire_pickle::{
     Argument, Framing, Mutability, Options, OutOfBandReader, PickleBuffer, PickleBufferError,
@@ -112,8 +117,10 @@ pub enum Fault {
     PickleBuffer(PickleBufferError),
     /// An error in a pickle.
     Pickle(daskwire_pickle::PickleError),
-    /// An error of a comm.
+    /// An error of a comm over streams.
     Comm(CommError<ErrorKind>),
+    /// An error of a comm without I/O.
+    SansIo(daskwire::comm::CommError),
     /// A buffer is too small.
     Buffer(BufferTooSmall),
     /// There are too few slots for frames.
@@ -156,6 +163,7 @@ from! {
     PickleBuffer: PickleBufferError,
     Pickle: daskwire_pickle::PickleError,
     Comm: CommError<ErrorKind>,
+    SansIo: daskwire::comm::CommError,
     Buffer: BufferTooSmall,
     Split: daskwire::frame::SplitError,
     Text: fmt::Error,
@@ -224,7 +232,7 @@ pub fn exchange(
     stream: &[u8],
     prefix: Prefix,
     layout: Layout,
-    text: &mut dyn Write,
+    log: &mut dyn Write,
 ) -> Result<(usize, u64), Fault> {
     // Reads into the buffer that the decoder returns.
     let mut storage = [0; 1024];
@@ -262,7 +270,7 @@ pub fn exchange(
     let mut found = (0, 0);
     for payload in message.payloads() {
         let payload = payload?;
-        look_at(&payload, text)?;
+        look_at(&payload, log)?;
         let (mut out, mut ends) = ([0; 10_240], [0; 4]);
         let merged = payload.merge_into(&mut out, &mut ends)?;
         found = (merged.bytes().len(), fnv(merged.bytes()));
@@ -326,7 +334,7 @@ fn join<'o>(frames: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
 }
 
 /// Calls all methods of a payload.
-fn look_at(payload: &Payload<'_, &[u8]>, text: &mut dyn Write) -> Result<(), Fault> {
+fn look_at(payload: &Payload<'_, &[u8]>, log: &mut dyn Write) -> Result<(), Fault> {
     payload.check()?;
     let count = payload.logical_count()?;
     for frame in payload.logical_frames()? {
@@ -342,7 +350,7 @@ fn look_at(payload: &Payload<'_, &[u8]>, text: &mut dyn Write) -> Result<(), Fau
         }
     }
     if let Some(len) = payload.merged_len()? {
-        writeln!(text, "    {count} logical frames of {len} bytes in all")?;
+        writeln!(log, "    {count} logical frames of {len} bytes in all")?;
     }
     Ok(())
 }
@@ -364,6 +372,12 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
         return;
     };
     black_box(parsed.copy_into(&mut room).is_ok());
+    if let Ok(masked) = parsed.masked_array() {
+        look_at_masked(&masked);
+    }
+    if let Ok(masked) = parsed.masked_array_into(&mut room) {
+        look_at_masked(&masked);
+    }
     let Ok(array) = parsed.array() else {
         return;
     };
@@ -387,6 +401,77 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     let modules = NumpyModules::default();
     let written = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
     black_box((written.is_ok(), writer.finish().is_ok()));
+}
+
+fn look_at_masked(masked: &MaskedArray<'_>) {
+    black_box((
+        masked.is_masked(&[0, 0]),
+        masked.mask(),
+        masked.dimensions(),
+    ));
+    if let Ok(elements) = masked.elements::<u8>() {
+        black_box(elements.flatten().map(u32::from).sum::<u32>());
+    }
+}
+
+/// `numpy.dtype.descr` of records with a title, an array and nested records.
+pub const RECORDS: &[u8] = b"\x93\x92\xa1x\xa3<f8\x93\x92\xa1t\xa1y\xa3<i4\x92\x02\x03\
+    \x92\xa1z\x91\x92\xa1a\xa3|u1";
+
+/// Reads the fields of records, and the type again with each byte damaged.
+/// Returns the number of fields.
+pub fn records(list: &[u8]) -> Result<usize, Fault> {
+    fn fields(list: &[u8]) -> Result<usize, DTypeError> {
+        let records = RecordType::from_list(list)?;
+        for field in records.fields() {
+            let field = field?;
+            black_box((field.name(), field.title(), field.offset(), field.dtype()));
+            black_box((field.element_type(), field.shape()));
+        }
+        black_box(records.field(black_box("y"))?);
+        Ok(records.fields().count())
+    }
+    let mut storage = [0; 64];
+    let room = storage.get_mut(..list.len());
+    let damaged = room.ok_or(Fault::Wrong("a long list"))?;
+    copy(damaged, list);
+    for at in 0..list.len() {
+        for flip in [0xff, 0xff] {
+            if let Some(byte) = damaged.get_mut(at) {
+                *byte ^= black_box(flip);
+            }
+            black_box(fields(damaged).is_ok());
+        }
+    }
+    fields(list).map_err(|_| Fault::Wrong("the records are not read"))
+}
+
+/// Reads a masked array. Returns the number of elements that are not masked.
+pub fn masked(data: &[u8], mask: &[u8]) -> Result<usize, Fault> {
+    let wrong = || Fault::Wrong("the masked array is not read");
+    let shape = [black_box(data.len())];
+    let (Ok(data), Ok(mask)) = (
+        Array::new(DType::U8, &shape, Order::C, data),
+        Array::new(DType::BOOL, &shape, Order::C, mask),
+    ) else {
+        return Err(wrong());
+    };
+    let masked = MaskedArray::new(data, Some(mask)).map_err(|_| wrong())?;
+    look_at_masked(&masked);
+    let elements = masked.elements::<u8>();
+    Ok(elements.map_or(0, |elements| elements.flatten().count()))
+}
+
+/// Decodes a message into vectors of heapless. Returns the number of frames.
+pub fn into_vectors(stream: &[u8]) -> Result<usize, Fault> {
+    let mut frames = heapless::Vec::<heapless::Vec<u8, 256>, 4>::new();
+    let prelude = heapless::Vec::<u8, 64>::new();
+    let mut decoder = FrameDecoder::new(Prefix::U64, prelude, reading().limits);
+    for mut piece in stream.chunks(black_box(11).max(1)) {
+        decoder.push(&mut piece, &mut frames)?;
+    }
+    decoder.end()?;
+    Ok(frames.len())
 }
 
 fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
@@ -560,6 +645,60 @@ pub fn comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, 
     Ok(count)
 }
 
+/// As [`comm`], without streams.
+pub fn sans_io_comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Result<u32, Fault> {
+    let (mut first, mut second, mut outgoing) = ([0; 128], [0; 512], [0; 512]);
+    let options = CommOptions {
+        role,
+        handshake: Handshake::new(black_box(Some("lz4"))),
+        limits: reading().limits,
+        ..black_box(CommOptions::CONNECTOR)
+    };
+    let mut comm = Comm::<8>::new(options, &mut first, &mut outgoing)?;
+    black_box(comm.send(&[stream]).is_ok());
+    let mut second = Some(&mut second);
+    let mut count = 0_u32;
+    for part in [greeting, stream] {
+        for mut piece in part.chunks(black_box(11).max(1)) {
+            while !piece.is_empty() {
+                let pushed = match black_box(count & 1) {
+                    0 => comm.push(&mut piece),
+                    _ => fill(&mut comm, &mut piece),
+                };
+                if pushed.is_err_and(|error| error.is_callers())
+                    && let Some(larger) = second.take()
+                {
+                    comm.set_incoming(larger)?;
+                    continue;
+                }
+                pushed?;
+                // The peer reads everything.
+                comm.sent(comm.unsent().len());
+                if let Some((frames, outgoing)) = comm.take_message() {
+                    outgoing.send(&frames)?;
+                    black_box(outgoing.send_prelude(&frames).is_ok());
+                    count = count.wrapping_add(1);
+                }
+            }
+        }
+        black_box((comm.agreement(), comm.is_open()));
+    }
+    ensure(!comm.unsent().is_empty(), "nothing to send")?;
+    comm.end()?;
+    Ok(count)
+}
+
+/// Writes to the space of a comm.
+fn fill(comm: &mut Comm<'_, 8>, piece: &mut &[u8]) -> Result<bool, daskwire::comm::CommError> {
+    let space = comm.space()?;
+    let len = space.len().min(piece.len());
+    let (now, later) = piece.split_at_checked(len).unwrap_or((piece, &[]));
+    copy(space, now);
+    *piece = later;
+    comm.received(len)?;
+    Ok(comm.has_message())
+}
+
 /// Copies bytes without the panic of `copy_from_slice` for different lengths.
 fn copy(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.iter_mut().zip(from) {
@@ -696,11 +835,11 @@ pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
 
 /// Decodes the message with each byte damaged; each call must return. Returns
 /// the numbers of refused and accepted messages.
-pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fault> {
+pub fn damage(message: &Recorded, log: &mut dyn Write) -> Result<(u32, u32), Fault> {
     struct Nothing;
     impl Write for Nothing {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            black_box(text);
+        fn write_str(&mut self, string: &str) -> fmt::Result {
+            black_box(string);
             Ok(())
         }
     }
@@ -733,7 +872,7 @@ pub fn damage(message: &Recorded, text: &mut dyn Write) -> Result<(u32, u32), Fa
                 Ok(_) => accepted = accepted.wrapping_add(1),
                 Err(fault) => {
                     if refused == 0 {
-                        writeln!(text, "    the first of them: {fault}")?;
+                        writeln!(log, "    the first of them: {fault}")?;
                     }
                     write!(Nothing, "{fault}")?;
                     refused = refused.wrapping_add(1);
@@ -755,7 +894,7 @@ const PICKLE: &[u8] = b"\x80\x05(\x97\x98\x97\x94C\x01b\x96\x01\0\0\0\0\0\0\0a\x
 
 /// Reads a pickle with its buffers, unchanged and with each byte damaged.
 /// Returns the numbers of opcodes and of refused copies.
-pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> {
+pub fn pickle(pickle: &[u8], log: &mut dyn Write) -> Result<(u32, u32), Fault> {
     let buffers = black_box([&b"one"[..], b"two"]);
     let count = |pickle: &[u8]| {
         let reader = PickleReader::with_limits(pickle, &daskwire_pickle::Limits::HOST);
@@ -789,7 +928,7 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
         if let Err(error) = count(damaged) {
             refused = refused.wrapping_add(1);
             if refused == 1 {
-                writeln!(text, "    {error}")?;
+                writeln!(log, "    {error}")?;
             }
         }
     }
@@ -797,35 +936,31 @@ pub fn pickle(pickle: &[u8], text: &mut dyn Write) -> Result<(u32, u32), Fault> 
 }
 
 /// Runs everything and prints the results.
-pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), Fault> {
+pub fn everything(table: &mut SnappyTable, log: &mut dyn Write) -> Result<(), Fault> {
     for message in &ONES {
         let bytes = black_box(message.bytes);
-        let found = exchange(bytes, message.prefix, message.layout, text)?;
+        let found = exchange(bytes, message.prefix, message.layout, log)?;
         ensure(
             found == (message.plain_len, message.plain_hash),
             "the payload is another one",
         )?;
         writeln!(
-            text,
+            log,
             "    {}: {} bytes read, {} in the payload, answered in both layouts",
             message.name,
             message.bytes.len(),
             found.0
         )?;
     }
-    let found = exchange(black_box(SNAPPY.bytes), SNAPPY.prefix, SNAPPY.layout, text)?;
+    let found = exchange(black_box(SNAPPY.bytes), SNAPPY.prefix, SNAPPY.layout, log)?;
     ensure(
         found == (SNAPPY.plain_len, SNAPPY.plain_hash),
         "the payload is another one",
     )?;
-    writeln!(
-        text,
-        "    {}: {} bytes in the payload",
-        SNAPPY.name, found.0
-    )?;
+    writeln!(log, "    {}: {} bytes in the payload", SNAPPY.name, found.0)?;
     let protocol = handshake(black_box(HANDSHAKE))?;
     writeln!(
-        text,
+        log,
         "    handshake: lz4 and pickle protocol {protocol} agreed"
     )?;
     let stream = black_box(ONES[0].bytes);
@@ -835,29 +970,41 @@ pub fn everything(table: &mut SnappyTable, text: &mut dyn Write) -> Result<(), F
     ] {
         let count = comm(black_box(HANDSHAKE), stream, black_box(role))?;
         ensure(count == 1, "messages are missing")?;
+        #[cfg(feature = "async")]
+        {
+            let count = waiting::comm(black_box(HANDSHAKE), stream, black_box(role))?;
+            ensure(count == 1, "messages are missing")?;
+        }
+        let count = sans_io_comm(black_box(HANDSHAKE), stream, black_box(role))?;
+        ensure(count == 1, "messages are missing")?;
     }
     writeln!(
-        text,
-        "    embedded-io: a handshake and a message, either side first"
+        log,
+        "    comms over embedded-io and without I/O: a handshake and a message, either side first"
     )?;
+    ensure(into_vectors(stream)? == 3, "frames are missing")?;
+    ensure(records(black_box(RECORDS))? == 3, "fields are missing")?;
+    let count = masked(black_box(&[1, 2, 3]), black_box(&[0, 1, 0]))?;
+    ensure(count == 2, "another mask was read")?;
+    writeln!(log, "    vectors of heapless, records, masked arrays")?;
     let data = [7_u8; 10_000];
     let len = compress(black_box(&data), table)?;
-    writeln!(text, "    snappy: 10000 bytes into {len} and back")?;
+    writeln!(log, "    snappy: 10000 bytes into {len} and back")?;
     // A dictionary of 5 entries, all None.
     let len = write_pickle(black_box(b"\x1112345"))?;
     ensure(len == 25, "another pickle was written")?;
-    writeln!(text, "    pickle: {len} bytes written")?;
-    let (opcode_count, refused) = pickle(black_box(PICKLE), text)?;
+    writeln!(log, "    pickle: {len} bytes written")?;
+    let (opcode_count, refused) = pickle(black_box(PICKLE), log)?;
     ensure(refused != 0, "no damage was seen")?;
     writeln!(
-        text,
+        log,
         "    pickle: {opcode_count} opcodes read, {refused} damaged copies refused"
     )?;
     for message in &ONES {
-        let (refused, accepted) = damage(message, text)?;
+        let (refused, accepted) = damage(message, log)?;
         ensure(refused != 0, "no damage was seen")?;
         writeln!(
-            text,
+            log,
             "    {}: {refused} damaged copies refused, {accepted} understood otherwise",
             message.name
         )?;

@@ -15,13 +15,24 @@ use daskwire::compression::SnappyTable;
 unsafe extern "C" {
     fn write(file: c_int, bytes: *const c_void, len: usize) -> isize;
     /// An undefined function: a program that calls it does not link.
+    #[cfg(not(feature = "async"))]
     fn daskwire_panics() -> !;
+    #[cfg(feature = "async")]
+    fn abort() -> !;
 }
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    #[cfg(not(feature = "async"))]
     // SAFETY: never linked, so never called.
-    unsafe { daskwire_panics() }
+    unsafe {
+        daskwire_panics()
+    }
+    #[cfg(feature = "async")]
+    // SAFETY: it takes no arguments and may be called at any time.
+    unsafe {
+        abort()
+    }
 }
 
 struct Out;
