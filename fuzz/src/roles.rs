@@ -1,0 +1,530 @@
+//! The worker and the client of fixed size, driven by sockets, time and messages in
+//! any order.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use daskwire::Limits;
+use daskwire::frame::{FrameDecoder, Prefix, encode_prelude};
+use daskwire::handshake::Handshake;
+use daskwire::msgpack::{Reader, Writer};
+use daskwire_embedded::client::{self, Argument, Client, Outcome, TaskId};
+use daskwire_embedded::role::{Connections, Role, SocketState, Sockets, exchange};
+use daskwire_embedded::value::{Args, Failure, Out, Value};
+use daskwire_embedded::worker::{self, Function, Worker};
+
+use super::streams::Frames;
+
+/// The number of links of the worker: two to the scheduler, one to another worker
+/// and two of peers.
+const LINKS: usize = 5;
+const WORKER_KEYS: usize = 6;
+const CLIENT_KEYS: usize = 4;
+
+/// The most that a socket buffers for a role, in bytes.
+const MAX_BUFFERED: usize = 1 << 14;
+
+const FUNCTIONS: &[(&str, Function)] = &[("hypot", hypot), ("fail", fail)];
+
+fn hypot(args: &Args<'_>, out: &mut Out<'_>) -> Result<(), Failure> {
+    let [x, y] = args.floats()?;
+    out.float(x.hypot(y))
+}
+
+fn fail(_: &Args<'_>, _: &mut Out<'_>) -> Result<(), Failure> {
+    Err(Failure::value_error("it fails"))
+}
+
+/// Pickles of CPython: the task `a`, of two numbers, and `b`, of `a` and a number.
+const TASKS: [&[u8]; 2] = [
+    b"\x80\x05\x95l\x00\x00\x00\x00\x00\x00\x00\x8c\x0fdask._task_spec\x94\x8c\x04Task\x94\
+    \x93\x94)\x81\x94(\x89(\x91\x94NNNK\x03G@\x10\x00\x00\x00\x00\x00\x00\x86\x94\x8c\x08operator\x94\
+    \x8c\x0cmethodcaller\x94\x93\x94\x8c\x0cnative:hypot\x94\x85\x94R\x94\x8c\x01a\x94}\x94t\x94b.",
+    b"\x80\x05\x95\x82\x00\x00\x00\x00\x00\x00\x00\x8c\x0fdask._task_spec\x94\x8c\x04Task\x94\
+    \x93\x94)\x81\x94(\x89(\x8c\x01a\x94\x91\x94NNNh\x00\x8c\x07TaskRef\x94\x93\x94h\x04\x85\x94R\x94\
+    G@\x10\x00\x00\x00\x00\x00\x00\x86\x94\x8c\x08operator\x94\x8c\x0cmethodcaller\x94\x93\x94\
+    \x8c\x0cnative:hypot\x94\x85\x94R\x94\x8c\x01b\x94}\x94t\x94b.",
+];
+
+/// A pickle of the exception `ValueError("no")`.
+const EXCEPTION: &[u8] = b"\x80\x04\x8c\x08builtins\x8c\x0aValueError\x93\x8c\x02no\x85R.";
+
+/// Checks that for any messages of its peers in any order a worker's state is
+/// consistent after each step, that all it sends is valid, that it keeps to its
+/// memory, that it never comes back once it has ended, and that it forgets
+/// everything when it loses the scheduler.
+///
+/// The input: steps.
+pub(crate) fn worker_role(input: &[u8]) {
+    let config = worker::Config {
+        scheduler: "tcp://10.0.2.2:8786",
+        contact: "tcp://10.0.2.15:8000",
+        name: "mcu",
+    };
+    let mut memory = Box::new(worker::Memory::<WORKER_KEYS, 700, 768, 2>::new());
+    let mut worker = Worker::new(config, FUNCTIONS, &mut *memory);
+    let mut driver = Driver::new();
+    let mut steps = Steps(input);
+    while let Some(step) = steps.byte() {
+        if driver.act(step, &mut steps) {
+            driver.push_for_worker(step, &mut steps);
+        }
+        let has_ended = worker.status() == worker::Status::Ended;
+        driver.exchange(&mut worker);
+        worker.check();
+        assert!(worker.key_count() <= WORKER_KEYS);
+        let status = worker.status();
+        assert!(!has_ended || status == worker::Status::Ended);
+    }
+    driver.hang_up(&mut worker);
+    worker.check();
+    assert_ne!(worker.status(), worker::Status::Running);
+    if worker.status() == worker::Status::Connecting {
+        assert_eq!(worker.key_count(), 0, "values of a lost scheduler");
+    }
+}
+
+/// As [`worker_role`], for a client that submits and releases tasks: each has an
+/// outcome until it is released, and a value stays the same.
+///
+/// The input: steps.
+pub(crate) fn client_role(input: &[u8]) {
+    let config = client::Config {
+        scheduler: "tcp://10.0.2.2:8786",
+        name: "mcu",
+    };
+    let mut memory = Box::new(client::Memory::<CLIENT_KEYS, 700, 768>::new());
+    let mut client = Client::new(config, &mut *memory);
+    let mut driver = Driver::new();
+    let mut steps = Steps(input);
+    // Each with its outcome as text, once it has one.
+    let mut tasks: Vec<(TaskId, Option<String>)> = Vec::new();
+    let mut submitted = 0;
+    while let Some(step) = steps.byte() {
+        match step % 16 {
+            12 | 13 => {
+                let argument = match tasks.last() {
+                    Some((task, _)) if step & 16 != 0 => Argument::Task(*task),
+                    _ => Argument::Value(Value::Int(steps.number().into())),
+                };
+                let had_room = client.has_room();
+                match client.submit("operator.neg", &[argument]) {
+                    Ok(task) => {
+                        submitted += 1;
+                        tasks.push((task, None));
+                    }
+                    Err(failure) => assert!(!had_room || !tasks.is_empty(), "{failure:?}"),
+                }
+            }
+            14 if !tasks.is_empty() => {
+                let index = usize::from(steps.number()) % tasks.len();
+                if client.release(tasks[index].0) {
+                    let (task, _) = tasks.swap_remove(index);
+                    assert!(matches!(client.outcome(task), Outcome::Released));
+                }
+            }
+            15 if step & 0xf0 == 0xf0 => client.close(),
+            _ => {
+                if driver.act(step, &mut steps) {
+                    driver.push_for_client(step, submitted, &mut steps);
+                }
+            }
+        }
+        let has_ended = client.status() == client::Status::Ended;
+        driver.exchange(&mut client);
+        client.check();
+        assert!(!has_ended || client.status() == client::Status::Ended);
+        assert!(tasks.len() <= CLIENT_KEYS);
+        for (task, seen) in &mut tasks {
+            let outcome = match client.outcome(*task) {
+                Outcome::Pending => None,
+                Outcome::Released => panic!("{task:?} has been forgotten"),
+                outcome => Some(format!("{outcome:?}")),
+            };
+            // One that has failed may be tried again, and one that is finished
+            // cancelled, but a value stays the same.
+            if let Some(before) = seen
+                && before.starts_with("Value")
+            {
+                let is_same = outcome.as_ref() == Some(before);
+                let has_failed = matches!(client.outcome(*task), Outcome::Failed(_));
+                assert!(is_same || has_failed, "{before} has become {outcome:?}");
+            }
+            *seen = outcome;
+        }
+    }
+    driver.hang_up(&mut client);
+    client.check();
+}
+
+/// Bytes as choices.
+struct Steps<'i>(&'i [u8]);
+
+impl<'i> Steps<'i> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn number(&mut self) -> u8 {
+        self.byte().unwrap_or_default()
+    }
+
+    fn bytes(&mut self, len: u8) -> &'i [u8] {
+        let (bytes, rest) = self.0.split_at(self.0.len().min(len.into()));
+        self.0 = rest;
+        bytes
+    }
+
+    fn key(&mut self) -> &'static str {
+        ["a", "b", "c", "d", "e", "f", "g", "mcu-0"][usize::from(self.number() & 7)]
+    }
+}
+
+/// The platform of a role: its clock and its sockets.
+struct Driver {
+    sockets: Fake,
+    connections: Connections<LINKS>,
+    now: Duration,
+}
+
+struct Fake {
+    links: [Option<Socket>; LINKS],
+    /// Whether connections can be made.
+    is_reachable: bool,
+    /// The most that a call reads or writes, in bytes.
+    chunk: usize,
+}
+
+/// A connection, and what has been sent on it.
+struct Socket {
+    received: VecDeque<u8>,
+    decoder: FrameDecoder<Vec<u8>>,
+    frames: Frames,
+}
+
+impl Sockets for Fake {
+    fn connect(&mut self, link: usize, address: &str) {
+        assert!(address.starts_with("tcp://") || link == 2, "{address}");
+        self.accept(link);
+    }
+
+    fn accept(&mut self, link: usize) {
+        assert!(self.links[link].is_none(), "a connection is in use");
+        if self.is_reachable {
+            self.links[link] = Some(Socket {
+                received: VecDeque::new(),
+                decoder: FrameDecoder::new(Prefix::U64, Vec::new(), Limits::HOST),
+                frames: Frames::default(),
+            });
+        }
+    }
+
+    fn close(&mut self, link: usize) {
+        self.links[link] = None;
+    }
+
+    fn state(&mut self, link: usize) -> SocketState {
+        match self.links[link] {
+            Some(_) => SocketState::Open,
+            None => SocketState::Closed,
+        }
+    }
+
+    fn read(&mut self, link: usize, into: &mut [u8]) -> usize {
+        let max_len = into.len().min(self.chunk);
+        let Some(socket) = &mut self.links[link] else {
+            return 0;
+        };
+        let count = max_len.min(socket.received.len());
+        for (place, byte) in into.iter_mut().zip(socket.received.drain(..count)) {
+            *place = byte;
+        }
+        count
+    }
+
+    fn write(&mut self, link: usize, bytes: &[u8]) -> usize {
+        let count = bytes.len().min(self.chunk);
+        if let Some(socket) = &mut self.links[link] {
+            socket.sent(&bytes[..count]);
+        }
+        count
+    }
+}
+
+impl Socket {
+    /// Checks that what a role sends are messages.
+    fn sent(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let is_complete = self.decoder.push(&mut bytes, &mut self.frames);
+            if !is_complete.expect("a role sends messages") {
+                return;
+            }
+            let body = self.frames.0.first().expect("a message has a body");
+            let mut reader = Reader::new(body);
+            reader.skip().expect("a body is a document");
+            reader.finish().expect("a body is one document");
+            self.decoder.reset();
+            self.frames = Frames::default();
+        }
+    }
+}
+
+impl Driver {
+    fn new() -> Self {
+        Self {
+            sockets: Fake {
+                links: [const { None }; LINKS],
+                is_reachable: true,
+                chunk: usize::MAX,
+            },
+            connections: Connections::new(),
+            now: Duration::from_secs(1),
+        }
+    }
+
+    fn exchange(&mut self, role: &mut impl Role) {
+        exchange(role, &mut self.sockets, &mut self.connections, self.now);
+    }
+
+    /// Loses all connections, with those to come.
+    fn hang_up(&mut self, role: &mut impl Role) {
+        self.sockets.is_reachable = false;
+        self.sockets.links = [const { None }; LINKS];
+        self.exchange(role);
+        // Longer than all timeouts.
+        for _ in 0..4 {
+            self.now += Duration::from_secs(40);
+            self.exchange(role);
+        }
+    }
+
+    /// Does what needs no message. Returns whether the step is another.
+    fn act(&mut self, step: u8, steps: &mut Steps<'_>) -> bool {
+        let link = usize::from(step >> 4) % LINKS;
+        match step % 16 {
+            0 => self.now += Duration::from_millis(u64::from(steps.number()) * 10),
+            1 => self.now += Duration::from_secs(steps.number().into()),
+            2 if step >> 4 == 15 => self.sockets.is_reachable ^= true,
+            2 => self.sockets.close(link),
+            3 if step & 16 != 0 => self.sockets.chunk = usize::from(steps.number()).max(1),
+            3 => self.sockets.chunk = usize::MAX,
+            4 => {
+                let document = document(|writer| Handshake::new(None).encode(writer));
+                self.push(link, &[&document]);
+            }
+            5 => {
+                // Any bytes.
+                let len = steps.number();
+                let bytes = steps.bytes(len);
+                self.push_bytes(link, bytes);
+            }
+            6 => {
+                // A message with any body, and perhaps another frame.
+                let (len, other) = (steps.number(), steps.number());
+                let (body, frame) = (steps.bytes(len), steps.bytes(other));
+                match other {
+                    0 => self.push(link, &[body]),
+                    _ => self.push(link, &[body, frame]),
+                }
+            }
+            _ => return true,
+        }
+        false
+    }
+
+    fn push(&mut self, link: usize, frames: &[&[u8]]) {
+        let mut prelude = [0; 128];
+        let lengths = frames.iter().map(|frame| frame.len() as u64);
+        let len = encode_prelude(Prefix::U64, lengths, &mut prelude).expect("it fits");
+        self.push_bytes(link, &prelude[..len]);
+        for frame in frames {
+            self.push_bytes(link, frame);
+        }
+    }
+
+    fn push_bytes(&mut self, link: usize, bytes: &[u8]) {
+        if let Some(socket) = &mut self.sockets.links[link]
+            && socket.received.len() < MAX_BUFFERED
+        {
+            socket.received.extend(bytes);
+        }
+    }
+
+    /// Lets a peer of the worker send a message.
+    fn push_for_worker(&mut self, step: u8, steps: &mut Steps<'_>) {
+        let (key, other) = (steps.key(), steps.key());
+        let choice = steps.number();
+        match step % 16 {
+            // The answers of the scheduler: versions, a registration, a heartbeat.
+            7 => {
+                let answer = document(|writer| {
+                    writer.map(3).str("status").str("OK").str("time").f64(1.5e9);
+                    writer.str("heartbeat-interval").f64(0.5);
+                });
+                self.push(usize::from(choice & 1), &[&answer]);
+            }
+            8 | 9 => {
+                let task = TASKS[usize::from(choice >> 7)];
+                let task = document(|writer| {
+                    writer.map(2).str("pickled-obj").bin(task);
+                    writer.str("num-sub-frames").u64(0);
+                });
+                let body = document(|writer| {
+                    writer.array(1);
+                    writer.map(6).str("op").str("compute-task");
+                    writer.str("key").str(key).str("run_id").u64(choice.into());
+                    write_holders(writer, other, choice);
+                    writer.str("nbytes").map(0);
+                    writer.str("run_spec").map(1).str("__Pickled__").u64(1);
+                });
+                self.push(0, &[&body, &task]);
+            }
+            10 | 11 => {
+                let body = document(|writer| {
+                    writer
+                        .array(1)
+                        .map(6)
+                        .str("op")
+                        .str(ABOUT_KEYS[usize::from(choice) & 7]);
+                    writer.str("keys").array(2).str(key).str(other);
+                    writer.str("key").str(key).str("status").str("running");
+                    write_holders(writer, other, choice);
+                    writer.str("stimulus_id").str("");
+                });
+                self.push(0, &[&body]);
+            }
+            // The reply of another worker, and the values of a client.
+            12 => {
+                let op = ["", "update_data"][usize::from(choice & 1)];
+                let body = document(|writer| {
+                    writer.map(3).str("op").str(op).str("status").str("OK");
+                    writer.str("data").map(1).str(key);
+                    writer.map(1).str("__Serialized__").u64(1);
+                });
+                let link = [2, 3, 2, 4][usize::from(choice) & 3];
+                self.push(link, &[&body, &header(), b"\x80\x05K\x05."]);
+            }
+            13 => {
+                let op = ["get_data", "free_keys", "identity", "unknown"];
+                let body = document(|writer| {
+                    writer
+                        .map(3)
+                        .str("op")
+                        .str(op[usize::from(choice >> 1) & 3]);
+                    writer.str("reply").bool(choice & 32 == 0);
+                    writer.str("keys").map(2).str("__Set__").bool(true);
+                    writer.str("as-list").array(2).str(key).str(other);
+                });
+                self.push(3 + usize::from(choice & 1), &[&body]);
+            }
+            14 => {
+                let acknowledgement = document(|writer| {
+                    writer.str("OK");
+                });
+                self.push(3 + usize::from(choice & 1), &[&acknowledgement]);
+            }
+            _ if choice & 15 == 0 => {
+                let close = document(|writer| {
+                    writer.array(1).map(1).str("op").str("close");
+                });
+                self.push(0, &[&close]);
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets the scheduler of the client send a message about a task.
+    fn push_for_client(&mut self, step: u8, submitted: u8, steps: &mut Steps<'_>) {
+        let choice = steps.number();
+        let number = choice.checked_rem(submitted).unwrap_or_default();
+        let key = format!("mcu-{number}");
+        match step % 16 {
+            7 => {
+                let answer = document(|writer| {
+                    writer.array(1).map(1).str("op").str("stream-start");
+                });
+                self.push(0, &[&answer]);
+            }
+            8 | 9 => {
+                const OPS: [&str; 4] = [
+                    "key-in-memory",
+                    "lost-data",
+                    "task-retried",
+                    "cancelled-keys",
+                ];
+                let body = document(|writer| {
+                    writer.array(1).map(3);
+                    writer.str("op").str(OPS[usize::from(choice >> 6)]);
+                    writer.str("key").str(&key).str("keys").array(1).str(&key);
+                });
+                self.push(0, &[&body]);
+            }
+            10 => {
+                let body = document(|writer| {
+                    writer.array(1).map(3).str("op").str("task-erred");
+                    writer.str("key").str(&key).str("exception");
+                    match choice >> 7 {
+                        0 => writer.bin(EXCEPTION),
+                        _ => writer.map(1).str("__Serialized__").u64(1),
+                    };
+                });
+                match choice >> 7 {
+                    0 => self.push(0, &[&body]),
+                    _ => self.push(0, &[&body, &header(), EXCEPTION]),
+                }
+            }
+            _ => {
+                let body = document(|writer| {
+                    writer.map(2).str("status").str("OK");
+                    writer.str("data").map(1).str(&key);
+                    writer.map(1).str("__Serialized__").u64(1);
+                });
+                self.push(1, &[&body, &header(), b"\x80\x05K\x05."]);
+            }
+        }
+    }
+}
+
+const ABOUT_KEYS: [&str; 8] = [
+    "free-keys",
+    "remove-replicas",
+    "acquire-replicas",
+    "refresh-who-has",
+    "steal-request",
+    "worker-status-change",
+    "free-keys",
+    "acquire-replicas",
+];
+
+fn write_holders(writer: &mut Writer<'_>, key: &str, choice: u8) {
+    writer.str("who_has").map(u32::from(choice >> 6 & 1));
+    if choice & 64 != 0 {
+        let holders = [&["tcp://10.0.2.2:9"][..], &["tcp://10.0.2.15:8000"], &[]];
+        let holders = holders[usize::from(choice >> 4 & 3) % 3];
+        writer.str(key).array(holders.len() as u32);
+        for holder in holders {
+            writer.str(holder);
+        }
+    }
+}
+
+/// The header of a value that is a pickle.
+fn header() -> Vec<u8> {
+    document(|writer| {
+        writer.map(3).str("serializer").str("pickle");
+        writer
+            .str("writeable")
+            .array(0)
+            .str("num-sub-frames")
+            .u64(1);
+    })
+}
+
+fn document(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
+    let mut bytes = [0; 1024];
+    let mut writer = Writer::new(&mut bytes);
+    write(&mut writer);
+    writer.finish().expect("it is a document").to_vec()
+}
