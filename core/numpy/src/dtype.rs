@@ -655,8 +655,9 @@ mod sealed {
 pub(super) use sealed::Sealed;
 
 /// A Rust type for elements of arrays: `bool`, the integers and floats of fixed
-/// size, and `[f32; 2]` and `[f64; 2]` for complex numbers. Times are read and
-/// written as `i64`.
+/// size, and `[f32; 2]` and `[f64; 2]` for complex numbers; by features `f16` of
+/// the crate half, and `Complex` of num-complex 0.4. Times are read and written
+/// as `i64`.
 pub trait Element: Sealed + 'static {
     /// The type in this byte order.
     fn dtype(order: ByteOrder) -> DType {
@@ -753,6 +754,53 @@ macro_rules! complex {
 }
 
 complex! {
+    f32, COMPLEX_F32; f64, COMPLEX_F64;
+}
+
+#[cfg(feature = "half")]
+impl Sealed for half::f16 {
+    const DTYPE: DType = DType::F16;
+    const ZERO: Self = Self::ZERO;
+
+    #[inline]
+    fn read(bytes: &[u8], order: ByteOrder) -> Option<Self> {
+        Sealed::read(bytes, order).map(Self::from_bits)
+    }
+
+    #[inline]
+    fn write(self, place: &mut [u8], order: ByteOrder) {
+        self.to_bits().write(place, order);
+    }
+}
+
+#[cfg(feature = "half")]
+impl Element for half::f16 {}
+
+#[cfg(feature = "num-complex-04")]
+macro_rules! num_complex {
+    ($($part:ty, $dtype:ident;)*) => {$(
+        impl Sealed for num_complex_04::Complex<$part> {
+            const DTYPE: DType = DType::$dtype;
+            const ZERO: Self = Self::ZERO;
+
+            #[inline]
+            fn read(bytes: &[u8], order: ByteOrder) -> Option<Self> {
+                let [real, imaginary] = Sealed::read(bytes, order)?;
+                Some(Self::new(real, imaginary))
+            }
+
+            #[inline]
+            fn write(self, place: &mut [u8], order: ByteOrder) {
+                [self.re, self.im].write(place, order);
+            }
+        }
+
+        impl Element for num_complex_04::Complex<$part> {}
+    )*};
+}
+
+#[cfg(feature = "num-complex-04")]
+num_complex! {
     f32, COMPLEX_F32; f64, COMPLEX_F64;
 }
 

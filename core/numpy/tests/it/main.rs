@@ -5,6 +5,7 @@
     reason = "a test has std"
 )]
 
+mod elements;
 mod exceptions;
 mod payloads;
 mod records;
