@@ -28,6 +28,13 @@ fn main() {
             if block.language != "rust" {
                 continue;
             }
+            // An example, which has a test of its own.
+            let included = block.code.trim().strip_prefix("{{#include ");
+            if let Some(example) = included.and_then(|path| path.strip_suffix("}}")) {
+                let example = workspace.join("docs/src").join(example);
+                assert!(example.is_file(), "{}", example.display());
+                continue;
+            }
             let name = match &block.name {
                 Some(name) => name.clone(),
                 None => format!("line_{}", block.line),

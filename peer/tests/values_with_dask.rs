@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use client::client_at;
 use daskwire_peer::client::TaskFuture;
-use daskwire_peer::graph::Argument;
+use daskwire_peer::graph::{Argument, Arguments};
 use daskwire_peer::value::Object;
 use daskwire_peer::{Client, Value};
 use daskwire_testing::Random;
@@ -23,9 +23,12 @@ async fn result(future: &TaskFuture) -> Value {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
+fn submit(client: &Client, function: &str, arguments: impl Arguments) -> TaskFuture {
+    client.submit(function, arguments).expect("submitted")
+}
+
 fn eval(client: &Client, expression: &str) -> TaskFuture {
-    let future = client.submit("builtins.eval", [expression]);
-    future.expect("submitted")
+    submit(client, "builtins.eval", [expression])
 }
 
 /// Evaluates the expressions in Python, and checks that each value is shown as
@@ -144,7 +147,20 @@ const OBJECTS: &[&str] = &[
     "__import__('numpy').datetime64('1969-12-31T23:59:59.5', 'ns')",
     "__import__('numpy').timedelta64(5, 'h')",
     "__import__('urllib.parse').parse.urlsplit('http://x/y')",
+    "__import__('pandas').Timestamp('2026-11-22')",
+    "__import__('pandas').Timestamp('1969-12-31T23:59:59.5')",
+    "__import__('pandas').Timestamp('2026-11-22T01:02:03.000000005')",
+    "__import__('pandas').Timestamp('2026-11-22T01:02', tz='UTC')",
+    "__import__('pandas').Timestamp('2026-11-22T01:02-03:30')",
+    "__import__('pandas').Timedelta(5, 's')",
+    "__import__('pandas').Timedelta(-5, 'ms')",
+    "__import__('pandas').Timedelta(90061000000005, 'ns')",
+    "[__import__('ipaddress').ip_network('10.0.0.0/8')] * 2",
 ];
+
+/// Instances of classes that workers can import.
+const INSTANCES: &str = "(lambda m: [m.FunctionProfile('1', 0.5, 0.25, 1.0, 1.0, 'x', n) \
+                         for n in (3, 4)])(__import__('pstats'))";
 
 #[tokio::test]
 async fn objects_are_read_as_what_they_are() {
@@ -170,6 +186,40 @@ async fn objects_are_read_as_what_they_are() {
         let back = result(&back.expect("submitted")).await;
         assert_eq!(back, Value::from(true), "{expression}, sent back");
     }
+
+    // Data classes, and members of enumerations.
+    let profiles = eval(&client, INSTANCES);
+    let value = result(&profiles).await;
+    let shown = submit(&client, "builtins.repr", [Argument::from(&profiles)]);
+    assert_eq!(Value::from(value.to_string()), result(&shown).await);
+    let back = submit(
+        &client,
+        "operator.eq",
+        [Argument::from(value.clone()), Argument::from(&profiles)],
+    );
+    assert_eq!(result(&back).await, Value::from(true));
+    let [_, second] = <[Object; 2]>::try_from(value.clone()).expect("two objects");
+    assert_eq!(second.get("line_number"), Some(&Value::from(4)));
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Profile {
+        tottime: f64,
+        line_number: u8,
+    }
+    let [first, _] = value.deserialize::<[Profile; 2]>().expect("two");
+    let expected = Profile {
+        tottime: 0.5,
+        line_number: 3,
+    };
+    assert_eq!(first, expected);
+    let status = eval(&client, "__import__('http').HTTPStatus.OK");
+    let value = result(&status).await;
+    assert_eq!(value.to_string(), "HTTPStatus(200)");
+    assert_eq!(u16::try_from(value.clone()), Ok(200));
+    let is = [Argument::from(value), Argument::from(&status)];
+    assert_eq!(
+        result(&submit(&client, "operator.is_", is)).await,
+        Value::from(true)
+    );
 
     // Scalars of numpy are the values that they stand for.
     for (expression, expected) in [
@@ -236,6 +286,15 @@ Point = collections.namedtuple('Point', 'x y')
 result = [Point(1, 2), Point(x=3, y='z')]
 class Name(str): pass
 names = [Name('x'), Point(Name('y'), None)]
+import dataclasses
+@dataclasses.dataclass
+class Pair:
+    left: int
+    right: str = 'r'
+class Plain:
+    def __init__(self): self.x = 1
+pairs = [Pair(1), Pair(2, 'b')]
+plain = Plain()
 ";
 
 fn names_after(source: &str, name: &str) -> String {
@@ -267,6 +326,15 @@ async fn named_tuples_have_names_if_their_class_is_sent() {
     assert_eq!(String::try_from(name), Ok("x".to_owned()));
     let point = <(String, Option<i32>)>::try_from(point);
     assert_eq!(point, Ok(("y".to_owned(), None)));
+
+    let pairs = result(&eval(&client, &names_after(LOCAL, "pairs"))).await;
+    assert_eq!(
+        pairs.to_string(),
+        "[Pair(left=1, right='r'), Pair(left=2, right='b')]"
+    );
+    // What the attributes of another class mean is known to the class only.
+    let plain = result(&eval(&client, &names_after(LOCAL, "plain"))).await;
+    assert!(matches!(plain, Value::Serialized(_)), "{plain}");
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -87,6 +87,22 @@ pub fn python(environment: Environment) -> PathBuf {
     interpreter.get_or_init(|| make(environment)).clone()
 }
 
+/// The interpreter of the current release with pyarrow and scikit-learn, which is
+/// created if it does not exist.
+///
+/// # Panics
+///
+/// As [`python`].
+pub fn python_with_libraries() -> PathBuf {
+    static INTERPRETER: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let (base, minor) = base_python(Environment::Current);
+        make_for(&base, minor, "libraries")
+            .unwrap_or_else(|reason| panic!("no Python environment with libraries: {reason}"))
+    };
+    INTERPRETER.get_or_init(make).clone()
+}
+
 fn make(environment: Environment) -> PathBuf {
     let (base, minor) = base_python(environment);
     make_for(&base, minor, environment.name()).unwrap_or_else(|reason| {

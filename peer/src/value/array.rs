@@ -211,14 +211,8 @@ impl Array {
     ///   the list would take far more memory.
     pub fn to_value(&self) -> Result<Value, ValueError> {
         let shape = self.shape();
-        // An array of stride 0 or without elements can have any shape.
-        let limit = self.data.len().saturating_add(MAX_REPEATED);
-        let mut count = 1_usize;
-        for len in shape {
-            count = count.saturating_mul(*len);
-            if count > limit {
-                return Err(ValueError::TooLarge);
-            }
+        if self.is_repetitive() {
+            return Err(ValueError::TooLarge);
         }
         let mut values = self.element_values()?;
         for (axis, len) in shape.iter().enumerate().rev() {
@@ -230,8 +224,20 @@ impl Array {
         Ok(values.pop().unwrap_or_default())
     }
 
+    /// Whether the elements would take far more memory than the array: one of
+    /// stride 0 or without elements can have any shape.
+    pub(super) fn is_repetitive(&self) -> bool {
+        let limit = self.data.len().saturating_add(MAX_REPEATED);
+        // The product up to each dimension: a later one may be zero.
+        let counts = self.shape().iter().scan(1_usize, |count, len| {
+            *count = count.saturating_mul(*len);
+            Some(*count)
+        });
+        counts.max().is_some_and(|count| count > limit)
+    }
+
     /// The elements in row-major order.
-    fn element_values(&self) -> Result<Vec<Value>, ValueError> {
+    pub(super) fn element_values(&self) -> Result<Vec<Value>, ValueError> {
         let view = self.view()?;
         let dtype = self.dtype();
         fn all<E: Element + Into<Value>>(

@@ -556,6 +556,14 @@ macro_rules! options {
     };
 }
 
+#[cfg(any(
+    feature = "chrono-04",
+    feature = "jiff-02",
+    feature = "rust_decimal",
+    feature = "uuid"
+))]
+pub(super) use options;
+
 options! {
     {} i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize;
     {} f32, f64, bool, char, String, Arc<str>, Bytes, Array;

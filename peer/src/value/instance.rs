@@ -39,6 +39,11 @@ impl TreeReader<'_> {
             // As the public names are, whatever the release of Python.
             let module = module.strip_suffix("._local").unwrap_or(&module);
             let name = name.strip_suffix("._unpickle").unwrap_or(&name);
+            let (module, name) = match (kind, name) {
+                (Kind::Timestamp, _) => ("pandas", "Timestamp"),
+                (Kind::Timedelta, _) => ("pandas", "Timedelta"),
+                _ => (module, name),
+            };
             let arguments = self.arguments(kind, &object, depth)?;
             let object = Object::of_parts(module, name, arguments);
             return Ok(Value::Object(object));
@@ -55,7 +60,7 @@ impl TreeReader<'_> {
                     let key = self.value(key, depth)?;
                     Ok(Object::of_parts("zoneinfo", "ZoneInfo", [key].into()).into())
                 }
-                None => Err(unknown(node)),
+                None => self.called(node, callable, arguments, depth),
             },
             tree::Value::New {
                 class,
@@ -70,13 +75,109 @@ impl TreeReader<'_> {
                     .map(|argument| self.value(argument, depth))
                     .collect::<Result<_, _>>()?;
                 // Objects without arguments have a state that is not known.
-                if arguments.is_empty() {
+                if arguments.is_empty() || class.origin == Origin::Attributes {
                     return Err(unknown(node));
                 }
                 Ok(Value::Object(Object::of_class(class, arguments)))
             }
+            tree::Value::New {
+                class,
+                arguments,
+                keywords: None,
+            } if self.has_all_classes && arguments.items().next().is_none() => {
+                self.with_attributes(node, class, depth)
+            }
             _ => Err(unknown(node)),
         }
+    }
+
+    /// Reads an instance that is pickled as a call of its class. Functions, whose
+    /// results are not known, have names in lower case.
+    fn called(
+        &self,
+        node: Node<'_, '_>,
+        callable: Node<'_, '_>,
+        arguments: Node<'_, '_>,
+        depth: usize,
+    ) -> Result<Value, ValueError> {
+        let global = callable.as_global().filter(|_| self.has_all_classes);
+        let global = global.ok_or_else(|| unknown(node))?;
+        let (Some(module), Some(name)) = (global.module.to_str(), global.name.to_str()) else {
+            return Err(unknown(node));
+        };
+        let short_name = name.rsplit_once('.').map_or(&*name, |(_, name)| name);
+        let is_class = short_name.starts_with(char::is_uppercase);
+        if !is_class || node.operations().next().is_some() {
+            return Err(unknown(node));
+        }
+        let arguments = self.all_of(node, arguments.items(), depth)?;
+        Ok(Object::of_parts(&module, &name, arguments).into())
+    }
+
+    /// The parts of an object of any class. Where they are too many, the object is
+    /// one that cannot be read here.
+    fn all_of<'t, 'p>(
+        &self,
+        node: Node<'_, '_>,
+        parts: impl Iterator<Item = Node<'t, 'p>>,
+        depth: usize,
+    ) -> Result<Items, ValueError>
+    where
+        'p: 't,
+    {
+        let parts: Result<Items, _> = parts.map(|part| self.value(part, depth)).collect();
+        parts.map_err(|error| match error {
+            ValueError::TooLarge => unknown(node),
+            other => other,
+        })
+    }
+
+    /// Reads an instance whose attributes are set after its creation, such as one of
+    /// a data class.
+    fn with_attributes(
+        &self,
+        node: Node<'_, '_>,
+        class_node: Node<'_, '_>,
+        depth: usize,
+    ) -> Result<Value, ValueError> {
+        let mut operations = node.operations();
+        let state = match (operations.next(), operations.next()) {
+            (Some(tree::Operation::State(state)), None) => state.node(),
+            _ => return Err(unknown(node)),
+        };
+        let tree::Value::Dict(attributes) = state.value() else {
+            return Err(unknown(node));
+        };
+        let mut class = self.class(class_node).ok_or_else(|| unknown(node))??;
+        // A class that was sent says whether it is a data class.
+        if class.origin == Origin::Local && class.fields.is_empty() {
+            return Err(unknown(node));
+        }
+        let names = || attributes.map(|(name, _)| name.as_str());
+        let has_names = class.fields.iter().map(|name| Some(&**name)).eq(names());
+        if !has_names || class.origin == Origin::New {
+            let fields: Option<Vec<String>> = names().map(|name| name.map(str::to_owned)).collect();
+            let made = Class {
+                module: class.module.clone(),
+                name: class.name.clone(),
+                fields: fields.ok_or_else(|| unknown(node))?,
+                origin: match class.origin {
+                    Origin::Local => Origin::Local,
+                    _ => Origin::Attributes,
+                },
+            };
+            let len = made.fields.iter().map(String::len).sum();
+            self.budget.spend_copy(len)?;
+            class = Arc::new(made);
+            // The next instance has probably the same attributes.
+            let index = class_node.index();
+            self.classes.borrow_mut().insert(index, Arc::clone(&class));
+        }
+        if class.fields.is_empty() {
+            return Err(unknown(node));
+        }
+        let arguments = self.all_of(node, attributes.map(|(_, value)| value), depth)?;
+        Ok(Object::of_class(class, arguments).into())
     }
 
     /// The arguments of an instance of a known class, in the form of
@@ -232,9 +333,14 @@ impl TreeReader<'_> {
             let arguments = called(call, "_class_setstate")?;
             let [class, state] = arguments.items().exactly()?;
             let state = class.is_same(node).then(|| state.items().next())??;
-            state.get("_fields")
+            let of_data_class = || state.get("__dataclass_fields__");
+            state.get("_fields").or_else(of_data_class)
         });
-        let fields = fields.into_iter().flat_map(Node::items);
+        // The fields of a data class are a dictionary.
+        let fields = fields.into_iter().flat_map(|fields| {
+            let keys = fields.entries().map(|(key, _)| key);
+            fields.items().chain(keys)
+        });
         class.fields = fields
             .filter_map(|field| field.as_str().map(str::to_owned))
             .collect();
@@ -304,6 +410,18 @@ fn is_complete(kind: Kind, arguments: &[Value]) -> bool {
         Kind::DateTime64 | Kind::TimeDelta64 => {
             matches!(arguments, [Value::Int(_) | Value::Str(_), Value::Str(_)])
         }
+        Kind::Timestamp => matches!(
+            arguments,
+            [
+                Value::Int(_),
+                Value::None,
+                Value::None | Value::Object(_),
+                Value::Int(_)
+            ]
+        ),
+        Kind::Timedelta => matches!(arguments, [Value::Int(_), Value::Int(_)]),
+        Kind::IpcStream => matches!(arguments, [Value::Bytes(_)]),
+        Kind::TableReader | Kind::TableToPandas => matches!(arguments, [Value::Object(_)]),
         Kind::DefaultDict | Kind::Path | Kind::Other => false,
     }
 }

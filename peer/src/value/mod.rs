@@ -7,19 +7,40 @@
 //! pickle never calls what it names.
 
 mod array;
+#[cfg(feature = "arrow")]
+mod arrow;
 mod budget;
+#[cfg(feature = "chrono-04")]
+mod chrono_04;
 mod convert;
 #[cfg(feature = "serde")]
 mod de;
+#[cfg(feature = "rust_decimal")]
+mod decimal;
 mod document;
 mod instance;
 mod items;
+#[cfg(feature = "jiff-02")]
+mod jiff_02;
+#[cfg(feature = "ndarray-017")]
+mod ndarray_017;
 mod object;
+#[cfg(feature = "arrow")]
+mod pandas;
 mod pickled;
 mod repr;
 #[cfg(feature = "serde")]
 mod ser;
 mod serialized;
+#[cfg(any(
+    feature = "arrow",
+    feature = "chrono-04",
+    feature = "jiff-02",
+    feature = "serde"
+))]
+mod text;
+#[cfg(feature = "uuid")]
+mod uuid;
 
 use core::fmt;
 use std::sync::Arc;
@@ -28,6 +49,8 @@ use bytes::Bytes;
 use daskwire_numpy::NumpyError;
 
 pub use array::Array;
+#[cfg(feature = "arrow")]
+pub use arrow::TableError;
 pub(crate) use budget::Budget;
 pub use convert::WrongType;
 #[cfg(feature = "serde")]

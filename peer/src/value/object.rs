@@ -24,11 +24,16 @@ use super::{Items, Value};
 /// | `fractions.Fraction` | numerator, denominator |
 /// | `builtins.range`, `builtins.slice` | start, stop, step |
 /// | `numpy.datetime64`, `numpy.timedelta64` | a number or `NaT`, the unit |
+/// | `pandas.Timestamp` | units since 1970 in UTC, `None`, the time zone or `None`, the unit as a number: 7 is a second, 8 to 10 are milli-, micro- and nanoseconds |
+/// | `pandas.Timedelta` | a number of units, the unit as above |
 /// | a named tuple, or a subclass of `str`, `float`, `int` | those of its `__new__` |
+/// | a data class, or another one whose state is its attributes | the attributes, whose names are [`fields`](Self::fields) |
+/// | an enumeration | the value of the member |
+/// | another class that pickles its instances as a call of itself | those of the call |
 ///
-/// An object is written as a call of its class with these arguments, so that a
-/// program can pass an object of any class to a task, if the arguments are
-/// values:
+/// An object is written as a call of its class with these arguments (one with
+/// attributes as Python writes it), so that a program can pass an object of any class
+/// to a task, if the arguments are values:
 ///
 /// ```
 /// use daskwire_peer::Value;
@@ -64,6 +69,9 @@ pub(super) enum Origin {
     Called,
     /// By `__new__` of the class.
     New,
+    /// By `__new__` of the class without arguments, and with the arguments as
+    /// attributes.
+    Attributes,
     /// By `__new__` of a class that was sent with the object, and which others
     /// cannot import.
     Local,
@@ -89,6 +97,14 @@ pub(super) enum Kind {
     Slice,
     DateTime64,
     TimeDelta64,
+    /// The reader of the Arrow streaming format, of bytes.
+    IpcStream,
+    /// The table of such a reader.
+    TableReader,
+    /// The data frame of a table.
+    TableToPandas,
+    Timestamp,
+    Timedelta,
     /// A named tuple, a subclass of `str`, or any other class.
     Other,
 }
@@ -121,6 +137,25 @@ pub(super) const CLASSES: &[(&str, &str, Kind)] = &[
     ("builtins", "slice", Kind::Slice),
     ("numpy", "datetime64", Kind::DateTime64),
     ("numpy", "timedelta64", Kind::TimeDelta64),
+    ("pandas", "Timestamp", Kind::Timestamp),
+    (
+        "pandas._libs.tslibs.timestamps",
+        "_unpickle_timestamp",
+        Kind::Timestamp,
+    ),
+    ("pandas", "Timedelta", Kind::Timedelta),
+    (
+        "pandas._libs.tslibs.timedeltas",
+        "_timedelta_unpickle",
+        Kind::Timedelta,
+    ),
+    ("pyarrow.ipc", "open_stream", Kind::IpcStream),
+    (
+        "pyarrow.lib",
+        "RecordBatchReader.read_all",
+        Kind::TableReader,
+    ),
+    ("pyarrow.lib", "Table.to_pandas", Kind::TableToPandas),
 ];
 
 impl Object {
@@ -175,14 +210,15 @@ impl Object {
         &self.arguments
     }
 
-    /// The names of a named tuple's items. Empty if they are not known: only
-    /// tuples whose class is in the program that made them are sent with
-    /// names.
+    /// The names of the attributes that the arguments are, such as the fields of a
+    /// data class; or those of a named tuple's items. Empty if they are not known:
+    /// only tuples whose class is in the program that made them are sent with names.
     pub fn fields(&self) -> &[String] {
         &self.class.fields
     }
 
-    /// The item of a named tuple with this name, if the names are known.
+    /// The attribute with this name, or the item of a named tuple whose names are
+    /// known.
     pub fn get(&self, field: &str) -> Option<&Value> {
         let index = self.fields().iter().position(|name| name == field)?;
         self.arguments.get(index)
@@ -236,7 +272,8 @@ impl Object {
 
     /// Whether the object may be a named tuple.
     pub(super) fn is_tuple(&self) -> bool {
-        self.kind() == Kind::Other && self.origin() != Origin::Called
+        let is_called = matches!(self.origin(), Origin::Called | Origin::Attributes);
+        self.kind() == Kind::Other && !is_called
     }
 
     /// The arguments as integers, if all are and there are `N`; further
@@ -252,9 +289,8 @@ impl Object {
         Some(all)
     }
 
-    #[cfg(feature = "serde")]
     /// The offset of a `datetime.timezone` in seconds.
-    fn zone_offset(&self) -> Option<i64> {
+    pub(super) fn zone_offset(&self) -> Option<i64> {
         match (self.kind(), self.arguments()) {
             (Kind::TimeZone, [Value::Object(delta), ..]) if delta.kind() == Kind::TimeDelta => {
                 let [days, seconds, _] = delta.integers()?;
@@ -264,22 +300,22 @@ impl Object {
         }
     }
 
-    #[cfg(feature = "serde")]
-    /// The time zone of a `datetime.datetime`.
-    pub(super) fn zone(&self) -> Option<Zone<'_>> {
-        match self.arguments.get(7) {
-            None | Some(Value::None) => Some(Zone::None),
-            Some(Value::Object(zone)) => match (zone.kind(), zone.arguments()) {
-                (Kind::ZoneInfo, [Value::Str(name)]) => Some(Zone::Name(name)),
-                _ => zone.zone_offset().map(Zone::Offset),
-            },
-            Some(_) => None,
-        }
-    }
-
-    /// Nanoseconds since 1970 of a `numpy.datetime64`, or of a
-    /// `numpy.timedelta64`; `None` if it is `NaT` or in months.
+    /// Nanoseconds since 1970 in UTC of a `numpy.datetime64` or `pandas.Timestamp`,
+    /// or those of a difference; `None` if it is `NaT` or in months.
     pub(super) fn nanoseconds(&self) -> Option<i128> {
+        if let (Kind::Timestamp, [Value::Int(number), Value::None, _, Value::Int(unit)])
+        | (Kind::Timedelta, [Value::Int(number), Value::Int(unit)]) =
+            (self.kind(), self.arguments())
+        {
+            let len = match unit {
+                7 => 1_000_000_000,
+                8 => 1_000_000,
+                9 => 1_000,
+                10 => 1,
+                _ => return None,
+            };
+            return number.checked_mul(len);
+        }
         let [Value::Int(number), Value::Str(unit)] = self.arguments() else {
             return None;
         };
@@ -303,16 +339,6 @@ impl Object {
         };
         number.checked_mul(count)?.checked_mul(length)
     }
-}
-
-#[cfg(feature = "serde")]
-/// A time zone.
-pub(super) enum Zone<'o> {
-    None,
-    /// Seconds east of UTC.
-    Offset(i64),
-    /// The name of a `zoneinfo.ZoneInfo`.
-    Name(&'o str),
 }
 
 impl PartialEq for Object {
@@ -433,6 +459,26 @@ impl Object {
         (text.find('-') == Some(4)).then(|| text.get(..len).map(str::to_owned))?
     }
 
+    /// A `datetime.datetime`, with an offset from UTC in seconds.
+    #[cfg(any(feature = "chrono-04", feature = "jiff-02"))]
+    pub(super) fn date_time(date: [i64; 3], clock: [i64; 4], offset: Option<i64>) -> Self {
+        let mut parts: Vec<Value> = date.into_iter().chain(clock).map(Into::into).collect();
+        if let Some(seconds) = offset {
+            let delta = Self::time_delta(i128::from(seconds) * 1_000_000);
+            parts.push(Self::new("datetime", "timezone", [delta]).into());
+        }
+        Self::new("datetime", "datetime", parts)
+    }
+
+    /// A `datetime.timedelta`.
+    #[cfg(any(feature = "chrono-04", feature = "jiff-02"))]
+    pub(super) fn time_delta(microseconds: i128) -> Self {
+        const DAY: i128 = 86_400_000_000;
+        let (days, rest) = (microseconds.div_euclid(DAY), microseconds.rem_euclid(DAY));
+        let parts = [days, rest / 1_000_000, rest % 1_000_000];
+        Self::new("datetime", "timedelta", parts)
+    }
+
     /// The length of a time difference in nanoseconds.
     pub(super) fn duration(&self) -> Option<i128> {
         match self.kind() {
@@ -441,48 +487,9 @@ impl Object {
                 let seconds = i128::from(days) * 86_400 + i128::from(seconds);
                 Some((seconds * 1_000_000 + i128::from(microseconds)) * 1_000)
             }
-            Kind::TimeDelta64 => self.nanoseconds(),
+            Kind::TimeDelta64 | Kind::Timedelta => self.nanoseconds(),
             _ => None,
         }
-    }
-
-    #[cfg(feature = "serde")]
-    /// The string form of a date, a time, a fraction or a time zone, as
-    /// ISO 8601 or Python's `str()` has it; `None` for other objects.
-    pub(super) fn text(&self) -> Option<String> {
-        let clock = |[hour, minute, second, micro]: [i64; 4]| {
-            let mut text = format!("{hour:02}:{minute:02}:{second:02}");
-            if micro != 0 {
-                text.push_str(&format!(".{micro:06}"));
-            }
-            text
-        };
-        Some(match self.kind() {
-            Kind::Date => {
-                let [year, month, day] = self.integers()?;
-                format!("{year:04}-{month:02}-{day:02}")
-            }
-            Kind::Time => clock(self.integers()?),
-            Kind::DateTime => {
-                let [year, month, day, rest @ ..] = self.integers::<7>()?;
-                let text = format!("{year:04}-{month:02}-{day:02}T{}", clock(rest));
-                match self.zone()? {
-                    Zone::None => text,
-                    Zone::Offset(seconds) => format!("{text}{}", offset_text(seconds)),
-                    Zone::Name(name) => format!("{text}[{name}]"),
-                }
-            }
-            Kind::DateTime64 => date_time_text(self.nanoseconds()?),
-            Kind::Fraction => {
-                let [Value::Int(numerator), Value::Int(denominator)] = self.arguments() else {
-                    return None;
-                };
-                format!("{numerator}/{denominator}")
-            }
-            Kind::ZoneInfo => self.arguments().first()?.as_str()?.to_owned(),
-            Kind::TimeZone => offset_text(self.zone_offset()?),
-            _ => return None,
-        })
     }
 }
 
@@ -491,18 +498,6 @@ fn clock_state([hour, minute, second, microsecond]: [i64; 4]) -> Option<[u8; 6]>
     let [high, a, b, c] = u32::try_from(microsecond).ok()?.to_be_bytes();
     let small = |part: i64| u8::try_from(part).ok();
     (high == 0).then_some([small(hour)?, small(minute)?, small(second)?, a, b, c])
-}
-
-#[cfg(feature = "serde")]
-/// An offset from UTC, such as `+02:00`.
-fn offset_text(seconds: i64) -> String {
-    let sign = if seconds < 0 { '-' } else { '+' };
-    let seconds = seconds.unsigned_abs();
-    let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    match rest {
-        0 => format!("{sign}{hours:02}:{minutes:02}"),
-        rest => format!("{sign}{hours:02}:{minutes:02}:{rest:02}"),
-    }
 }
 
 /// A date and time in ISO 8601, of nanoseconds since 1970.

@@ -121,6 +121,8 @@ pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
 /// The next step of writing, so that depth takes no stack.
 enum Step<'v> {
     Value(&'v Value),
+    /// The name of an attribute.
+    Name(&'v str),
     /// Ends a value at this depth of the pickle, and memoizes it if it occurs
     /// again.
     End(&'v Value, usize),
@@ -153,6 +155,10 @@ impl Value {
         while let Some(step) = left.pop() {
             let value = match step {
                 Step::Value(value) => value,
+                Step::Name(name) => {
+                    writer.str(name);
+                    continue;
+                }
                 Step::End(value, depth) => {
                     for _ in depth..writer.depth() {
                         writer.end();
@@ -188,8 +194,13 @@ impl Value {
                     left.extend(items.iter().rev().map(Step::Value));
                 }
                 Self::Object(object) => {
-                    for argument in object.begin(writer)?.iter().rev() {
+                    let arguments = object.begin(writer)?.iter().enumerate();
+                    let has_attributes = object.origin() == Origin::Attributes;
+                    for (index, argument) in arguments.rev() {
                         left.push(Step::Value(argument));
+                        if has_attributes && let Some(name) = object.fields().get(index) {
+                            left.push(Step::Name(name));
+                        }
                     }
                 }
                 Self::Dict(entries) => {
@@ -270,10 +281,25 @@ impl Object {
             Origin::Local => return Err(class()),
             _ if self.module() == "__main__" => return Err(class()),
             Origin::New => writer.newobj(),
+            Origin::Attributes => {
+                writer.build().newobj().global(self.module(), self.name());
+                writer.tuple(0).dict(self.arguments().len());
+                return Ok(self.arguments());
+            }
             Origin::Called => writer.reduce(),
         };
-        writer.global(self.module(), self.name());
         let arguments = self.arguments();
+        match (self.kind(), arguments) {
+            // The classes themselves take other arguments.
+            (Kind::Timestamp, [_, Value::None, _, Value::Int(_)]) => {
+                let module = "pandas._libs.tslibs.timestamps";
+                writer.global(module, "_unpickle_timestamp")
+            }
+            (Kind::Timedelta, [Value::Int(_), Value::Int(_)]) => {
+                writer.global("pandas._libs.tslibs.timedeltas", "_timedelta_unpickle")
+            }
+            _ => writer.global(self.module(), self.name()),
+        };
         let folded = match (self.kind(), arguments) {
             (Kind::DefaultDict, [Value::Str(factory), entries]) => {
                 writer.tuple(2).global("builtins", factory);
@@ -333,7 +359,9 @@ fn names() -> &'static Registry<Known> {
 /// Reads a pickle. Array data is not copied.
 pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
-    TreeReader::new(pickle, buffers).value(tree.root(), MAX_DEPTH.saturating_add(1))
+    let mut reader = TreeReader::new(pickle, buffers);
+    reader.has_all_classes = true;
+    reader.value(tree.root(), MAX_DEPTH.saturating_add(1))
 }
 
 /// Makes values of the nodes of a tree. Nodes shared in the tree become shared
@@ -343,6 +371,8 @@ pub(crate) struct TreeReader<'b> {
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
     by_address: OnceCell<Vec<&'b Bytes>>,
+    /// Whether instances of any class are values, or only those of known ones.
+    pub(super) has_all_classes: bool,
     /// The remaining budget.
     pub(crate) budget: Budget,
     made: RefCell<Cache>,
@@ -389,6 +419,7 @@ impl<'b> TreeReader<'b> {
             pickle,
             buffers,
             by_address: OnceCell::new(),
+            has_all_classes: false,
             budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
             made: RefCell::default(),
             classes: RefCell::default(),

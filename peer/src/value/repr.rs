@@ -2,14 +2,16 @@
 
 use core::fmt::{self, Write as _};
 
-use super::object::{Kind, Object};
+use super::object::{Kind, Object, date_time_text};
 use super::{MAX_DEPTH, Value};
 
 /// Formats like Python's `repr`, with these exceptions: an array is shown as its
 /// type and shape, an unopened value as its header describes it, an integer of
 /// more than 4300 digits (which Python refuses to convert) as its size,
 /// containers below 100 levels as `[...]`, `(...)` or `{...}`, and a named tuple
-/// without the names of its items if they are not known. An `OrderedDict` is
+/// without the names of its items if they are not known, a member of an enumeration
+/// by its value, and any object with attributes as a data class. A
+/// `pandas.Timestamp` in a time zone with a name is shown in UTC. An `OrderedDict` is
 /// shown as Python 3.12 and later do it.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -133,6 +135,14 @@ fn write_object(f: &mut fmt::Formatter<'_>, object: &Object) -> fmt::Result {
             Some(text) => write!(f, "np.datetime64('{text}')"),
             None => write_numpy(f, "np.datetime64", arguments),
         },
+        (Kind::Timestamp, arguments) => match timestamp_text(object) {
+            Some(text) => write!(f, "Timestamp({text})"),
+            None => write_call(f, name, arguments),
+        },
+        (Kind::Timedelta, arguments) => match object.nanoseconds() {
+            Some(nanoseconds) => write!(f, "Timedelta('{}')", timedelta_text(nanoseconds)),
+            None => write_call(f, name, arguments),
+        },
         (Kind::TimeDelta64, arguments) => write_numpy(f, "np.timedelta64", arguments),
         (_, arguments) if !object.fields().is_empty() => {
             write!(f, "{name}(")?;
@@ -144,6 +154,54 @@ fn write_object(f: &mut fmt::Formatter<'_>, object: &Object) -> fmt::Result {
         }
         (_, arguments) => write_call(f, name, arguments),
     }
+}
+
+/// The arguments of a `pandas.Timestamp` as its `repr` has them.
+fn timestamp_text(object: &Object) -> Option<String> {
+    let zone = match object.arguments().get(2)? {
+        Value::Object(zone) => Some(zone),
+        _ => None,
+    };
+    let offset = zone.and_then(Object::zone_offset);
+    let nanoseconds = object.nanoseconds()?;
+    let local = nanoseconds.checked_add(i128::from(offset.unwrap_or(0)) * 1_000_000_000)?;
+    let mut text = date_time_text(local).replace('T', " ");
+    // Milliseconds are shown as microseconds.
+    if text.len() == 23 {
+        text.push_str("000");
+    }
+    let Some(zone) = zone else {
+        return Some(format!("'{text}'"));
+    };
+    let seconds = offset.unwrap_or(0);
+    let sign = if seconds < 0 { '-' } else { '+' };
+    let (hours, minutes) = (
+        seconds.unsigned_abs() / 3600,
+        seconds.unsigned_abs() / 60 % 60,
+    );
+    let name = match (zone.kind(), zone.arguments()) {
+        (Kind::ZoneInfo, [Value::Str(name)]) | (Kind::TimeZone, [_, Value::Str(name)]) => {
+            name.to_string()
+        }
+        _ if seconds == 0 => "UTC".to_owned(),
+        _ => format!("UTC{sign}{hours:02}:{minutes:02}"),
+    };
+    Some(format!("'{text}{sign}{hours:02}{minutes:02}', tz='{name}'"))
+}
+
+/// A time difference as pandas shows it.
+fn timedelta_text(nanoseconds: i128) -> String {
+    const DAY: i128 = 86_400_000_000_000;
+    let (days, rest) = (nanoseconds.div_euclid(DAY), nanoseconds.rem_euclid(DAY));
+    // The time of the first day.
+    let clock = date_time_text(rest);
+    let clock = clock.split_once('T').map_or("", |(_, clock)| clock);
+    let sign = if days < 0 { "+" } else { "" };
+    let zeros = match clock.len() {
+        12 => "000",
+        _ => "",
+    };
+    format!("{days} days {sign}{clock}{zeros}")
 }
 
 fn write_call(f: &mut fmt::Formatter<'_>, name: &str, arguments: &[Value]) -> fmt::Result {

@@ -279,6 +279,12 @@ impl Serialized {
         Ok(use_it(&payload))
     }
 
+    /// The frames after decompression and merging, as one.
+    #[cfg(feature = "arrow")]
+    pub(super) fn content(&self) -> Result<Bytes, ValueError> {
+        self.with_payload(|payload| Ok(joined(&logical_frames(payload, &mut 0)?)))?
+    }
+
     /// Deserializes the value. Bytes and arrays are not copied unless they were
     /// compressed or split.
     ///

@@ -1,0 +1,728 @@
+//! Data frames of pandas, read from their pickles.
+
+use std::sync::Arc;
+
+use arrow_array::builder::{LargeStringBuilder, StringBuilder};
+use arrow_array::types::{
+    ArrowDictionaryKeyType, ArrowPrimitiveType, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array as _, ArrayRef, BinaryArray, BooleanArray, DictionaryArray, Float64Array, Int64Array,
+    LargeStringArray, NullArray, PrimitiveArray, StringArray,
+};
+use bytes::Bytes;
+use daskwire_numpy::known::{self, Known, Native};
+use daskwire_numpy::{Element, Kind, TimeBase};
+use daskwire_pickle::tree::{self, Node, Operation, Registry, Tree};
+
+use super::arrow::TableError;
+use super::object;
+use super::pickled::{TreeReader, describe};
+use super::{Array, Budget, MAX_DEPTH, Value};
+
+/// The columns of a data frame.
+pub(super) struct Columns {
+    pub(super) columns: Vec<(String, ArrayRef)>,
+    pub(super) row_count: usize,
+}
+
+type Converted<T> = Result<T, TableError>;
+
+fn unsupported<T>(what: impl Into<String>) -> Converted<T> {
+    Err(TableError::Unsupported { what: what.into() })
+}
+
+/// The columns of the data frame in a pickle; `None` if it is another object.
+pub(super) fn data_frame(
+    tree: &Tree<'_>,
+    pickle: &Bytes,
+    buffers: &[Bytes],
+) -> Converted<Option<Columns>> {
+    let root = tree.root();
+    let Some(state) = instance(root, &["pandas.DataFrame", "pandas.core.frame.DataFrame"]) else {
+        return Ok(None);
+    };
+    let mut registry = Registry::new();
+    registry.allow_all(known::NUMPY);
+    let reader = TreeReader::new(pickle, buffers);
+    // Parts of a pickle may be shared, arrays may repeat their elements, and a
+    // range of any length takes a few bytes.
+    let len = reader.len();
+    let budget = Budget::new(len, len.saturating_mul(16).saturating_add(MIN_BUDGET));
+    let frame = Frame {
+        reader,
+        registry,
+        budget,
+    };
+    let Some(manager) = state.get("_mgr") else {
+        return unsupported("a data frame without a block manager");
+    };
+    let arguments = call(manager, &["pandas.core.internals.managers.BlockManager"]);
+    let parts = arguments.and_then(tree::Items::exactly);
+    let Some([blocks, axes]) = parts else {
+        return unsupported("a data frame of a release of pandas before 2.0");
+    };
+    let Some([names, index]) = axes.items().exactly() else {
+        return unsupported("a data frame with other than two axes");
+    };
+    frame.columns(blocks, names, index).map(Some)
+}
+
+/// The state of an instance of one of these classes without arguments.
+fn instance<'t, 'p>(node: Node<'t, 'p>, classes: &[&str]) -> Option<Node<'t, 'p>> {
+    let tree::Value::New { class, .. } = node.value() else {
+        return None;
+    };
+    let name = class.as_global()?.to_string();
+    classes.contains(&&*name).then_some(())?;
+    state(node)
+}
+
+fn state<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
+    node.operations().find_map(|operation| match operation {
+        Operation::State(state) => Some(state.node()),
+        _ => None,
+    })
+}
+
+/// The arguments of a call of one of these functions.
+fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t, 'p>> {
+    let tree::Value::Call {
+        callable,
+        arguments,
+    } = node.value()
+    else {
+        return None;
+    };
+    let name = callable.as_global()?.to_string();
+    functions.contains(&&*name).then(|| arguments.items())
+}
+
+/// Bytes that the columns of a data frame may take, however short its pickle is.
+const MIN_BUDGET: usize = 1 << 26;
+
+struct Frame<'b> {
+    reader: TreeReader<'b>,
+    registry: Registry<Known>,
+    /// The bytes that may still be copied to columns.
+    budget: Budget,
+}
+
+impl Frame<'_> {
+    fn columns(
+        &self,
+        blocks: Node<'_, '_>,
+        names: Node<'_, '_>,
+        index: Node<'_, '_>,
+    ) -> Converted<Columns> {
+        let names = self.names(names)?;
+        let mut found: Vec<Option<ArrayRef>> = vec![None; names.len()];
+        for block in blocks.items() {
+            let parts = call(block, &["pandas._libs.internals._unpickle_block"]);
+            let Some([values, places, _]) = parts.and_then(tree::Items::exactly) else {
+                return unsupported(format!("a block of columns, {},", describe(block)));
+            };
+            let places = self.places(places, names.len())?;
+            let columns = self.block(values, places.len());
+            let columns = columns.map_err(|error| {
+                let name = places.first().and_then(|place| names.get(*place));
+                match (error, name) {
+                    (TableError::Unsupported { what }, Some(name)) => TableError::Column {
+                        name: name.clone(),
+                        what,
+                    },
+                    (other, _) => other,
+                }
+            })?;
+            for (place, column) in places.into_iter().zip(columns) {
+                if let Some(found) = found.get_mut(place) {
+                    *found = Some(column);
+                }
+            }
+        }
+        let mut columns = Vec::with_capacity(names.len());
+        for (name, column) in names.into_iter().zip(found) {
+            match column {
+                Some(column) => columns.push((name, column)),
+                None => {
+                    let what = "a column without data".to_owned();
+                    return Err(TableError::Column { name, what });
+                }
+            }
+        }
+        let (rows, row_count) = self.index(index)?;
+        columns.extend(rows);
+        if columns.iter().any(|(_, column)| column.len() != row_count) {
+            return unsupported("a data frame whose columns are not as long as its index");
+        }
+        Ok(Columns { columns, row_count })
+    }
+
+    /// The indices of the columns of a block.
+    fn places(&self, node: Node<'_, '_>, count: usize) -> Converted<Vec<usize>> {
+        let mut places = Vec::new();
+        match self.value(node)? {
+            Value::Object(object) if object.kind() == object::Kind::Slice => {
+                let Some([start, stop, step]) = object.integers() else {
+                    return unsupported("a block of columns with an open slice");
+                };
+                let mut place = start;
+                while step != 0 && (place < stop) == (step > 0) && place != stop {
+                    if places.len() >= count {
+                        break;
+                    }
+                    places.push(usize::try_from(place).unwrap_or(usize::MAX));
+                    place = place.saturating_add(step);
+                }
+            }
+            value => {
+                let found = Vec::<usize>::try_from(value);
+                places = match found {
+                    Ok(found) => found,
+                    Err(error) => return unsupported(format!("a block of columns: {error}")),
+                };
+            }
+        }
+        Ok(places)
+    }
+
+    fn value(&self, node: Node<'_, '_>) -> Converted<Value> {
+        Ok(self.reader.value(node, MAX_DEPTH.saturating_add(1))?)
+    }
+
+    /// The names of columns.
+    fn names(&self, node: Node<'_, '_>) -> Converted<Vec<String>> {
+        let data = match self.index_data(node)? {
+            IndexData::Range(range) => {
+                let values = self.numbers(&range)?;
+                return Ok(values.iter().map(ToString::to_string).collect());
+            }
+            IndexData::Values(data) => data,
+        };
+        let mut names = Vec::with_capacity(data.len());
+        if let Some(strings) = data.as_any().downcast_ref::<LargeStringArray>() {
+            names.extend(strings.iter().map(|name| name.unwrap_or("None").to_owned()));
+        } else if let Some(strings) = data.as_any().downcast_ref::<StringArray>() {
+            names.extend(strings.iter().map(|name| name.unwrap_or("None").to_owned()));
+        } else if let Some(numbers) = data.as_any().downcast_ref::<Int64Array>() {
+            names.extend(numbers.values().iter().map(ToString::to_string));
+        } else if !data.is_empty() {
+            return unsupported(format!("names of columns that are {}", data.data_type()));
+        }
+        Ok(names)
+    }
+
+    /// The index of the rows as a column, unless it is the default one; and its
+    /// length.
+    fn index(&self, node: Node<'_, '_>) -> Converted<(Option<(String, ArrayRef)>, usize)> {
+        let name = index_parts(node).and_then(|parts| parts.get("name"));
+        let name = name.filter(|name| !name.is_none());
+        let is_named = name.is_some();
+        let name = match name.map(|name| self.value(name)).transpose()? {
+            Some(Value::Str(name)) => name.as_ref().to_owned(),
+            Some(other) => other.to_string(),
+            None => "__index_level_0__".to_owned(),
+        };
+        let data = match self.index_data(node)? {
+            IndexData::Range(range) if !is_named && range.start == 0 && range.step == 1 => {
+                return Ok((None, range.count));
+            }
+            IndexData::Range(range) => Arc::new(Int64Array::from(self.numbers(&range)?)),
+            IndexData::Values(data) => data,
+        };
+        let count = data.len();
+        Ok((Some((name, data)), count))
+    }
+
+    fn index_data(&self, node: Node<'_, '_>) -> Converted<IndexData> {
+        let Some(parts) = index_parts(node) else {
+            return unsupported(format!("an index, {},", describe(node)));
+        };
+        if let Some(data) = parts.get("data") {
+            let mut columns = self.block(data, 1)?;
+            return match columns.pop() {
+                Some(data) => Ok(IndexData::Values(data)),
+                None => unsupported("an index without data"),
+            };
+        }
+        let part = |name| parts.get(name).and_then(Node::as_i64);
+        let (Some(start), Some(stop), Some(step)) = (part("start"), part("stop"), part("step"))
+        else {
+            return unsupported("an index of several levels");
+        };
+        let (distance, step_len) = match step {
+            0 => return unsupported("an index that is a range without a step"),
+            1.. => (i128::from(stop) - i128::from(start), i128::from(step)),
+            _ => (i128::from(start) - i128::from(stop), -i128::from(step)),
+        };
+        let count = (distance.max(0) + step_len - 1) / step_len;
+        Ok(IndexData::Range(Range {
+            start,
+            step,
+            count: usize::try_from(count).unwrap_or(usize::MAX),
+        }))
+    }
+
+    /// The numbers of a range.
+    fn numbers(&self, range: &Range) -> Converted<Vec<i64>> {
+        self.budget.spend_copy(range.count.saturating_mul(8))?;
+        let mut next = range.start;
+        let numbers = (0..range.count).map(|_| {
+            let number = next;
+            next = next.saturating_add(range.step);
+            number
+        });
+        Ok(numbers.collect())
+    }
+
+    /// The columns of a block: an array of two dimensions has several, anything
+    /// else is one.
+    fn block(&self, node: Node<'_, '_>, count: usize) -> Converted<Vec<ArrayRef>> {
+        if let Ok(native) = known::native(&self.registry, node) {
+            return self.numpy(&native, count, None);
+        }
+        if let Some(arguments) = call(node, &["pandas._libs.arrays.__pyx_unpickle_NDArrayBacked"]) {
+            return self.backed(node, arguments, count);
+        }
+        let strings = [
+            "pandas.arrays.ArrowStringArray",
+            "pandas.arrays.ArrowExtensionArray",
+        ];
+        if let Some(state) = instance(node, &strings) {
+            let data = state.get("_pa_array").or_else(|| state.get("_data"));
+            return match data {
+                Some(data) => Ok(vec![self.restored(data)?]),
+                None => unsupported("an array of pyarrow without data"),
+            };
+        }
+        let masked = [
+            "pandas.arrays.IntegerArray",
+            "pandas.arrays.FloatingArray",
+            "pandas.arrays.BooleanArray",
+        ];
+        if let Some(state) = instance(node, &masked)
+            && let (Some(data), Some(mask)) = (state.get("_data"), state.get("_mask"))
+            && let Ok(data) = known::native(&self.registry, data)
+            && let Ok(Native::Array(mask)) = known::native(&self.registry, mask)
+        {
+            let mask = self.array(&mask)?;
+            let mask = mask.to_vec::<bool>().map_err(super::ValueError::from)?;
+            return self.numpy(&data, 1, Some(&mask));
+        }
+        unsupported(describe(node))
+    }
+
+    /// An array of numpy as columns; elements that `mask` has are null.
+    fn numpy(
+        &self,
+        native: &Native<'_, '_>,
+        count: usize,
+        mask: Option<&[bool]>,
+    ) -> Converted<Vec<ArrayRef>> {
+        match native {
+            Native::Array(array) => columns_of(&self.array(array)?, count, mask, None),
+            Native::ObjectArray(objects) => {
+                let row_count = objects.shape().last().copied().unwrap_or_default();
+                let mut items = objects.items();
+                let columns = (0..count).map(|_| {
+                    let values = items.by_ref().take(row_count);
+                    let values: Converted<Vec<Value>> =
+                        values.map(|item| self.object(item)).collect();
+                    objects_of(&values?)
+                });
+                columns.collect()
+            }
+            _ => unsupported("an array that is neither of numbers nor of objects"),
+        }
+    }
+
+    /// An array that is going to be copied.
+    fn array(&self, array: &known::NdArray<'_, '_>) -> Converted<Array> {
+        let array = self.reader.array(array)?;
+        let len = array.len().saturating_mul(array.dtype().item_len());
+        self.budget.spend_copy(len)?;
+        Ok(array)
+    }
+
+    /// An element of an array of objects; missing ones are `None`.
+    fn object(&self, node: Node<'_, '_>) -> Converted<Value> {
+        let is_na = node.as_global().is_some_and(|global| {
+            global.is("pandas._libs.missing", "NA") || global.is("pandas", "NA")
+        });
+        let is_nat = call(node, &["pandas._libs.tslibs.nattype._nat_unpickle"]).is_some();
+        if is_na || is_nat {
+            return Ok(Value::None);
+        }
+        Ok(match self.value(node)? {
+            Value::Float(value) if value.is_nan() => Value::None,
+            value => value,
+        })
+    }
+
+    /// `__pyx_unpickle_NDArrayBacked(CLASS, ...)` with the state
+    /// `(DTYPE, ARRAY, ...)`.
+    fn backed(
+        &self,
+        node: Node<'_, '_>,
+        arguments: tree::Items<'_, '_>,
+        count: usize,
+    ) -> Converted<Vec<ArrayRef>> {
+        let mut arguments = arguments;
+        let class = arguments.next().and_then(Node::as_global);
+        let class = class.map(|class| class.to_string()).unwrap_or_default();
+        let mut state = state(node).map_or_else(|| node.items(), Node::items);
+        let (Some(dtype), Some(data)) = (state.next(), state.next()) else {
+            return unsupported(format!("{class} without data"));
+        };
+        let Ok(native) = known::native(&self.registry, data) else {
+            return unsupported(format!("{class} over {}", describe(data)));
+        };
+        let (_, name) = class.rsplit_once('.').unwrap_or(("", &class));
+        match (name, &native) {
+            ("DatetimeArray", Native::Array(array)) => {
+                let array = self.array(array)?;
+                let zone =
+                    instance(dtype, &["pandas.DatetimeTZDtype"]).and_then(|state| state.get("tz"));
+                let zone = zone.map(|zone| self.zone(zone)).transpose()?;
+                columns_of(&array, count, None, zone.as_deref())
+            }
+            ("TimedeltaArray" | "NumpyExtensionArray" | "StringArray", _) => {
+                self.numpy(&native, count, None)
+            }
+            ("Categorical", Native::Array(codes)) => {
+                let codes = self.array(codes)?;
+                let categories = instance(dtype, &["pandas.CategoricalDtype"]);
+                let categories = categories.and_then(|state| state.get("categories"));
+                let Some(categories) = categories else {
+                    return unsupported("a category without its values");
+                };
+                let values = match self.index_data(categories)? {
+                    IndexData::Range(range) => {
+                        Arc::new(Int64Array::from(self.numbers(&range)?)) as ArrayRef
+                    }
+                    IndexData::Values(values) => values,
+                };
+                Ok(vec![dictionary(&codes, values)?])
+            }
+            _ => unsupported(class),
+        }
+    }
+
+    /// The name of a time zone as Arrow has it.
+    fn zone(&self, node: Node<'_, '_>) -> Converted<String> {
+        if let Value::Object(object) = self.value(node)?
+            && let Some(text) = object.text()
+        {
+            return Ok(match (object.kind(), &*text) {
+                (object::Kind::TimeZone, "+00:00") => "UTC".to_owned(),
+                _ => text,
+            });
+        }
+        unsupported(format!("a time zone, {},", describe(node)))
+    }
+
+    /// An array of strings that pyarrow pickled.
+    fn restored(&self, node: Node<'_, '_>) -> Converted<ArrayRef> {
+        if let Some(arguments) = call(node, &["pyarrow.lib.chunked_array"]) {
+            let chunks = arguments.map(|chunk| chunk.items());
+            let chunks = chunks.flatten().take_while(|chunk| chunk.is_object());
+            let chunks: Vec<ArrayRef> = chunks
+                .map(|chunk| self.restored(chunk))
+                .collect::<Converted<_>>()?;
+            let all: Vec<&dyn arrow_array::Array> = chunks.iter().map(|chunk| &**chunk).collect();
+            return Ok(arrow_select::concat::concat(&all)?);
+        }
+        let parts = call(node, &["pyarrow.lib._restore_array"])
+            .and_then(tree::Items::exactly)
+            .and_then(|[parts]| parts.items().exactly());
+        let Some([kind, len, _, offset, buffers, _, _]) = parts else {
+            return unsupported(format!("an array of pyarrow, {},", describe(node)));
+        };
+        let kind = call(kind, &["pyarrow.lib.type_for_alias"])
+            .and_then(tree::Items::exactly)
+            .and_then(|[name]| name.as_str());
+        let number = |node: Node<'_, '_>| usize::try_from(node.as_u64()?).ok();
+        let (Some(len), Some(offset)) = (number(len), number(offset)) else {
+            return unsupported("an array of pyarrow without a length");
+        };
+        let buffer = |node: Node<'_, '_>| {
+            let mut arguments = call(node, &["pyarrow.lib.py_buffer"])?;
+            match self.value(arguments.next()?) {
+                Ok(Value::Bytes(data) | Value::ByteArray(data)) => Some(data),
+                _ => None,
+            }
+        };
+        let Some([validity, offsets, data]) = buffers.items().exactly() else {
+            return unsupported("an array of pyarrow that is not of strings");
+        };
+        let (validity, offsets, data) = (
+            buffer(validity),
+            buffer(offsets).unwrap_or_default(),
+            buffer(data).unwrap_or_default(),
+        );
+        let width = match kind {
+            Some("large_string") => 8,
+            Some("string") => 4,
+            _ => return unsupported("an array of pyarrow that is not of strings"),
+        };
+        let end = |index: usize| {
+            let start = index.checked_mul(width)?;
+            let bytes = offsets.get(start..start.checked_add(width)?)?;
+            let mut number = [0; 8];
+            number.get_mut(..width)?.copy_from_slice(bytes);
+            usize::try_from(u64::from_le_bytes(number)).ok()
+        };
+        let is_valid = |index: usize| match &validity {
+            Some(bits) => bits
+                .get(index / 8)
+                .is_some_and(|byte| byte >> (index % 8) & 1 == 1),
+            None => true,
+        };
+        let strings = (offset..offset.saturating_add(len)).map(|index| {
+            if !is_valid(index) {
+                return Ok(None);
+            }
+            let string = end(index)
+                .zip(end(index.saturating_add(1)))
+                .and_then(|(start, end)| data.get(start..end))
+                .and_then(|bytes| core::str::from_utf8(bytes).ok());
+            // Strings may have the same bytes.
+            self.budget
+                .spend_copy(width.saturating_add(string.map_or(0, str::len)))?;
+            match string {
+                Some(string) => Ok(Some(string)),
+                None => unsupported("an array of strings with invalid offsets"),
+            }
+        });
+        if width == 8 {
+            let mut builder = LargeStringBuilder::new();
+            for string in strings {
+                builder.append_option(string?);
+            }
+            return Ok(Arc::new(builder.finish()));
+        }
+        let mut builder = StringBuilder::new();
+        for string in strings {
+            builder.append_option(string?);
+        }
+        Ok(Arc::new(builder.finish()))
+    }
+}
+
+/// The labels of an axis.
+enum IndexData {
+    Range(Range),
+    Values(ArrayRef),
+}
+
+/// A range of integers.
+struct Range {
+    start: i64,
+    step: i64,
+    count: usize,
+}
+
+/// The dictionary of `_new_Index(CLASS, {...})`.
+fn index_parts<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
+    let arguments = call(
+        node,
+        &[
+            "pandas.core.indexes.base._new_Index",
+            "pandas.core.indexes.datetimes._new_DatetimeIndex",
+        ],
+    )?;
+    let [_, parts] = arguments.exactly()?;
+    Some(parts)
+}
+
+/// The columns of an array, each with its own elements.
+fn columns_of(
+    array: &Array,
+    count: usize,
+    mask: Option<&[bool]>,
+    zone: Option<&str>,
+) -> Converted<Vec<ArrayRef>> {
+    let rows = match array.shape() {
+        [rows] if count == 1 => *rows,
+        [columns, rows] if *columns == count => *rows,
+        shape => return unsupported(format!("a block of {count} columns of the shape {shape:?}")),
+    };
+    let dtype = array.dtype();
+    let split = Split {
+        array,
+        count,
+        rows,
+        mask,
+    };
+    match (dtype.kind(), dtype.item_len()) {
+        (Kind::Bool, _) => {
+            let all = array.to_vec::<bool>().map_err(super::ValueError::from)?;
+            let column = |index: usize| {
+                let values = all.iter().skip(index.saturating_mul(rows)).take(rows);
+                let is_null = |row: usize| mask.is_some_and(|mask| mask.get(row) == Some(&true));
+                let values = values.enumerate();
+                let values = values.map(|(row, value)| (!is_null(row)).then_some(*value));
+                Arc::new(values.collect::<BooleanArray>()) as ArrayRef
+            };
+            Ok((0..count).map(column).collect())
+        }
+        (Kind::Int, 1) => split.numbers::<Int8Type>(|_| false),
+        (Kind::Int, 2) => split.numbers::<Int16Type>(|_| false),
+        (Kind::Int, 4) => split.numbers::<Int32Type>(|_| false),
+        (Kind::Int, 8) => split.numbers::<Int64Type>(|_| false),
+        (Kind::UInt, 1) => split.numbers::<UInt8Type>(|_| false),
+        (Kind::UInt, 2) => split.numbers::<UInt16Type>(|_| false),
+        (Kind::UInt, 4) => split.numbers::<UInt32Type>(|_| false),
+        (Kind::UInt, 8) => split.numbers::<UInt64Type>(|_| false),
+        (Kind::Float, 2) => split.numbers::<Float16Type>(|value| value.is_nan()),
+        (Kind::Float, 4) => split.numbers::<Float32Type>(|value| value.is_nan()),
+        (Kind::Float, 8) => split.numbers::<Float64Type>(|value| value.is_nan()),
+        (Kind::Datetime(unit), _) if unit.count == 1 => match unit.base {
+            TimeBase::Second => split.times::<TimestampSecondType>(zone),
+            TimeBase::Millisecond => split.times::<TimestampMillisecondType>(zone),
+            TimeBase::Microsecond => split.times::<TimestampMicrosecondType>(zone),
+            TimeBase::Nanosecond => split.times::<TimestampNanosecondType>(zone),
+            _ => unsupported(format!("an array of {dtype}")),
+        },
+        (Kind::Timedelta(unit), _) if unit.count == 1 => match unit.base {
+            TimeBase::Second => split.numbers::<DurationSecondType>(is_nat),
+            TimeBase::Millisecond => split.numbers::<DurationMillisecondType>(is_nat),
+            TimeBase::Microsecond => split.numbers::<DurationMicrosecondType>(is_nat),
+            TimeBase::Nanosecond => split.numbers::<DurationNanosecondType>(is_nat),
+            _ => unsupported(format!("an array of {dtype}")),
+        },
+        _ => unsupported(format!("an array of {dtype}")),
+    }
+}
+
+const fn is_nat(value: &i64) -> bool {
+    *value == i64::MIN
+}
+
+/// An array whose rows become columns.
+struct Split<'a> {
+    array: &'a Array,
+    count: usize,
+    rows: usize,
+    mask: Option<&'a [bool]>,
+}
+
+impl Split<'_> {
+    fn arrays<T>(&self, is_null: impl Fn(&T::Native) -> bool) -> Converted<Vec<PrimitiveArray<T>>>
+    where
+        T: ArrowPrimitiveType<Native: Element>,
+    {
+        let all = self
+            .array
+            .to_vec::<T::Native>()
+            .map_err(super::ValueError::from)?;
+        let is_masked = |row: usize| self.mask.is_some_and(|mask| mask.get(row) == Some(&true));
+        let column = |index: usize| {
+            let start = index.saturating_mul(self.rows);
+            let values = all.iter().skip(start).take(self.rows).enumerate();
+            values
+                .map(|(row, value)| (!is_masked(row) && !is_null(value)).then_some(*value))
+                .collect::<PrimitiveArray<T>>()
+        };
+        Ok((0..self.count).map(column).collect())
+    }
+
+    fn numbers<T>(&self, is_null: impl Fn(&T::Native) -> bool) -> Converted<Vec<ArrayRef>>
+    where
+        T: ArrowPrimitiveType<Native: Element>,
+    {
+        let arrays = self.arrays::<T>(is_null)?.into_iter();
+        Ok(arrays.map(|array| Arc::new(array) as ArrayRef).collect())
+    }
+
+    fn times<T>(&self, zone: Option<&str>) -> Converted<Vec<ArrayRef>>
+    where
+        T: arrow_array::types::ArrowTimestampType,
+    {
+        let arrays = self.arrays::<T>(is_nat)?.into_iter();
+        let zoned = arrays.map(|array| Arc::new(array.with_timezone_opt(zone)) as ArrayRef);
+        Ok(zoned.collect())
+    }
+}
+
+/// A column of objects of one type.
+fn objects_of(values: &[Value]) -> Converted<ArrayRef> {
+    let some = || values.iter().filter(|value| !matches!(value, Value::None));
+    let Some(first) = some().next() else {
+        return Ok(Arc::new(NullArray::new(values.len())));
+    };
+    fn all<'v, T, A: FromIterator<Option<T>>>(
+        values: &'v [Value],
+        read: impl Fn(&'v Value) -> Option<T>,
+    ) -> Converted<A> {
+        let items = values.iter().map(|value| match (value, read(value)) {
+            (Value::None, _) => Ok(None),
+            (_, Some(item)) => Ok(Some(item)),
+            (other, None) => unsupported(format!(
+                "objects of several types, {} among them",
+                other.type_name()
+            )),
+        });
+        items.collect()
+    }
+    Ok(match first {
+        Value::Str(_) => {
+            let column: StringArray = all(values, Value::as_str)?;
+            Arc::new(column)
+        }
+        Value::Bytes(_) => {
+            let column: BinaryArray = all(values, |value| match value {
+                Value::Bytes(data) => Some(&**data),
+                _ => None,
+            })?;
+            Arc::new(column)
+        }
+        Value::Bool(_) => {
+            let column: BooleanArray = all(values, |value| match value {
+                Value::Bool(value) => Some(*value),
+                _ => None,
+            })?;
+            Arc::new(column)
+        }
+        Value::Int(_) => {
+            let column: Int64Array = all(values, |value| match value {
+                Value::Int(value) => i64::try_from(*value).ok(),
+                _ => None,
+            })?;
+            Arc::new(column)
+        }
+        Value::Float(_) => {
+            let column: Float64Array = all(values, |value| match value {
+                Value::Float(value) => Some(*value),
+                _ => None,
+            })?;
+            Arc::new(column)
+        }
+        other => return unsupported(format!("objects of the type {}", other.type_name())),
+    })
+}
+
+/// A column of categories, whose codes have the width that pandas chose.
+fn dictionary(codes: &Array, values: ArrayRef) -> Converted<ArrayRef> {
+    fn with<K>(codes: &Array, values: ArrayRef) -> Converted<ArrayRef>
+    where
+        K: ArrowDictionaryKeyType<Native: Element>,
+    {
+        let codes = codes
+            .to_vec::<K::Native>()
+            .map_err(super::ValueError::from)?;
+        let zero = K::Native::default();
+        let keys = codes.into_iter().map(|code| (code >= zero).then_some(code));
+        let keys: PrimitiveArray<K> = keys.collect();
+        Ok(Arc::new(DictionaryArray::try_new(keys, values)?))
+    }
+    match codes.dtype().item_len() {
+        1 => with::<Int8Type>(codes, values),
+        2 => with::<Int16Type>(codes, values),
+        4 => with::<Int32Type>(codes, values),
+        _ => with::<Int64Type>(codes, values),
+    }
+}
