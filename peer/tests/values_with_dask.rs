@@ -110,6 +110,71 @@ async fn values_are_shown_as_python_shows_them() {
     .await;
 }
 
+/// Arrays of each dtype as numpy makes them, with their `repr`.
+const ARRAYS: &str = r#"
+import numpy as np
+source = np.random.default_rng(7)
+SHAPES = [(), (0,), (1,), (5,), (40,), (2, 0), (3, 4), (2, 3, 2), (30, 2), (1001,), (7, 200), (2, 9, 80), (8, 1, 9, 20), (1,) * 20]
+def numbers(dtype, shape):
+    kind = source.integers(7)
+    scale = [1, 1, 100, 1e4, 1e6, 1e-3, 1e-9][kind] * (1 if dtype[-1] == '2' else source.choice([1, 1, 1e3]))
+    found = source.normal(size=shape) * scale
+    if kind in (1, 4): found = np.round(found, source.integers(4))
+    found = np.asarray(found)
+    if kind == 2: found[source.random(shape) < 0.2] = source.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 0.001953125])
+    return found.astype(dtype)
+def array(dtype, shape):
+    kind = dtype.lstrip('<>')[0]
+    if kind == 'b': return np.asarray(source.random(shape) < 0.5)
+    if kind in 'iu':
+        info = np.iinfo(dtype)
+        found = source.integers(max(info.min, -10**source.integers(1, 19)), min(info.max, 10**int(source.integers(1, 19))), shape)
+        return np.asarray(found).astype(dtype)
+    if kind == 'f': return numbers(dtype, shape)
+    if kind == 'c':
+        part = 'f4' if dtype[-1] == '8' else 'f8'
+        return np.asarray(numbers(part, shape) + 1j * numbers(part, shape)).astype(dtype)
+    if kind == 'U': return np.asarray(source.choice(['', 'a', "it's", 'ß\n', 'longer'], shape)).astype(dtype)
+    if kind == 'S': return np.asarray(source.choice([b'', b'a', b'\xff'], shape)).astype(dtype)
+    found = np.asarray(source.integers(-10**9, 10**9, shape)).astype(dtype)
+    found[source.random(shape) < 0.1] = 'NaT'
+    return found
+DTYPES = ['b1', 'i1', 'i2', 'i4', 'i8', 'u1', 'u2', 'u4', 'u8', 'f2', 'f4', 'f8', 'c8', 'c16', '>i4', '>f8', 'U6', 'S3',
+          'M8[ns]', 'M8[s]', 'm8[us]', 'm8[D]']
+arrays = [array(dtype, shape) for dtype in DTYPES for shape in SHAPES for _ in range(3 if dtype[-2] in 'fc' else 1)]
+arrays += [numbers(dtype, (6,)) for _ in range(300) for dtype in ('f2', 'f4', 'f8')]
+arrays += [np.matrix([[1, 2], [3, 4]]), np.asfortranarray(np.arange(6).reshape(2, 3)), np.arange(20)[::3], np.array([1e23, 5e-324])]
+result = [(array, repr(array)) for array in arrays]
+"#;
+
+#[tokio::test]
+async fn arrays_are_shown_as_numpy_shows_them() {
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    let source = Value::from(ARRAYS);
+    let made = eval(
+        &client,
+        &format!("(lambda names: (exec({source}, names), names['result'])[1])({{}})"),
+    );
+    let Value::List(pairs) = result(&made).await else {
+        panic!("a list")
+    };
+    assert!(pairs.len() > 1_000);
+    let mut wrong = Vec::new();
+    for pair in pairs {
+        let (value, shown) = <(Value, String)>::try_from(pair).expect("a pair");
+        if value.to_string() != shown {
+            wrong.push(format!("expected {shown}\nfound {value}"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} are wrong, first:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(5)].join("\n")
+    );
+}
+
 /// Objects of Python's standard library and numpy, each with an expression.
 const OBJECTS: &[&str] = &[
     "__import__('collections').Counter('abracadabra')",

@@ -24,6 +24,7 @@ mod items;
 mod jiff_02;
 #[cfg(feature = "ndarray-017")]
 mod ndarray_017;
+mod numpy_repr;
 mod object;
 #[cfg(feature = "arrow")]
 mod pandas;

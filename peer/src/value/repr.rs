@@ -5,8 +5,9 @@ use core::fmt::{self, Write as _};
 use super::object::{Kind, Object, date_time_text};
 use super::{MAX_DEPTH, Value};
 
-/// Formats like Python's `repr`, with these exceptions: an array is shown as its
-/// type and shape, an unopened value as its header describes it, an integer of
+/// Formats like Python's `repr`, arrays as numpy 2.4 abbreviates them, with these
+/// exceptions: an array of long doubles or of raw bytes is shown as its type and
+/// shape, an unopened value as its header describes it, an integer of
 /// more than 4300 digits (which Python refuses to convert) as its size,
 /// containers below 100 levels as `[...]`, `(...)` or `{...}`, and a named tuple
 /// without the names of its items if they are not known, a member of an enumeration
@@ -45,9 +46,10 @@ impl fmt::Display for Value {
             Self::FrozenSet(items) if items.is_empty() => f.write_str("frozenset()"),
             Self::FrozenSet(items) => write_items(f, "frozenset({", items, "})"),
             Self::Dict(entries) => write_entries(f, entries),
-            Self::Array(array) => {
-                write!(f, "<array {} {:?}>", array.dtype(), array.shape())
-            }
+            Self::Array(array) => match super::numpy_repr::text(array) {
+                Some(text) => f.write_str(&text),
+                None => write!(f, "<array {} {:?}>", array.dtype(), array.shape()),
+            },
             Self::Object(object) => write_object(f, object),
             Self::Serialized(serialized) => serialized.fmt(f),
         }
