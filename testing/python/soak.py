@@ -187,7 +187,7 @@ class Load(threading.Thread):
 
 
 def start_worker(address):
-    return Process(options.worker, "worker", address, "--nthreads", "2")
+    return Process(options.worker, "worker", address, "--no-nanny", "--nthreads", "2")
 
 
 class Churn(threading.Thread):
