@@ -5,12 +5,15 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+use daskwire::message::Layout;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
 use crate::RequestError;
 use crate::event::{Level, MessageEvent, emit};
 use crate::growing::{Encode, MessageScratch};
+use crate::layout::Converter;
 use crate::protocol::{Field, Opener, ProtocolError, Source};
 
 /// Observes every message sent or received, as `daskwire journey` shows them.
@@ -97,6 +100,8 @@ impl<T: Field> Encode for Whole<'_, T> {
 pub(crate) struct Sender {
     writer: CommWriter,
     room: MessageScratch,
+    /// For peers with the classic layout.
+    converter: Option<Box<Converter>>,
     ends: Ends,
 }
 
@@ -116,7 +121,10 @@ impl Sender {
             let error = match self.room.build(&whole, slots) {
                 Ok(frames) => {
                     self.ends.see(true, frames);
-                    self.writer.write_message(frames).await?;
+                    match &mut self.converter {
+                        None => self.writer.write_message(frames).await?,
+                        Some(converter) => converter.write(frames, &mut self.writer).await?,
+                    }
                     break;
                 }
                 Err(error) => error,
@@ -138,6 +146,8 @@ impl Sender {
 pub(crate) struct Receiver {
     reader: CommReader,
     opener: Opener,
+    /// For peers with the classic layout.
+    converter: Option<Box<Converter>>,
     ends: Ends,
 }
 
@@ -145,20 +155,31 @@ impl Receiver {
     /// Receives the next message; `None` when the peer has closed the comm.
     /// Cancel safe.
     pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, RequestError> {
-        let Some(frames) = self.reader.read_message().await? else {
-            return Ok(None);
-        };
-        self.ends.see(false, &frames);
-        Ok(Some(self.opener.read(&frames, T::read)?))
+        self.receive_with(T::read).await
     }
 
     /// Like [`receive`](Self::receive), for a batch or a single message.
     pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, RequestError> {
+        self.receive_with(read_batch).await
+    }
+
+    async fn receive_with<T>(
+        &mut self,
+        read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
+    ) -> Result<Option<T>, RequestError> {
         let Some(frames) = self.reader.read_message().await? else {
             return Ok(None);
         };
-        self.ends.see(false, &frames);
-        Ok(Some(self.opener.read(&frames, read_batch)?))
+        let converted;
+        let frames: &[Bytes] = match &mut self.converter {
+            None => &frames,
+            Some(converter) => {
+                converted = converter.read(&frames)?;
+                &converted
+            }
+        };
+        self.ends.see(false, frames);
+        Ok(Some(self.opener.read(frames, read)?))
     }
 }
 
@@ -182,16 +203,20 @@ pub(crate) struct Channel {
 impl Channel {
     pub(crate) fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
+        let is_classic = comm.agreement().layout == Layout::Classic;
+        let converter = |to| is_classic.then(|| Box::new(Converter::new(to)));
         let (reader, writer) = comm.split();
         Self {
             sender: Sender {
                 writer,
                 room: MessageScratch::new(),
+                converter: converter(Layout::Classic),
                 ends: ends.clone(),
             },
             receiver: Receiver {
                 reader,
                 opener: Opener::default(),
+                converter: converter(Layout::Modern),
                 ends,
             },
             peer,

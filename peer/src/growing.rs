@@ -3,7 +3,7 @@
 //! size.
 
 use daskwire::invariant::Ensured;
-use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder};
+use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder, Workspace};
 use daskwire::msgpack;
 use daskwire_pickle as pickle;
 
@@ -89,17 +89,26 @@ pub(crate) trait Encode {
 /// Reusable buffers for building messages.
 #[derive(Debug)]
 pub(crate) struct MessageScratch {
+    layout: Layout,
     body: Vec<u8>,
     headers: Vec<u8>,
     slot_count: usize,
+    /// For the classic layout.
+    workspace: Workspace,
 }
 
 impl MessageScratch {
     pub(crate) fn new() -> Self {
+        Self::for_layout(Layout::Modern)
+    }
+
+    pub(crate) fn for_layout(layout: Layout) -> Self {
         Self {
+            layout,
             body: vec![0; 512],
             headers: vec![0; 512],
             slot_count: 8,
+            workspace: Workspace::new(),
         }
     }
 
@@ -139,7 +148,10 @@ impl MessageScratch {
             headers: &mut self.headers,
             slots,
         };
-        let mut builder = MessageBuilder::new(Layout::Modern, buffers);
+        let mut builder = MessageBuilder::new(self.layout, buffers);
+        if self.layout == Layout::Classic {
+            builder = builder.with_scratch(&mut self.workspace);
+        }
         message.encode(&mut builder)?;
         builder.finish()
     }
@@ -169,7 +181,7 @@ impl MessageScratch {
             || self.headers.len() > MAX_KEPT_LEN
             || self.slot_count > MAX_KEPT_LEN / 16
         {
-            *self = Self::new();
+            *self = Self::for_layout(self.layout);
         }
     }
 }

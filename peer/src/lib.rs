@@ -54,6 +54,7 @@ pub mod graph;
 mod growing;
 pub mod identity;
 mod key;
+mod layout;
 pub mod memory;
 mod meter;
 mod net;
