@@ -81,6 +81,12 @@ pub(crate) struct Dialect {
     /// Whether a worker asks for holders by `request-refresh-who-has`; by the request
     /// `who_has` before.
     pub(crate) refreshes_holders: bool,
+    /// Whether the headers of payloads have the keys of their class in `sub-header`.
+    pub(crate) nests_headers: bool,
+    /// Whether `ncores_running` asks for the workers that take data; `ncores` before.
+    pub(crate) has_running_workers: bool,
+    /// Whether the scheduler answers `report-key` for keys that it does not know.
+    pub(crate) answers_unknown_keys: bool,
     /// The modules of numpy.
     pub(crate) numpy: NumpyModules,
 }
@@ -91,7 +97,18 @@ type Change = (Release, fn(&mut Dialect));
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
 // Not all releases between those that are tested were looked at; these are the
 // first ones whose sources have the change.
-const CHANGES: [Change; 16] = [
+const CHANGES: [Change; 20] = [
+    // ROLES CLIENT-12
+    (Release::new(2021, 1, 0), |it| {
+        it.answers_unknown_keys = false;
+    }),
+    (Release::new(2021, 10, 0), |it| {
+        it.answers_unknown_keys = true;
+    }),
+    // PROTOCOL HEADER-4
+    (Release::new(2021, 11, 0), |it| it.nests_headers = true),
+    // ROLES CLIENT-11
+    (Release::new(2022, 1, 0), |it| it.has_running_workers = true),
     // ROLES WORKER-6
     (Release::new(2022, 2, 1), |it| {
         it.spill_metric = SpillMetric::Nbytes;
@@ -140,7 +157,7 @@ const CHANGES: [Change; 16] = [
 ];
 
 impl Dialect {
-    /// The dialect of 2022.1.0.
+    /// The dialect of 2.30.1.
     const OLDEST: Self = Self {
         submission: Submission::Tasks,
         has_span_metadata: false,
@@ -154,6 +171,9 @@ impl Dialect {
         has_worker_stimulus: false,
         has_reschedule_stimulus: false,
         refreshes_holders: false,
+        nests_headers: false,
+        has_running_workers: false,
+        answers_unknown_keys: true,
         numpy: NumpyModules::Underscore,
     };
 
@@ -171,6 +191,9 @@ impl Dialect {
         has_worker_stimulus: true,
         has_reschedule_stimulus: true,
         refreshes_holders: true,
+        nests_headers: true,
+        has_running_workers: true,
+        answers_unknown_keys: true,
         numpy: NumpyModules::Underscore,
     };
 
@@ -211,6 +234,70 @@ impl Dialect {
         } else {
             Key::from(key.to_string())
         }
+    }
+}
+
+/// An operation of a client that it does not have with all releases.
+#[cfg(feature = "client")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    /// What it is about, for errors.
+    pub(crate) what: &'static str,
+    /// The first release with which the client has it.
+    pub(crate) since: Release,
+    /// Whether it needs a scheduler of Dask: others have no answer to it.
+    pub(crate) needs_dask: bool,
+}
+
+#[cfg(feature = "client")]
+impl Operation {
+    pub(crate) const CALLS: Self = Self::of_all("functions outside of tasks", 2022, 1, 0);
+    pub(crate) const CHANGES: Self = Self::of_all("changes of the cluster", 2022, 1, 0);
+    pub(crate) const BROADCASTS: Self = Self::of_all("requests to workers", 2022, 1, 0);
+    pub(crate) const DATASETS: Self = Self::of_dask("datasets", 2022, 1, 0);
+    pub(crate) const EVENTS: Self = Self::of_dask("events that are waited for", 2022, 1, 0);
+    pub(crate) const QUEUES: Self = Self::of_dask("queues", 2022, 1, 0);
+    pub(crate) const TOPICS: Self = Self::of_dask("topics", 2022, 1, 0);
+    pub(crate) const VARIABLES: Self = Self::of_dask("variables", 2022, 1, 0);
+    pub(crate) const PUBLISHING: Self = Self::of_all("events of clients", 2022, 6, 1);
+    pub(crate) const STORIES: Self = Self::of_all("stories", 2022, 6, 1);
+    pub(crate) const PLUGINS: Self = Self::of_all("plugins and files", 2024, 1, 0);
+    // Semaphores have their own timeouts from here on, and locks are semaphores.
+    pub(crate) const LOCKS: Self = Self::of_dask("locks", 2024, 8, 0);
+    pub(crate) const RESTARTS: Self = Self::of_all("restarts", 2024, 8, 0);
+    pub(crate) const SEMAPHORES: Self = Self::of_dask("semaphores", 2024, 8, 0);
+
+    /// An operation that schedulers which do not run Dask answer for themselves.
+    const fn of_all(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
+        Self {
+            what,
+            since: Release::new(major, minor, micro),
+            needs_dask: false,
+        }
+    }
+
+    const fn of_dask(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
+        Self {
+            needs_dask: true,
+            ..Self::of_all(what, major, minor, micro)
+        }
+    }
+
+    /// Refuses the operation for a scheduler of this release; `None` if it does not
+    /// run Dask.
+    pub(crate) fn check(self, release: Option<Release>) -> Result<(), crate::RequestError> {
+        let is_refused = match release {
+            Some(found) => found < self.since,
+            None => self.needs_dask,
+        };
+        if is_refused {
+            return Err(crate::RequestError::Unsupported {
+                what: self.what,
+                release,
+                since: self.since,
+            });
+        }
+        Ok(())
     }
 }
 
@@ -277,10 +364,30 @@ mod tests {
         assert_eq!(Dialect::of(None), Dialect::NEWEST);
     }
 
+    #[cfg(feature = "client")]
+    #[test]
+    fn operations_are_refused_before_their_releases() {
+        let refused = |operation: Operation, release: Option<&str>| {
+            let release = release.map(|release| release.parse().expect("a release"));
+            operation.check(release).is_err()
+        };
+        for (operation, before, first) in [
+            (Operation::DATASETS, "2021.10.0", "2022.1.0"),
+            (Operation::STORIES, "2022.6.0", "2022.6.1"),
+            (Operation::PLUGINS, "2023.12.1", "2024.1.0"),
+            (Operation::LOCKS, "2024.7.1", "2024.8.0"),
+            (Operation::RESTARTS, "2024.7.1", "2024.8.0"),
+        ] {
+            assert!(refused(operation, Some(before)), "{operation:?}");
+            assert!(!refused(operation, Some(first)), "{operation:?}");
+            assert_eq!(refused(operation, None), operation.needs_dask);
+        }
+    }
+
     #[test]
     fn a_change_holds_from_its_first_release_on() {
         let of = |release: &str| Dialect::of(release.parse().ok());
-        assert_eq!(of("2022.1.0"), Dialect::OLDEST);
+        assert_eq!(of("2.30.1"), Dialect::OLDEST);
         for (before, first) in [("2023.3.2.1", "2023.4.0"), ("2025.3.1", "2025.4.0")] {
             assert_ne!(of(before).submission, of(first).submission);
         }

@@ -29,6 +29,8 @@ pub(crate) enum Level {
 pub(crate) enum ClientEvent<'a> {
     /// The scheduler accepted the client.
     Connected { scheduler: &'a dyn fmt::Display },
+    /// The scheduler's release is newer than those that are known.
+    Untested(crate::release::Untested),
     /// The connection ended.
     Disconnected { reason: &'a str },
     /// The status of a task changed.
@@ -77,6 +79,7 @@ impl fmt::Display for ClientEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connected { scheduler } => write!(f, "connected to {scheduler}"),
+            Self::Untested(untested) => untested.fmt(f),
             Self::Disconnected { reason } => write!(f, "disconnected: {reason}"),
             Self::Task { status, .. } => f.write_str(status),
             Self::UnknownOp { op } => write!(f, "ignored a message with unknown op {op:?}"),

@@ -27,11 +27,45 @@ pub struct Release {
     pub micro: u16,
 }
 
-/// The first release whose scheduler supports a [`Client`](crate::Client) and a
-/// [`Worker`](crate::worker::Worker).
-///
-/// Earlier ones fail with data from a client, and do not understand its tasks.
+/// The first release whose scheduler supports a [`Worker`](crate::worker::Worker).
 pub const FIRST_SUPPORTED: Release = Release::new(2022, 1, 0);
+
+/// The first release whose scheduler supports a [`Client`](crate::Client).
+///
+/// Before 2022.1.0, a client transfers data and submits tasks; other operations are
+/// refused with [`RequestError::Unsupported`]. Before 2021.3.1, results with arrays
+/// in containers cannot be gathered. 2021.3.0, whose wire format no other release has,
+/// cannot be connected to.
+pub const FIRST_WITH_CLIENTS: Release = Release::new(2, 30, 1);
+
+/// The newest release that clients, workers and schedulers were tested with.
+///
+/// Later ones are not refused, because nothing is known of them: those that changed
+/// nothing of the protocol work. [`Worker`](crate::worker::Worker) and
+/// [`Client`](crate::Client) warn of them once they are connected.
+pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
+
+/// A warning: a scheduler runs a release that is newer than [`LAST_TESTED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Untested(Release);
+
+impl Untested {
+    /// The warning about a scheduler, if there is one.
+    pub(crate) fn of(found: Option<Release>) -> Option<Self> {
+        found.filter(|found| *found > LAST_TESTED).map(Self)
+    }
+}
+
+impl fmt::Display for Untested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the scheduler runs distributed {}, which this program was not tested with: {} is the \
+             newest that it knows",
+            self.0, LAST_TESTED
+        )
+    }
+}
 
 /// An error: a string is not a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -236,6 +270,18 @@ mod tests {
         }
         assert!(Release::new(2021, 12, 10) < FIRST_SUPPORTED);
         assert!(Release::new(2025, 10, 0) > FIRST_SUPPORTED);
+    }
+
+    #[test]
+    fn releases_after_the_last_one_tested_are_warned_about() {
+        let warning = |release: &str| Untested::of(release.parse().ok());
+        assert_eq!(warning(&LAST_TESTED.to_string()), None);
+        assert_eq!(Untested::of(None), None);
+        assert!(warning("2026.8.1").is_some_and(|warning| {
+            warning
+                .to_string()
+                .contains("distributed 2026.8.1, which this program was not tested")
+        }));
     }
 
     #[test]

@@ -29,10 +29,7 @@ fn refuses_a_scheduler_of_2020() {
     let found = "the scheduler runs distributed 2.30.1, which a worker in Rust does not support: \
                  upgrade the cluster to 2022.1.0 or later";
     assert!(error.ends_with(found), "{error}");
-    let ran = daskwire(&format!("submit {at} operator.add 1 2 --timeout 10"));
-    let error = ran.refused("submit");
-    let found = "the scheduler runs distributed 2.30.1, which a client in Rust does not support: \
-                 upgrade the cluster to 2022.1.0 or later";
-    assert_eq!(error, found);
+    let ran = daskwire(&format!("submit {at} operator.add 1 2 --timeout 60"));
+    assert_eq!(ran.good("submit").trim(), "3");
     assert!(identity().contains("workers    1, 1 thread"));
 }

@@ -9,11 +9,9 @@ use super::shared::Shared;
 use super::state::Event;
 use super::{Client, TaskError, TaskFuture};
 use crate::channel::within;
+use crate::dialect::Operation;
 use crate::protocol::{RetireWorkers, Terminate, Unknown};
-use crate::{Key, Release, RequestError, Value};
-
-/// The first release that takes restarts in their present form.
-const RESTART_SINCE: Release = Release::new(2024, 8, 0);
+use crate::{Key, RequestError, Value};
 
 /// The client id for which Dask's scheduler holds results until they are computed.
 const FIRE_AND_FORGET: &str = "fire-and-forget";
@@ -78,6 +76,7 @@ fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
 
 impl Client {
     async fn control(&self, message: Unknown) -> Result<Value, RequestError> {
+        self.shared.needs(Operation::CHANGES)?;
         let request = message.into();
         self.shared.pool.call(self.shared.address(), &request).await
     }
@@ -92,7 +91,7 @@ impl Client {
     /// * [`RequestError::Unsupported`] before 2024.8.0;
     /// * other errors if the scheduler does not answer.
     pub async fn restart(&self, timeout: Duration) -> Result<(), RequestError> {
-        self.shared.needs("restarts", RESTART_SINCE)?;
+        self.shared.needs(Operation::RESTARTS)?;
         let message = Unknown::new("restart")
             .field("timeout", timeout.as_secs_f64())
             .field("wait_for_workers", true)
@@ -114,7 +113,7 @@ impl Client {
         timeout: Duration,
     ) -> Result<Vec<(String, Restarted)>, RequestError> {
         const OP: &str = "restart_workers";
-        self.shared.needs("restarts of workers", RESTART_SINCE)?;
+        self.shared.needs(Operation::RESTARTS)?;
         let message = Unknown::new(OP)
             .field("workers", Value::from(workers.into().into_field()))
             .field("timeout", timeout.as_secs_f64())
@@ -147,6 +146,7 @@ impl Client {
         &self,
         workers: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Vec<String>, RequestError> {
+        self.shared.needs(Operation::CHANGES)?;
         let workers: Vec<String> = workers.into_iter().map(Into::into).collect();
         let request = RetireWorkers {
             workers: Some(workers),

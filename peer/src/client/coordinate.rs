@@ -10,16 +10,10 @@ use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
+use crate::dialect::Operation;
 use crate::protocol::Unknown;
 use crate::value::WrongType;
 use crate::{Release, RequestError, Value};
-
-/// The first release that this client supports for variables, queues and events.
-const SINCE: Release = Release::new(2022, 1, 0);
-
-/// The first release whose semaphores have their own timeouts, and whose locks are
-/// semaphores.
-const SEMAPHORES_SINCE: Release = Release::new(2024, 8, 0);
 
 /// Time after which the scheduler takes a lease away from a client that does not
 /// refresh it, as in Dask.
@@ -596,9 +590,10 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unsupported`] for a scheduler that does not run Dask.
+    /// [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not run
+    /// Dask.
     pub fn variable(&self, name: impl Into<String>) -> Result<Variable, RequestError> {
-        self.shared.needs_dask("variables", SINCE)?;
+        self.shared.needs(Operation::VARIABLES)?;
         Ok(Variable {
             shared: Arc::clone(&self.shared),
             name: name.into(),
@@ -610,14 +605,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Unsupported`] for a scheduler that does not run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
+    ///   run Dask;
     /// * other errors if the scheduler does not answer.
     pub async fn queue(
         &self,
         name: impl Into<String>,
         max_len: Option<u64>,
     ) -> Result<Queue, RequestError> {
-        self.shared.needs_dask("queues", SINCE)?;
+        self.shared.needs(Operation::QUEUES)?;
         let name = name.into();
         let message = Unknown::new("queue_create")
             .field("name", name.as_str())
@@ -643,8 +639,15 @@ impl Client {
         name: impl Into<String>,
         max_leases: u64,
     ) -> Result<Semaphore, RequestError> {
-        self.shared.needs_dask("semaphores", SEMAPHORES_SINCE)?;
-        let name = name.into();
+        self.shared.needs(Operation::SEMAPHORES)?;
+        self.register_semaphore(name.into(), max_leases).await
+    }
+
+    async fn register_semaphore(
+        &self,
+        name: String,
+        max_leases: u64,
+    ) -> Result<Semaphore, RequestError> {
         let message = Unknown::new("semaphore_register")
             .field("name", name.as_str())
             .field("max_leases", max_leases)
@@ -664,17 +667,18 @@ impl Client {
     ///
     /// As [`semaphore`](Self::semaphore).
     pub async fn lock(&self, name: impl Into<String>) -> Result<Lock, RequestError> {
-        Ok(Lock(self.semaphore(name, 1).await?))
+        self.shared.needs(Operation::LOCKS)?;
+        Ok(Lock(self.register_semaphore(name.into(), 1).await?))
     }
 
     /// Returns the event of a name, which all clients share. It is not set at first.
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unsupported`] for a scheduler that does not run Dask.
+    /// [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not run
+    /// Dask.
     pub fn event(&self, name: impl Into<String>) -> Result<Event, RequestError> {
-        self.shared
-            .needs_dask("events that are waited for", SINCE)?;
+        self.shared.needs(Operation::EVENTS)?;
         Ok(Event {
             shared: Arc::clone(&self.shared),
             name: name.into(),

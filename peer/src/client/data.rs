@@ -13,8 +13,8 @@ use super::state::{Event, Hold};
 use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, Workers};
 use crate::gather::{self, least_requested};
 use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCoresRunning, Nullable, ReplyStatus, Request,
-    Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCores, NCoresRunning, Nullable, ReplyStatus,
+    Request, Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
 use crate::{BoxFuture, Key, RequestError, Serialized, Value};
 
@@ -390,6 +390,8 @@ impl Client {
             let dialect = self.dialect();
             let key = dialect.key(&key.into());
             match Serialized::for_numpy(&value.into(), dialect.numpy) {
+                // PROTOCOL HEADER-4
+                Ok(piece) if !dialect.nests_headers => pieces.push((key, piece.flat())),
                 Ok(piece) => pieces.push((key, piece)),
                 Err(error) => return Err(ScatterError::Value { key, error }),
             }
@@ -469,10 +471,21 @@ impl Client {
         data: Vec<(Key, Serialized)>,
         options: &ScatterOptions,
     ) -> Result<(), ScatterError> {
-        let request = NCoresRunning {
-            workers: options.workers.clone().into_field(),
-            reply: Some(true),
-            ..NCoresRunning::default()
+        let workers = options.workers.clone().into_field();
+        // ROLES CLIENT-11
+        let request: Request = match self.dialect().has_running_workers {
+            true => NCoresRunning {
+                workers,
+                reply: Some(true),
+                ..NCoresRunning::default()
+            }
+            .into(),
+            false => NCores {
+                workers,
+                reply: Some(true),
+                ..NCores::default()
+            }
+            .into(),
         };
         let workers: Vec<(String, u64)> = self.shared.call("the workers", request).await?;
         if workers.is_empty() {

@@ -5,15 +5,13 @@ use core::time::Duration;
 use super::request::{converted, key_of};
 use super::state::Event;
 use super::{Client, TaskFuture};
+use crate::dialect::Operation;
 use crate::graph::futures_pickle;
 use crate::protocol::Unknown;
 use crate::{Key, Release, RequestError, Serialized, Value};
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
-
-/// The first release that this client supports for datasets.
-const SINCE: Release = Release::new(2022, 1, 0);
 
 /// A published dataset, see [`Client::dataset`].
 #[derive(Clone, Debug)]
@@ -31,7 +29,8 @@ impl Client {
     /// # Errors
     ///
     /// * [`RequestError::Remote`] if the name is in use;
-    /// * [`RequestError::Unsupported`] for a scheduler that does not run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
+    ///   run Dask;
     /// * other errors if the value cannot be serialized or the scheduler does not answer.
     pub async fn publish_dataset(
         &self,
@@ -65,7 +64,7 @@ impl Client {
         data: Serialized,
         futures: &[TaskFuture],
     ) -> Result<(), RequestError> {
-        self.shared.needs_dask("datasets", SINCE)?;
+        self.shared.needs(Operation::DATASETS)?;
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
         for future in futures {
@@ -96,7 +95,7 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn unpublish_dataset(&self, name: impl Into<Key>) -> Result<(), RequestError> {
-        self.shared.needs_dask("datasets", SINCE)?;
+        self.shared.needs(Operation::DATASETS)?;
         let name = name.into().to_value();
         let message = Unknown::new("publish_delete");
         let message = if self.has_many() {
@@ -131,7 +130,7 @@ impl Client {
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn dataset(&self, name: impl Into<Key>) -> Result<Option<Dataset>, RequestError> {
         const OP: &str = "publish_get";
-        self.shared.needs_dask("datasets", SINCE)?;
+        self.shared.needs(Operation::DATASETS)?;
         let name = name.into().to_value();
         let message = Unknown::new(OP);
         let reply: Value = match self.has_many() {

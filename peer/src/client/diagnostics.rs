@@ -4,14 +4,12 @@ use core::fmt;
 
 use super::Client;
 use super::request::{Workers, converted};
+use crate::dialect::Operation;
 use crate::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
     NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
 };
-use crate::{Key, Release, RequestError, Value};
-
-/// The first release that answers `get_story` in its present form.
-const STORY_SINCE: Release = Release::new(2022, 6, 1);
+use crate::{Key, RequestError, Value};
 
 /// The versions of a cluster's software.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -281,6 +279,7 @@ impl Client {
         workers: Workers,
         on_error: Option<&str>,
     ) -> Result<Vec<(String, Value)>, RequestError> {
+        self.shared.needs(Operation::BROADCASTS)?;
         let request = Broadcast {
             msg: message,
             workers: workers.into_field(),
@@ -457,7 +456,7 @@ impl Client {
         &self,
         keys: impl IntoIterator<Item = impl Into<Key>>,
     ) -> Result<Vec<StoryStep>, RequestError> {
-        self.shared.needs("stories", STORY_SINCE)?;
+        self.shared.needs(Operation::STORIES)?;
         let keys: Keys = keys.into_iter().collect();
         let names = Value::list(keys.iter().map(Key::to_value));
         let request = GetStory {

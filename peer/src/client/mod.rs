@@ -158,6 +158,16 @@ impl Client {
     /// As [`connect`](Self::connect).
     pub async fn connect_with(address: &str, options: ClientOptions) -> Result<Self, ConnectError> {
         let address = RequestError::parse_address(address)?;
+        let shared = Arc::new(Shared::new(address.clone(), options.clone()));
+        let error = match session::start(&shared).await {
+            Ok(session) => return Ok(Self { shared, session }),
+            Err(error) => error,
+        };
+        let Some(wire) = session::older_wire(&error, &options) else {
+            return Err(error);
+        };
+        let mut options = options;
+        options.comm.wire = wire;
         let shared = Arc::new(Shared::new(address, options));
         let session = session::start(&shared).await?;
         Ok(Self { shared, session })

@@ -2,9 +2,10 @@
 
 use super::Client;
 use super::shared::Shared;
+use crate::dialect::Operation;
 use crate::protocol::Request;
 use crate::value::WrongType;
-use crate::{Key, Release, RequestError, Value};
+use crate::{Key, RequestError, Value};
 
 /// The workers that a request is about. Converts from addresses:
 ///
@@ -93,35 +94,10 @@ pub(super) fn key_of(op: &str, value: &Value) -> Result<Key, RequestError> {
 }
 
 impl Shared {
-    /// Refuses an operation that releases of Dask have in another form before
-    /// `since`. A scheduler that does not run Dask answers for itself.
-    pub(super) fn needs(&self, what: &'static str, since: Release) -> Result<(), RequestError> {
+    /// Refuses an operation that the client does not have with the scheduler's release.
+    pub(super) fn needs(&self, operation: Operation) -> Result<(), RequestError> {
         let release = self.lock().state.release();
-        match release {
-            Some(found) if found < since => Err(RequestError::Unsupported {
-                what,
-                release,
-                since,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Like [`needs`](Self::needs), also for a scheduler that does not run Dask: for
-    /// operations by messages on the stream, which have no answer.
-    pub(super) fn needs_dask(
-        &self,
-        what: &'static str,
-        since: Release,
-    ) -> Result<(), RequestError> {
-        if self.lock().state.release().is_none() {
-            return Err(RequestError::Unsupported {
-                what,
-                release: None,
-                since,
-            });
-        }
-        self.needs(what, since)
+        operation.check(release)
     }
 }
 

@@ -9,14 +9,12 @@ use bytes::Bytes;
 
 use super::request::Workers;
 use super::{Call, Client};
+use crate::dialect::Operation;
 use crate::error::from;
 use crate::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
 use crate::protocol::{CallPickles, Unknown};
 use crate::value::ValueError;
-use crate::{Release, RemoteError, RequestError, Value};
-
-/// The first release that takes plugins in their present form.
-const PLUGINS_SINCE: Release = Release::new(2024, 1, 0);
+use crate::{RemoteError, RequestError, Value};
 
 /// The module of Dask's plugins.
 const PLUGINS: &str = "distributed.diagnostics.plugin";
@@ -147,7 +145,7 @@ impl Call<'_> {
     /// # Errors
     ///
     /// * [`RunError::Value`] if an argument is a future, or cannot be pickled;
-    /// * [`RunError::Request`] if the scheduler does not answer.
+    /// * [`RunError::Request`] before 2022.1.0, or if the scheduler does not answer.
     pub async fn run_on(self, workers: impl Into<Workers>) -> Result<RunResults, RunError> {
         let message = self.message("run")?;
         let replies = self
@@ -178,6 +176,7 @@ impl Call<'_> {
     }
 
     fn message(&self, op: &str) -> Result<Unknown, RunError> {
+        self.client.shared.needs(Operation::CALLS)?;
         let value = |argument: &Argument| match argument {
             Argument::Value(value) => Ok(value.clone()),
             _ => Err(ValueError::Unknown {
@@ -310,13 +309,13 @@ impl Client {
     /// As [`register_plugin`](Self::register_plugin), and [`RequestError::Remote`] if
     /// there is none of that name.
     pub async fn unregister_plugin(&self, kind: PluginKind, name: &str) -> Result<(), RunError> {
-        self.shared.needs("plugins", PLUGINS_SINCE)?;
+        self.shared.needs(Operation::PLUGINS)?;
         let message = Unknown::new(kind.unregister_op()).field("name", name);
         self.installed(name, message).await
     }
 
     async fn install(&self, kind: PluginKind, name: &str, plugin: Bytes) -> Result<(), RunError> {
-        self.shared.needs("plugins", PLUGINS_SINCE)?;
+        self.shared.needs(Operation::PLUGINS)?;
         let message = Unknown::new(kind.register_op())
             .field("plugin", plugin)
             .field("name", name)

@@ -3,18 +3,19 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_comm::Traffic;
+use daskwire::message::Layout;
 use daskwire_comm::runtime::{self, Task};
+use daskwire_comm::{CommError, Traffic, WireFormat};
 
-use super::ConnectError;
 use super::shared::{Attempt, PANICKED, Shared};
 use super::state::Event;
+use super::{ClientOptions, ConnectError};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{self, FIRST_SUPPORTED};
+use crate::release::{self, FIRST_WITH_CLIENTS, Untested};
 use crate::{BoxFuture, Release, RequestError, Value};
 
 /// The client's name in errors.
@@ -36,6 +37,25 @@ pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, C
         let peer = shared.address().to_string();
         Ok(runtime::spawn(in_comm(&peer, session)))
     })
+}
+
+/// The wire format of a scheduler before 2021.3.0, from the error of connecting to it
+/// with the newest one; `None` for other errors.
+pub(super) fn older_wire(error: &ConnectError, options: &ClientOptions) -> Option<WireFormat> {
+    match error {
+        ConnectError::Request(RequestError::Comm(error))
+            if options.comm.wire == WireFormat::Auto =>
+        {
+            match **error {
+                CommError::Prefix { peer } => Some(WireFormat::Fixed {
+                    prefix: peer,
+                    layout: Layout::Classic,
+                }),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
 }
 
 struct Session {
@@ -60,7 +80,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
                 shared.address(),
                 &shared.options.transports,
                 &shared.options.comm,
-                FIRST_SUPPORTED,
+                FIRST_WITH_CLIENTS,
                 CLIENT,
             );
             return Err(explained.await);
@@ -71,7 +91,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         Dialect::of_versions(&versions),
     );
     // A scheduler that is too old must not get to know the client.
-    Release::check(release, FIRST_SUPPORTED, CLIENT)?;
+    Release::check(release, FIRST_WITH_CLIENTS, CLIENT)?;
     let connecting = shared.connector.connect(shared.address(), Traffic::Control);
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
@@ -106,6 +126,9 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     emit(Level::Info, || ClientEvent::Connected {
         scheduler: shared.address(),
     });
+    if let Some(untested) = Untested::of(release) {
+        emit(Level::Warn, || ClientEvent::Untested(untested));
+    }
     // The queue only has what the program itself submits, which can bound it.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     shared.connected(stream, release, dialect);

@@ -360,20 +360,51 @@ async fn does_not_register_with_an_old_scheduler() {
     let mut requests = accept(&listener).await;
     let request = requests.receiver.receive::<Request>().await;
     assert!(matches!(request, Ok(Some(Request::Versions(_)))));
-    let packages = Value::dict([("distributed", "2021.10.0")]);
+    let packages = Value::dict([("distributed", "2.30.0")]);
     let versions = Value::dict([("packages", packages)]);
     requests.sender.send(&versions).await.expect("peer listens");
     let error = client.await.expect("no panic").expect_err("too old");
     assert!(matches!(error, ConnectError::Release(_)), "{error:?}");
     assert_eq!(
         error.to_string(),
-        "the scheduler runs distributed 2021.10.0, which a client in Rust does not support: \
-         upgrade the cluster to 2022.1.0 or later"
+        "the scheduler runs distributed 2.30.0, which a client in Rust does not support: upgrade \
+         the cluster to 2.30.1 or later"
     );
     let message = requests.receiver.receive::<Request>().await;
     assert!(!matches!(message, Ok(Some(_))), "{message:?}");
-    let (_scheduler, client) = Scheduler::of_release("2022.1.0", ClientOptions::default()).await;
-    submit(&client, "x");
+    // Nothing is known of later ones.
+    for release in ["2.30.1", "2022.1.0", "2027.1.0"] {
+        let (_scheduler, client) = Scheduler::of_release(release, ClientOptions::default()).await;
+        submit(&client, "x");
+    }
+}
+
+#[tokio::test]
+async fn operations_of_later_releases_are_refused() {
+    let options = ClientOptions::default;
+    let (_scheduler, client) = Scheduler::of_release("2024.7.1", options()).await;
+    let refusals = [
+        (client.lock("a lock").await.map(drop), "locks"),
+        (client.semaphore("s", 2).await.map(drop), "semaphores"),
+        (client.restart(TIMEOUT).await, "restarts"),
+    ];
+    for (refused, what) in refusals {
+        let error = refused.expect_err("another form").to_string();
+        assert_eq!(
+            error,
+            format!(
+                "the scheduler runs distributed 2024.7.1, which this client does not support for \
+                 {what}: upgrade the cluster to 2024.8.0 or later"
+            )
+        );
+    }
+    assert!(client.variable("v").is_ok());
+    let (_scheduler, client) = Scheduler::of_release("2021.10.0", options()).await;
+    let retired = client.retire_workers(["a worker"]).await;
+    assert!(
+        matches!(retired, Err(RequestError::Unsupported { .. })),
+        "{retired:?}"
+    );
 }
 
 #[tokio::test]

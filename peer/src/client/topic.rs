@@ -12,19 +12,14 @@ use tokio::sync::mpsc;
 use super::Client;
 use super::request::converted;
 use super::shared::Shared;
+use crate::dialect::Operation;
 use crate::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
 };
-use crate::{Release, RequestError, Value};
+use crate::{RequestError, Value};
 
 /// Maximum number of events that wait for a program to read them.
 const MAX_WAITING: usize = 4096;
-
-/// The first release in which clients can publish events.
-const PUBLISH_SINCE: Release = Release::new(2022, 6, 1);
-
-/// The first release that this client supports for subscriptions.
-const SUBSCRIBE_SINCE: Release = Release::new(2022, 1, 0);
 
 /// An event of a topic.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +170,7 @@ impl Client {
         topic: impl Into<String>,
         message: impl Into<Value>,
     ) -> Result<(), RequestError> {
-        self.shared.needs("events of clients", PUBLISH_SINCE)?;
+        self.shared.needs(Operation::PUBLISHING)?;
         let request = LogEventRequest {
             topic: Value::from(topic.into()),
             msg: message.into(),
@@ -238,14 +233,15 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Unsupported`] for a scheduler that does not run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
+    ///   run Dask;
     /// * [`RequestError::Disconnected`].
     pub async fn subscribe_topic(
         &self,
         topic: impl Into<String>,
     ) -> Result<Subscription, RequestError> {
         let shared = &self.shared;
-        shared.needs_dask("topics", SUBSCRIBE_SINCE)?;
+        shared.needs(Operation::TOPICS)?;
         let (sender, events) = mpsc::channel(MAX_WAITING);
         let subscription = Subscription {
             shared: Arc::clone(shared),

@@ -94,6 +94,18 @@ impl Serialized {
         Ok(built.ensured())
     }
 
+    /// The payload for readers before 2021.11.0: the keys of a class are in the header
+    /// itself, not in `sub-header`.
+    // PROTOCOL HEADER-4
+    #[cfg(feature = "client")]
+    pub(crate) fn flat(mut self) -> Self {
+        let flat = flat_header(self.header());
+        if let (Some(flat), Some(header)) = (flat, self.message.get_mut(1)) {
+            *header = flat.into();
+        }
+        self
+    }
+
     /// Serializes a value as a pickle.
     fn of_pickle(value: &Value, modules: NumpyModules) -> Result<Self, ValueError> {
         let (pickle, arrays) = pickled::write(value, modules)?;
@@ -368,6 +380,39 @@ impl Encode for Content<'_> {
     }
 }
 
+/// The header with the entries of its `sub-header` in it; `None` without a
+/// `sub-header`.
+#[cfg(feature = "client")]
+fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
+    let mut reader = Reader::new(header);
+    let mut entries: Vec<(&[u8], &[u8])> = Vec::new();
+    let mut inner = None;
+    for _ in 0..reader.map().ok()? {
+        let (key, value) = (reader.skip().ok()?, reader.skip().ok()?);
+        match Reader::new(key).raw_str() {
+            Ok(name) if name == "sub-header" => inner = Some(Reader::new(value)),
+            _ => entries.push((key, value)),
+        }
+    }
+    let mut inner = inner?;
+    for _ in 0..inner.map().ok()? {
+        let (key, value) = (inner.skip().ok()?, inner.skip().ok()?);
+        match entries.iter_mut().find(|(other, _)| *other == key) {
+            // `writeable` of an array is that of the class.
+            Some(entry) => entry.1 = value,
+            None => entries.push((key, value)),
+        }
+    }
+    let mut flat = Vec::with_capacity(header.len());
+    growing::msgpack(&mut flat, |writer| {
+        writer.map(u32::try_from(entries.len()).ensured());
+        for (key, value) in &entries {
+            writer.encoded(key).encoded(value);
+        }
+    });
+    Some(flat)
+}
+
 /// The frames before compression and splitting. They are not copied if neither
 /// was used.
 fn logical_frames(
@@ -567,6 +612,30 @@ mod tests {
             let pickled = Serialized::pickled(pickle);
             assert_eq!(pickled, built.expect("there is room"));
             assert_eq!(pickled.plain_pickle().as_deref(), Some(pickle));
+        }
+    }
+
+    // PROTOCOL HEADER-4
+    #[cfg(feature = "client")]
+    #[test]
+    fn flat_headers_have_the_keys_of_their_class() {
+        let array = Array::from_slice(&[2], &[1.5, 2.5]).expect("an array");
+        for value in [
+            Value::from(array),
+            Value::bytes(vec![7; 300]),
+            Value::from(7),
+        ] {
+            let nested = Serialized::of(&value).expect("a payload");
+            let flat = nested.clone().flat();
+            let has = |payload: &Serialized, name| {
+                Reader::new(payload.header()).find(name).expect("a map")
+            };
+            assert!(!has(&flat, "sub-header"));
+            assert_eq!(has(&flat, "strides"), matches!(value, Value::Array(_)));
+            assert_eq!(flat.open().expect("a value"), value);
+            if !has(&nested, "sub-header") {
+                assert_eq!(flat, nested);
+            }
         }
     }
 

@@ -4,13 +4,22 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::{MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
-use crate::protocol::ToClient;
+use crate::protocol::{ClientReleasesKeys, Keys, ToClient};
 use crate::{Key, RemoteError};
 
 impl State {
     pub(super) fn receive(&mut self, now: Duration, message: ToClient) {
         match message {
             ToClient::KeyInMemory(message) => {
+                if let Some(mark) = self.mark_of(&message.key) {
+                    // ROLES CLIENT-12
+                    self.send(ClientReleasesKeys {
+                        keys: Keys(vec![message.key]),
+                        ..ClientReleasesKeys::default()
+                    });
+                    self.answered(mark);
+                    return;
+                }
                 if self.is_reported(&message.key) {
                     self.set(&message.key, Status::Finished);
                     let class = message.class.as_ref();

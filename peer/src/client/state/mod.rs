@@ -69,8 +69,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Disconnected;
-use crate::protocol::{ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey};
-use crate::{Key, Release};
+use crate::dialect::Dialect;
+use crate::protocol::{
+    ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey, Unknown,
+};
+use crate::{Key, Release, Value};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
 use types::{TypeNumber, Types};
@@ -358,9 +361,18 @@ impl State {
     /// Sends a mark.
     fn mark(&mut self) {
         self.marks += 1;
-        let key = format!("{}-{MARK}-{}", self.id, self.marks);
-        // Unknown keys are answered at once, in the order of the stream.
-        self.ask(Key::from(key));
+        let key = Key::from(format!("{}-{MARK}-{}", self.id, self.marks));
+        if Dialect::of(self.release).answers_unknown_keys {
+            // Unknown keys are answered at once, in the order of the stream.
+            self.ask(key);
+        } else {
+            // ROLES CLIENT-12
+            let holders = Value::Dict([(key.to_value(), Value::list([0; 0]))].into());
+            let data = Unknown::new("update-data")
+                .field("who_has", holders)
+                .field("nbytes", Value::Dict([].into()));
+            self.send(data);
+        }
         self.released.clear();
     }
 
