@@ -114,8 +114,9 @@ maps! {
     RegisterWorker = "register-worker" {
         /// The worker's address.
         address: String = "address",
-        /// `running`, or `init` for a worker that takes no tasks yet.
-        status: WorkerStatus = "status",
+        /// `running`, or `init` for a worker that takes no tasks yet. Releases before
+        /// 2021.10.0 may leave it out.
+        status: WorkerStatus = "status" or WorkerStatus::Running,
         /// The worker's id; since 2022.6.1.
         server_id: Option<String> = "server_id",
         /// Number of tasks that run at once.

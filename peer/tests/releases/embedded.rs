@@ -14,9 +14,10 @@ use super::{Failure, Outcome, Trial, ensure};
 
 const NAMES: [&str; 2] = ["embedded: worker", "embedded: client"];
 
-/// The first release of the list that is refused by name. Workers of earlier ones do
-/// not understand the handshake, or register without a status.
-const FIRST_REFUSED: Release = Release::new(2021, 10, 0);
+/// The first release of the list that is refused by name. Peers of earlier ones read
+/// the handshake before they send theirs, so that their layout is not known, and do
+/// not understand it.
+const FIRST_REFUSED: Release = Release::new(2021, 3, 1);
 
 struct Embedded {
     scheduler: Scheduler,
