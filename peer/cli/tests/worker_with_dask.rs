@@ -324,6 +324,87 @@ async fn results_go_from_python_to_rust_and_back() {
     cluster.check_logs();
 }
 
+/// Python's functions and those of Rust, without restrictions, on workers of both
+/// kinds.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_both_kinds_run_where_they_can() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster.worker("rust").start().await.expect("worker starts");
+    for (code, value) in [
+        (
+            "fs = [client.submit(lambda i=i: 2 * i, pure=False) for i in range(300)]\n\
+             ns = [client.submit(native('hypot'), 0, i, pure=False) for i in range(100)]\n\
+             sum(client.gather(fs)), sum(client.gather(ns))",
+            "(89700, 4950.0)",
+        ),
+        (
+            "worker_names(client.who_has(fs)), worker_names(client.who_has(ns))",
+            "(['worker-0'], ['rust'])",
+        ),
+        // A graph of both
+        (
+            "import dask\n\
+             x = dask.delayed(native('zeros'))(1000)\n\
+             y = dask.delayed(lambda data: len(data) + 1)(x)\n\
+             dask.delayed(native('hypot'))(y, 0).compute()",
+            "1001.0",
+        ),
+        ("del fs, ns", "None"),
+    ] {
+        let found = cluster.python(code);
+        assert!(
+            found == value || (value == "None" && found.is_empty()),
+            "{code}: {found}"
+        );
+    }
+    // There are no more native workers than this one, nor two plugins.
+    let other = cluster
+        .worker("other")
+        .start()
+        .await
+        .expect("worker starts");
+    let state = "client.run_on_scheduler(lambda dask_scheduler: [\n\
+                 \x20   (len(plugin.native) - 1, len(plugin.python) - 1)\n\
+                 \x20   for name, plugin in dask_scheduler.plugins.items() if name == 'daskwire-apart'])";
+    assert_eq!(cluster.python(state), "[(2, 1)]");
+    worker.close().await;
+    other.close().await;
+    until("the scheduler knows that they left", || {
+        cluster.python(state) == "[(0, 1)]"
+    })
+    .await;
+    let code = "sum(client.gather(client.map(lambda x: x + 1, range(50))))";
+    assert_eq!(cluster.python(code), "1275");
+    let free = "client.run_on_scheduler(lambda dask_scheduler: [\n\
+                \x20   task.worker_restrictions for task in dask_scheduler.tasks.values()])";
+    cluster.python("f = client.submit(lambda: 1)\nf.result()");
+    assert_eq!(cluster.python(free), "[None]");
+    cluster.check_logs();
+}
+
+/// Without the plugin, tasks that the worker cannot run find another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_cannot_run_here_are_given_back() {
+    let mut cluster = Cluster::new(1);
+    let worker = cluster.worker("rust").scheduler_plugin(false);
+    let worker = worker.start().await.expect("worker starts");
+    let code = "fs = [client.submit(lambda i=i: 2 * i, pure=False) for i in range(300)]\n\
+                sum(client.gather(fs)), worker_names(client.who_has(fs))";
+    assert_eq!(cluster.python(code), "(89700, ['worker-0'])");
+    // One that the scheduler may send to either
+    let code = "f = client.submit(lambda: 1, workers=['rust', 'worker-0'], pure=False)\nf.result()";
+    assert_eq!(cluster.python(code), "1");
+    // The worker still gets tasks.
+    let code = "client.submit(native('hypot'), 3, 4, workers='rust').result()";
+    assert_eq!(cluster.python(code), "5.0");
+    assert_eq!(worker.status(), WorkerStatus::Running);
+    // Nobody but this worker
+    let code = "client.submit(lambda: 1, workers='rust').result()";
+    let error = cluster.try_python(code).expect_err("no Python");
+    assert!(error.starts_with("NotImplementedError: "), "{error}");
+    cluster.check_logs();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn graphs_of_dask_run_fused_or_not() {
     let mut cluster = Cluster::new(1);

@@ -38,6 +38,7 @@ pub struct Builder {
     pub(super) transports: Transports,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) batch_interval: Duration,
+    pub(super) installs_plugin: bool,
 }
 
 /// Limits of the transfers between a worker and its peers.
@@ -178,6 +179,19 @@ impl Builder {
     #[must_use]
     pub fn local_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.local_directory = path.into();
+        self
+    }
+
+    /// Sets whether the worker has a scheduler of Dask install a small plugin, which
+    /// keeps tasks of Python away from it: while there is such a worker, tasks without
+    /// restrictions that call `native:NAME` go to workers in Rust, and others to
+    /// workers in Python. Default: true.
+    ///
+    /// Without the plugin, or if the scheduler does not accept it, a task that the
+    /// worker cannot run is given back, until another worker gets it.
+    #[must_use]
+    pub const fn scheduler_plugin(mut self, is_installed: bool) -> Self {
+        self.installs_plugin = is_installed;
         self
     }
 

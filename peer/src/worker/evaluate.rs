@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::functions::{Arg, Arguments, Functions};
 use super::store::{Datum, DatumError, Steps, Store};
-use crate::graph::{Argument, Function, Task, Work};
+use crate::graph::{Argument, Function, GraphError, Task, Work};
 use crate::{Key, RemoteError, Value};
 
 /// What a task needs to run.
@@ -25,6 +25,42 @@ pub(super) enum Evaluated {
     Value(Value),
     /// Data that exists under another key.
     Datum(Datum),
+}
+
+/// Why a task has no result.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// It raised an exception.
+    Raised(RemoteError),
+    /// It needs what this worker does not have, but others may.
+    Unsupported(RemoteError),
+}
+
+impl Fault {
+    pub(super) const fn error(&self) -> &RemoteError {
+        match self {
+            Self::Raised(error) | Self::Unsupported(error) => error,
+        }
+    }
+}
+
+impl From<RemoteError> for Fault {
+    fn from(error: RemoteError) -> Self {
+        Self::Raised(error)
+    }
+}
+
+impl From<DatumError> for Fault {
+    fn from(error: DatumError) -> Self {
+        Self::Raised(error.into())
+    }
+}
+
+/// A task that cannot be read is one for Python.
+impl From<GraphError> for Fault {
+    fn from(error: GraphError) -> Self {
+        Self::Unsupported(error.into())
+    }
 }
 
 /// Maximum length of the inputs of a task that runs in place, in bytes.
@@ -56,9 +92,9 @@ impl TaskContext<'_> {
             })
     }
 
-    pub(super) fn evaluate(&self, task: Task) -> Result<Evaluated, RemoteError> {
+    pub(super) fn evaluate(&self, task: Task) -> Result<Evaluated, Fault> {
         match task.work {
-            Work::Is(Argument::Result(key)) => self.datum(&key).cloned().map(Evaluated::Datum),
+            Work::Is(Argument::Result(key)) => Ok(Evaluated::Datum(self.datum(&key)?.clone())),
             Work::Fused {
                 tasks,
                 output,
@@ -68,7 +104,7 @@ impl TaskContext<'_> {
         }
     }
 
-    fn work(&self, work: Work) -> Result<Value, RemoteError> {
+    fn work(&self, work: Work) -> Result<Value, Fault> {
         let value = match work {
             Work::Is(argument) => self.given(argument).map(Arg::into_value),
             Work::Call {
@@ -88,7 +124,7 @@ impl TaskContext<'_> {
         }?;
         value.checked().map_err(|error| {
             let message = format!("the worker {} cannot keep the result: {error}", self.worker);
-            RemoteError::new("RecursionError", &message)
+            RemoteError::new("RecursionError", &message).into()
         })
     }
 
@@ -98,7 +134,7 @@ impl TaskContext<'_> {
         tasks: Vec<Task>,
         output: Key,
         inputs: Vec<(Key, Argument)>,
-    ) -> Result<Datum, RemoteError> {
+    ) -> Result<Datum, Fault> {
         let mut data = HashMap::with_capacity(tasks.len().saturating_add(inputs.len()));
         for (name, input) in inputs {
             let datum = match input {
@@ -125,7 +161,7 @@ impl TaskContext<'_> {
             if !needed.is_empty() {
                 if !begun.insert(key.clone()) {
                     let message = format!("the fused task {key} depends on itself");
-                    return Err(RemoteError::new("ValueError", &message));
+                    return Err(RemoteError::new("ValueError", &message).into());
                 }
                 open.extend(needed);
                 continue;
@@ -143,7 +179,7 @@ impl TaskContext<'_> {
             };
             data.insert(key, datum);
         }
-        data.remove(&output).ok_or_else(|| missing(&output))
+        Ok(data.remove(&output).ok_or_else(|| missing(&output))?)
     }
 
     fn call(
@@ -151,7 +187,7 @@ impl TaskContext<'_> {
         function: Function,
         arguments: Vec<Argument>,
         keywords: Vec<(String, Argument)>,
-    ) -> Result<Value, RemoteError> {
+    ) -> Result<Value, Fault> {
         if let Function::Partial {
             function,
             arguments: mut all,
@@ -175,15 +211,20 @@ impl TaskContext<'_> {
         let keywords = keywords
             .into_iter()
             .map(|(name, argument)| Ok((name, self.given(argument)?)));
-        let keywords = keywords.collect::<Result<_, RemoteError>>()?;
+        let keywords = keywords.collect::<Result<_, Fault>>()?;
         let arguments = Arguments::new(positional, keywords);
-        match self.functions.call(&name, arguments) {
-            Some(result) => result,
-            None => Err(self.not_here(&function)),
-        }
+        let Some(result) = self.functions.call(&name, arguments) else {
+            return Err(self.not_here(&function));
+        };
+        let is_python = matches!(function, Function::Python { .. });
+        result.map_err(|error| match &*error.class {
+            // Arguments that only Python supports.
+            "NotImplementedError" if is_python => Fault::Unsupported(error),
+            _ => Fault::Raised(error),
+        })
     }
 
-    fn not_here(&self, function: &Function) -> RemoteError {
+    fn not_here(&self, function: &Function) -> Fault {
         let worker = self.worker;
         let what = match function {
             Function::Unknown(what) if what.starts_with("cloudpickle.") => {
@@ -193,28 +234,28 @@ impl TaskContext<'_> {
             Function::Unknown(what) => format!("{what}, which only Python can call"),
             function => format!("{function}, which is not registered with it"),
         };
-        RemoteError::new(
+        Fault::Unsupported(RemoteError::new(
             "NotImplementedError",
             &format!("the worker {worker} runs functions in Rust, and was asked for {what}"),
-        )
+        ))
     }
 
     fn datum(&self, key: &Key) -> Result<&Datum, RemoteError> {
         self.data.get(key).ok_or_else(|| missing(key))
     }
 
-    fn given(&self, argument: Argument) -> Result<Arg, RemoteError> {
+    fn given(&self, argument: Argument) -> Result<Arg, Fault> {
         if let Argument::Result(key) = &argument {
             let opened = self.datum(key)?.open(self.steps);
             return opened
                 .map(Arg::Shared)
-                .map_err(|error| damaged(key, &error));
+                .map_err(|error| damaged(key, &error).into());
         }
         self.value(argument).map(Arg::Owned)
     }
 
     /// The value of an argument. Its nesting was bounded when it was read.
-    fn value(&self, argument: Argument) -> Result<Value, RemoteError> {
+    fn value(&self, argument: Argument) -> Result<Value, Fault> {
         let many = |items: Vec<Argument>| {
             items
                 .into_iter()
@@ -237,7 +278,7 @@ impl TaskContext<'_> {
                 let entries = entries
                     .into_iter()
                     .map(|(key, value)| Ok((self.value(key)?, self.value(value)?)));
-                Value::Dict(entries.collect::<Result<_, RemoteError>>()?)
+                Value::Dict(entries.collect::<Result<_, Fault>>()?)
             }
             Argument::Task(task) => self.work(task.work)?,
             Argument::Unknown(what) => {
@@ -246,7 +287,7 @@ impl TaskContext<'_> {
                     "the worker {worker} runs functions in Rust, and an argument of this one is \
                      {what}, which only Python knows"
                 );
-                return Err(RemoteError::new("TypeError", &message));
+                return Err(Fault::Unsupported(RemoteError::new("TypeError", &message)));
             }
         })
     }

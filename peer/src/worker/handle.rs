@@ -115,6 +115,7 @@ impl Worker {
             transports: crate::transports(),
             observer: None,
             batch_interval: Duration::from_millis(2),
+            installs_plugin: true,
         }
     }
 

@@ -28,6 +28,7 @@
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4).result()
 //! ```
 
+mod apart;
 mod builder;
 mod diagnostics;
 mod driver;
@@ -77,6 +78,7 @@ pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
+use apart::Others;
 use diagnostics::{Level, Log, Notifier};
 use driver::Machine;
 use metrics::{TasksDone, Transfers};
@@ -102,6 +104,9 @@ struct Shared {
     versions: Value,
     /// What the scheduler's release says.
     dialect: Dialect,
+    /// Whether tasks that cannot run here are given back.
+    gives_back: bool,
+    others: Others,
     store: Store,
     tasks_done: TasksDone,
     log: Log,

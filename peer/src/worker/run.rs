@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::diagnostics::Level;
-use super::evaluate::{Evaluated, TaskContext};
+use super::evaluate::{Evaluated, Fault, TaskContext};
 use super::metrics::{self, to_startstops};
 use super::state::{Event, Executed, Run};
 use super::store::{Datum, InUse, Steps};
@@ -113,8 +113,9 @@ impl Shared {
         // Any other worker would panic too, so the task fails.
         let result = evaluated.unwrap_or_else(|_| {
             let message = format!("the worker {} panicked over the task", self.title);
-            Err(RemoteError::new("RuntimeError", &message))
+            Err(RemoteError::new("RuntimeError", &message).into())
         });
+        let is_unsupported = matches!(result, Err(Fault::Unsupported(_)));
         let lost = match &result {
             Ok(_) => Vec::new(),
             Err(_) => lost(&data),
@@ -129,30 +130,38 @@ impl Shared {
                 let description = metrics::describe(&datum);
                 (Some(datum), Ok(description))
             }
-            Err(error) => {
-                self.log
-                    .add(Level::Warning, &format!("the task {key} failed: {error}"));
-                let message = error.to_string();
-                emit(event::Level::Info, || WorkerEvent::Failed {
-                    key: &key,
-                    error: &message,
-                });
-                (None, Err(Box::new(error.to_failure())))
+            Err(fault) => {
+                if !is_unsupported {
+                    self.report_failure(&key, &fault.error().to_string());
+                }
+                (None, Err(Box::new(fault.error().to_failure())))
             }
         };
         let steps = steps.take();
         let stop = now();
         self.tasks_done
             .add(&key.prefix(), stop.saturating_sub(start), &steps);
-        let executed = Event::Executed(Executed {
+        let executed = Executed {
             key: key.clone(),
             outcome,
             start,
             stop,
             steps: to_startstops(&steps),
             thread: Some(threads::number()),
-        });
+        };
+        if is_unsupported {
+            let deciding = Arc::clone(self).cannot_run(executed);
+            self.machine().spawn(deciding, &self.runtime);
+            return Vec::new();
+        }
+        let executed = Event::Executed(executed);
         self.react(datum.map(|datum| (&key, datum)), [executed])
+    }
+
+    pub(super) fn report_failure(&self, key: &Key, error: &str) {
+        self.log
+            .add(Level::Warning, &format!("the task {key} failed: {error}"));
+        emit(event::Level::Info, || WorkerEvent::Failed { key, error });
     }
 
     pub(super) fn evaluate(
@@ -162,13 +171,14 @@ impl Shared {
         data: &HashMap<Key, Datum>,
         is_actor: bool,
         steps: &Steps,
-    ) -> Result<Datum, RemoteError> {
+    ) -> Result<Datum, Fault> {
         if is_actor {
             let message = format!(
                 "the worker {} runs functions in Rust, not actors",
                 self.title
             );
-            return Err(RemoteError::new("NotImplementedError", &message));
+            let error = RemoteError::new("NotImplementedError", &message);
+            return Err(Fault::Unsupported(error));
         }
         let task = match spec {
             Spec::Unread(run_spec) => read(&run_spec, key, data)?,

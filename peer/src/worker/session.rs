@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::diagnostics::Level;
 use super::state::{Action, Event, stimulus};
-use super::{Ended, Shared, StartError, now, server};
+use super::{Ended, Shared, StartError, apart, now, server};
 use crate::batched::BatchWriter;
 use crate::channel::{Channel, Receiver, within};
 use crate::event::{self, WorkerEvent, emit};
@@ -65,7 +65,7 @@ impl Shared {
             versions: self.versions.clone(),
             // The worker answers the requests that its scheduler sends to nannies.
             nanny: Nullable(self.is_restartable.then(|| self.address.clone())),
-            extra_information: Value::Dict([].into()),
+            extra_information: apart::description(),
             stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
             reply: Some(false),

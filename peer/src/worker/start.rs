@@ -10,6 +10,7 @@ use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transpor
 use daskwire_numpy::NumpyModules;
 use tokio::sync::{Notify, watch};
 
+use super::apart::{self, Others};
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
 use super::metrics::{TasksDone, Transfers};
@@ -25,7 +26,7 @@ use crate::event::{self, WorkerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Request, Versions};
-use crate::release::{self, FIRST_SUPPORTED};
+use crate::release::{self, FIRST_SUPPORTED, Untested};
 use crate::{Release, Value};
 
 pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
@@ -52,6 +53,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         transports,
         observer,
         batch_interval,
+        installs_plugin,
     } = builder;
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
@@ -122,12 +124,14 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         .with_notice(waiting, REGISTER_TIMEOUT, versions)
         .await?;
     // A scheduler that is too old must not get to know the worker.
-    Release::check(
-        Release::of_versions(&versions),
-        FIRST_SUPPORTED,
-        "a worker in Rust",
-    )?;
+    let release = Release::of_versions(&versions);
+    Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
     let dialect = Dialect::of_versions(&versions);
+    // Before the scheduler has tasks for the worker.
+    let installed = match release {
+        Some(_) if installs_plugin => apart::install(&pool, &scheduler).await,
+        _ => Ok(()),
+    };
     let versions = match versions {
         versions @ Value::Dict(_) => versions,
         _ => Value::dict([
@@ -174,6 +178,8 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         functions,
         versions,
         dialect,
+        gives_back: release.is_some(),
+        others: Others::default(),
         store,
         tasks_done: TasksDone::default(),
         log: Log::default(),
@@ -218,6 +224,16 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     } = channel;
     let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
+    if let Err(error) = installed {
+        let message = format!(
+            "the scheduler does not keep tasks of Python away from the worker, which gives them \
+             back: {error}"
+        );
+        shared.notice(&message);
+    }
+    if let Some(untested) = Untested::of(release) {
+        shared.notice(&untested.to_string());
+    }
     threads::start(&shared).map_err(|error| StartError::Thread(Arc::new(error)))?;
     let (end, ended) = watch::channel(None);
     let parts = Parts {

@@ -2,11 +2,12 @@
 
 use core::time::Duration;
 
-use super::event::{Description, Executed, Failure, Run, stimulus};
+use super::event::{Description, Event, Executed, Failure, Run, stimulus};
 use super::task::{Computation, Phase, Priority, Running, Task};
 use super::{Action, State};
 use crate::protocol::{
     ComputeTask, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred, TaskFinished,
+    WorkerStatus, WorkerStatusChange,
 };
 use crate::story::TaskChange;
 use crate::{Key, Value};
@@ -91,6 +92,7 @@ impl State {
             run_id: message.run_id,
             run_spec: Some(message.take_run_spec()),
             is_actor: message.actor,
+            is_bound: is_bound(message.annotations.as_ref()),
             dependencies,
             missing_count,
             resources,
@@ -266,6 +268,78 @@ impl State {
         }
     }
 
+    /// Prepares to give a task back that cannot run here.
+    pub(super) fn unsupported(&mut self, executed: Executed) {
+        let key = executed.key.clone();
+        let computation = self.tasks.get(&key).and_then(|task| {
+            let is_executing = task.phase == Phase::Executing;
+            task.computation.as_ref().filter(|_| is_executing)
+        });
+        if computation.is_none_or(|computation| computation.is_bound) {
+            self.executed(executed);
+            return;
+        }
+        let after = self.next_return(&key);
+        self.stop_executing(&key);
+        let task = self.tasks.get_mut(&key);
+        if let Some(computation) = task.and_then(|task| task.computation.as_mut()) {
+            computation.is_unsupported = true;
+        }
+        self.set_phase(&key, Phase::Waiting);
+        let event = Box::new(Event::GiveBack(key));
+        self.actions.push(Action::Wake { after, event });
+    }
+
+    /// The time until a task is given back, which grows with each time.
+    fn next_return(&mut self, key: &Key) -> Duration {
+        if self.returns.len() >= MAX_RETURNS && !self.returns.contains_key(key) {
+            self.returns.clear();
+        }
+        let now = self.now;
+        let (count, last) = self.returns.entry(key.clone()).or_insert((0, now));
+        if now.saturating_sub(*last) > RETURN_AGE {
+            *count = 0;
+        }
+        let pause = FIRST_RETURN.saturating_mul(1_u32.checked_shl(*count).unwrap_or(u32::MAX));
+        *count = count.saturating_add(1);
+        *last = now;
+        pause.min(MAX_RETURN_PAUSE)
+    }
+
+    pub(super) fn give_back(&mut self, key: &Key) {
+        let computation = self.tasks.get(key).and_then(|task| {
+            let is_waiting = task.phase == Phase::Waiting;
+            task.computation.as_ref().filter(|_| is_waiting)
+        });
+        // It may have been freed or stolen meanwhile.
+        if !computation.is_some_and(|computation| computation.is_unsupported) {
+            return;
+        }
+        self.withdraw(key);
+        // ROLES WORKER-7: the scheduler has no other way to be told that another worker is meant: it may
+        // find this one the least busy again.
+        let is_running = self.status == WorkerStatus::Running;
+        if is_running {
+            self.announce(WorkerStatus::Paused);
+        }
+        self.send(Reschedule {
+            key: key.clone(),
+            stimulus_id: stimulus("task-unsupported", self.now),
+            ..Reschedule::default()
+        });
+        if is_running {
+            self.announce(WorkerStatus::Running);
+        }
+    }
+
+    fn announce(&mut self, status: WorkerStatus) {
+        self.send(WorkerStatusChange {
+            status,
+            stimulus_id: stimulus("task-unsupported", self.now),
+            ..WorkerStatusChange::default()
+        });
+    }
+
     /// Ends the execution of a task, and frees its resources.
     pub(super) fn stop_executing(&mut self, key: &Key) {
         if let Some(running) = self.executing.remove(key) {
@@ -372,6 +446,30 @@ pub(in crate::worker) fn startstop(
         ..StartStop::default()
     }
 }
+
+/// Whether annotations restrict a task to one worker.
+fn is_bound(annotations: Option<&Value>) -> bool {
+    let annotation = |name| annotations.and_then(|annotations| annotations.get(name));
+    let is_loose = annotation("allow_other_workers") == Some(&Value::Bool(true));
+    let is_one = match annotation("workers") {
+        Some(Value::Str(_)) => true,
+        Some(Value::List(workers)) => workers.len() == 1,
+        _ => false,
+    };
+    is_one && !is_loose
+}
+
+/// Maximum number of tasks whose returns are counted.
+const MAX_RETURNS: usize = 10_000;
+
+/// Time after which returns of a task do not count any more.
+const RETURN_AGE: Duration = Duration::from_secs(60);
+
+/// Pause before the first return of a task; it doubles with each.
+const FIRST_RETURN: Duration = Duration::from_millis(5);
+
+/// Maximum pause before a return.
+const MAX_RETURN_PAUSE: Duration = Duration::from_secs(1);
 
 fn resources(restrictions: &Nullable<Value>) -> Vec<(String, f64)> {
     let Nullable(Some(Value::Dict(entries))) = restrictions else {

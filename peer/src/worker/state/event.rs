@@ -70,6 +70,12 @@ pub enum Event {
         /// The keys of the lost inputs.
         lost: Vec<Key>,
     },
+    /// A task could not run because it needs what this worker does not have, such as
+    /// Python. It is given back to the scheduler, for other workers, however often it
+    /// comes; it fails if only this worker may run it.
+    Unsupported(Executed),
+    /// It is time to give a task back to the scheduler.
+    GiveBack(Key),
     /// Data turned out to be lost.
     Lost(Vec<Key>),
     /// The process takes too much memory (`true`), or no longer does. While it
@@ -111,6 +117,7 @@ impl Event {
             },
             Self::Executed(executed) if executed.outcome.is_err() => "task-erred",
             Self::Executed(_) => "task-finished",
+            Self::Unsupported(_) | Self::GiveBack(_) => "task-unsupported",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
             Self::Paused(_) | Self::Close => "worker-status-change",
             Self::StoreFull(_) => "store-full",

@@ -116,6 +116,8 @@ pub struct State {
     peers: BTreeMap<Peer, PeerState>,
     flight_count: usize,
     missing: BTreeSet<Key>,
+    /// How often tasks that cannot run here were given back, and when the last time.
+    returns: HashMap<Key, (u32, Duration)>,
     is_searching: bool,
     generation: i64,
     /// The time of the event that is being handled, since the Unix epoch.
@@ -150,6 +152,7 @@ impl State {
             peers: BTreeMap::new(),
             flight_count: 0,
             missing: BTreeSet::new(),
+            returns: HashMap::new(),
             is_searching: false,
             generation: 0,
             now: Duration::ZERO,
@@ -262,6 +265,8 @@ impl State {
         match event {
             Event::FromScheduler(message) => self.handle_message(message),
             Event::Executed(executed) => self.executed(executed),
+            Event::Unsupported(executed) => self.unsupported(executed),
+            Event::GiveBack(key) => self.give_back(&key),
             Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
             Event::Lost(keys) => self.lost(&keys),
             Event::Paused(is_paused) => {

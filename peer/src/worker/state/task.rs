@@ -139,6 +139,10 @@ pub(super) struct Computation {
     /// there may be very many tasks.
     pub(super) run_spec: Option<Serialized>,
     pub(super) is_actor: bool,
+    /// Whether this worker is the only one that may run the task.
+    pub(super) is_bound: bool,
+    /// Whether the task could not run here, and waits to be given back.
+    pub(super) is_unsupported: bool,
     /// The whole message while the key is in flight, which may make running the
     /// task unnecessary.
     pub(super) message: Option<Box<ComputeTask>>,

@@ -364,3 +364,53 @@ async fn a_process_above_its_limit_ends_the_worker() {
     }
     assert_eq!(topics[1], Value::from("worker-restart-memory"));
 }
+
+#[tokio::test]
+async fn warns_of_schedulers_without_the_plugin_and_of_later_releases() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (notices, mut noticed) = mpsc::unbounded_channel();
+    let builder = scheduler.worker("w").on_notice(move |message| {
+        // The test may have ended.
+        let _ = notices.send(message.to_owned());
+    });
+    let starting = tokio::spawn(builder.start());
+    let mut stream = scheduler.accept().await;
+    let mut rpc = scheduler.accept().await;
+    let request = rpc.receiver.receive::<Request>().await;
+    assert!(matches!(request, Ok(Some(Request::Versions(_)))));
+    let packages = Value::dict([("distributed", "2027.1.0")]);
+    let versions = Value::dict([("packages", packages)]);
+    rpc.sender.send(&versions).await.expect("peer listens");
+    match rpc.receiver.receive::<Request>().await {
+        Ok(Some(Request::Unknown(request))) => assert_eq!(request.op, "run_function"),
+        other => panic!("{other:?}"),
+    }
+    let refusal = Value::dict([("status", "error"), ("exception", "no pickles here")]);
+    rpc.sender.send(&refusal).await.expect("peer listens");
+    let register = stream.receiver.receive::<Request>().await;
+    assert!(
+        matches!(register, Ok(Some(Request::RegisterWorker(_)))),
+        "{register:?}"
+    );
+    let reply = RegisterWorkerReply {
+        status: ReplyStatus::Ok,
+        heartbeat_interval: Some(600.0),
+        ..RegisterWorkerReply::default()
+    };
+    stream.sender.send(&reply).await.expect("peer listens");
+    let worker = starting.await.expect("no panic").expect("worker starts");
+    let first = noticed.recv().await.expect("a notice");
+    assert!(
+        first.starts_with("the scheduler does not keep tasks of Python away")
+            && first.contains("no pickles here"),
+        "{first}"
+    );
+    assert_eq!(
+        noticed.recv().await.as_deref(),
+        Some(
+            "the scheduler runs distributed 2027.1.0, which this program was not tested with: \
+             2026.8.0 is the newest that it knows"
+        )
+    );
+    drop((worker, stream));
+}

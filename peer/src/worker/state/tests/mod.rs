@@ -68,18 +68,11 @@ impl Worker {
     }
 
     fn failed(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Executed(Executed {
-            key: key.into(),
-            outcome: Err(Box::new(Failure {
-                exception: Value::from("boom"),
-                exception_text: "boom".to_owned(),
-                traceback_text: String::new(),
-            })),
-            start: Duration::from_secs(1),
-            stop: Duration::from_secs(2),
-            steps: Vec::new(),
-            thread: None,
-        }))
+        self.event(Event::Executed(failure(key)))
+    }
+
+    fn unsupported(&mut self, key: &str) -> Vec<String> {
+        self.event(Event::Unsupported(failure(key)))
     }
 
     fn fetched(&mut self, peer: &str, answer: Answer) -> Vec<String> {
@@ -117,6 +110,21 @@ impl Worker {
     }
 }
 
+fn failure(key: &str) -> Executed {
+    Executed {
+        key: key.into(),
+        outcome: Err(Box::new(Failure {
+            exception: Value::from("boom"),
+            exception_text: "boom".to_owned(),
+            traceback_text: String::new(),
+        })),
+        start: Duration::from_secs(1),
+        stop: Duration::from_secs(2),
+        steps: Vec::new(),
+        thread: None,
+    }
+}
+
 fn show(action: &Action) -> String {
     let list = |keys: &[Key]| {
         let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
@@ -133,6 +141,7 @@ fn show(action: &Action) -> String {
             let event = match &**event {
                 Event::PeerAvailable(peer) => format!("{} is available", short(peer)),
                 Event::Search => "search".to_owned(),
+                Event::GiveBack(key) => format!("give back {key}"),
                 other => format!("{other:?}"),
             };
             format!("after {after:?}: {event}")

@@ -28,7 +28,7 @@ fn random_events_leave_a_consistent_state() {
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
-            let event = match random(19) {
+            let event = match random(20) {
                 0..=3 => {
                     // Some dependencies are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
@@ -81,6 +81,10 @@ fn random_events_leave_a_consistent_state() {
                         key: runs.swap_remove(random(runs.len())),
                         lost: lost.collect(),
                     }
+                }
+                19 if !runs.is_empty() => {
+                    let key = runs.swap_remove(random(runs.len()));
+                    Event::Unsupported(failure(&key.to_string()))
                 }
                 15 => Event::Lost(vec![key.into()]),
                 16 => Event::Paused(random(2) == 0),

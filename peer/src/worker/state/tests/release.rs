@@ -184,3 +184,76 @@ fn a_task_whose_data_is_lost_is_given_back() {
     );
     assert_eq!(worker.phases(), "");
 }
+
+// ROLES WORKER-1, WORKER-7
+#[test]
+fn tasks_that_cannot_run_here_are_given_back() {
+    let mut worker = Worker::new(1);
+    let pauses = [5, 10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000];
+    for pause in pauses.map(Duration::from_millis) {
+        assert_eq!(worker.message(task("x")), ["execute x"]);
+        let waking = format!("after {pause:?}: give back x");
+        assert_eq!(worker.unsupported("x"), [waking]);
+        assert_eq!(worker.phases(), "waiting 1");
+        // Meanwhile others run.
+        assert_eq!(worker.message(task("y")), ["execute y"]);
+        worker.executed("y");
+        worker.free(&["y"]);
+        assert_eq!(
+            worker.event(Event::GiveBack("x".into())),
+            ["status paused", "reschedule x", "status running"]
+        );
+        assert_eq!(worker.phases(), "");
+    }
+}
+
+#[test]
+fn a_task_to_give_back_may_be_freed_or_stolen() {
+    let mut worker = Worker::new(1);
+    for key in ["freed", "stolen"] {
+        worker.message(task(key));
+        worker.unsupported(key);
+    }
+    worker.free(&["freed"]);
+    assert_eq!(worker.steal("stolen"), ["steal stolen: waiting"]);
+    for key in ["freed", "stolen"] {
+        assert_eq!(worker.event(Event::GiveBack(key.into())), [""; 0]);
+    }
+    // Freed before it turned out that it cannot run
+    worker.message(task("x"));
+    worker.free(&["x"]);
+    assert_eq!(worker.unsupported("x"), [""; 0]);
+    assert_eq!(worker.phases(), "");
+    // While the worker is paused, its status stays so.
+    worker.message(task("y"));
+    worker.message(status("paused"));
+    worker.unsupported("y");
+    assert_eq!(worker.event(Event::GiveBack("y".into())), ["reschedule y"]);
+}
+
+#[test]
+fn tasks_of_this_worker_alone_are_not_given_back() {
+    let mut worker = Worker::new(1);
+    let bound = |workers: &[&str], is_loose| {
+        let workers = Value::list(workers.iter().copied());
+        let loose = Value::from(is_loose);
+        ComputeTask {
+            annotations: Some(Value::dict([
+                ("workers", workers),
+                ("allow_other_workers", loose),
+            ])),
+            ..task("x")
+        }
+    };
+    worker.message(bound(&["here"], false));
+    assert_eq!(worker.unsupported("x"), ["erred x run 0"]);
+    for task in [bound(&["here"], true), bound(&["here", "there"], false)] {
+        worker.free(&["x"]);
+        worker.message(task);
+        assert_eq!(
+            worker.unsupported("x")[0].split(": ").nth(1),
+            Some("give back x")
+        );
+        worker.event(Event::GiveBack("x".into()));
+    }
+}

@@ -1,0 +1,137 @@
+//! Tasks that this worker cannot run: the scheduler is asked to keep them away, and
+//! those that arrive are given back.
+
+use std::sync::Arc;
+
+use daskwire_comm::runtime::{self, Instant};
+use daskwire_pickle::Options;
+
+use super::Shared;
+use super::session::REGISTER_TIMEOUT;
+use super::state::{Event, Executed};
+use crate::channel::within;
+use crate::growing;
+use crate::pool::Pool;
+use crate::protocol::{Identity, Unknown};
+use crate::value::ValueError;
+use crate::{RemoteError, RequestError, Value};
+use daskwire_comm::Address;
+
+/// The plugin of the scheduler, and the function that installs it.
+const SOURCE: &str = include_str!("apart.py");
+
+/// A function of Python that runs [`SOURCE`] and has it installed.
+const INSTALL: &str = "lambda source, dask_scheduler: \
+    (lambda names: (exec(source, names), names['install'](dask_scheduler))[1])({})";
+
+/// What a worker without Python says of itself when it registers, in `extra`.
+pub(super) fn description() -> Value {
+    Value::dict([("daskwire", Value::list(["native"]))])
+}
+
+/// How long an answer about the workers of the cluster is used.
+const ANSWER_AGE: core::time::Duration = core::time::Duration::from_secs(1);
+
+// ROLES WORKER-8
+/// Installs the plugin in a scheduler of Dask, unless it has it.
+pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), RequestError> {
+    let function = growing::pickle(Options::default(), |writer| {
+        writer.reduce().global("builtins", "eval").tuple(1);
+        writer.str(INSTALL);
+        Ok::<(), ValueError>(())
+    });
+    let arguments = growing::pickle(Options::default(), |writer| {
+        writer.tuple(1).str(SOURCE);
+        Ok::<(), ValueError>(())
+    });
+    let unwritable = |error| RequestError::Value(Box::new(error));
+    let request = Unknown::new("run_function")
+        .field("function", Value::bytes(function.map_err(unwritable)?))
+        .field("args", Value::bytes(arguments.map_err(unwritable)?))
+        .field("kwargs", Value::None)
+        .field("wait", true)
+        .into();
+    let reply = pool.call::<Value>(scheduler, &request);
+    let reply = within(REGISTER_TIMEOUT, "installing a plugin", reply).await?;
+    if reply.get("status").and_then(Value::as_str) == Some("OK") {
+        return Ok(());
+    }
+    let absent = Value::None;
+    let exception = reply.get("exception").unwrap_or(&absent);
+    Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
+}
+
+/// Whether other workers of the cluster may run tasks that this one cannot, as the
+/// scheduler said last.
+#[derive(Debug, Default)]
+pub(super) struct Others(tokio::sync::Mutex<Option<(Instant, bool)>>);
+
+impl Shared {
+    /// Reports that a task cannot run here. It has failed if that is so everywhere.
+    pub(super) async fn cannot_run(self: Arc<Self>, executed: Executed) {
+        let event = if self.has_others().await {
+            Event::Unsupported(executed)
+        } else {
+            if let Err(failure) = &executed.outcome {
+                self.report_failure(&executed.key, &failure.exception_text);
+            }
+            Event::Executed(executed)
+        };
+        self.handle([event]);
+    }
+
+    /// Whether the scheduler runs Dask, and has a worker that may run Python.
+    async fn has_others(&self) -> bool {
+        if !self.gives_back {
+            return false;
+        }
+        // One of many tasks asks.
+        let mut last = self.others.0.lock().await;
+        let now = runtime::now();
+        if let Some((at, found)) = *last
+            && now.saturating_duration_since(at) < ANSWER_AGE
+        {
+            return found;
+        }
+        let request = Identity {
+            n_workers: self.dialect.limits_identity.then_some(-1),
+            reply: Some(true),
+            ..Identity::default()
+        };
+        let request = request.into();
+        let reply = self.pool.call::<Value>(&self.scheduler, &request).await;
+        let found = reply.is_ok_and(|identity| has_python(&identity));
+        *last = Some((now, found));
+        found
+    }
+}
+
+/// Whether one of the workers of a scheduler may run Python.
+fn has_python(identity: &Value) -> bool {
+    let Some(Value::Dict(workers)) = identity.get("workers") else {
+        return false;
+    };
+    let mut workers = workers.iter();
+    workers.any(|(_, worker)| worker.get("daskwire").is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_without_a_description_may_run_python() {
+        let native = description();
+        let python = Value::dict([("name", "worker-0")]);
+        let identity = |workers: &[(&str, &Value)]| {
+            let workers = workers
+                .iter()
+                .map(|(name, worker)| (*name, (*worker).clone()));
+            Value::dict([("workers", Value::dict(workers))])
+        };
+        assert!(!has_python(&identity(&[])));
+        assert!(!has_python(&identity(&[("a", &native)])));
+        assert!(has_python(&identity(&[("a", &native), ("b", &python)])));
+        assert!(!has_python(&Value::None));
+    }
+}
