@@ -152,7 +152,9 @@ fn releases_of_dask_work_or_are_refused() {
         // Much of the time, each of them waits.
         let count = thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..(2 * count).min(chosen.len()) {
-            scope.spawn(work);
+            // The futures of all checks together are large.
+            let builder = thread::Builder::new().stack_size(16 << 20);
+            builder.spawn_scoped(scope, work).expect("a thread");
         }
     });
     let mut reports = reports.into_inner().expect("no panic");

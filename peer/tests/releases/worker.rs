@@ -9,13 +9,16 @@ use daskwire_testing::cluster::Cluster;
 
 use super::{Failure, Outcome, Trial, ensure};
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 17] = [
     "join",
     "map over both",
     "pure=False",
     "fused tasks",
     "chains across",
     "worker errors",
+    "kept apart",
+    "given back",
+    "messages",
     "data",
     "steal",
     "replicate",
@@ -80,6 +83,9 @@ pub(crate) async fn checks(trial: &mut Trial) {
     trial.check("fused tasks", code.gives(FUSED)).await;
     trial.check("chains across", code.gives(CHAINS)).await;
     trial.check("worker errors", code.errors()).await;
+    trial.check("kept apart", code.gives(APART)).await;
+    trial.check("given back", code.gives(GIVEN_BACK)).await;
+    trial.check("messages", code.messages(&worker)).await;
     trial.check("data", code.gives(DATA)).await;
     trial.check("steal", code.gives(STEAL)).await;
     trial.check("replicate", code.gives(REPLICATE)).await;
@@ -235,6 +241,33 @@ const CHAINS: Lines = &[
     ("del x, y, z, xs, ys", "None"),
 ];
 
+/// Tasks without restrictions: each kind runs where it can.
+// ROLES WORKER-8
+const APART: Lines = &[
+    (
+        "fs = [client.submit(lambda i=i: 2 * i, pure=False) for i in range(60)]\n\
+         ns = [client.submit(native('hypot'), 3, i, pure=False) for i in range(20)]\n\
+         sum(client.gather(fs)), worker_names(client.who_has(fs))",
+        "(3540, ['worker-0'])",
+    ),
+    (
+        "len(client.gather(ns)), worker_names(client.who_has(ns))",
+        "(20, ['rust'])",
+    ),
+    ("del fs, ns", "None"),
+];
+
+/// Tasks of Python that the scheduler may give to either worker.
+// ROLES WORKER-1, WORKER-7
+const GIVEN_BACK: Lines = &[
+    (
+        "fs = client.map(lambda i: i + 1, range(40), workers=['rust', 'worker-0'], pure=False)\n\
+         sum(client.gather(fs)), worker_names(client.who_has(fs))",
+        "(820, ['worker-0'])",
+    ),
+    ("del fs", "None"),
+];
+
 const DATA: Lines = &[
     (
         "x = client.scatter(np.arange(1e5), workers='rust')\n\
@@ -328,6 +361,57 @@ impl Code<'_> {
             "client.submit(operator.add, 1, 1, workers='rust').result()",
             "2",
         )])
+        .await
+    }
+
+    /// The scheduler reads that data was released, and changes of the status.
+    // ROLES WORKER-1
+    async fn messages(&mut self, worker: &Worker) -> Result<(), Failure> {
+        let code = format!(
+            "rust = {:?}\n\
+             x = client.submit(operator.add, 'a', 'copy', workers='worker-0')\n\
+             y = client.submit(operator.add, x, '!', workers='rust')\n\
+             key = x.key\n\
+             def say(message, dask_scheduler):\n\
+             \x20   dask_scheduler.stream_comms[rust].send(dict(message, stimulus_id='a-test'))\n\
+             import functools\n\
+             def watch(dask_scheduler):\n\
+             \x20   inner = dask_scheduler.stream_handlers['worker-status-change']\n\
+             \x20   dask_scheduler.changes = []\n\
+             \x20   @functools.wraps(inner)\n\
+             \x20   def change(*args, **kwargs):\n\
+             \x20       dask_scheduler.changes.append(kwargs['status'])\n\
+             \x20       return inner(*args, **kwargs)\n\
+             \x20   dask_scheduler.stream_handlers['worker-status-change'] = change\n\
+             def is_last(status, dask_scheduler):\n\
+             \x20   return status in dask_scheduler.changes[-2:]\n\
+             client.run_on_scheduler(watch)\n\
+             y.result()",
+            worker.address()
+        );
+        let found = self.0.try_python(&code)?;
+        ensure!(found == "'acopy!'", "{found}");
+        self.until("worker_names(client.who_has([x]))", "['rust', 'worker-0']")
+            .await?;
+        let code = "client.run_on_scheduler(say, {'op': 'remove-replicas', 'keys': [key]})";
+        self.0.try_python(code)?;
+        self.until("worker_names(client.who_has([x]))", "['worker-0']")
+            .await?;
+        for status in ["paused", "running"] {
+            let message = format!("{{'op': 'worker-status-change', 'status': '{status}'}}");
+            self.0
+                .try_python(&format!("client.run_on_scheduler(say, {message})"))?;
+            // The worker itself goes on when it next looks at its memory.
+            let code = format!("client.run_on_scheduler(is_last, '{status}')");
+            self.until(&code, "True").await?;
+        }
+        self.gives(&[
+            (
+                "client.submit(operator.neg, 3, workers='rust').result()",
+                "-3",
+            ),
+            ("del x, y", "None"),
+        ])
         .await
     }
 
@@ -430,7 +514,12 @@ impl Code<'_> {
         ensure!(found == "2450", "{found}");
         let ended = tokio::time::timeout(Duration::from_secs(20), worker.ended()).await?;
         ensure!(matches!(ended, Ended::ByScheduler { .. }), "{ended}");
-        Ok(())
+        // What keeps tasks apart does no harm when no worker in Rust is left.
+        self.gives(&[(
+            "client.gather([client.submit(lambda: 7), client.submit(operator.neg, 1)])",
+            "[7, -1]",
+        )])
+        .await
     }
 
     /// After the workers in Rust have left and all is released, the scheduler and
