@@ -448,13 +448,17 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
 
 pub(crate) async fn release(arguments: &Release) -> Result {
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
+    // Keys may begin with dashes, so that clap takes the option after one for a key.
+    let is_json = |input: &&String| *input == "--json";
+    let has_json = arguments.json || arguments.keys.iter().any(|input| is_json(&input));
+    let keys = arguments.keys.iter().filter(|input| !is_json(input));
+    let keys: Vec<Key> = keys.map(|input| key(input)).collect();
     let document = serde_json::json!({
         "released": keys.iter().map(key_json).collect::<Vec<_>>(),
     });
     client.release_as(HOLDER, keys).map_err(message)?;
     client.close().await.map_err(message)?;
-    if arguments.json {
+    if has_json {
         terminal::print(terminal::json(&document))?;
     }
     Ok(())

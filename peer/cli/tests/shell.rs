@@ -125,8 +125,9 @@ fn keys_of_standard_input_do_not_look_like_options() {
     assert_eq!(daskwire(&line).good(&line), "-3\n");
     let line = format!("gather {at} --sum-1 --timeout 20");
     assert_eq!(daskwire(&line).good(&line), "3\n");
-    let line = format!("release --timeout 20 {at} --sum-1 {key}");
-    assert_eq!(daskwire(&line).good(&line), "");
+    let line = format!("release --timeout 20 {at} --sum-1 {key} --json");
+    let document = format!("{{\"released\":[\"--sum-1\",\"{key}\"]}}\n");
+    assert_eq!(daskwire(&line).good(&line), document);
     gone(&cluster, "--sum-1");
     gone(&cluster, key);
 }
