@@ -589,3 +589,36 @@ async fn arguments_of_one_type_come_as_lists() {
     );
     client.close().await.expect("closed");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_api_works_over_tls() {
+    let cluster = daskwire_testing::scheduler_with_workers_over("tls", 2);
+    let client = client_at(cluster.address()).await;
+    let negated = client.map("operator.neg", 1..=3_i64).expect("submitted");
+    let sum = client
+        .submit("builtins.sum", (Argument::list(&negated),))
+        .expect("submitted");
+    assert_eq!(integer((&sum).await.expect("a result")), -6);
+    let gathered = client.gather_by(&negated, Route::Direct).await;
+    assert_eq!(gathered.expect("results").len(), 3);
+    let queue = client.queue("q", None).await.expect("opened");
+    queue.put(&sum, LONG).await.expect("put");
+    let taken = future(queue.get(LONG).await.expect("a future"));
+    assert_eq!(integer(taken.await.expect("a result")), -6);
+    client
+        .publish_dataset("numbers", Value::list([1, 2]))
+        .await
+        .expect("published");
+    assert_eq!(client.list_datasets().await.expect("names").len(), 1);
+    let module = "def cube(x):\n    return x**3\n";
+    client
+        .upload("over_tls.py", module)
+        .await
+        .expect("uploaded");
+    let cube = client.submit("over_tls.cube", [3]).expect("submitted");
+    assert_eq!(integer(cube.await.expect("a result")), 27);
+    let lengths = client.run("builtins.len", ["ab"]).await.expect("lengths");
+    assert_eq!(lengths.len(), 2);
+    client.close().await.expect("closed");
+    assert_eq!(cluster.complaints(), [""; 0]);
+}
