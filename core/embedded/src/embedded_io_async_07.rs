@@ -37,6 +37,11 @@
 //! caller's buffer, run each future to completion, and do not use a comm after
 //! a future was dropped.
 //!
+//! # Panics
+//!
+//! Nothing here panics but a future that is polled again after it has completed,
+//! as the compiler has it for every `async fn`; no executor does that.
+//!
 //! # Implementing the comm traits
 //!
 //! [`CommReader`](daskwire::transport::CommReader) and

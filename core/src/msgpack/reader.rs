@@ -747,13 +747,13 @@ impl<'a> Reader<'a> {
     /// is large.
     #[inline(never)]
     fn token_of(&mut self, expected: Kind) -> Result<Token<'a>, Malformed> {
-        let before = *self;
+        let before = (self.rest, self.items_left);
         let token = self.token()?;
         let found = token.kind();
         if found == expected {
             return Ok(token);
         }
-        *self = before;
+        (self.rest, self.items_left) = before;
         Err(self.malformed(MalformedKind::Unexpected { expected, found }))
     }
 

@@ -29,7 +29,7 @@ levels=(3 s z)
 source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
 # The most flash that a program may take at level s, in bytes.
-declare -A limits=([find]=10000 [open]=16000 [lz4]=24000)
+declare -A limits=([find]=10240 [open]=16384 [lz4]=24576)
 
 install_packages
 programs=("$@")
