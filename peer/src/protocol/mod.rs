@@ -10,6 +10,8 @@
 //! `op` is not an error but [`Unknown`], because plugins add their own.
 
 mod field;
+#[cfg(all(feature = "worker", target_os = "linux"))]
+mod python;
 mod reply;
 mod request;
 mod status;
@@ -27,6 +29,8 @@ use crate::value::{Serialized, Value};
 
 pub(crate) use field::Field;
 pub use field::{Keys, Nullable};
+#[cfg(all(feature = "worker", target_os = "linux"))]
+pub(crate) use python::*;
 pub use reply::*;
 pub use request::*;
 pub use status::{ReplyStatus, TaskState, WorkerStatus};

@@ -247,6 +247,16 @@ impl Serialized {
         (message.len() > 1).then_some(Self { kind, message })
     }
 
+    /// The same payload with frames in other places.
+    #[cfg(all(feature = "worker", target_os = "linux"))]
+    pub(crate) fn map_frames(&self, place: impl FnMut(&Bytes) -> Bytes) -> Self {
+        let head = self.message.iter().take(2).cloned();
+        Self {
+            kind: self.kind,
+            message: head.chain(self.frames().iter().map(place)).collect(),
+        }
+    }
+
     pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let frames: Vec<&[u8]> = self.frames().iter().map(AsRef::as_ref).collect();
         to.payload_as_is(self.kind, self.header(), &frames, false)?;

@@ -60,13 +60,14 @@ class Apart(SchedulerPlugin):
 
     def add_worker(self, scheduler, worker, **kwargs):
         extra = getattr(scheduler.workers[worker], "extra", None) or {}
-        if "native" in (extra.get("daskwire") or ()):
+        kinds = extra.get("daskwire") or ("python",)
+        if "python" in kinds:
+            # From now on, tasks of Python wait while there is no such worker.
+            self.python.update(("python", worker))
+        if "native" in kinds:
             self.native.add(worker)
             if len(self.native) == 2:
                 self.restrict(scheduler, list(scheduler.tasks))
-        else:
-            # From now on, tasks of Python wait while there is no such worker.
-            self.python.update(("python", worker))
 
     def remove_worker(self, scheduler, worker, **kwargs):
         self.native.discard(worker)

@@ -25,8 +25,13 @@ const INSTALL: &str = "lambda source, dask_scheduler: \
     (lambda names: (exec(source, names), names['install'](dask_scheduler))[1])({})";
 
 /// What a worker without Python says of itself when it registers, in `extra`.
-pub(super) fn description() -> Value {
-    Value::dict([("daskwire", Value::list(["native"]))])
+pub(super) fn description(runs_python: bool) -> Value {
+    let kinds: &[&str] = if runs_python {
+        &["native", "python"]
+    } else {
+        &["native"]
+    };
+    Value::dict([("daskwire", Value::list(kinds.iter().copied()))])
 }
 
 /// How long an answer about the workers of the cluster is used.
@@ -100,19 +105,28 @@ impl Shared {
         };
         let request = request.into();
         let reply = self.pool.call::<Value>(&self.scheduler, &request).await;
-        let found = reply.is_ok_and(|identity| has_python(&identity));
+        let found = reply.is_ok_and(|identity| has_python(&identity, &self.address));
         *last = Some((now, found));
         found
     }
 }
 
-/// Whether one of the workers of a scheduler may run Python.
-fn has_python(identity: &Value) -> bool {
+/// Whether a worker of a scheduler, other than that at `own`, may run Python.
+fn has_python(identity: &Value, own: &str) -> bool {
     let Some(Value::Dict(workers)) = identity.get("workers") else {
         return false;
     };
     let mut workers = workers.iter();
-    workers.any(|(_, worker)| worker.get("daskwire").is_none())
+    workers.any(|(address, worker)| {
+        let kinds = worker.get("daskwire");
+        let runs_python = kinds.is_none_or(|kinds| match kinds {
+            Value::List(kinds) | Value::Tuple(kinds) => {
+                kinds.iter().any(|kind| kind.as_str() == Some("python"))
+            }
+            _ => false,
+        });
+        runs_python && address.as_str() != Some(own)
+    })
 }
 
 #[cfg(test)]
@@ -121,7 +135,8 @@ mod tests {
 
     #[test]
     fn workers_without_a_description_may_run_python() {
-        let native = description();
+        let native = description(false);
+        let both = description(true);
         let python = Value::dict([("name", "worker-0")]);
         let identity = |workers: &[(&str, &Value)]| {
             let workers = workers
@@ -129,9 +144,12 @@ mod tests {
                 .map(|(name, worker)| (*name, (*worker).clone()));
             Value::dict([("workers", Value::dict(workers))])
         };
+        let has_python = |identity: &Value| has_python(identity, "own");
         assert!(!has_python(&identity(&[])));
         assert!(!has_python(&identity(&[("a", &native)])));
         assert!(has_python(&identity(&[("a", &native), ("b", &python)])));
+        assert!(has_python(&identity(&[("a", &native), ("b", &both)])));
+        assert!(!has_python(&identity(&[("a", &native), ("own", &both)])));
         assert!(!has_python(&Value::None));
     }
 }

@@ -34,6 +34,10 @@ pub struct Builder {
     pub(super) start_timeout: Option<Duration>,
     pub(super) is_restartable: bool,
     pub(super) functions: Functions,
+    #[cfg(target_os = "linux")]
+    pub(super) python: Option<PathBuf>,
+    #[cfg(target_os = "linux")]
+    pub(super) is_python_warm: bool,
     pub(super) options: CommOptions,
     pub(super) transports: Transports,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -235,6 +239,30 @@ impl Builder {
     #[must_use]
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
+        self
+    }
+
+    /// Sets a Python interpreter for the tasks that do not call a [native
+    /// function](crate::graph::Function::Native): each thread gets a process of it.
+    /// Then the functions of [`Functions::python`] run in Python, too. Default: none;
+    /// such tasks fail.
+    ///
+    /// It must have `distributed`, of the scheduler's release, and what the tasks
+    /// import. The processes end with this one, however that ends.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
+        self.python = Some(interpreter.into());
+        self
+    }
+
+    /// Sets whether the Python processes of all threads start at once. Default: no;
+    /// one starts with the worker, and each of the others with the first task that
+    /// needs it.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub const fn warm_python(mut self, is_warm: bool) -> Self {
+        self.is_python_warm = is_warm;
         self
     }
 

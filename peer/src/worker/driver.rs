@@ -79,6 +79,8 @@ impl Shared {
         // Freeing much memory takes time, so it is done after the lock is
         // released.
         let mut forgotten = Vec::new();
+        #[cfg(target_os = "linux")]
+        let mut forgotten_keys = Vec::new();
         // Subscribers may be slow, too.
         let mut reports = Vec::new();
         let _guard = self.failure.guard();
@@ -106,7 +108,13 @@ impl Shared {
                         }
                     }
                 },
-                Action::Forget(key) => forgotten.extend(self.store.remove(&key)),
+                Action::Forget(key) => {
+                    forgotten.extend(self.store.remove(&key));
+                    #[cfg(target_os = "linux")]
+                    if self.executors.is_some() {
+                        forgotten_keys.push(key);
+                    }
+                }
                 Action::Execute(run) => jobs.push(self.job(*run)),
                 Action::Fetch { peer, keys } => {
                     let address = Arc::clone(&peer);
@@ -131,6 +139,10 @@ impl Shared {
             }
         }
         drop(machine);
+        #[cfg(target_os = "linux")]
+        if let Some(executors) = &self.executors {
+            executors.forget(&forgotten_keys);
+        }
         for report in &reports {
             emit(event::Level::Debug, || WorkerEvent::Task(report));
         }

@@ -29,6 +29,8 @@ pub enum StartError {
     Directory(Arc<io::Error>),
     /// A thread cannot be started.
     Thread(Arc<io::Error>),
+    /// Python cannot be started, or has no `distributed`.
+    Python(Arc<io::Error>),
 }
 
 impl fmt::Display for StartError {
@@ -40,6 +42,7 @@ impl fmt::Display for StartError {
             Self::Refused { reason } => write!(f, "the scheduler refused the worker: {reason}"),
             Self::Directory(error) => write!(f, "no directory for spilled data: {error}"),
             Self::Thread(error) => write!(f, "no thread for the worker: {error}"),
+            Self::Python(error) => write!(f, "no Python for the worker: {error}"),
         }
     }
 }
@@ -49,7 +52,7 @@ impl core::error::Error for StartError {
         match self {
             Self::Request(error) => error.source(),
             Self::Listen(error) => Some(&**error),
-            Self::Directory(error) | Self::Thread(error) => Some(&**error),
+            Self::Directory(error) | Self::Thread(error) | Self::Python(error) => Some(&**error),
             Self::Release(_) | Self::Refused { .. } => None,
         }
     }

@@ -93,6 +93,7 @@ impl RemoteError {
     pub(super) fn to_failure(&self) -> Failure {
         Failure {
             exception: self.to_exception(),
+            traceback: Value::None,
             exception_text: self.repr(),
             traceback_text: self.traceback.clone(),
         }

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     Builder, Functions, Holdings, MemoryThresholds, Shared, StoreCounters, TaskCounters,
-    TransferCounters, TransferLimits, memory,
+    TransferCounters, TransferLimits,
 };
 use crate::protocol::{Request, RetireWorkers, WorkerStatus};
 use crate::{Key, RequestError, Value};
@@ -111,6 +111,10 @@ impl Worker {
             start_timeout: None,
             is_restartable: false,
             functions: Functions::python(),
+            #[cfg(target_os = "linux")]
+            python: None,
+            #[cfg(target_os = "linux")]
+            is_python_warm: false,
             options: CommOptions::default(),
             transports: crate::transports(),
             observer: None,
@@ -134,10 +138,10 @@ impl Worker {
         self.shared.nthreads
     }
 
-    /// The memory that this process has from the system, in bytes; 0 if that is not
-    /// known, as on other systems than Linux.
+    /// The memory that this process and its Python processes have from the system, in
+    /// bytes; 0 if that is not known, as on other systems than Linux.
     pub fn process_memory(&self) -> u64 {
-        memory::resident()
+        self.shared.memory_len()
     }
 
     /// The time that the scheduler took to answer the last heartbeat; zero before the

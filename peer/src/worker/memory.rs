@@ -107,6 +107,19 @@ pub(super) fn resident() -> u64 {
 }
 
 impl Shared {
+    /// Memory of the worker in bytes: of this process and its Python processes.
+    pub(super) fn memory_len(&self) -> u64 {
+        #[cfg(target_os = "linux")]
+        if let Some(executors) = &self.executors {
+            // What this process has touched of the shared memory is among its
+            // resident memory.
+            let (processes, shared) = executors.memory_len();
+            let own = super::executor::anonymous("self");
+            return own.saturating_add(processes).saturating_add(shared);
+        }
+        resident()
+    }
+
     /// Measures the memory of the process at intervals, and pauses, resumes and
     /// spills.
     pub(super) async fn monitor(self: Arc<Self>) -> Ended {
@@ -117,7 +130,7 @@ impl Shared {
         let mut warned_at: Option<Instant> = None;
         loop {
             runtime::sleep(thresholds.monitor_interval).await;
-            let len = resident();
+            let len = self.memory_len();
             if thresholds
                 .terminate
                 .is_some_and(|terminate| len > part(limit, terminate))

@@ -10,7 +10,6 @@ use daskwire::msgpack::Reader;
 use daskwire_comm::runtime::{self, Instant};
 
 use super::exception::class_of;
-use super::memory::resident;
 use super::state::Description;
 use super::state::startstop;
 use super::store::Datum;
@@ -518,7 +517,10 @@ impl Shared {
             ("transfer", transfer),
             ("event_loop_interval", Value::from(0.02)),
             ("cpu", Value::from(processor)),
-            ("memory", Value::from(resident().max(holdings.memory_len))),
+            (
+                "memory",
+                Value::from(self.memory_len().max(holdings.memory_len)),
+            ),
             ("time", Value::from(now().as_secs_f64())),
             ("host_net_io", io(after.network, before.network)),
             ("host_disk_io", io(after.disk, before.disk)),

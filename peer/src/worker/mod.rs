@@ -27,6 +27,9 @@
 //! ```python
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4).result()
 //! ```
+//!
+//! On Linux, a worker with a [Python interpreter](Builder::python) runs all other
+//! functions, too, in processes of that.
 
 mod apart;
 mod builder;
@@ -35,6 +38,8 @@ mod driver;
 mod error;
 mod evaluate;
 mod exception;
+#[cfg(target_os = "linux")]
+mod executor;
 mod fetch;
 mod functions;
 mod handle;
@@ -42,6 +47,8 @@ mod memory;
 mod metrics;
 mod python;
 mod run;
+#[cfg(target_os = "linux")]
+mod run_in_python;
 mod server;
 mod session;
 mod start;
@@ -101,6 +108,9 @@ struct Shared {
     thresholds: MemoryThresholds,
     local_directory: PathBuf,
     functions: Functions,
+    /// Runs what is not a function in Rust.
+    #[cfg(target_os = "linux")]
+    executors: Option<executor::Executors>,
     versions: Value,
     /// What the scheduler's release says.
     dialect: Dialect,
@@ -138,6 +148,15 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
+    /// Whether the worker runs functions of Python.
+    const fn runs_python(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        let runs_python = self.executors.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let runs_python = false;
+        runs_python
+    }
+
     /// The name, as the scheduler knows it.
     fn name_value(&self) -> Value {
         match self.number {

@@ -1,5 +1,6 @@
 //! Runs tasks.
 
+use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,8 +8,10 @@ use std::sync::Arc;
 use super::diagnostics::Level;
 use super::evaluate::{Evaluated, Fault, TaskContext};
 use super::metrics::{self, to_startstops};
-use super::state::{Event, Executed, Run};
-use super::store::{Datum, InUse, Steps};
+#[cfg(target_os = "linux")]
+use super::run_in_python::is_for_python;
+use super::state::{Description, Event, Executed, Failure, Run};
+use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
 use crate::event::{self, WorkerEvent, emit};
 use crate::graph::{GraphError, Task};
@@ -26,6 +29,19 @@ pub(super) struct Job {
     /// Keeps the inputs in memory.
     pub(super) in_use: Vec<InUse>,
     pub(super) is_actor: bool,
+}
+
+/// What a task has done.
+pub(super) struct Done {
+    pub(super) key: Key,
+    pub(super) result: Result<(Datum, Description), (String, Failure)>,
+    pub(super) start: Duration,
+    pub(super) stop: Duration,
+    pub(super) steps: Vec<store::Done>,
+    /// By which Dask's dashboard distinguishes threads.
+    pub(super) thread: i64,
+    /// Whether the task needs what this worker does not have.
+    pub(super) is_unsupported: bool,
 }
 
 pub(super) enum Spec {
@@ -81,6 +97,10 @@ impl Shared {
     pub(super) fn is_quick(&self, job: &mut Job) -> bool {
         /// Longer tasks are not read in place either.
         const MAX_LEN: usize = 1 << 10;
+        #[cfg(target_os = "linux")]
+        if self.executors.is_some() && is_for_python(job) {
+            return false;
+        }
         if let Spec::Unread(run_spec) = &job.spec
             && run_spec.header().len() <= MAX_LEN
             && run_spec.frames().is_empty()
@@ -96,7 +116,14 @@ impl Shared {
     }
 
     /// Runs a task, and returns the jobs to run next.
-    pub(super) fn run(self: &Arc<Self>, job: Job) -> Vec<Job> {
+    #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "for Python"))]
+    pub(super) fn run(self: &Arc<Self>, mut job: Job) -> Vec<Job> {
+        #[cfg(target_os = "linux")]
+        if let Some(executors) = &self.executors
+            && is_for_python(&mut job)
+        {
+            return self.run_in_python(executors, job);
+        }
         let start = now();
         let Job {
             key,
@@ -125,20 +152,45 @@ impl Shared {
         if !lost.is_empty() {
             return self.react([], [Event::InputsLost { key, lost }]);
         }
-        let (datum, outcome) = match result {
+        let result = match result {
             Ok(datum) => {
                 let description = metrics::describe(&datum);
-                (Some(datum), Ok(description))
+                Ok((datum, description))
             }
-            Err(fault) => {
+            Err(fault) => Err((fault.error().to_string(), fault.error().to_failure())),
+        };
+        self.executed(Done {
+            key,
+            result,
+            start,
+            stop: now(),
+            steps: steps.take(),
+            thread: threads::number(),
+            is_unsupported,
+        })
+    }
+
+    /// Stores and reports the result of a task, or its exception as text and for the
+    /// scheduler.
+    pub(super) fn executed(self: &Arc<Self>, done: Done) -> Vec<Job> {
+        let Done {
+            key,
+            result,
+            start,
+            stop,
+            steps,
+            thread,
+            is_unsupported,
+        } = done;
+        let (datum, outcome) = match result {
+            Ok((datum, description)) => (Some(datum), Ok(description)),
+            Err((message, failure)) => {
                 if !is_unsupported {
-                    self.report_failure(&key, &fault.error().to_string());
+                    self.report_failure(&key, &message);
                 }
-                (None, Err(Box::new(fault.error().to_failure())))
+                (None, Err(Box::new(failure)))
             }
         };
-        let steps = steps.take();
-        let stop = now();
         self.tasks_done
             .add(&key.prefix(), stop.saturating_sub(start), &steps);
         let executed = Executed {
@@ -147,7 +199,7 @@ impl Shared {
             start,
             stop,
             steps: to_startstops(&steps),
-            thread: Some(threads::number()),
+            thread: Some(thread),
         };
         if is_unsupported {
             let deciding = Arc::clone(self).cannot_run(executed);
@@ -192,12 +244,16 @@ impl Shared {
 }
 
 /// Reads a task with these inputs.
-fn read(run_spec: &Serialized, key: &Key, data: &HashMap<Key, Datum>) -> Result<Task, GraphError> {
+pub(super) fn read(
+    run_spec: &Serialized,
+    key: &Key,
+    data: &HashMap<Key, Datum>,
+) -> Result<Task, GraphError> {
     Task::read_with_inputs(run_spec, key, &|key| data.contains_key(key))
 }
 
 /// The keys of inputs that were lost.
-fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
+pub(super) fn lost(data: &HashMap<Key, Datum>) -> Vec<Key> {
     let lost = data.iter().filter(|(_, datum)| datum.is_lost());
     lost.map(|(key, _)| key.clone()).collect()
 }

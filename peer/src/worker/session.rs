@@ -10,6 +10,8 @@ use daskwire_comm::{Listener, Transports};
 use tokio::sync::watch;
 
 use super::diagnostics::Level;
+#[cfg(target_os = "linux")]
+use super::executor::Executors;
 use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, StartError, apart, now, server};
 use crate::batched::BatchWriter;
@@ -65,7 +67,7 @@ impl Shared {
             versions: self.versions.clone(),
             // The worker answers the requests that its scheduler sends to nannies.
             nanny: Nullable(self.is_restartable.then(|| self.address.clone())),
-            extra_information: apart::description(),
+            extra_information: apart::description(self.runs_python()),
             stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
             reply: Some(false),
@@ -293,6 +295,12 @@ pub(super) async fn supervise(
     shared.leave();
     drop(quiet);
     shared.queue.close();
+    #[cfg(target_os = "linux")]
+    if shared.executors.is_some() {
+        let shared = Arc::clone(&shared);
+        let closing = move || shared.executors.iter().for_each(Executors::close);
+        let _ = runtime::spawn_blocking(closing).await;
+    }
     // Do not wait for a scheduler that has stopped reading.
     if runtime::timeout(REGISTER_TIMEOUT, writing.finished())
         .await

@@ -13,6 +13,8 @@ use tokio::sync::{Notify, watch};
 use super::apart::{self, Others};
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
+#[cfg(target_os = "linux")]
+use super::executor::Executors;
 use super::metrics::{TasksDone, Transfers};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
@@ -25,6 +27,8 @@ use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
+#[cfg(target_os = "linux")]
+use crate::protocol::{Nullable, StartPython};
 use crate::protocol::{Request, Versions};
 use crate::release::{self, FIRST_SUPPORTED, Untested};
 use crate::{Release, Value};
@@ -49,12 +53,19 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         start_timeout,
         is_restartable,
         functions,
+        #[cfg(target_os = "linux")]
+        python,
+        #[cfg(target_os = "linux")]
+        is_python_warm,
         options,
         transports,
         observer,
         batch_interval,
         installs_plugin,
     } = builder;
+    // Tasks of Python are welcome.
+    #[cfg(target_os = "linux")]
+    let installs_plugin = installs_plugin && python.is_none();
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
     let transports = transports.separate();
@@ -164,6 +175,25 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         store.limit_disk(max_spill);
     }
     let failure = store.failure().clone();
+    #[cfg(target_os = "linux")]
+    let executors = match python {
+        Some(interpreter) => {
+            let start = StartPython {
+                id: id.clone(),
+                name: name.clone(),
+                address: address.clone(),
+                scheduler: scheduler.to_string(),
+                nthreads: nthreads as u64,
+                local_directory: store_directory.display().to_string(),
+                memory_limit: Nullable(memory_limit),
+                cache_len: cache_len(memory_limit, nthreads),
+                ..StartPython::default()
+            };
+            let count = if is_python_warm { nthreads } else { 1 };
+            Some(start_python(Executors::new(interpreter, start), count).await?)
+        }
+        None => None,
+    };
     let shared = Arc::new(Shared {
         id,
         address,
@@ -176,6 +206,8 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         thresholds,
         local_directory: store_directory,
         functions,
+        #[cfg(target_os = "linux")]
+        executors,
         versions,
         dialect,
         gives_back: release.is_some(),
@@ -274,6 +306,26 @@ async fn make_store(
     Ok((store, path))
 }
 
+/// Bytes of values that each Python process keeps.
+#[cfg(target_os = "linux")]
+fn cache_len(memory_limit: Option<u64>, nthreads: usize) -> u64 {
+    /// Without a memory limit.
+    const DEFAULT: u64 = 256 << 20;
+    memory_limit.map_or(DEFAULT, |limit| limit / 8 / nthreads as u64)
+}
+
+/// Starts the first Python processes.
+#[cfg(target_os = "linux")]
+async fn start_python(executors: Executors, count: usize) -> Result<Executors, StartError> {
+    let started = runtime::spawn_blocking(move || {
+        executors.warm(count)?;
+        Ok(executors)
+    });
+    let started = started.await;
+    let started = started.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
+    started.map_err(|error| StartError::Python(Arc::new(error)))
+}
+
 /// Starts the store's thread, which moves data to disk.
 fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
     // Weak, so that the thread does not keep the worker alive.
@@ -297,6 +349,10 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
     let own = Arc::downgrade(shared);
     let spilled = move |key, len| {
         if let Some(shared) = own.upgrade() {
+            #[cfg(target_os = "linux")]
+            if let Some(executors) = &shared.executors {
+                executors.forget([&key]);
+            }
             let jobs = shared.react([], [Event::Spilled { key, len }]);
             // This thread has data to write.
             jobs.into_iter().for_each(|job| shared.queue.push(job));

@@ -82,16 +82,38 @@ impl<T> Queue<T> {
 /// only slower.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     for index in 0..shared.nthreads {
-        let own = Arc::clone(shared);
-        let builder = thread::Builder::new()
-            .name(format!("task-{index}"))
-            .stack_size(STACK_LEN);
-        let started = builder.spawn(move || work(&own));
-        match started {
+        match start_one(shared, &format!("task-{index}")) {
             Err(error) if index == 0 => return Err(error),
             Err(_) => break,
             Ok(_) => {}
         }
+    }
+    Ok(())
+}
+
+fn start_one(shared: &Arc<Shared>, name: &str) -> io::Result<()> {
+    let own = Arc::clone(shared);
+    let builder = thread::Builder::new()
+        .name(name.to_owned())
+        .stack_size(STACK_LEN);
+    builder.spawn(move || work(&own)).map(drop)
+}
+
+thread_local! {
+    /// Whether the calling thread ends after its task.
+    static IS_REPLACED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts a thread that replaces the calling one, which ends after its task.
+///
+/// # Errors
+///
+/// If the system refuses the thread; then nothing changes.
+#[cfg(target_os = "linux")]
+pub(super) fn replace(shared: &Arc<Shared>) -> io::Result<()> {
+    if !IS_REPLACED.get() {
+        start_one(shared, "task")?;
+        IS_REPLACED.set(true);
     }
     Ok(())
 }
@@ -103,9 +125,15 @@ fn work(shared: &Arc<Shared>) {
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
         // Tasks that became ready run next on the same thread.
         let mut next = shared.run(job).into_iter();
-        own = next.next();
+        let is_replaced = IS_REPLACED.get();
+        if !is_replaced {
+            own = next.next();
+        }
         for job in next {
             shared.queue.push(job);
+        }
+        if is_replaced {
+            return;
         }
     }
 }

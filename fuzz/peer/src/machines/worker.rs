@@ -248,6 +248,7 @@ impl Worker {
             }
             false => Err(Box::new(Failure {
                 exception: Value::from("an exception"),
+                traceback: Value::None,
                 exception_text: String::new(),
                 traceback_text: String::new(),
             })),

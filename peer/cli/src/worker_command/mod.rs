@@ -154,6 +154,17 @@ pub(crate) struct WorkerArguments {
     #[arg(long, value_name = "FILE", help_heading = "Life")]
     pid_file: Option<PathBuf>,
 
+    /// Run functions of Python in processes of this interpreter, which needs
+    /// distributed of the scheduler's release: one process for each thread, started
+    /// when it is first needed
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "PYTHON")]
+    python: Option<PathBuf>,
+    /// Start all Python processes at once
+    #[cfg(target_os = "linux")]
+    #[arg(long, requires = "python")]
+    python_warm: bool,
+
     /// List the worker's functions, and exit
     #[arg(long)]
     functions: bool,
@@ -420,6 +431,10 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         let server = server.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
         builder = builder.service("dashboard", server.port());
         tokio::spawn(server.serve(Arc::clone(&started), settings.namespace.clone()));
+    }
+    #[cfg(target_os = "linux")]
+    if let Some(python) = &arguments.python {
+        builder = builder.python(python).warm_python(arguments.python_warm);
     }
     let starting = async {
         let started = builder.start().await;

@@ -80,7 +80,7 @@ impl State {
             self.missing.len() as u64,
             self.counts[Phase::Missing as usize]
         );
-        assert!(self.executing.len() <= self.limits.nthreads);
+        assert!(self.busy_count() <= self.limits.nthreads);
         let asked = self.peers.values().filter(|state| state.asked.is_some());
         assert_eq!(asked.count(), self.flight_count);
         assert!(self.flight_count <= self.limits.transfer_count);

@@ -6,8 +6,8 @@ use super::event::{Description, Event, Executed, Failure, Run, stimulus};
 use super::task::{Computation, Phase, Priority, Running, Task};
 use super::{Action, State};
 use crate::protocol::{
-    ComputeTask, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred, TaskFinished,
-    WorkerStatus, WorkerStatusChange,
+    ComputeTask, LongRunning, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred,
+    TaskFinished, WorkerStatus, WorkerStatusChange,
 };
 use crate::story::TaskChange;
 use crate::{Key, Value};
@@ -127,7 +127,7 @@ impl State {
     }
 
     pub(super) fn start_tasks(&mut self) {
-        while self.executing.len() < self.limits.nthreads {
+        while self.busy_count() < self.limits.nthreads {
             let Some((_, key)) = self.next_ready() else {
                 break;
             };
@@ -153,7 +153,11 @@ impl State {
             // released.
             self.unlink(&key, &dependencies);
             let since = self.now;
-            let running = Running { since, resources };
+            let running = Running {
+                since,
+                resources,
+                has_seceded: false,
+            };
             let before = self.executing.insert(key.clone(), running);
             // The task still executes from before it was stored and freed. The
             // first execution to end frees the resources of both.
@@ -256,7 +260,7 @@ impl State {
                     status: Some(ReplyStatus::Error),
                     exception: failure.exception,
                     // distributed 2025.4.0 to 2026.3.0 require the field.
-                    traceback: Some(Value::None),
+                    traceback: Some(failure.traceback),
                     exception_text: Some(failure.exception_text),
                     traceback_text: Some(failure.traceback_text),
                     startstops: Some(startstops),
@@ -338,6 +342,35 @@ impl State {
             stimulus_id: stimulus("task-unsupported", self.now),
             ..WorkerStatusChange::default()
         });
+    }
+
+    /// The number of executing tasks that count for the limit.
+    pub(super) fn busy_count(&self) -> usize {
+        let running = self.executing.values();
+        running.filter(|running| !running.has_seceded).count()
+    }
+
+    /// Handles that a task makes room for others while it runs on.
+    pub(super) fn seceded(&mut self, key: &Key, run_time: Duration) {
+        let Some(running) = self.executing.get_mut(key) else {
+            return;
+        };
+        if core::mem::replace(&mut running.has_seceded, true) {
+            return;
+        }
+        let computation = self
+            .tasks
+            .get(key)
+            .filter(|task| task.phase == Phase::Executing);
+        if let Some(computation) = computation.and_then(|task| task.computation.as_ref()) {
+            self.send(LongRunning {
+                key: key.clone(),
+                run_id: computation.run_id,
+                compute_duration: Nullable(Some(run_time.as_secs_f64())),
+                stimulus_id: stimulus("secede", self.now),
+                ..LongRunning::default()
+            });
+        }
     }
 
     /// Ends the execution of a task, and frees its resources.

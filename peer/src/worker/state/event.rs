@@ -76,6 +76,14 @@ pub enum Event {
     Unsupported(Executed),
     /// It is time to give a task back to the scheduler.
     GiveBack(Key),
+    /// A task that is executing does not count as one of [`Limits::nthreads`] any
+    /// more: it waits for other tasks, or runs for long.
+    Seceded {
+        /// The key of the task.
+        key: Key,
+        /// The time for which the task has run.
+        run_time: Duration,
+    },
     /// Data turned out to be lost.
     Lost(Vec<Key>),
     /// The process takes too much memory (`true`), or no longer does. While it
@@ -118,6 +126,7 @@ impl Event {
             Self::Executed(executed) if executed.outcome.is_err() => "task-erred",
             Self::Executed(_) => "task-finished",
             Self::Unsupported(_) | Self::GiveBack(_) => "task-unsupported",
+            Self::Seceded { .. } => "secede",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
             Self::Paused(_) | Self::Close => "worker-status-change",
             Self::StoreFull(_) => "store-full",
@@ -158,6 +167,8 @@ pub struct Executed {
 pub struct Failure {
     /// The exception, pickled for clients in Python.
     pub exception: Value,
+    /// The traceback, pickled; `None` of Python if there is none.
+    pub traceback: Value,
     /// The exception as a string.
     pub exception_text: String,
     /// The traceback as a string.

@@ -268,6 +268,7 @@ impl State {
             Event::Unsupported(executed) => self.unsupported(executed),
             Event::GiveBack(key) => self.give_back(&key),
             Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
+            Event::Seceded { key, run_time } => self.seceded(&key, run_time),
             Event::Lost(keys) => self.lost(&keys),
             Event::Paused(is_paused) => {
                 let (from, to) = if is_paused {

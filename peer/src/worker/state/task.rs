@@ -172,6 +172,8 @@ pub(super) struct PeerState {
 pub(super) struct Running {
     pub(super) since: Duration,
     pub(super) resources: Vec<(String, f64)>,
+    /// Whether it does not count for the limit of tasks that run at once.
+    pub(super) has_seceded: bool,
 }
 
 impl State {

@@ -67,6 +67,23 @@ struct Forms {
     position: Option<u64>,
 }
 
+/// The identity of a datum, which does not keep it.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug)]
+pub(crate) struct WeakDatum(Weak<Inner>);
+
+#[cfg(target_os = "linux")]
+impl WeakDatum {
+    pub(crate) fn is(&self, datum: &Datum) -> bool {
+        core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&datum.0))
+    }
+
+    /// Whether nothing holds the datum any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+}
+
 /// Why a datum is not available.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DatumError {
@@ -461,6 +478,36 @@ impl Datum {
         drop(forms);
         drop(making);
         made.map_err(DatumError::Value)
+    }
+
+    #[cfg(target_os = "linux")]
+    pub(crate) fn downgrade(&self) -> WeakDatum {
+        WeakDatum(Arc::downgrade(&self.0))
+    }
+
+    /// The serialized form, moved to memory that another process can map, where it
+    /// replaces that in memory of this process. `share` does that; if it returns
+    /// `None`, the form stays where it is.
+    ///
+    /// Blocks like [`open`](Self::open).
+    #[cfg(target_os = "linux")]
+    pub(crate) fn shared(
+        &self,
+        steps: &Steps,
+        share: impl FnOnce(&Serialized) -> Option<Serialized>,
+    ) -> Result<Serialized, DatumError> {
+        let serialized = self.serialize(steps)?;
+        let Some(shared) = share(&serialized) else {
+            return Ok(serialized);
+        };
+        let mut forms = self.0.lock();
+        if forms.value.is_some() {
+            // The value has the bytes from which this was copied.
+            forms.copied_len = shared.len();
+        }
+        forms.serialized = Some(shared.clone());
+        self.0.account(&mut forms, true);
+        Ok(shared)
     }
 
     /// Returns a form found by `made`, after waiting for another thread that

@@ -63,6 +63,8 @@ use daskwire_numpy::NumpyModules;
 use crate::Key;
 use crate::value::{Serialized, Value};
 
+#[cfg(target_os = "linux")]
+pub(crate) use datum::WeakDatum;
 pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
@@ -177,6 +179,13 @@ impl Store {
     /// Makes a datum from received bytes, unopened and not stored yet.
     pub(crate) fn received(&self, serialized: Serialized) -> Datum {
         Datum::new(&self.common, serialized.len(), Some(serialized), None)
+    }
+
+    /// Makes a datum from a result of Python, not stored yet. Its size is `nbytes`, as
+    /// Dask counts it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn computed(&self, serialized: Serialized, nbytes: u64) -> Datum {
+        Datum::new(&self.common, nbytes, Some(serialized), None)
     }
 
     /// Makes a datum from the value of a task, not stored yet.

@@ -115,6 +115,7 @@ fn failure(key: &str) -> Executed {
         key: key.into(),
         outcome: Err(Box::new(Failure {
             exception: Value::from("boom"),
+            traceback: Value::None,
             exception_text: "boom".to_owned(),
             traceback_text: String::new(),
         })),

@@ -58,6 +58,7 @@ fn random_events_leave_a_consistent_state() {
                     let key = runs.swap_remove(random(runs.len()));
                     let failure = Box::new(Failure {
                         exception: Value::from("boom"),
+                        traceback: Value::None,
                         exception_text: String::new(),
                         traceback_text: String::new(),
                     });
@@ -90,6 +91,10 @@ fn random_events_leave_a_consistent_state() {
                 16 => Event::Paused(random(2) == 0),
                 17 => Event::StoreFull(random(2) == 0),
                 18 => Event::Watched(random(2) == 0),
+                19 if !runs.is_empty() => Event::Seceded {
+                    key: runs[random(runs.len())].clone(),
+                    run_time: Duration::ZERO,
+                },
                 12..=13 if !asked.is_empty() => {
                     let (peer, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);

@@ -1,0 +1,607 @@
+"""Runs the tasks of a worker in Rust that only Python can run.
+
+The worker (`daskwire worker --python`) starts a process of this module for each of
+its threads, sends it tasks with their inputs, and gets results back. The process
+does nothing else: the worker talks to the scheduler and to its peers, and holds the
+data.
+
+Worker and process exchange messages of Dask over a socket, each a list of frames.
+Long frames are not sent but stay in shared memory (memfd), whose descriptor is sent.
+A received one is mapped privately, so that a task may write to its inputs, as in
+Dask, and does not change them for others.
+
+Nothing but distributed and what it needs is imported.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import logging
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import threading
+from collections import OrderedDict
+
+import msgpack
+
+import dask
+from dask.utils import parse_timedelta, typename
+
+import distributed.threadpoolexecutor
+import distributed.worker
+from distributed import Reschedule
+from distributed.core import ConnectionPool, Status, error_message, rpc
+from distributed.metrics import time
+from distributed.protocol import pickle, to_serialize
+from distributed.protocol.compression import decompress
+from distributed.protocol.serialize import (
+    _is_dumpable,
+    merge_and_deserialize,
+    msgpack_decode_default,
+    msgpack_encode_default,
+    serialize_and_split,
+)
+from distributed.protocol.utils import msgpack_opts
+from distributed.sizeof import safe_sizeof
+from distributed.utils import (
+    LoopRunner,
+    ensure_memoryview,
+    in_async_call,
+    set_thread_state,
+    sync,
+)
+from distributed.worker_state_machine import SecedeEvent
+
+logger = logging.getLogger("distributed.worker")
+
+# The layout of a message, as in link.rs: the numbers of frames, of descriptors and
+# of bytes that follow; for each frame the index of its descriptor, or -1, its offset
+# and its length; the frames without descriptors.
+HEAD = struct.Struct("<IIQ")
+ENTRY = struct.Struct("<qQQ")
+MAX_DESCRIPTORS = 200
+LONG = 64 << 10
+ALIGNMENT = 64
+
+# From Linux's fcntl.h; Python has had them since 3.8, and 3.12.
+F_SETSIG = 10
+F_ADD_SEALS = 1033
+SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0008  # seal, shrink, grow, write
+
+
+class Link:
+    """Messages over a socket."""
+
+    def __init__(self, sock):
+        self.sock = sock
+        self.lock = threading.Lock()
+
+    def receive(self):
+        """Waits for a message, and returns its frames and its descriptors."""
+        head = bytearray(HEAD.size)
+        descriptors = self._receive_descriptors(head)
+        frame_count, descriptor_count, length = HEAD.unpack(head)
+        while len(descriptors) < descriptor_count:
+            descriptors += self._receive_descriptors(bytearray(1))
+        table = bytearray(frame_count * ENTRY.size)
+        self._fill(memoryview(table))
+        rest = memoryview(bytearray(length))
+        self._fill(rest)
+        maps = {}
+        frames = []
+        for index, offset, length in ENTRY.iter_unpack(table):
+            if index < 0:
+                frames.append(rest[offset : offset + length])
+                continue
+            if index not in maps:
+                mapped = mmap.mmap(descriptors[index], 0, access=mmap.ACCESS_COPY)
+                maps[index] = memoryview(mapped)
+            frames.append(maps[index][offset : offset + length])
+        return frames, descriptors
+
+    def _receive_descriptors(self, into):
+        space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
+        count, ancillary, _, _ = self.sock.recvmsg_into(
+            [into], space, socket.MSG_CMSG_CLOEXEC
+        )
+        if not count:
+            raise EOFError
+        descriptors = array.array("i")
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                descriptors.frombytes(data[: len(data) - len(data) % 4])
+        self._fill(memoryview(into)[count:])
+        return list(descriptors)
+
+    def _fill(self, view):
+        while view:
+            count = self.sock.recv_into(view)
+            if not count:
+                raise EOFError
+            view = view[count:]
+
+    def send(self, frames):
+        """Sends a message. May be called by several threads."""
+        frames = [ensure_memoryview(frame) for frame in frames]
+        descriptor, places = share(frames)
+        table = bytearray()
+        rest = []
+        length = 0
+        for index, frame in enumerate(frames):
+            if index in places:
+                table += ENTRY.pack(0, places[index], frame.nbytes)
+                continue
+            table += ENTRY.pack(-1, length, frame.nbytes)
+            rest.append(frame)
+            length += frame.nbytes
+        descriptors = [] if descriptor is None else [descriptor]
+        head = HEAD.pack(len(frames), len(descriptors), length)
+        rights = []
+        if descriptors:
+            rights = [
+                (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            ]
+        data = memoryview(b"".join([head, table, *rest]))
+        try:
+            with self.lock:
+                sent = self.sock.sendmsg([data], rights)
+                if sent < len(data):
+                    self.sock.sendall(data[sent:])
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def share(frames):
+    """Copies long frames to shared memory.
+
+    Returns its descriptor, and the offsets of those that were copied, by index.
+    """
+    places = {}
+    length = 0
+    for index, frame in enumerate(frames):
+        if frame.nbytes >= LONG:
+            places[index] = length
+            length += -(-frame.nbytes // ALIGNMENT) * ALIGNMENT
+    if not places:
+        return None, places
+    try:
+        descriptor = os.memfd_create("daskwire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        # Too many open files: all is sent through the socket.
+        return None, {}
+    try:
+        os.ftruncate(descriptor, length)
+        for index, offset in places.items():
+            left = frames[index]
+            while left:
+                count = os.pwrite(descriptor, left, offset)
+                left = left[count:]
+                offset += count
+        # The worker maps it, and relies on it not to change.
+        fcntl.fcntl(descriptor, F_ADD_SEALS, SEALS)
+    except OSError as error:
+        os.close(descriptor)
+        raise MemoryError(f"no shared memory for {length} bytes: {error}") from None
+    return descriptor, places
+
+
+class Payload:
+    """A value that is not deserialized yet."""
+
+    __slots__ = ("kind", "header", "frames")
+
+    def __init__(self, kind, header, frames):
+        self.kind = kind
+        self.header = header
+        self.frames = frames
+
+    @property
+    def nbytes(self):
+        return sum(frame.nbytes for frame in self.frames)
+
+    def load(self):
+        if self.kind == "__Pickled__":
+            header = msgpack.loads(self.header)
+            frames = decompress(header, self.frames)
+            return pickle.loads(header["pickled-obj"], buffers=frames)
+        header = msgpack.loads(
+            self.header,
+            object_hook=msgpack_decode_default,
+            use_list=False,
+            **msgpack_opts,
+        )
+        frames = self.frames
+        if "compression" in header:
+            frames = decompress(header, frames)
+        return merge_and_deserialize(header, frames)
+
+
+def read(frames):
+    """The body of a message, with payloads that are not deserialized."""
+
+    def decode(obj):
+        for kind in ("__Serialized__", "__Pickled__"):
+            index = obj.get(kind, 0)
+            if index:
+                header = frames[index]
+                count = msgpack.loads(header, strict_map_key=False)["num-sub-frames"]
+                return Payload(kind, header, frames[index + 1 : index + 1 + count])
+        return msgpack_decode_default(obj)
+
+    return msgpack.loads(frames[0], object_hook=decode, use_list=False, **msgpack_opts)
+
+
+def write(message, *frames):
+    """The frames of a message."""
+    body = msgpack.dumps(message, default=msgpack_encode_default, use_bin_type=True)
+    return [body, *frames]
+
+
+class Cache:
+    """Values that tasks have used or made, the least recently used first."""
+
+    def __init__(self, max_len):
+        self.max_len = max_len
+        self.len = 0
+        self.values = OrderedDict()
+
+    def get(self, key):
+        value, _ = self.values[key]
+        self.values.move_to_end(key)
+        return value
+
+    def put(self, key, value, length):
+        """Keeps a value. Returns the keys of those that are not kept any more."""
+        # What a small value takes besides its bytes.
+        length += 256
+        self.remove(key)
+        if length > self.max_len:
+            return [key]
+        self.values[key] = value, length
+        self.len += length
+        gone = []
+        while self.len > self.max_len:
+            other, (_, length) = self.values.popitem(last=False)
+            self.len -= length
+            gone.append(other)
+        return gone
+
+    def remove(self, key):
+        _, length = self.values.pop(key, (None, 0))
+        self.len -= length
+
+
+class Worker:
+    """What `get_worker()` returns: the worker, as far as tasks use it."""
+
+    def __init__(self, link, start):
+        self.link = link
+        self.id = start["id"]
+        self.name = start["name"]
+        self.address = self.worker_address = start["address"]
+        self.scheduler_address = start["scheduler"]
+        self.nthreads = start["nthreads"]
+        self.local_directory = start["local_directory"]
+        self.memory_limit = start["memory_limit"]
+        self.status = Status.running
+        self.active_threads = {}
+        self.plugins = {}
+        # Data is not held here; those who look into it go on to ask the worker.
+        self.data = {}
+        self._lock = threading.RLock()
+        self._client = None
+        self._runner = None
+        self._scheduler = None
+
+    def __repr__(self):
+        return f"<Worker {self.address!r}, name: {self.name}, status: {self.status.name}>"
+
+    def get_current_task(self):
+        return self.active_threads[threading.get_ident()]
+
+    def log_event(self, topic, msg):
+        if not _is_dumpable(msg):
+            raise TypeError(
+                f"Message must be msgpack serializable. Got {type(msg)=} instead."
+            )
+        self.link.send(write({"op": "log-event", "topic": topic, "msg": msg}))
+
+    def handle_stimulus(self, *events):
+        for event in events:
+            if isinstance(event, SecedeEvent):
+                self.link.send(
+                    write(
+                        {
+                            "op": "long-running",
+                            "key": event.key,
+                            "compute_duration": event.compute_duration,
+                        }
+                    )
+                )
+
+    @property
+    def loop(self):
+        with self._lock:
+            if self._runner is None:
+                self._runner = LoopRunner(asynchronous=False)
+                self._runner.start()
+            return self._runner.loop
+
+    io_loop = loop
+
+    @property
+    def rpc(self):
+        return self.scheduler.pool
+
+    @property
+    def scheduler(self):
+        with self._lock:
+            if self._scheduler is None:
+                pool = ConnectionPool(connection_args=self.connection_args)
+                sync(self.loop, pool.start)
+                self._scheduler = pool(self.scheduler_address)
+            return self._scheduler
+
+    @property
+    def connection_args(self):
+        return distributed.security.Security().get_connection_args("worker")
+
+    @property
+    def client(self):
+        return self._client or self._get_client()
+
+    def _get_client(self, timeout=None):
+        if timeout is None:
+            timeout = dask.config.get("distributed.comm.timeouts.connect")
+        timeout = parse_timedelta(timeout, "s")
+        with self._lock:
+            if self._client is None or self._client.status not in (
+                "running",
+                "connecting",
+            ):
+                self._client = self._new_client(timeout)
+        self.log_event(
+            "worker-get-client", {"client": self._client.id, "timeout": timeout}
+        )
+        return self._client
+
+    def _new_client(self, timeout):
+        with contextlib.suppress(ValueError):
+            client = distributed.default_client()
+            if client.scheduler and client.scheduler.address == self.scheduler_address:
+                return client
+        return distributed.Client(
+            self.scheduler_address,
+            loop=self.loop,
+            set_as_default=True,
+            asynchronous=in_async_call(self.loop),
+            direct_to_workers=True,
+            name="worker",
+            timeout=timeout,
+        )
+
+    def update_data(self, data, **_):
+        """Gives values to the worker; returns when it has them."""
+        failures = []
+
+        async def update():
+            async with rpc(self.address, connection_args=self.connection_args) as peer:
+                await peer.update_data(
+                    data={key: to_serialize(value) for key, value in data.items()}
+                )
+
+        def run():
+            try:
+                asyncio.run(update())
+            except BaseException as error:
+                failures.append(error)
+
+        # The caller is a coroutine, but does not await this.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if failures:
+            raise failures[0]
+
+
+class Pool:
+    """The thread pool that the thread of a task believes to be in.
+
+    The worker replaces the whole process of a task that secedes.
+    """
+
+    def __init__(self):
+        self._threads = {threading.current_thread()}
+        self._rejoin_lock = threading.Lock()
+        self._rejoin_list = []
+
+    def _adjust_thread_count(self):
+        pass
+
+    def submit(self, _):
+        with self._rejoin_lock:
+            while self._rejoin_list:
+                thread, event = self._rejoin_list.pop()
+                self._threads.add(thread)
+                event.set()
+
+
+class Executor:
+    """Runs one task after the other."""
+
+    def __init__(self, link, start):
+        self.link = link
+        self.worker = Worker(link, start)
+        self.cache = Cache(start["cache_len"])
+        self.classes = {}
+        self.state = {
+            "scheduler": self.worker.scheduler_address,
+            "worker": self.worker,
+        }
+        distributed.worker._worker_cvar.set(self.worker)
+        distributed.threadpoolexecutor.thread_state.proceed = True
+
+    def serve(self):
+        while True:
+            try:
+                frames, descriptors = self.link.receive()
+            except (EOFError, ConnectionError):
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            message = read(frames)
+            del frames
+            if message["op"] == "run-task":
+                reply = self.run(message)
+                del message
+                self.link.send(reply)
+                del reply
+            elif message["op"] == "forget":
+                for key in message["keys"]:
+                    self.cache.remove(key)
+
+    def run(self, message):
+        key = message["key"]
+        gone = []
+        times = {"start": time(), "stop": None}
+        try:
+            result = self.evaluate(message, gone, times)
+            return self.finished(key, result, gone, times)
+        except SystemExit as end:
+            # Now, so that the worker sees how it ended.
+            logging.shutdown()
+            code = 0 if end.code is None else 1
+            os._exit(end.code if isinstance(end.code, int) else code)
+        except Reschedule:
+            return write({"op": "reschedule", "gone": gone})
+        except BaseException as error:
+            times["stop"] = times["stop"] or time()
+            failure = error_message(error)
+            logger.error(
+                "Compute Failed\nKey:       %s\nException: %r\nTraceback: %r\n",
+                key,
+                failure["exception_text"],
+                failure["traceback_text"],
+            )
+            traceback = failure["traceback"]
+            return write(
+                {
+                    "op": "task-erred",
+                    "exception": failure["exception"].data,
+                    "traceback": traceback and traceback.data,
+                    "exception_text": failure["exception_text"],
+                    "traceback_text": failure["traceback_text"],
+                    "gone": gone,
+                    **times,
+                }
+            )
+
+    def evaluate(self, message, gone, times):
+        key = message["key"]
+        task = message["run_spec"].load()
+        data = {}
+        for name, payload in message["data"].items():
+            if payload is None:
+                data[name] = self.cache.get(name)
+                continue
+            data[name] = value = payload.load()
+            gone += self.cache.put(name, value, payload.nbytes)
+        del message
+        pool = Pool()
+        distributed.threadpoolexecutor.thread_state.executor = pool
+        ident = threading.get_ident()
+        self.worker.active_threads[ident] = key
+        times["start"] = time()
+        try:
+            with set_thread_state(
+                start_time=times["start"], execution_state=self.state, key=key
+            ):
+                if task.is_coro:
+                    return sync(self.worker.loop, self.await_task, task, data)
+                return task(data)
+        finally:
+            times["stop"] = time()
+            del self.worker.active_threads[ident]
+
+    async def await_task(self, task, data):
+        distributed.worker._worker_cvar.set(self.worker)
+        return await task(data)
+
+    def finished(self, key, result, gone, times):
+        header, frames = serialize_and_split(
+            to_serialize(result), on_error="raise", context={}
+        )
+        header["num-sub-frames"] = len(frames)
+        header = msgpack.dumps(header, default=msgpack_encode_default, use_bin_type=True)
+        frames = [ensure_memoryview(frame) for frame in frames]
+        nbytes = safe_sizeof(result)
+        length = sum(frame.nbytes for frame in frames)
+        name, class_pickle = self.describe(type(result))
+        # The frames of the reply may be memory of the result.
+        gone += self.cache.put(key, result, max(length, nbytes))
+        return write(
+            {
+                "op": "task-finished",
+                "result": {"__Serialized__": 1},
+                "nbytes": nbytes,
+                "type": class_pickle,
+                "typename": name,
+                "gone": gone,
+                **times,
+            },
+            header,
+            *frames,
+        )
+
+    def describe(self, cls):
+        """The name of a class and its pickle, as the scheduler gets them."""
+        described = self.classes.get(cls)
+        if described is None:
+            # As Dask has it.
+            shown = None if cls is type(None) else cls
+            name = typename(shown)
+            try:
+                class_pickle = pickle.dumps(shown)
+            except Exception:
+                class_pickle = pickle.dumps(name)
+            described = name, class_pickle
+            if len(self.classes) < 1000:
+                self.classes[cls] = described
+        return described
+
+
+def end_with_worker(lifeline):
+    """Has the system kill this process when the other end of a pipe is closed.
+
+    The worker holds that end, so this happens however the worker ends, and whatever
+    this process is doing.
+    """
+    fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+    # It may have been closed before.
+    with contextlib.suppress(BlockingIOError):
+        os.read(lifeline, 1)
+        os._exit(1)
+
+
+def main(sock):
+    link = Link(sock)
+    frames, (lifeline,) = link.receive()
+    end_with_worker(lifeline)
+    # Descriptors of shared memory; there may be one for each input of a task.
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+    executor = Executor(link, read(frames))
+    link.send(write({"op": "ready"}))
+    executor.serve()

@@ -1,0 +1,331 @@
+//! Messages over a socket to a Python process.
+//!
+//! ```text
+//! u32      number of frames
+//! u32      number of descriptors, which are sent along
+//! u64      length of the frames without descriptors
+//! ...      for each frame: i64 index of its descriptor or -1, u64 offset, u64 length
+//! ...      the frames without descriptors
+//! ```
+//!
+//! All numbers are little-endian. The first descriptors are sent with the first bytes,
+//! all others with bytes of their own that follow the 16 of the three numbers, since
+//! the system takes no more than 253 at once.
+
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rustix::io::retry_on_intr;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+
+use super::memory::{LONG, Region, SharedMemory};
+use crate::channel::Whole;
+use crate::growing::MessageScratch;
+use crate::protocol::{Field, Opener};
+
+/// Length of the three numbers.
+const HEAD: usize = 16;
+
+/// Length of the description of a frame.
+const ENTRY: usize = 24;
+
+/// Maximum number of descriptors sent at once.
+const MAX_DESCRIPTORS: usize = 200;
+
+/// Frames are aligned for the arrays in them.
+const ALIGNMENT: usize = 16;
+
+/// A socket to a Python process.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: UnixStream,
+    memory: Arc<SharedMemory>,
+    scratch: MessageScratch,
+    opener: Opener,
+    out: Vec<u8>,
+}
+
+impl Link {
+    pub(super) fn new(socket: UnixStream, memory: Arc<SharedMemory>) -> Self {
+        Self {
+            socket,
+            memory,
+            scratch: MessageScratch::new(),
+            opener: Opener::default(),
+            out: Vec::new(),
+        }
+    }
+
+    /// Sets the timeout for receiving. Default: none.
+    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(timeout)
+    }
+
+    /// Sends a message, and a descriptor.
+    pub(super) fn send_with(
+        &mut self,
+        message: &impl Field,
+        descriptor: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let Self { scratch, out, .. } = self;
+        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, None, out));
+        built.map_err(io::Error::other)?;
+        out[4..8].copy_from_slice(&1_u32.to_le_bytes());
+        write(&self.socket, out, &[descriptor])
+    }
+
+    /// Sends a message. Blocks until the process has read most of it.
+    pub(super) fn send(&mut self, message: &impl Field) -> io::Result<()> {
+        let Self {
+            scratch,
+            out,
+            memory,
+            ..
+        } = self;
+        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, Some(memory), out));
+        let regions = built.map_err(io::Error::other)?;
+        let descriptors: Vec<BorrowedFd<'_>> =
+            regions.iter().map(|region| region.file().as_fd()).collect();
+        let written = write(&self.socket, out, &descriptors);
+        scratch.shrink();
+        if out.capacity() > (1 << 20) {
+            *out = Vec::new();
+        }
+        written
+    }
+
+    /// Waits for a message.
+    pub(super) fn receive<T: Field>(&mut self) -> io::Result<T> {
+        let frames = read(&self.socket, &self.memory)?;
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        self.opener.read(&frames, T::read).map_err(invalid)
+    }
+}
+
+/// Packs frames, except those in shared memory, whose regions are returned.
+fn pack(
+    frames: &[&[u8]],
+    memory: Option<&mut Arc<SharedMemory>>,
+    out: &mut Vec<u8>,
+) -> Vec<Arc<Region>> {
+    let mut regions: Vec<Arc<Region>> = Vec::new();
+    let mut inline: Vec<&[u8]> = Vec::new();
+    let mut len = 0;
+    out.clear();
+    out.resize(HEAD, 0);
+    for frame in frames {
+        let long = memory.as_ref().filter(|_| frame.len() >= LONG);
+        let (index, offset) = match long.and_then(|memory| memory.find(frame)) {
+            Some((region, offset)) => {
+                let known = regions.iter().position(|known| Arc::ptr_eq(known, &region));
+                let index = known.unwrap_or(regions.len());
+                if known.is_none() {
+                    regions.push(region);
+                }
+                (index as i64, offset)
+            }
+            None => {
+                let offset = len;
+                len += frame.len().next_multiple_of(ALIGNMENT);
+                inline.push(frame);
+                (-1, offset as u64)
+            }
+        };
+        out.extend(index.to_le_bytes());
+        out.extend(offset.to_le_bytes());
+        out.extend((frame.len() as u64).to_le_bytes());
+    }
+    out.reserve(len);
+    for frame in inline {
+        out.extend(frame);
+        let padding = frame.len().next_multiple_of(ALIGNMENT) - frame.len();
+        out.extend(&[0; ALIGNMENT][..padding]);
+    }
+    out[..4].copy_from_slice(&count(frames.len()).to_le_bytes());
+    out[4..8].copy_from_slice(&count(regions.len()).to_le_bytes());
+    out[8..HEAD].copy_from_slice(&(len as u64).to_le_bytes());
+    regions
+}
+
+fn count(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+/// Writes a packed message with its descriptors.
+fn write(mut socket: &UnixStream, out: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut batches = descriptors.chunks(MAX_DESCRIPTORS);
+    let first = batches.next().unwrap_or_default();
+    let is_one = descriptors.len() <= MAX_DESCRIPTORS;
+    let with_first = if is_one { out } else { &out[..HEAD] };
+    let mut sent = send(socket, with_first, first)?;
+    if !is_one {
+        socket.write_all(&out[sent..HEAD])?;
+        sent = HEAD;
+    }
+    for batch in batches {
+        send(socket, &[0], batch)?;
+    }
+    socket.write_all(&out[sent..])
+}
+
+fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let bytes = [IoSlice::new(bytes)];
+    let sent =
+        retry_on_intr(|| rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(sent)
+}
+
+/// Reads the frames of a message.
+fn read(socket: &UnixStream, memory: &Arc<SharedMemory>) -> io::Result<Vec<Bytes>> {
+    let mut head = [0; HEAD];
+    let mut descriptors = receive(socket, &mut head)?;
+    let (frame_count, rest) = number::<4>(&head);
+    let (descriptor_count, rest) = number::<4>(rest);
+    let (len, _) = number::<8>(rest);
+    while (descriptors.len() as u64) < descriptor_count {
+        let more = receive(socket, &mut [0])?;
+        if more.is_empty() {
+            return Err(invalid("descriptors are missing"));
+        }
+        descriptors.extend(more);
+    }
+    let table = take(socket, frame_count.saturating_mul(ENTRY as u64))?;
+    let inline = Bytes::from(take(socket, len)?);
+    let regions = descriptors.into_iter().map(|file| memory.adopt(file));
+    let regions: Vec<Bytes> = regions.collect::<Result<_, _>>()?;
+    let frames = table.chunks_exact(ENTRY).map(|entry| {
+        let (index, rest) = number::<8>(entry);
+        let (offset, rest) = number::<8>(rest);
+        let (len, _) = number::<8>(rest);
+        let source = match index {
+            u64::MAX => Some(&inline),
+            index => usize::try_from(index)
+                .ok()
+                .and_then(|index| regions.get(index)),
+        };
+        let start = usize::try_from(offset).ok()?;
+        let end = start.checked_add(usize::try_from(len).ok()?)?;
+        let source = source?;
+        let frame = source.get(start..end)?;
+        Some(source.slice_ref(frame))
+    });
+    let frames: Option<Vec<Bytes>> = frames.collect();
+    frames.ok_or_else(|| invalid("the place of a frame is wrong"))
+}
+
+/// The first number of `bytes`, of `N` bytes, and the rest.
+fn number<const N: usize>(bytes: &[u8]) -> (u64, &[u8]) {
+    let (number, rest) = bytes.split_at(N.min(bytes.len()));
+    let mut all = [0; 8];
+    all[..number.len()].copy_from_slice(number);
+    (u64::from_le_bytes(all), rest)
+}
+
+/// Reads `len` bytes. Memory grows with what arrives.
+fn take(socket: &UnixStream, len: u64) -> io::Result<Vec<u8>> {
+    /// Maximum number of bytes reserved in advance.
+    const MAX_RESERVED: u64 = 1 << 20;
+    let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_RESERVED)).unwrap_or_default());
+    let read = socket.take(len).read_to_end(&mut bytes)?;
+    if read as u64 != len {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(bytes)
+}
+
+/// Fills `into`, and returns the descriptors that came along.
+fn receive(mut socket: &UnixStream, into: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        let mut bytes = [IoSliceMut::new(into)];
+        rustix::net::recvmsg(socket, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(files) = message {
+            descriptors.extend(files);
+        }
+    }
+    socket.read_exact(&mut into[received.bytes..])?;
+    Ok(descriptors)
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Value;
+    use crate::protocol::{Nullable, RunInPython};
+    use crate::value::Serialized;
+
+    #[test]
+    fn messages_with_many_regions_arrive_whole() {
+        let memory = Arc::new(SharedMemory::new());
+        let (one, other) = UnixStream::pair().expect("a socket");
+        let data = (0..2 * MAX_DESCRIPTORS + 1).map(|index| {
+            let len = if index % 2 == 0 { LONG + index } else { index };
+            let value = Value::bytes(vec![index.to_le_bytes()[0]; len]);
+            let payload = Serialized::of(&value).expect("bytes");
+            let payload = memory.share(&payload).unwrap_or(payload);
+            (index.to_string().into(), Nullable(Some(payload)))
+        });
+        let message = RunInPython {
+            key: "k".into(),
+            run_spec: Serialized::default(),
+            data: data.collect(),
+            ..RunInPython::default()
+        };
+        let mut sender = Link::new(one, Arc::clone(&memory));
+        let mut receiver = Link::new(other, memory);
+        let arrived = std::thread::scope(|scope| {
+            // Sending blocks until enough is read.
+            let arrived = scope.spawn(|| [(); 2].map(|()| receiver.receive::<RunInPython>()));
+            sender.send(&message).expect("it is read");
+            sender.send(&message).expect("it is read");
+            arrived.join().expect("no panic")
+        });
+        for arrived in arrived {
+            assert_eq!(arrived.expect("a message"), message);
+        }
+        drop(sender);
+        let end = receiver.receive::<RunInPython>().expect_err("closed");
+        assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn wrong_places_of_frames_are_errors() {
+        let memory = Arc::new(SharedMemory::new());
+        for (index, offset, len) in [(0, 0, 1), (-1, 0, 3), (-1, u64::MAX, 1), (-1, 3, 0)] {
+            let (one, other) = UnixStream::pair().expect("a socket");
+            let mut out = Vec::new();
+            pack(&[b"ab"], None, &mut out);
+            out[8..HEAD].copy_from_slice(&2_u64.to_le_bytes());
+            out[HEAD..HEAD + 8].copy_from_slice(&i64::from(index).to_le_bytes());
+            out[HEAD + 8..HEAD + 16].copy_from_slice(&offset.to_le_bytes());
+            out[HEAD + 16..HEAD + 24].copy_from_slice(&u64::to_le_bytes(len));
+            write(&one, &out[..HEAD + ENTRY + 2], &[]).expect("it fits");
+            let error = read(&other, &memory).expect_err("out of bounds");
+            assert_eq!(error.to_string(), "the place of a frame is wrong");
+        }
+    }
+}

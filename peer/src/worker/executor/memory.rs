@@ -1,0 +1,266 @@
+//! Memory that a worker shares with its Python processes.
+//!
+//! Long frames are in files of memory (memfd), which have no name: the system frees
+//! them with the last descriptor and mapping, however the processes end. They are
+//! sealed, so that nobody can change them.
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use bytes::Bytes;
+use memmap2::Mmap;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::Resource;
+
+use crate::failure::lock_counter;
+use crate::value::Serialized;
+
+/// Minimum length of a frame in shared memory, in bytes.
+pub(super) const LONG: usize = 64 << 10;
+
+/// Maximum number of regions, because the system limits mappings, too: to 65,530
+/// for each process.
+const MAX_REGIONS: u64 = 30_000;
+
+/// All regions of shared memory that a worker has mapped.
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    /// By the address of the mapping.
+    regions: Mutex<BTreeMap<usize, Weak<Region>>>,
+    max_count: usize,
+    len: AtomicU64,
+}
+
+/// A sealed file in memory, and its mapping.
+pub(super) struct Region {
+    file: File,
+    map: Mmap,
+    memory: Arc<SharedMemory>,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a region of {} bytes", self.map.len())
+    }
+}
+
+/// The owner of frames in a region.
+struct Owner(Arc<Region>);
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.map
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // The address is still in use, so the entry is that of this region.
+        let address = self.map.as_ptr() as usize;
+        self.memory.lock().remove(&address);
+        let len = self.map.len() as u64;
+        self.memory.len.fetch_sub(len, Ordering::Relaxed);
+    }
+}
+
+impl Region {
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl SharedMemory {
+    pub(super) fn new() -> Self {
+        let limit = rustix::process::getrlimit(Resource::Nofile);
+        // The other half is for connections and files.
+        let half = limit.current.unwrap_or(u64::MAX) / 2;
+        Self {
+            regions: Mutex::default(),
+            max_count: usize::try_from(half.min(MAX_REGIONS)).unwrap_or(usize::MAX),
+            len: AtomicU64::new(0),
+        }
+    }
+
+    /// Length of all regions in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    /// Maps a file that a process has filled. If there are too many regions, its
+    /// contents are copied.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not sealed, or cannot be mapped.
+    pub(super) fn adopt(self: &Arc<Self>, file: OwnedFd) -> io::Result<Bytes> {
+        let file = File::from(file);
+        let map = map_sealed(&file)?;
+        if self.is_full() {
+            return Ok(Bytes::copy_from_slice(&map));
+        }
+        let address = map.as_ptr() as usize;
+        let region = Arc::new(Region {
+            map,
+            file,
+            memory: Arc::clone(self),
+        });
+        self.len
+            .fetch_add(region.map.len() as u64, Ordering::Relaxed);
+        self.lock().insert(address, Arc::downgrade(&region));
+        Ok(Bytes::from_owner(Owner(region)))
+    }
+
+    /// Copies the long frames of a payload to shared memory. Returns `None` if they
+    /// are there, if there are none, or if there is no shared memory for them.
+    pub(super) fn share(self: &Arc<Self>, serialized: &Serialized) -> Option<Serialized> {
+        let needs_copy = |frame: &Bytes| frame.len() >= LONG && self.find(frame).is_none();
+        let frames = serialized.frames();
+        if self.is_full() || !frames.iter().any(needs_copy) {
+            return None;
+        }
+        // The frames of a split one stay contiguous: the others are short, or as long
+        // as a multiple of the alignment.
+        let (file, places) = copy(frames.iter().map(|frame| (frame, needs_copy(frame)))).ok()?;
+        let region = self.adopt(file).ok()?;
+        let mut places = places.into_iter();
+        Some(serialized.map_frames(|frame| {
+            let place = places.next().flatten();
+            let copied = place.and_then(|start| region.get(start..start.checked_add(frame.len())?));
+            copied.map_or_else(|| frame.clone(), |copied| region.slice_ref(copied))
+        }))
+    }
+
+    /// The region that a frame is in, and its offset there.
+    pub(super) fn find(&self, frame: &[u8]) -> Option<(Arc<Region>, u64)> {
+        let address = frame.as_ptr() as usize;
+        let regions = self.lock();
+        let (start, region) = regions.range(..=address).next_back()?;
+        let (start, region) = (*start, region.upgrade());
+        drop(regions);
+        let region = region?;
+        let offset = address.checked_sub(start)?;
+        let is_within = offset.checked_add(frame.len())? <= region.map.len();
+        is_within.then_some((region, offset as u64))
+    }
+
+    fn is_full(&self) -> bool {
+        self.lock().len() >= self.max_count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Weak<Region>>> {
+        // An entry that is missing or too many costs a copy.
+        lock_counter(&self.regions)
+    }
+}
+
+/// Copies those frames that are to be copied into a new sealed file, and returns
+/// their offsets there.
+fn copy<'f>(
+    frames: impl Iterator<Item = (&'f Bytes, bool)>,
+) -> io::Result<(OwnedFd, Vec<Option<usize>>)> {
+    const ALIGNMENT: usize = 64;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(rustix::fs::memfd_create("daskwire", flags)?);
+    let mut end = 0_usize;
+    let mut places = Vec::new();
+    for (frame, is_copied) in frames {
+        places.push(is_copied.then_some(end));
+        if is_copied {
+            file.write_all_at(frame, end as u64)?;
+            end = end.saturating_add(frame.len().next_multiple_of(ALIGNMENT));
+        }
+    }
+    file.set_len(end as u64)?;
+    rustix::fs::fcntl_add_seals(&file, seals() | SealFlags::SEAL)?;
+    Ok((file.into(), places))
+}
+
+/// What nobody may do to a file that is mapped.
+const fn seals() -> SealFlags {
+    SealFlags::WRITE
+        .union(SealFlags::SHRINK)
+        .union(SealFlags::GROW)
+}
+
+/// Maps a file that cannot change any more.
+#[expect(
+    unsafe_code,
+    reason = "files can change while they are mapped; not this one"
+)]
+fn map_sealed(file: &File) -> io::Result<Mmap> {
+    if !rustix::fs::fcntl_get_seals(file)?.contains(seals()) {
+        let message = "shared memory that is not sealed";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    // SAFETY: the seals are for good, and with them the system refuses all changes of
+    // the file's contents and length, by any process.
+    unsafe { Mmap::map(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Value;
+
+    fn payload(len: usize) -> Serialized {
+        let data: Vec<u8> = (0..len).map(|index| index.to_le_bytes()[0]).collect();
+        Serialized::of(&Value::bytes(data)).expect("bytes")
+    }
+
+    #[test]
+    fn long_frames_are_copied_once_and_found_again() {
+        let memory = Arc::new(SharedMemory::new());
+        assert!(memory.share(&payload(LONG - 1)).is_none());
+        let before = payload(LONG + 1);
+        let shared = memory.share(&before).expect("it is long");
+        assert_eq!(shared, before);
+        assert!(memory.share(&shared).is_none());
+        let frame = &shared.frames()[0];
+        let (region, offset) = memory.find(&frame[5..]).expect("it is shared");
+        assert_eq!((offset, region.map.len()), (5, LONG + 64));
+        assert!(memory.find(&before.frames()[0]).is_none());
+        assert_eq!(memory.len(), LONG as u64 + 64);
+        drop(region);
+        drop(shared);
+        assert_eq!((memory.len(), memory.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn only_sealed_files_are_mapped() {
+        let memory = Arc::new(SharedMemory::new());
+        let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).expect("memory");
+        let file = File::from(file);
+        file.write_all_at(b"abc", 0).expect("memory");
+        let copy = file.try_clone().expect("a descriptor");
+        let refused = memory.adopt(copy.into()).expect_err("it can change");
+        assert_eq!(refused.to_string(), "shared memory that is not sealed");
+        rustix::fs::fcntl_add_seals(&file, seals()).expect("seals");
+        assert!(file.write_all_at(b"d", 0).is_err());
+        assert_eq!(&memory.adopt(file.into()).expect("sealed")[..], b"abc");
+    }
+
+    #[test]
+    fn regions_are_limited() {
+        let memory = Arc::new(SharedMemory {
+            max_count: 1,
+            ..SharedMemory::new()
+        });
+        let first = memory.share(&payload(LONG)).expect("it is long");
+        assert!(memory.share(&payload(LONG)).is_none());
+        let flags = MemfdFlags::ALLOW_SEALING;
+        let file = File::from(rustix::fs::memfd_create("test", flags).expect("memory"));
+        file.write_all_at(b"abc", 0).expect("memory");
+        rustix::fs::fcntl_add_seals(&file, seals()).expect("seals");
+        let copied = memory.adopt(file.into()).expect("sealed");
+        assert_eq!(&copied[..], b"abc");
+        assert!(memory.find(&copied).is_none() && memory.lock().len() == 1);
+        drop(first);
+        assert!(memory.share(&payload(LONG)).is_some());
+    }
+}

@@ -1,0 +1,204 @@
+//! Runs tasks in Python processes.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::executor::{Executors, MAX_DEATHS, Outcome, RunError};
+use super::run::{Done, Job, Spec, lost, read};
+use super::state::{Description, Event, Failure};
+use super::store::{DatumError, Steps};
+use super::{Shared, now, threads};
+use crate::event;
+use crate::graph::{Function, Task, Work};
+use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
+use crate::value::Serialized;
+use crate::{RemoteError, Value};
+
+impl Shared {
+    /// Runs a task in a Python process, and returns the jobs to run next.
+    pub(super) fn run_in_python(self: &Arc<Self>, executors: &Executors, job: Job) -> Vec<Job> {
+        let start = now();
+        let Job {
+            key,
+            spec,
+            data,
+            in_use,
+            is_actor,
+        } = job;
+        let _task = event::task(&key);
+        let steps = Steps::default();
+        let failed = |message: &str| {
+            let error = RemoteError::new("RuntimeError", message);
+            (error.to_string(), error.to_failure())
+        };
+        let mut deaths = 0;
+        let mut thread = threads::number();
+        let mut times = None;
+        let result = loop {
+            let Spec::Unread(run_spec) = &spec else {
+                break Err(failed("a task was read for Rust and is run in Python"));
+            };
+            if is_actor {
+                let message = format!("the worker {} has no actors", self.title);
+                let error = RemoteError::new("NotImplementedError", &message);
+                break Err((error.to_string(), error.to_failure()));
+            }
+            let on = |message| self.on_python(message);
+            match executors.run(&key, run_spec, &data, &steps, on) {
+                Ok(Outcome::Finished { result, by }) => {
+                    let PythonFinished {
+                        result,
+                        nbytes,
+                        class,
+                        typename,
+                        start,
+                        stop,
+                        ..
+                    } = *result;
+                    thread = by.thread();
+                    times = Some((start, stop));
+                    let datum = self.store.computed(result, nbytes);
+                    executors.finish(by, &datum);
+                    let description = Description {
+                        nbytes,
+                        class: class.0,
+                        typename: typename.into(),
+                    };
+                    break Ok((datum, description));
+                }
+                Ok(Outcome::Erred(error)) => {
+                    times = Some((error.start, error.stop));
+                    break Err((error.exception_text.clone(), to_failure(*error)));
+                }
+                Ok(Outcome::Reschedule) => {
+                    drop(in_use);
+                    drop(data);
+                    let lost = Vec::new();
+                    return self.react([], [Event::InputsLost { key, lost }]);
+                }
+                Err(RunError::Closed) => return Vec::new(),
+                Err(RunError::Died(how)) => {
+                    deaths += 1;
+                    if deaths < MAX_DEATHS {
+                        self.notice(&format!(
+                            "{how} while it ran the task {key}, which is run again"
+                        ));
+                        continue;
+                    }
+                    self.notice(&format!(
+                        "{how} while it ran the task {key}, which is given up"
+                    ));
+                    let worker = &self.title;
+                    break Err(failed(&format!(
+                        "the worker {worker} has run the task {key} {deaths} times, and each time \
+                         its process ended. The last time {how}"
+                    )));
+                }
+                Err(RunError::Input(_, DatumError::Lost)) if !lost(&data).is_empty() => {
+                    let lost = lost(&data);
+                    drop(in_use);
+                    drop(data);
+                    return self.react([], [Event::InputsLost { key, lost }]);
+                }
+                Err(error) => break Err(failed(&format!("the worker {}: {error}", self.title))),
+            }
+        };
+        drop(in_use);
+        drop(data);
+        let time = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
+        let times = times.and_then(|(start, stop)| Some((time(start)?, time(stop)?)));
+        let (start, stop) = times.unwrap_or_else(|| (start, now()));
+        self.executed(Done {
+            key,
+            result,
+            start,
+            stop,
+            steps: steps.take(),
+            thread,
+            is_unsupported: false,
+        })
+    }
+
+    /// Handles a message that a process sends while it runs a task.
+    fn on_python(self: &Arc<Self>, message: FromPython) {
+        match message {
+            FromPython::LogEvent(event) => {
+                if let Some(stream) = &self.machine().stream {
+                    stream.send(event);
+                }
+            }
+            FromPython::PythonSeceded(PythonSeceded {
+                key,
+                compute_duration,
+                ..
+            }) => {
+                // Without another thread, the task goes on to count.
+                if let Err(error) = threads::replace(self) {
+                    self.notice(&format!("no thread for tasks beside {key}: {error}"));
+                    return;
+                }
+                let run_time = Duration::try_from_secs_f64(compute_duration).unwrap_or_default();
+                let jobs = self.react([], [Event::Seceded { key, run_time }]);
+                jobs.into_iter().for_each(|job| self.queue.push(job));
+            }
+            // Others are answers.
+            _ => {}
+        }
+    }
+}
+
+fn to_failure(error: PythonErred) -> Failure {
+    // Python workers send the pickles as values of bytes.
+    let payload = |pickle| match Serialized::of(&Value::Bytes(pickle)) {
+        Ok(payload) => Value::Serialized(payload),
+        Err(_) => Value::None,
+    };
+    Failure {
+        exception: payload(error.exception),
+        traceback: error.traceback.0.map_or(Value::None, payload),
+        exception_text: error.exception_text,
+        traceback_text: error.traceback_text,
+    }
+}
+
+/// Whether a task does not call a native function. If it does, the task is read.
+pub(super) fn is_for_python(job: &mut Job) -> bool {
+    const MARK: &[u8] = b"native:";
+    let Spec::Unread(run_spec) = &job.spec else {
+        return false;
+    };
+    let has_mark = |bytes: &[u8]| bytes.windows(MARK.len()).any(|part| part == MARK);
+    let frames = run_spec.frames();
+    if !has_mark(run_spec.header()) && !frames.iter().any(|frame| has_mark(frame)) {
+        return true;
+    }
+    match read(run_spec, &job.key, &job.data) {
+        Ok(task) if is_native(&task) => {
+            job.spec = Spec::Read(task);
+            false
+        }
+        // Python reports what is wrong with others.
+        _ => true,
+    }
+}
+
+/// Whether a task, or all of a fused one, calls a native function.
+fn is_native(task: &Task) -> bool {
+    let calls_native = |task: &Task| {
+        let Work::Call { function, .. } = &task.work else {
+            return false;
+        };
+        let mut function = function;
+        while let Function::Partial {
+            function: inner, ..
+        } = function
+        {
+            function = inner;
+        }
+        matches!(function, Function::Native(_))
+    };
+    match &task.work {
+        Work::Fused { tasks, .. } => tasks.iter().all(calls_native),
+        _ => calls_native(task),
+    }
+}
