@@ -154,6 +154,8 @@ async fn no_more_than_max_spill_goes_to_disk() {
         notices.iter().any(|notice| notice.contains("(max-spill)"))
     };
     until("a notice", is_told).await;
+    // The calls of `len` may have read all of it back.
+    until("spilling", || worker.holdings().disk_count != 0).await;
     let holdings = worker.holdings();
     assert!(holdings.disk_len <= 3_500_000, "{holdings:?}");
     assert!((1..=3).contains(&holdings.disk_count), "{holdings:?}");

@@ -16,6 +16,9 @@ use std::time::Duration;
 use daskwire_testing::cluster::{Cluster, until};
 use daskwire_testing::{Environment, TLS_PEM, python};
 
+/// A folder that does not exist, in which workers look for settings.
+const NO_SETTINGS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-settings");
+
 /// A `daskwire worker`, which is killed when this is dropped.
 struct Worker {
     process: Child,
@@ -48,8 +51,8 @@ impl Worker {
             .arg("worker")
             .args(arguments)
             // Without settings of this machine.
-            .env("DASK_ROOT_CONFIG", env!("CARGO_TARGET_TMPDIR"))
-            .env("HOME", env!("CARGO_TARGET_TMPDIR"))
+            .env("DASK_ROOT_CONFIG", NO_SETTINGS)
+            .env("HOME", NO_SETTINGS)
             .env_remove("CONDA_PREFIX")
             .env_remove("VIRTUAL_ENV")
             .envs(variables.iter().copied())
