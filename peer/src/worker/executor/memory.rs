@@ -2,7 +2,7 @@
 //!
 //! Long frames are in files of memory (memfd), which have no name: the system frees
 //! them with the last descriptor and mapping, however the processes end. They are
-//! sealed, so that nobody can change them.
+//! sealed: no process can write to them or change their length.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -181,7 +181,7 @@ fn copy<'f>(
     Ok((file.into(), places))
 }
 
-/// What nobody may do to a file that is mapped.
+/// The seals that a file must have before it is mapped.
 const fn seals() -> SealFlags {
     SealFlags::WRITE
         .union(SealFlags::SHRINK)

@@ -218,7 +218,7 @@ impl Executors {
                     if self.lock().is_closed {
                         return Err(RunError::Closed);
                     }
-                    // Otherwise the end is what there is to say.
+                    // Errors other than the end of the stream are added to the message.
                     let is_end = matches!(
                         error.kind(),
                         io::ErrorKind::UnexpectedEof
