@@ -1,7 +1,7 @@
 //! The conformance battery: checks that every transport must pass, those of this
 //! project and those of other crates.
 //!
-//! The checks cover the promises of [`wire::transport`] that can be observed
+//! The checks cover the promises of [`daskwire::transport`](wire::transport) that can be observed
 //! within seconds from outside the transport, and the behaviours that Dask's own
 //! tests of comms require (`distributed/comm/tests`); each check names the Dask
 //! test that it corresponds to. Limits, deadlines and peers that vanish are left

@@ -33,11 +33,12 @@ pub struct BufferPool(Arc<PoolInner>);
 
 struct PoolInner {
     max_len: usize,
-    kept: Mutex<FreeBuffer>,
+    kept: Mutex<FreeList>,
 }
 
+/// The unused memory of a pool.
 #[derive(Default)]
-struct FreeBuffer {
+struct FreeList {
     /// The unused mappings, the least recently used first.
     maps: VecDeque<MmapMut>,
     len: usize,
@@ -60,7 +61,7 @@ impl BufferPool {
 
     /// Returns all unused memory to the system.
     pub fn clear(&self) {
-        *self.kept() = FreeBuffer::default();
+        *self.kept() = FreeList::default();
     }
 
     /// The smallest unused pages of at least `len` bytes, and of at most twice as many,
@@ -110,12 +111,12 @@ impl BufferPool {
         drop(given_up);
     }
 
-    fn kept(&self) -> MutexGuard<'_, FreeBuffer> {
+    fn kept(&self) -> MutexGuard<'_, FreeList> {
         let kept = &self.0.kept;
         kept.lock().unwrap_or_else(|poisoned| {
             // The length may be wrong after a panic: drop all maps.
             let mut guard = poisoned.into_inner();
-            *guard = FreeBuffer::default();
+            *guard = FreeList::default();
             kept.clear_poison();
             guard
         })

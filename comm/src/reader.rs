@@ -56,6 +56,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
+    /// The limits for messages.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// Sets the pool for the memory of large frames.
     pub fn set_pool(&mut self, pool: Option<BufferPool>) {
         self.arriving.set_pool(pool);

@@ -1,9 +1,10 @@
 //! Tasks and timers on tokio and on smol.
 
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use daskwire_comm::runtime::{
-    Spawner, TaskSet, lookup_host, now, sleep, spawn, spawn_blocking, timeout,
+    Spawner, TaskSet, first_to_connect, lookup_host, now, sleep, spawn, spawn_blocking, timeout,
 };
 use tokio::sync::oneshot;
 
@@ -130,4 +131,60 @@ fn hosts_are_looked_up() {
         );
         assert!(!found.is_empty());
     });
+}
+
+/// `[::n]:1` or `0.0.0.n:1`.
+fn socket(is_ipv6: bool, number: u8) -> SocketAddr {
+    let ip: IpAddr = if is_ipv6 {
+        [0, 0, 0, 0, 0, 0, 0, number.into()].into()
+    } else {
+        [0, 0, 0, number].into()
+    };
+    SocketAddr::new(ip, 1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn addresses_are_tried_in_turn() {
+    let addresses = vec![
+        socket(true, 1),
+        socket(true, 2),
+        socket(true, 3),
+        socket(false, 4),
+    ];
+    let start = now();
+    let mut begun = Vec::new();
+    // 0.0.0.4 refuses, ::3 answers after three seconds, and the others do not.
+    let outcome = first_to_connect(addresses, |address| {
+        begun.push((address.to_string(), now() - start));
+        async move {
+            match address {
+                _ if address == socket(false, 4) => Err("refused"),
+                _ if address == socket(true, 3) => {
+                    sleep(Duration::from_secs(3)).await;
+                    Ok(address)
+                }
+                _ => core::future::pending().await,
+            }
+        }
+    });
+    assert_eq!(outcome.await, Ok(socket(true, 3)));
+    let after = Duration::from_millis;
+    let expected = [
+        ("[::1]:1", after(0)),
+        ("0.0.0.4:1", after(250)),
+        ("[::2]:1", after(250)),
+        ("[::3]:1", after(500)),
+    ];
+    let expected = expected.map(|(address, after)| (address.to_owned(), after));
+    assert_eq!(begun, expected);
+    assert_eq!(now() - start, after(3_500));
+}
+
+#[tokio::test]
+async fn errors_of_all_addresses_are_returned() {
+    let addresses = vec![socket(true, 1), socket(true, 2)];
+    let outcome = first_to_connect(addresses, async |address| Err::<(), _>(address));
+    assert_eq!(outcome.await, Err(vec![socket(true, 1), socket(true, 2)]));
+    let outcome = first_to_connect(Vec::new(), async |_| Err::<(), ()>(()));
+    assert_eq!(outcome.await, Err(Vec::new()));
 }

@@ -27,19 +27,19 @@ enum Socket {
 }
 
 impl SocketStream {
-    /// Connects to the first address of the host that accepts.
+    /// Connects to one of the addresses of the host.
     pub(crate) async fn connect(host: &str, port: u16) -> io::Result<Self> {
-        let Some(runtime) = runtime::sockets() else {
-            return Self::tokio(TcpStream::connect((host, port)).await?);
-        };
-        let mut last = io::ErrorKind::NotFound.into();
-        for address in runtime::lookup_host(host, port).await? {
-            match runtime.connect_tcp(address).await {
-                Ok(stream) => return Self::other(&*runtime, stream),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let runtime = runtime::sockets();
+        let addresses = runtime::lookup_host(host, port).await?;
+        let connecting = runtime::first_to_connect(addresses, async |address| match &runtime {
+            None => Self::tokio(TcpStream::connect(address).await?),
+            Some(runtime) => Self::other(&**runtime, runtime.connect_tcp(address).await?),
+        });
+        connecting.await.map_err(|mut errors: Vec<io::Error>| {
+            errors
+                .pop()
+                .unwrap_or_else(|| io::ErrorKind::NotFound.into())
+        })
     }
 
     fn tokio(stream: TcpStream) -> io::Result<Self> {

@@ -16,6 +16,7 @@
 //! tokio's tasks, timers and sockets are used directly. A [`Runtime`] costs a few more
 //! allocations for each task, timer and connection, and none for a message.
 
+mod addresses;
 #[cfg(feature = "runtime-smol")]
 mod smol;
 mod task;
@@ -36,6 +37,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Handle, RuntimeFlavor};
 pub use tokio::time::Instant;
 
+pub use self::addresses::{first_to_connect, lookup_host};
 #[cfg(feature = "runtime-smol")]
 pub use self::smol::Smol;
 pub use self::task::{Task, TaskError, TaskSet};
@@ -355,23 +357,6 @@ pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Ou
         Poll::Pending => timer.as_mut().poll(context).map(|()| Err(Elapsed)),
     })
     .await
-}
-
-/// Resolves a host name or IP address, and a port, to socket addresses.
-///
-/// # Errors
-///
-/// Those of the system's resolver.
-pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(ip) = host.parse() {
-        return Ok(vec![SocketAddr::new(ip, port)]);
-    }
-    let host = host.to_owned();
-    let lookup = spawn_blocking(move || {
-        let found = std::net::ToSocketAddrs::to_socket_addrs(&(host.as_str(), port))?;
-        Ok(found.collect())
-    });
-    lookup.await.unwrap_or_else(|_| Err(ended()))
 }
 
 /// The runtime whose TCP sockets this task must use; `None` for tokio, whose sockets
