@@ -82,8 +82,13 @@ impl Acceptor {
         drop(quinn);
         // Until the peer that made the connection closes it, even if comms are no longer
         // accepted: a peer that opens one must be refused.
-        while let Ok((send, receive)) = connection.quinn.accept_bi().await {
+        while let Ok((mut send, mut receive)) = connection.quinn.accept_bi().await {
             let Some(entry) = connection.enter() else {
+                // PROTOCOL QUIC-13. Errors mean that the peer has ended the stream.
+                let _ = send.reset(code::REFUSED);
+                let _ = receive.stop(code::REFUSED);
+                connection.cut();
+                connection.abandon();
                 continue;
             };
             let (receiver, sender) = stream::split(entry, send, receive);

@@ -92,3 +92,24 @@ pub(crate) fn bind_socket(
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
+
+/// Binds a socket to every interface, of IPv6 and IPv4 where the system has both.
+pub(crate) fn bind_every_interface(
+    port: u16,
+    settings: &QuicOptions,
+) -> io::Result<std::net::UdpSocket> {
+    match bind_socket((Ipv6Addr::UNSPECIFIED, port).into(), settings) {
+        Ok(socket) => Ok(socket),
+        // The port is in use, for either family, or forbidden.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied
+            ) =>
+        {
+            Err(error)
+        }
+        // This host has no IPv6.
+        Err(_) => bind_socket((Ipv4Addr::UNSPECIFIED, port).into(), settings),
+    }
+}

@@ -137,6 +137,18 @@ impl SharedConnection {
         }
     }
 
+    /// The number of packets that the peer has sent.
+    pub(crate) fn received(&self) -> u64 {
+        self.quinn.stats().udp_rx.datagrams
+    }
+
+    /// The time in which a peer acknowledges a packet, if one retransmission suffices.
+    pub(crate) fn answer_time(&self) -> Duration {
+        const MIN_WAIT: Duration = Duration::from_millis(250);
+        const MAX_WAIT: Duration = Duration::from_secs(2);
+        (self.quinn.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT)
+    }
+
     /// Refuses new comms. Existing ones are unaffected.
     pub(crate) fn retire(&self) {
         self.state.send_if_modified(|state| {

@@ -1,14 +1,14 @@
 //! Endpoints: connecting, listening, and the connections that comms share.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
-use daskwire_comm::runtime::{Spawner, TaskSet, lookup_host, sleep, timeout};
+use daskwire_comm::runtime::{Spawner, first_to_connect, lookup_host, sleep, timeout};
 use daskwire_comm::{
     Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
     PendingConnection, RawConnection, Traffic, Transport,
@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 
 use crate::acceptor::{Acceptor, Incoming};
-use crate::config::{ClientSide, bind_socket, client_side, server_config};
+use crate::config::{ClientSide, bind_every_interface, bind_socket, client_side, server_config};
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
 use crate::stream::{self, Receiver, Sender};
@@ -27,9 +27,6 @@ use crate::{QuicOptions, Tls};
 
 /// The minimum timeout of an attempt, if the deadline allows it.
 const MIN_LIMIT: Duration = Duration::from_secs(1);
-
-/// The time until the next address of a name is tried in parallel (RFC 8305).
-const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// A UDP socket and all comms over it, made or accepted.
 ///
@@ -55,6 +52,8 @@ pub struct Endpoint {
     connections: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
+    /// Whether the socket is bound to every interface of both families.
+    is_wildcard: bool,
 }
 
 /// The current certificates of an endpoint.
@@ -96,7 +95,7 @@ struct Failure {
 
 impl Endpoint {
     /// Binds a socket to `address`. Port 0 means any free port, and an empty host every
-    /// IPv4 interface.
+    /// interface, IPv6 and IPv4 where the system has both.
     ///
     /// # Errors
     ///
@@ -113,12 +112,17 @@ impl Endpoint {
             error,
         };
         Spawner::try_current().map_err(failed)?;
-        let host = if host.is_empty() { "0.0.0.0" } else { host };
+        if host.is_empty() {
+            let socket = bind_every_interface(port, &options);
+            return socket
+                .and_then(|socket| Self::new(socket, true, options))
+                .map_err(failed);
+        }
         let sockets = lookup_host(host, port).await;
         let mut last = io::ErrorKind::NotFound.into();
         for socket in sockets.map_err(failed)? {
             match bind_socket(socket, &options) {
-                Ok(socket) => return Self::new(socket, options).map_err(failed),
+                Ok(socket) => return Self::new(socket, false, options).map_err(failed),
                 Err(error) => last = error,
             }
         }
@@ -133,18 +137,20 @@ impl Endpoint {
     /// [`CommError::Bind`], also if the TLS configuration cannot be used for
     /// QUIC.
     pub fn client(mut options: QuicOptions) -> Result<Self, CommError> {
-        let wildcard = |ip: IpAddr| SocketAddr::new(ip, 0);
         options.tls.server = None;
-        bind_socket(wildcard(Ipv6Addr::UNSPECIFIED.into()), &options)
-            .or_else(|_| bind_socket(wildcard(Ipv4Addr::UNSPECIFIED.into()), &options))
-            .and_then(|socket| Self::new(socket, options))
+        bind_every_interface(0, &options)
+            .and_then(|socket| Self::new(socket, true, options))
             .map_err(|error| CommError::Bind {
-                address: Address::new("quic", wildcard(Ipv4Addr::UNSPECIFIED.into())),
+                address: Address::new("quic", SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
                 error,
             })
     }
 
-    fn new(socket: std::net::UdpSocket, settings: QuicOptions) -> io::Result<Self> {
+    fn new(
+        socket: std::net::UdpSocket,
+        is_wildcard: bool,
+        settings: QuicOptions,
+    ) -> io::Result<Self> {
         let (runtime, of_quinn) = crate::runtime::current()?;
         let client = client_side(&settings.tls, &settings)?;
         let server = server_config(&settings.tls, &settings)?;
@@ -178,12 +184,14 @@ impl Endpoint {
             connections,
             incoming: tokio::sync::Mutex::new(incoming),
             listens,
+            is_wildcard,
         })
     }
 
     /// Connects to a peer that listens at `address`: opens a stream on the existing
     /// connection or on a new one. Concurrent calls for one address share an attempt to
-    /// connect and its result. A dead connection is replaced.
+    /// connect and its result. A dead connection is replaced, and so is one on which the
+    /// peer does not answer.
     ///
     /// # Cancel safety
     ///
@@ -223,13 +231,17 @@ impl Endpoint {
         }
     }
 
-    /// The address of the socket, with the actual port.
+    /// The address of the socket, with the actual port. That of every interface is
+    /// `0.0.0.0`, as for the other transports.
     ///
     /// # Errors
     ///
     /// Those of the system.
     pub fn local_address(&self) -> io::Result<Address> {
-        let socket = self.quinn.local_addr()?;
+        let mut socket = self.quinn.local_addr()?;
+        if self.is_wildcard {
+            socket.set_ip(Ipv4Addr::UNSPECIFIED.into());
+        }
         Ok(Address::new("quic", canonical(socket)))
     }
 
@@ -313,13 +325,23 @@ impl Endpoint {
         loop {
             let (entry, is_fresh) = self.connection(address, limit).await?;
             let connection = Arc::clone(&entry.connection);
+            let received = connection.received();
             // PROTOCOL QUIC-5
             match connection.quinn.open_bi().await {
                 Ok((mut send, receive)) => {
                     // PROTOCOL QUIC-8: an empty frame. If this fails, so does the next
                     // write.
                     let _ = send.write(&[]).await;
-                    let (receiver, sender) = stream::split(entry, send, receive);
+                    let (mut receiver, sender) = stream::split(entry, send, receive);
+                    if !is_fresh {
+                        let wait = connection.answer_time().min(limit / 2);
+                        let answered = timeout(wait, receiver.wait()).await.is_ok();
+                        // PROTOCOL QUIC-4
+                        if !answered && connection.received() == received {
+                            connection.retire();
+                            continue;
+                        }
+                    }
                     return Ok(Opened {
                         connection,
                         receiver,
@@ -402,8 +424,7 @@ impl Endpoint {
         };
         let (host, port) = daskwire_comm::host_and_port(address).map_err(Failure::address)?;
         let sockets = lookup_host(host, port).await.map_err(Failure::retry)?;
-        let mut attempts = TaskSet::new();
-        for (index, socket) in (0_u32..).zip(sockets) {
+        let outcome = first_to_connect(sockets, |socket| {
             let name = match &client.server_name {
                 Some(name) => name.to_str().into_owned(),
                 // A host that is neither a name nor an IP address, such as
@@ -413,31 +434,35 @@ impl Endpoint {
                     Err(_) => socket.ip().to_canonical().to_string(),
                 },
             };
-            let (quinn, client) = (self.quinn.clone(), client.config.clone());
-            attempts.push(self.runtime.spawn(async move {
-                sleep(NEXT_ADDRESS * index).await;
-                let connecting = quinn.connect_with(client, socket, &name);
+            let config = client.config.clone();
+            async move {
+                let connecting = self.quinn.connect_with(config, socket, &name);
+                // The socket cannot reach addresses of this family.
                 let connecting = connecting.map_err(Attempt::Address)?;
-                connecting.await.map_err(Attempt::Connection)
-            }));
-        }
-        let mut failure = None;
-        while let Some(outcome) = attempts.join_next().await {
-            match outcome {
-                Ok(Ok(connection)) => return Ok(connection),
-                Ok(Err(Attempt::Connection(error))) if error::is_final(&error) => {
-                    return Err(error.into());
+                match connecting.await {
+                    // Other addresses of the host are the same peer.
+                    Err(error) if error::is_final(&error) => Ok(Err(error)),
+                    Err(error) => Err(Attempt::Connection(error)),
+                    Ok(connection) => Ok(Ok(connection)),
                 }
-                Ok(Err(Attempt::Connection(error))) => failure = Some(error.into()),
-                // The socket cannot reach addresses of this family; try the next one.
-                Ok(Err(Attempt::Address(error))) if failure.is_none() => {
-                    let error = io::Error::new(io::ErrorKind::InvalidInput, error);
-                    failure = Some(Failure::last(error));
+            }
+        });
+        match outcome.await {
+            Ok(outcome) => Ok(outcome?),
+            Err(errors) => {
+                let mut failure = Failure::retry(io::ErrorKind::NotFound.into());
+                for error in errors {
+                    match error {
+                        Attempt::Connection(error) => return Err(error.into()),
+                        Attempt::Address(error) => {
+                            let error = io::Error::new(io::ErrorKind::InvalidInput, error);
+                            failure = Failure::last(error);
+                        }
+                    }
                 }
-                _ => {}
+                Err(failure)
             }
         }
-        Err(failure.unwrap_or_else(|| Failure::retry(io::ErrorKind::NotFound.into())))
     }
 
     fn client_side(&self) -> Option<ClientSide> {
@@ -489,7 +514,7 @@ impl Transport for Endpoint {
         Box::pin(async move { Ok(self.stream(address, limit).await?.into()) })
     }
 
-    /// Another endpoint with the same options.
+    /// Binds another endpoint with the same options.
     fn bind<'a>(
         &'a self,
         address: &'a Address,

@@ -239,8 +239,8 @@ pub enum Congestion {
     Cubic,
     /// New Reno, its predecessor (RFC 9002).
     NewReno,
-    /// BBR, which follows the measured bandwidth instead of losses: several times as fast
-    /// if packets are lost for other reasons than congestion, but it sends more packets.
+    /// BBR, which follows the measured bandwidth instead of losses, for links that lose
+    /// packets without being congested. It sends more packets.
     /// Experimental in quinn.
     Bbr,
 }

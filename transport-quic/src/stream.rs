@@ -6,7 +6,7 @@ use core::task::{Context, Poll, ready};
 use std::io;
 use std::sync::Arc;
 
-use daskwire_comm::{Traffic, runtime};
+use daskwire_comm::{Bytes, Traffic, runtime};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -84,6 +84,8 @@ impl Priority {
 pub(crate) struct Receiver {
     /// `None` once it was passed to a task that drains it.
     stream: Option<RecvStream>,
+    /// Data that [`Receiver::wait`] has taken from the stream.
+    early: Bytes,
     shared: Arc<Shared>,
     /// Whether the stream has ended and needs no stop.
     is_over: bool,
@@ -100,6 +102,7 @@ pub(crate) fn split(entry: Entry, send: SendStream, receive: RecvStream) -> (Rec
     });
     let receiver = Receiver {
         stream: Some(receive),
+        early: Bytes::new(),
         shared: Arc::clone(&shared),
         is_over: false,
         is_draining: false,
@@ -211,6 +214,16 @@ impl Receiver {
             let _ = stream.stop(code);
         }
     }
+
+    /// Waits for the first data of the peer, or the end of the stream.
+    pub(crate) async fn wait(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            // The next read reports an end or an error again.
+            if let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, true).await {
+                self.early = chunk.bytes;
+            }
+        }
+    }
 }
 
 impl AsyncRead for Receiver {
@@ -223,6 +236,11 @@ impl AsyncRead for Receiver {
         let Some(stream) = &mut this.stream else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
+        if !this.early.is_empty() {
+            let len = this.early.len().min(into.remaining());
+            into.put_slice(&this.early.split_to(len));
+            return Poll::Ready(Ok(()));
+        }
         let before = into.filled().len();
         let had_room = into.remaining() != 0;
         // Received data is returned before the end (PROTOCOL QUIC-16).
@@ -258,6 +276,7 @@ impl Drop for Receiver {
             let connection = Arc::clone(&self.shared.entry.connection);
             let receiver = Self {
                 stream: Some(stream),
+                early: Bytes::new(),
                 shared: Arc::clone(&self.shared),
                 is_over: false,
                 is_draining: true,

@@ -628,38 +628,99 @@ async fn closing_a_comm_that_the_peer_has_dropped_fails() {
     assert!(error.is_closed(), "{error}");
 }
 
+/// As over TCP, whose test of the same name has the reasons.
+#[tokio::test]
+async fn an_empty_host_is_every_interface() {
+    let tls = Authority::of(&["127.0.0.1", "::1"]).tls();
+    let any = "quic://:0".parse().unwrap();
+    let (options, quic) = (CommOptions::default(), QuicOptions::default());
+    let theirs = Node::bind(&any, &tls, options.clone(), quic.clone()).await;
+    let theirs = theirs.unwrap();
+    let address = theirs.local_address().unwrap();
+    assert_eq!(address.host(), "0.0.0.0");
+    let mut hosts = vec!["127.0.0.1"];
+    if std::net::UdpSocket::bind("[::1]:0").is_ok() {
+        hosts.push("::1");
+    }
+    for host in &hosts {
+        let ours = Node::client(tls.clone(), quic.clone()).unwrap();
+        let contact = address.contact(host);
+        let (near, far) = comm(&ours, &theirs, &contact).await;
+        assert_eq!(near.peer_address(), &contact);
+        assert_eq!(near.local_address().port(), far.peer_address().port());
+        assert_eq!(far.local_address(), &contact);
+    }
+    // The port is taken in both.
+    for host in ["", "0.0.0.0", "[::]"] {
+        if host == "[::]" && hosts.len() == 1 {
+            continue;
+        }
+        let address = format!("quic://{host}:{}", address.port());
+        let address = address.parse().unwrap();
+        let again = Node::bind(&address, &tls, options.clone(), quic.clone());
+        assert!(matches!(again.await, Err(CommError::Bind { .. })), "{host}");
+    }
+}
+
 // Peers that end.
 
-/// A peer vanishes without closing: its runtime is dropped.
+/// A peer that vanishes without closing: its runtime is dropped.
+struct Vanishing {
+    runtime: tokio::runtime::Runtime,
+    node: Arc<Node>,
+    address: Address,
+}
+
+impl Vanishing {
+    /// A peer that echoes.
+    fn new(tls: &Tls, quic: QuicOptions) -> Self {
+        let runtime = runtime();
+        let (node, address) = runtime.block_on(async {
+            let (node, address) = bind(tls, CommOptions::default(), quic).await;
+            (serve_echo(node), address)
+        });
+        Self {
+            runtime,
+            node,
+            address,
+        }
+    }
+
+    fn vanish(self) {
+        // A stopped runtime sends no more packets; its socket is dropped last.
+        let runtime = self.runtime;
+        let stopped = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(10)));
+        stopped.join().unwrap();
+        drop(self.node);
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn ping(comm: &mut Comm) {
+    comm.write_message(&[b"ping"]).await.unwrap();
+    comm.read_message().await.unwrap().unwrap();
+}
+
 #[test]
 fn a_peer_that_vanishes_is_noticed() {
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).enable_all().build().unwrap()
-    };
-    let (here, there) = (runtime(), runtime());
     let quic = QuicOptions {
         idle_timeout: Duration::from_millis(600),
         keep_alive: Some(Duration::from_millis(200)),
         ..quick()
     };
     let tls = Authority::new().tls();
-    let (theirs, address) = there.block_on(bind(&tls, CommOptions::default(), quic.clone()));
-    let theirs = Arc::new(theirs);
-    let accepting = Arc::clone(&theirs);
-    let (send, accepted) = tokio::sync::oneshot::channel();
-    there.spawn(async move {
-        let _comm = accepting.accept().await.unwrap().handshake().await.unwrap();
-        send.send(()).unwrap();
-        core::future::pending::<()>().await;
-    });
-    here.block_on(async {
+    let theirs = Vanishing::new(&tls, quic.clone());
+    let address = theirs.address.clone();
+    runtime().block_on(async {
         let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
         let mut comm = ours
             .connect(&address, &CommOptions::default())
             .await
             .unwrap();
-        accepted.await.unwrap();
         // Idle for longer than the timeout, and kept alive.
         let idle = timeout(Duration::from_millis(1_500), comm.read_message());
         assert!(
@@ -667,12 +728,7 @@ fn a_peer_that_vanishes_is_noticed() {
             "the comm ended while the peer was there"
         );
 
-        // A stopped runtime sends no more packets; its socket is dropped last.
-        let socket = Arc::clone(&theirs);
-        drop(theirs);
-        std::thread::spawn(move || there.shutdown_background())
-            .join()
-            .unwrap();
+        theirs.vanish();
         let start = Instant::now();
         let error = timeout(Duration::from_secs(10), comm.read_message()).await;
         let error = error.unwrap().unwrap_err();
@@ -687,7 +743,6 @@ fn a_peer_that_vanishes_is_noticed() {
         let error = comm.close().await.unwrap_err();
         assert!(error.is_closed(), "{error}");
         drop(comm);
-        drop(socket);
 
         // Another endpoint at the same address: the dead connection is replaced.
         let theirs = Node::bind(&address, &tls, CommOptions::default(), quic).await;
@@ -696,9 +751,48 @@ fn a_peer_that_vanishes_is_noticed() {
             .connect(&address, &CommOptions::default())
             .await
             .unwrap();
-        comm.write_message(&[b"ping"]).await.unwrap();
-        comm.read_message().await.unwrap().unwrap();
+        ping(&mut comm).await;
     });
+}
+
+/// A comm to a peer that was killed and started again, while the connection with its
+/// predecessor is within the idle timeout.
+// PROTOCOL QUIC-4
+#[test]
+fn a_peer_that_was_started_again_is_reached() {
+    let tls = Authority::new().tls();
+    let theirs = Vanishing::new(&tls, QuicOptions::default());
+    let address = theirs.address.clone();
+    runtime().block_on(async {
+        let (ours, _) = bind(&tls, CommOptions::default(), QuicOptions::default()).await;
+        let mut before = ours.connect(&address, &once()).await.unwrap();
+        ping(&mut before).await;
+        theirs.vanish();
+        let quic = QuicOptions::default();
+        let theirs = Node::bind(&address, &tls, CommOptions::default(), quic).await;
+        let _theirs = serve_echo(theirs.unwrap());
+        // At the same time, and once more: all use the new connection.
+        let options = once();
+        let both = tokio::join!(
+            ours.connect(&address, &options),
+            ours.connect(&address, &options)
+        );
+        for comm in [both.0, both.1, ours.connect(&address, &options).await] {
+            ping(&mut comm.unwrap()).await;
+        }
+        assert_eq!(ours.connection_count(), 2);
+    });
+}
+
+/// A comm that its peer does not accept for a while stays on the connection of others.
+// PROTOCOL QUIC-4
+#[tokio::test]
+async fn a_busy_peer_keeps_its_connection() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let first = comm(&ours, &theirs, &address).await;
+    let raw = ours.connect_raw(&address, &once()).await.unwrap();
+    assert_eq!(ours.connection_count(), 1);
+    drop((first, raw));
 }
 
 #[tokio::test]
@@ -727,6 +821,21 @@ async fn dropped_listeners_refuse_comms() {
     // Existing comms are unaffected.
     our_comm.write_message(&[b"ping"]).await.unwrap();
     assert!(their_comm.read_message().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn endpoints_that_close_refuse_comms() {
+    let (ours, theirs, address) = endpoints(quick()).await;
+    let (our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
+    // The endpoint waits for the end of a comm that is closed here alone.
+    their_comm.close().await.unwrap();
+    drop(their_comm);
+    let closing = tokio::spawn(async move { theirs.close().await });
+    tokio::task::yield_now().await;
+    let error = ours.connect(&address, &once()).await.unwrap_err();
+    assert!(error.to_string().contains("accepts no comms"), "{error}");
+    drop(our_comm);
+    closing.await.unwrap();
 }
 
 #[tokio::test]
