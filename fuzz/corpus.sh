@@ -4,7 +4,8 @@
 # Usage: fuzz/corpus.sh unpack              puts the archive where cargo-fuzz looks for
 #                                           corpora
 #        fuzz/corpus.sh pack [OPTION...]    adds what was found since and reaches new code
-#                                           to the archive; cargo fuzz gets the options
+#                                           to the archive; cargo fuzz gets the options.
+#                                           What is in seeds/ stays there
 #
 # Default of CARGO_FUZZ, the command to run: "cargo fuzz".
 set -euo pipefail
@@ -37,16 +38,12 @@ pack() {
                     fi
                 done
             fi
-            # A seed stays, whether it reaches new code or not.
-            if [[ -d seeds/$name ]]; then
-                cp "seeds/$name"/* "$folder/$target/"
-            fi
         done
     done
     (cd "$folder" && find . -type f -printf '%P\n' | LC_ALL=C sort |
         tar --format=ustar --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=644 -cf - -T -) |
         gzip -9n >corpus.tar.gz
-    rm -rf "$folder" seeds
+    rm -rf "$folder"
     ls -l corpus.tar.gz
 }
 
@@ -54,7 +51,7 @@ case ${1:-} in
 unpack) unpack ;;
 pack) shift && pack "$@" ;;
 *)
-    sed -n '4,9s/^# \?//p' "${BASH_SOURCE[0]}"
+    sed -n '4,10s/^# \?//p' "${BASH_SOURCE[0]}"
     exit 2
     ;;
 esac

@@ -2,7 +2,7 @@
 """Times the C extension of msgpack-python beside our reader
 and writer on the same five messages. Run it with the interpreter to measure:
 
-    V/bin/python core/benches/python_msgpack.py
+    target/python/current-*/bin/python core/benches/python_msgpack.py
 
 Rounds are interleaved; each line has the median time of both, and Python's
 time over ours (median, and from least to most).

@@ -246,7 +246,7 @@ impl From<EncodeError> for CommError {
 ///
 /// `FRAMES` is the largest number of frames of a message that arrives: 1 for
 /// messages without payloads, and for each payload one for its header and one
-/// for each of its frames.
+/// for each of its frames. A handshake in the classic layout has 2.
 ///
 /// # Memory
 ///
@@ -276,6 +276,17 @@ enum State {
 }
 
 impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
+    const HANDSHAKE: Limits = Self::limits(Limits::HANDSHAKE);
+
+    /// Limits the number of frames to those that the comm has room for. Their
+    /// number cannot be raised later, so that more are the peer's fault.
+    const fn limits(mut limits: Limits) -> Limits {
+        if limits.frame_count > FRAMES as u64 {
+            limits.frame_count = FRAMES as u64;
+        }
+        limits
+    }
+
     /// Creates an end of a connection that has just been established.
     ///
     /// `incoming` holds the frames of one message, `outgoing` what is queued
@@ -290,7 +301,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         outgoing: &'b mut [u8],
     ) -> Result<Self, CommError> {
         let mut comm = Self {
-            decoder: FrameDecoder::new(options.prefix, [[0; 8]; FRAMES], Limits::HANDSHAKE),
+            decoder: FrameDecoder::new(options.prefix, [[0; 8]; FRAMES], Self::HANDSHAKE),
             arena: Arena::new(incoming),
             outgoing: Outgoing {
                 buffer: outgoing,
@@ -511,7 +522,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         self.outgoing.prefix = peer;
         self.state = State::Handshake;
         // PROTOCOL HANDSHAKE-6
-        self.decoder.restart(peer, Limits::HANDSHAKE);
+        self.decoder.restart(peer, Self::HANDSHAKE);
         // The first 8 bytes belong to the prelude, so no buffer is needed.
         self.decoder.push(&mut &self.first[..], &mut self.arena)?;
         Ok(())
@@ -537,7 +548,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         }
         self.outgoing.is_open = true;
         self.state = State::Open;
-        self.decoder.reset_with(self.options.limits);
+        self.decoder.reset_with(Self::limits(self.options.limits));
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The error for a caller's buffer that is too small.
+//! [`BufferTooSmall`], and [`Error`], the sum of all errors of the crate.
 //!
 //! Errors in this crate distinguish three causes. [`BufferTooSmall`] is for the
 //! caller: supply `needed` bytes and call again, no state was changed. Faults
@@ -28,6 +28,15 @@ pub struct BufferTooSmall {
     pub needed: usize,
     /// The number of items supplied.
     pub available: usize,
+}
+
+impl BufferTooSmall {
+    /// The first `needed` items of a buffer.
+    pub(crate) fn check<T>(buffer: &mut [T], needed: usize) -> Result<&mut [T], Self> {
+        let available = buffer.len();
+        let short = Self { needed, available };
+        buffer.get_mut(..needed).ok_or(short)
+    }
 }
 
 impl fmt::Display for BufferTooSmall {

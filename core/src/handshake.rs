@@ -177,20 +177,18 @@ impl<'a> Handshake<'a> {
         frames: &'a [T],
         limits: &Limits,
     ) -> Result<(Self, Layout), HandshakeError> {
-        match frames {
-            [document] => {
-                let handshake = Self::parse(document.as_ref(), limits)?;
-                Ok((handshake, Layout::Modern))
-            }
+        let (document, layout) = match frames {
+            [document] => (document, Layout::Modern),
             [header, document] => {
                 check_header(header.as_ref(), limits)?;
-                let handshake = Self::parse(document.as_ref(), limits)?;
-                Ok((handshake, Layout::Classic))
+                (document, Layout::Classic)
             }
-            _ => Err(HandshakeError::FrameCount {
-                count: frames.len(),
-            }),
-        }
+            _ => {
+                let count = frames.len();
+                return Err(HandshakeError::FrameCount { count });
+            }
+        };
+        Ok((Self::parse(document.as_ref(), limits)?, layout))
     }
 
     /// Writes the document with the keys in Dask's order. For the same values

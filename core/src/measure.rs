@@ -4,11 +4,6 @@
 //! Each function takes the length so far and returns the new one. It writes
 //! nothing if there is no space; the length saturates.
 
-#[inline]
-pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {
-    append(out, at, &bytes)
-}
-
 /// Writes a marker and a number.
 #[inline]
 pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
@@ -39,7 +34,7 @@ pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 /// different lengths, and the compiler keeps that panic when it optimises for
 /// size.
 #[inline]
-pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
+pub fn copy(to: &mut [u8], from: &[u8]) {
     if cfg!(debug_assertions) {
         // The loop below becomes one call of `memcpy`, but only with
         // optimisation.

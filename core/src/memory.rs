@@ -1,4 +1,4 @@
-//! How much memory do I need?
+//! The sizes of the buffers that a program supplies.
 //!
 //! Nothing in this crate allocates unless the feature `alloc` is on, so that
 //! all memory is in buffers and types of yours. Most programs have these; the
@@ -31,7 +31,7 @@
 //! # assert!(scratch_len::<8, 4, 10>() <= 8 * 128 + 4 * 40 + 16);
 //! ```
 //!
-//! # How long are messages?
+//! # Lengths of messages
 //!
 //! As recorded from distributed 2026.8.0 (`core/tests/vectors`):
 //!
@@ -46,7 +46,7 @@
 //! frame for its body, and for each payload one for its header and one for each
 //! of its frames; `PAYLOADS` counts payloads, sets and enum members.
 //!
-//! # What if it is too small?
+//! # Buffers that are too small
 //!
 //! Nothing is lost and nothing is truncated: the error says which memory is too
 //! small and how much is enough, and the call can be repeated with more

@@ -120,3 +120,38 @@ fn untar(mut archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     }
     files
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+    use std::{env, fs, process};
+
+    use super::{ARCHIVE, FOLDER, gunzip, untar};
+
+    #[test]
+    fn packing_keeps_the_archive_and_the_seeds() {
+        let folder = env::temp_dir().join(format!("daskwire-fuzz-pack-{}", process::id()));
+        for path in [
+            "fuzz_targets/lz4.rs",
+            "peer/fuzz_targets/graph.rs",
+            "seeds/graph/seed",
+        ] {
+            let path = folder.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, b"").expect("a file");
+        }
+        for name in ["corpus.sh", "corpus.tar.gz"] {
+            fs::copy(Path::new(FOLDER).join(name), folder.join(name)).expect("a copy");
+        }
+        let mut pack = Command::new(folder.join("corpus.sh"));
+        // Nothing was found, so that cargo-fuzz is not run.
+        let packed = pack.arg("pack").env("CARGO_FUZZ", "false").output();
+        let packed = packed.expect("bash");
+        assert!(packed.status.success(), "{packed:?}");
+        assert!(folder.join("seeds/graph/seed").exists());
+        let archive = fs::read(folder.join("corpus.tar.gz")).expect("the archive");
+        assert!(untar(&gunzip(&archive)) == *ARCHIVE, "the archive differs");
+        fs::remove_dir_all(&folder).expect("the folder can be removed");
+    }
+}

@@ -21,6 +21,21 @@ const LINKS: usize = 5;
 const WORKER_KEYS: usize = 6;
 const CLIENT_KEYS: usize = 4;
 
+type WorkerMemory = worker::Memory<WORKER_KEYS, 700, 768, 2>;
+
+const WORKER: worker::Config<'_> = worker::Config {
+    scheduler: "tcp://10.0.2.2:8786",
+    contact: "tcp://10.0.2.15:8000",
+    name: "mcu",
+};
+
+type ClientMemory = client::Memory<CLIENT_KEYS, 700, 768>;
+
+const CLIENT: client::Config<'_> = client::Config {
+    scheduler: "tcp://10.0.2.2:8786",
+    name: "mcu",
+};
+
 /// The most that a socket buffers for a role, in bytes.
 const MAX_BUFFERED: usize = 1 << 14;
 
@@ -51,18 +66,13 @@ const EXCEPTION: &[u8] = b"\x80\x04\x8c\x08builtins\x8c\x0aValueError\x93\x8c\x0
 
 /// Checks that for any messages of its peers in any order a worker's state is
 /// consistent after each step, that all it sends is valid, that it keeps to its
-/// memory, that it never comes back once it has ended, and that it forgets
-/// everything when it loses the scheduler.
+/// memory, that it never comes back once it has ended, that it works again once its
+/// peers behave, and that it forgets everything when it loses the scheduler.
 ///
 /// The input: steps.
 pub(crate) fn worker_role(input: &[u8]) {
-    let config = worker::Config {
-        scheduler: "tcp://10.0.2.2:8786",
-        contact: "tcp://10.0.2.15:8000",
-        name: "mcu",
-    };
-    let mut memory = Box::new(worker::Memory::<WORKER_KEYS, 700, 768, 2>::new());
-    let mut worker = Worker::new(config, FUNCTIONS, &mut *memory);
+    let mut memory = Box::new(WorkerMemory::new());
+    let mut worker = Worker::new(WORKER, FUNCTIONS, &mut *memory);
     let mut driver = Driver::new();
     let mut steps = Steps(input);
     while let Some(step) = steps.byte() {
@@ -76,6 +86,7 @@ pub(crate) fn worker_role(input: &[u8]) {
         let status = worker.status();
         assert!(!has_ended || status == worker::Status::Ended);
     }
+    driver.recover(&mut worker);
     driver.hang_up(&mut worker);
     worker.check();
     assert_ne!(worker.status(), worker::Status::Running);
@@ -89,12 +100,8 @@ pub(crate) fn worker_role(input: &[u8]) {
 ///
 /// The input: steps.
 pub(crate) fn client_role(input: &[u8]) {
-    let config = client::Config {
-        scheduler: "tcp://10.0.2.2:8786",
-        name: "mcu",
-    };
-    let mut memory = Box::new(client::Memory::<CLIENT_KEYS, 700, 768>::new());
-    let mut client = Client::new(config, &mut *memory);
+    let mut memory = Box::new(ClientMemory::new());
+    let mut client = Client::new(CLIENT, &mut *memory);
     let mut driver = Driver::new();
     let mut steps = Steps(input);
     // Each with its outcome as text, once it has one.
@@ -191,13 +198,21 @@ struct Driver {
 
 struct Fake {
     links: [Option<Socket>; LINKS],
+    /// The number of connections that each link has had.
+    opened_count: [usize; LINKS],
+    /// The links whose peers send a handshake by themselves, which are the first.
+    greeting_count: usize,
+    sent: Vec<Sent>,
     /// Whether connections can be made.
     is_reachable: bool,
     /// The most that a call reads or writes, in bytes.
     chunk: usize,
 }
 
-/// A connection, and what has been sent on it.
+/// A message of a role.
+struct Sent(Vec<u8>);
+
+/// A connection, and the message that is being sent on it.
 struct Socket {
     received: VecDeque<u8>,
     decoder: FrameDecoder<Vec<u8>>,
@@ -213,8 +228,13 @@ impl Sockets for Fake {
     fn accept(&mut self, link: usize) {
         assert!(self.links[link].is_none(), "a connection is in use");
         if self.is_reachable {
+            self.opened_count[link] += 1;
+            let greeting = match link < self.greeting_count {
+                true => message(&[&handshake()]),
+                false => Vec::new(),
+            };
             self.links[link] = Some(Socket {
-                received: VecDeque::new(),
+                received: greeting.into(),
                 decoder: FrameDecoder::new(Prefix::U64, Vec::new(), Limits::HOST),
                 frames: Frames::default(),
             });
@@ -247,27 +267,32 @@ impl Sockets for Fake {
     fn write(&mut self, link: usize, bytes: &[u8]) -> usize {
         let count = bytes.len().min(self.chunk);
         if let Some(socket) = &mut self.links[link] {
-            socket.sent(&bytes[..count]);
+            let bodies = socket.take(&bytes[..count]);
+            self.sent.extend(bodies.into_iter().map(Sent));
         }
         count
     }
 }
 
 impl Socket {
-    /// Checks that what a role sends are messages.
-    fn sent(&mut self, mut bytes: &[u8]) {
+    /// Checks that what a role sends are messages. Returns the bodies of those that
+    /// end here.
+    fn take(&mut self, mut bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut bodies = Vec::new();
         while !bytes.is_empty() {
             let is_complete = self.decoder.push(&mut bytes, &mut self.frames);
             if !is_complete.expect("a role sends messages") {
-                return;
+                break;
             }
-            let body = self.frames.0.first().expect("a message has a body");
-            let mut reader = Reader::new(body);
+            let frames = std::mem::take(&mut self.frames).0;
+            let body = frames.into_iter().next().expect("a message has a body");
+            let mut reader = Reader::new(&body);
             reader.skip().expect("a body is a document");
             reader.finish().expect("a body is one document");
+            bodies.push(body);
             self.decoder.reset();
-            self.frames = Frames::default();
         }
+        bodies
     }
 }
 
@@ -276,6 +301,9 @@ impl Driver {
         Self {
             sockets: Fake {
                 links: [const { None }; LINKS],
+                opened_count: [0; LINKS],
+                greeting_count: 0,
+                sent: Vec::new(),
                 is_reachable: true,
                 chunk: usize::MAX,
             },
@@ -300,6 +328,45 @@ impl Driver {
         }
     }
 
+    /// Gives the worker a task, after all connections were lost, with peers that
+    /// behave. It has to finish the task, if the scheduler has not closed it.
+    fn recover(&mut self, worker: &mut Worker<'_, WORKER_KEYS, 700, 2>) {
+        self.sockets.is_reachable = true;
+        self.sockets.chunk = usize::MAX;
+        self.sockets.greeting_count = LINKS;
+        self.sockets.links = [const { None }; LINKS];
+        let before = self.sockets.sent.len();
+        for _ in 0..200 {
+            self.exchange(worker);
+            let mut sent = self.sockets.sent.iter().skip(before);
+            if worker.status() == worker::Status::Ended
+                || sent.any(|message| message.contains("task-finished"))
+            {
+                return;
+            }
+            self.now += Duration::from_millis(100);
+            for link in [0, 1] {
+                if !self.is_waiting(link) {
+                    continue;
+                }
+                if link == 0 && worker.status() == worker::Status::Running {
+                    self.push_task("a", TASKS[0], 1, |writer| {
+                        writer.str("who_has").map(0);
+                    });
+                } else {
+                    self.push(link, &[&answer()]);
+                }
+            }
+        }
+        panic!("the worker does not work again");
+    }
+
+    /// Whether there is a connection on a link, and the role has read all of it.
+    fn is_waiting(&self, link: usize) -> bool {
+        let socket = self.sockets.links[link].as_ref();
+        socket.is_some_and(|socket| socket.received.is_empty())
+    }
+
     /// Does what needs no message. Returns whether the step is another.
     fn act(&mut self, step: u8, steps: &mut Steps<'_>) -> bool {
         let link = usize::from(step >> 4) % LINKS;
@@ -310,10 +377,7 @@ impl Driver {
             2 => self.sockets.close(link),
             3 if step & 16 != 0 => self.sockets.chunk = usize::from(steps.number()).max(1),
             3 => self.sockets.chunk = usize::MAX,
-            4 => {
-                let document = document(|writer| Handshake::new(None).encode(writer));
-                self.push(link, &[&document]);
-            }
+            4 => self.push(link, &[&handshake()]),
             5 => {
                 // Any bytes.
                 let len = steps.number();
@@ -335,13 +399,7 @@ impl Driver {
     }
 
     fn push(&mut self, link: usize, frames: &[&[u8]]) {
-        let mut prelude = [0; 128];
-        let lengths = frames.iter().map(|frame| frame.len() as u64);
-        let len = encode_prelude(Prefix::U64, lengths, &mut prelude).expect("it fits");
-        self.push_bytes(link, &prelude[..len]);
-        for frame in frames {
-            self.push_bytes(link, frame);
-        }
+        self.push_bytes(link, &message(frames));
     }
 
     fn push_bytes(&mut self, link: usize, bytes: &[u8]) {
@@ -359,27 +417,13 @@ impl Driver {
         match step % 16 {
             // The answers of the scheduler: versions, a registration, a heartbeat.
             7 => {
-                let answer = document(|writer| {
-                    writer.map(3).str("status").str("OK").str("time").f64(1.5e9);
-                    writer.str("heartbeat-interval").f64(0.5);
-                });
-                self.push(usize::from(choice & 1), &[&answer]);
+                self.push(usize::from(choice & 1), &[&answer()]);
             }
             8 | 9 => {
                 let task = TASKS[usize::from(choice >> 7)];
-                let task = document(|writer| {
-                    writer.map(2).str("pickled-obj").bin(task);
-                    writer.str("num-sub-frames").u64(0);
-                });
-                let body = document(|writer| {
-                    writer.array(1);
-                    writer.map(6).str("op").str("compute-task");
-                    writer.str("key").str(key).str("run_id").u64(choice.into());
+                self.push_task(key, task, choice, |writer| {
                     write_holders(writer, other, choice);
-                    writer.str("nbytes").map(0);
-                    writer.str("run_spec").map(1).str("__Pickled__").u64(1);
                 });
-                self.push(0, &[&body, &task]);
             }
             10 | 11 => {
                 let body = document(|writer| {
@@ -408,16 +452,9 @@ impl Driver {
             }
             13 => {
                 let op = ["get_data", "free_keys", "identity", "unknown"];
-                let body = document(|writer| {
-                    writer
-                        .map(3)
-                        .str("op")
-                        .str(op[usize::from(choice >> 1) & 3]);
-                    writer.str("reply").bool(choice & 32 == 0);
-                    writer.str("keys").map(2).str("__Set__").bool(true);
-                    writer.str("as-list").array(2).str(key).str(other);
-                });
-                self.push(3 + usize::from(choice & 1), &[&body]);
+                let op = op[usize::from(choice >> 1) & 3];
+                let request = request(op, choice & 32 == 0, [key, other]);
+                self.push(3 + usize::from(choice & 1), &[&request]);
             }
             14 => {
                 let acknowledgement = document(|writer| {
@@ -435,11 +472,34 @@ impl Driver {
         }
     }
 
+    /// Lets the scheduler send a task, with its inputs as `write_inputs` writes them.
+    fn push_task(
+        &mut self,
+        key: &str,
+        task: &[u8],
+        run_id: u8,
+        write_inputs: impl FnOnce(&mut Writer<'_>),
+    ) {
+        let task = document(|writer| {
+            writer.map(2).str("pickled-obj").bin(task);
+            writer.str("num-sub-frames").u64(0);
+        });
+        let body = document(|writer| {
+            writer.array(1);
+            writer.map(6).str("op").str("compute-task");
+            writer.str("key").str(key).str("run_id").u64(run_id.into());
+            write_inputs(writer);
+            writer.str("nbytes").map(0);
+            writer.str("run_spec").map(1).str("__Pickled__").u64(1);
+        });
+        self.push(0, &[&body, &task]);
+    }
+
     /// Lets the scheduler of the client send a message about a task.
     fn push_for_client(&mut self, step: u8, submitted: u8, steps: &mut Steps<'_>) {
         let choice = steps.number();
         let number = choice.checked_rem(submitted).unwrap_or_default();
-        let key = format!("mcu-{number}");
+        let key = format!("mcu-{number:x}");
         match step % 16 {
             7 => {
                 let answer = document(|writer| {
@@ -510,6 +570,43 @@ fn write_holders(writer: &mut Writer<'_>, key: &str, choice: u8) {
     }
 }
 
+impl Sent {
+    fn contains(&self, string: &str) -> bool {
+        let mut parts = self.0.windows(string.len());
+        parts.any(|part| part == string.as_bytes())
+    }
+}
+
+fn handshake() -> Vec<u8> {
+    document(|writer| Handshake::new(None).encode(writer))
+}
+
+/// What the scheduler answers a worker: versions, a registration or a heartbeat.
+fn answer() -> Vec<u8> {
+    document(|writer| {
+        writer.map(3).str("status").str("OK").str("time").f64(1.5e9);
+        writer.str("heartbeat-interval").f64(0.5);
+    })
+}
+
+/// A request of a peer about two values.
+fn request(op: &str, has_reply: bool, keys: [&str; 2]) -> Vec<u8> {
+    document(|writer| {
+        writer.map(3).str("op").str(op);
+        writer.str("reply").bool(has_reply);
+        writer.str("keys").map(2).str("__Set__").bool(true);
+        writer.str("as-list").array(2).str(keys[0]).str(keys[1]);
+    })
+}
+
+/// A message on the wire.
+fn message(frames: &[&[u8]]) -> Vec<u8> {
+    let mut prelude = [0; 128];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let len = encode_prelude(Prefix::U64, lengths, &mut prelude).expect("it fits");
+    [&prelude[..len], &frames.concat()].concat()
+}
+
 /// The header of a value that is a pickle.
 fn header() -> Vec<u8> {
     document(|writer| {
@@ -527,4 +624,99 @@ fn document(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
     let mut writer = Writer::new(&mut bytes);
     write(&mut writer);
     writer.finish().expect("it is a document").to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_cannot_be_gathered_is_asked_for_again() {
+        let mut memory = Box::new(ClientMemory::new());
+        let mut client = Client::new(CLIENT, &mut *memory);
+        let mut driver = Driver::new();
+        driver.sockets.greeting_count = LINKS;
+        // Lets the client act until it has sent something, and returns that.
+        let until_sent =
+            |driver: &mut Driver, client: &mut Client<'_, CLIENT_KEYS, 700>, string: &str| {
+                for _ in 0..10 {
+                    driver.exchange(client);
+                }
+                let sent = std::mem::take(&mut driver.sockets.sent);
+                assert!(
+                    sent.iter().any(|message| message.contains(string)),
+                    "{string}"
+                );
+            };
+        until_sent(&mut driver, &mut client, "register-client");
+        let start = document(|writer| {
+            writer.array(1).map(1).str("op").str("stream-start");
+        });
+        driver.push(0, &[&start]);
+        for _ in 0..10 {
+            driver.exchange(&mut client);
+        }
+        let task = client.submit("operator.neg", &[Argument::Value(Value::Int(-5))]);
+        let task = task.expect("it is connected");
+        until_sent(&mut driver, &mut client, "update-graph");
+        let in_memory = document(|writer| {
+            writer.array(1).map(2).str("op").str("key-in-memory");
+            writer.str("key").str("mcu-0");
+        });
+        driver.push(0, &[&in_memory]);
+        until_sent(&mut driver, &mut client, "gather");
+        let unreachable = document(|writer| {
+            writer.map(2).str("status").str("error");
+            writer.str("keys").array(1).str("mcu-0");
+        });
+        driver.push(1, &[&unreachable]);
+        // The scheduler says again what has become of it only when it is asked.
+        until_sent(&mut driver, &mut client, "report-key");
+        driver.push(0, &[&in_memory]);
+        until_sent(&mut driver, &mut client, "gather");
+        let data = document(|writer| {
+            writer.map(2).str("status").str("OK");
+            writer.str("data").map(1).str("mcu-0");
+            writer.map(1).str("__Serialized__").u64(1);
+        });
+        driver.push(1, &[&data, &header(), b"\x80\x05K\x05."]);
+        for _ in 0..10 {
+            driver.exchange(&mut client);
+        }
+        assert!(matches!(
+            client.outcome(task),
+            Outcome::Value(Value::Int(5))
+        ));
+    }
+
+    #[test]
+    fn silent_and_stalled_peers_make_way_for_others() {
+        // Peers that connect to the worker say nothing, or begin a request.
+        for greeting_count in [3, LINKS] {
+            let mut memory = Box::new(WorkerMemory::new());
+            let mut worker = Worker::new(WORKER, FUNCTIONS, &mut *memory);
+            let mut driver = Driver::new();
+            driver.sockets.greeting_count = greeting_count;
+            while driver.now < Duration::from_secs(30) {
+                driver.now += Duration::from_millis(20);
+                for link in [0, 1] {
+                    let is_idle = link == 0 && worker.status() == worker::Status::Running;
+                    if !is_idle && driver.is_waiting(link) {
+                        driver.push(link, &[&answer()]);
+                    }
+                }
+                let before = driver.sockets.opened_count;
+                driver.exchange(&mut worker);
+                let after = driver.sockets.opened_count;
+                let accepting = (0..greeting_count).skip(3);
+                for link in accepting.filter(|&link| after[link] != before[link]) {
+                    let request = message(&[&request("get_data", true, ["a", "b"])]);
+                    driver.push_bytes(link, &request[..request.len() / 2]);
+                }
+            }
+            assert_eq!(worker.status(), worker::Status::Running);
+            let opened = driver.sockets.opened_count;
+            assert!(opened[3] > 1 && opened[4] > 1, "{opened:?}");
+        }
+    }
 }

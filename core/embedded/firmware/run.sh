@@ -100,10 +100,22 @@ quietly "${build[@]}" --features classic
 refused daskwire_panics "${build[@]}" --features classic,break-no-panic
 echo "firmware: links without allocator and panics"
 refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles
-# At level 3 alone: at level s the standard library's own formatting of integers,
-# which both roles use, keeps a bounds check.
-quietly "${build[@]}" --features roles --bin roles
-echo "roles: worker and client link without allocator and panics"
+for level in 3 s z; do
+    # The second with the formats of defmt for all errors and states.
+    for features in roles defmt; do
+        quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
+            "${build[@]}" --features "$features" --bin roles
+        used=$(timeout 60 qemu-system-arm -M lm3s6965evb -display none -monitor none \
+            -serial none -semihosting-config enable=on,target=native \
+            -kernel "$target/firmware/$chip/release/roles" 2>&1) || {
+            echo "$used" >&2
+            fail "$features, level $level: the program says that something is wrong, or hangs"
+        }
+        used=$(grep -o 'flash.*' <<<"$used") ||
+            fail "$features, level $level: the program has not run to its end"
+        echo "$features, level $level: worker and client link without allocator and panics; $used"
+    done
+done
 # Without the linker script of the chip.
 quietly env -u RUSTUP_TOOLCHAIN PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 \
     CARGO_TARGET_DIR="$target/firmware" /usr/bin/cargo check --locked \

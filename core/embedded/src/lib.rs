@@ -10,7 +10,9 @@
 //!
 //! With the feature `roles` the crate also has a `worker` of fixed size, which
 //! runs functions of a static table for a real cluster, and a `client`. They do no
-//! I/O themselves: the module `role` connects them to the sockets of a platform.
+//! I/O themselves: `role::exchange` moves bytes between all links of a role and the
+//! sockets of a platform, once for each turn of the program's loop. The folder
+//! `firmware` of the repository has whole programs.
 //!
 //! The feature `heapless-09` turns on the feature of the same name of
 //! `daskwire`, which stores frames and preludes in the vectors of heapless 0.9.
@@ -56,14 +58,8 @@ pub mod embedded_io_07;
 #[cfg(feature = "embedded-io-async-07")]
 pub mod embedded_io_async_07;
 
-/// Copies as many bytes as both slices have, without the panic of
-/// `copy_from_slice` for different lengths.
 #[cfg(any(feature = "embedded-io-07", feature = "roles"))]
-fn copy(to: &mut [u8], from: &[u8]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-    }
-}
+use daskwire::copy;
 
 /// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "embedded-io-07"))]

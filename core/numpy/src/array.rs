@@ -216,6 +216,31 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
         self.dimensions.is_broadcast()
     }
 
+    /// Checks that a copy of all elements takes memory in proportion to the
+    /// array: at most 65,536 elements more than the array has bytes. With a
+    /// stride of 0, a few bytes that a peer sends can have any shape.
+    ///
+    /// Iterators over the elements have no such limit.
+    ///
+    /// # Errors
+    ///
+    /// [`NumpyErrorKind::Dimensions`] with [`DimensionsError::Repetitive`].
+    pub fn check_repetition(&self) -> Result<(), NumpyError> {
+        let limit = self.bytes.len().saturating_add(MAX_REPEATED);
+        // The product up to each dimension, for lists of empty lists.
+        let counts = self.shape().iter().scan(1_usize, |count, len| {
+            *count = count.saturating_mul(*len);
+            Some(*count)
+        });
+        match counts.max() {
+            Some(count) if count > limit => {
+                let error = DimensionsError::Repetitive { count, limit };
+                Err(NumpyError::of_value(error.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether a reader may change the array; `None` if the sender did not
     /// declare it (before 2.23.0).
     pub const fn writeable(&self) -> Option<bool> {
@@ -395,3 +420,6 @@ pub fn encode_into<'o, E: Element>(
     }
     Ok(bytes)
 }
+
+/// The number of elements that are copied however few bytes an array has.
+const MAX_REPEATED: usize = 1 << 16;

@@ -101,6 +101,14 @@ pub enum DimensionsError {
     },
     /// The elements are not contiguous in either order.
     NotContiguous,
+    /// The array repeats few bytes so often that a copy of its elements would
+    /// take far more memory than the array.
+    Repetitive {
+        /// The number of elements, without dimensions after an empty one.
+        count: usize,
+        /// The maximum number for an array of this length.
+        limit: usize,
+    },
 }
 
 impl fmt::Display for DimensionsError {
@@ -140,6 +148,10 @@ impl fmt::Display for DimensionsError {
             Self::NotContiguous => {
                 f.write_str("the elements are not contiguous; copy them to C order first")
             }
+            Self::Repetitive { count, limit } => write!(
+                f,
+                "the array repeats its bytes for {count} elements; it is copied up to {limit}"
+            ),
         }
     }
 }

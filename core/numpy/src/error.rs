@@ -99,7 +99,9 @@ impl NumpyError {
             | NumpyErrorKind::Compressed
             | NumpyErrorKind::InParts
             | NumpyErrorKind::NotNative
-            | NumpyErrorKind::Dimensions(DimensionsError::NotContiguous)
+            | NumpyErrorKind::Dimensions(
+                DimensionsError::NotContiguous | DimensionsError::Repetitive { .. },
+            )
             | NumpyErrorKind::BufferTooSmall(_) => true,
             _ => false,
         }

@@ -41,6 +41,12 @@
 //! assert_eq!(again.bytes().as_ptr(), bytes.as_ptr()); // never copied
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Features
+//!
+//! `alloc` (the module `known`: arrays, scalars and exceptions in pickles), `bytemuck`
+//! (the elements of an array as a slice), `ndarray-017` (views of ndarray 0.17, with a
+//! heap), `half` and `num-complex-04` (elements of these crates).
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -94,13 +100,7 @@ pub use record::{ElementType, Field, Fields, RecordType};
 pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};
 pub use write::{NumpyModules, ValueBuilder, WriteOptions, pickle_array};
 
-/// Copies as many bytes as both slices have, without the panic of
-/// `copy_from_slice` for different lengths.
-fn copy(to: &mut [u8], from: &[u8]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-    }
-}
+use daskwire::copy;
 
 /// The example in the README, tested as a doctest.
 #[cfg(doctest)]

@@ -467,7 +467,13 @@ pub fn pickle_array<'d, const MAX: usize>(
         _ => Mutability::Writable,
     };
     writer.reduce().global(module, "_frombuffer").tuple(4);
-    writer.buffer(PickleBuffer::new(array.bytes(), mutability), decide);
+    let buffer = PickleBuffer::new(array.bytes(), mutability);
+    // What a buffer in band is in protocol 5; protocol 4 has no buffers.
+    match (decide(buffer), mutability) {
+        (Placement::OutOfBand, _) => writer.buffer(buffer, |_| Placement::OutOfBand),
+        (Placement::InBand, Mutability::ReadOnly) => writer.bytes(array.bytes()),
+        (Placement::InBand, Mutability::Writable) => writer.bytearray(array.bytes()),
+    };
     pickle_dtype(writer, array.dtype());
     writer.tuple(array.shape().len());
     for count in array.shape() {

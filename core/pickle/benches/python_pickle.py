@@ -3,7 +3,7 @@
 reader, on a graph of 10,000 tasks.
 Run it with an interpreter that has `distributed`:
 
-    V/bin/python core/pickle/benches/python_pickle.py
+    target/python/current-*/bin/python core/pickle/benches/python_pickle.py
 
 First it compares: we must write what `pickletools.optimize` makes of CPython's
 pickle, byte for byte. Rounds are interleaved; the line has the median time of

@@ -15,6 +15,8 @@
 //! Reading any pickle is safe. That does not make it safe to load: a pickle
 //! that this crate accepts can still do anything when Python loads it.
 //!
+//! The feature `alloc` adds the module `tree`; everything else needs no heap.
+//!
 //! [PEP 574]: https://peps.python.org/pep-0574/
 #![no_std]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -3,6 +3,8 @@
 //!
 //! Each function takes the length so far and returns the new one. It writes
 //! nothing if there is no space; the length saturates.
+//!
+//! `daskwire` has the same functions: this crate depends on no other.
 
 #[inline]
 pub(crate) fn put<const N: usize>(out: &mut [u8], at: usize, bytes: [u8; N]) -> usize {

@@ -6,7 +6,8 @@
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
+use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal};
+use crate::BufferTooSmall;
 
 /// Working memory of lz4 compression: about 16 KiB, reusable.
 pub struct Lz4Table(CompressTable);
@@ -54,7 +55,8 @@ impl Compression for Lz4<'_> {
     }
 
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
-        let out = room(out, self.max_compressed_len(data.len()))?;
+        let needed = self.max_compressed_len(data.len()).unwrap_or(usize::MAX);
+        let out = BufferTooSmall::check(out, needed)?;
         let Some((len, block)) = out.split_first_chunk_mut() else {
             return Ok(0);
         };

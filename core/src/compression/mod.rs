@@ -11,7 +11,7 @@
 //! | `lz4` | length as `u32`, then one block, as python-lz4 has it | both ways |
 //! | `snappy` | raw, without the stream framing | both ways |
 //! | `zlib` | a zlib stream | reading only |
-//! | `zstd` | one frame that declares its length | no: feature `zstd` brings `alloc` |
+//! | `zstd` | one frame that declares its length | no; reading only, with `alloc` |
 //!
 //! Each codec is a feature. A codec that is not enabled returns
 //! [`CompressionError::NotCompiledIn`]; its frames can still be forwarded.
@@ -82,18 +82,12 @@ pub enum Codec {
 }
 
 impl Codec {
-    pub(crate) const ALL: [Self; 4] = [Self::Lz4, Self::Snappy, Self::Zlib, Self::Zstd];
-
     /// The codec with this name, in Dask's spelling. `None` for unknown names,
     /// for example `blosc` (up to 2022.4.0).
-    pub const fn from_name(name: &[u8]) -> Option<Self> {
-        match name {
-            b"lz4" => Some(Self::Lz4),
-            b"snappy" => Some(Self::Snappy),
-            b"zlib" => Some(Self::Zlib),
-            b"zstd" => Some(Self::Zstd),
-            _ => None,
-        }
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        let all = [Self::Lz4, Self::Snappy, Self::Zlib, Self::Zstd];
+        all.into_iter()
+            .find(|codec| codec.name().as_bytes() == name)
     }
 
     /// The name of the codec in headers and in the handshake.
@@ -301,11 +295,8 @@ pub fn decompress(
         return zlib::decompress(frame, out, limits.decompressed_len);
     }
     let declared = decompressed_len(codec, frame, limits)?.ensured();
-    let available = out.len();
     let needed = usize::try_from(declared).unwrap_or(usize::MAX);
-    let out = out
-        .get_mut(..needed)
-        .ok_or(BufferTooSmall { needed, available })?;
+    let out = BufferTooSmall::check(out, needed)?;
     match codec {
         #[cfg(feature = "lz4")]
         Codec::Lz4 => lz4::decompress(frame, out)?,
@@ -387,15 +378,6 @@ pub trait Compression {
     /// [`CompressionError::BufferTooSmall`] if `out` is shorter than
     /// [`max_compressed_len`](Self::max_compressed_len).
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError>;
-}
-
-/// The first `needed` bytes of `out`.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-fn room(out: &mut [u8], needed: Option<usize>) -> Result<&mut [u8], CompressionError> {
-    let available = out.len();
-    let needed = needed.unwrap_or(usize::MAX);
-    out.get_mut(..needed)
-        .ok_or_else(|| BufferTooSmall { needed, available }.into())
 }
 
 /// Copies `len` bytes from `at - offset` to `at`, both in `out`. If the ranges

@@ -36,16 +36,6 @@ impl Policy {
         sample_len: 10_000,
     };
 
-    /// The protocol page: more than 1 kB, a gain of 10 %, five samples of
-    /// 10 kB.
-    pub const DOCUMENTED: Self = Self {
-        min_len: 1001,
-        max_len: u64::MAX,
-        max_percent: 90,
-        sample_count: 5,
-        sample_len: 10_000,
-    };
-
     /// The length of the scratch buffer that
     /// [`maybe_compress`](Self::maybe_compress) needs for a frame of `len`
     /// bytes, in bytes; 0 if it never compresses such a frame.

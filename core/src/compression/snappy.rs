@@ -5,7 +5,8 @@
 //!
 //! [format description]: https://github.com/google/snappy/blob/main/format_description.txt
 
-use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal, room};
+use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal};
+use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
 /// The size of the blocks that are compressed separately, so that copy offsets
@@ -101,7 +102,8 @@ impl Compression for Snappy<'_> {
     }
 
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
-        let out = room(out, self.max_compressed_len(data.len()))?;
+        let needed = self.max_compressed_len(data.len()).unwrap_or(usize::MAX);
+        let out = BufferTooSmall::check(out, needed)?;
         let mut output = Output { out, at: 0 };
         let mut len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         while len >= 0x80 {

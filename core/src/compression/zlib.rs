@@ -1,5 +1,5 @@
 //! Decompression of zlib streams, with the miniz_oxide crate. No heap is needed.
-//! A peer that does not name zlib in its handshake never has to write it.
+//! Nothing is written: a peer that names no codec in its handshake need not compress.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{
@@ -23,14 +23,14 @@ pub(super) fn decompress(
     let space = available.min(limited);
     let out = out.get_mut(..space).ensured();
     let mut stream = Stream::new(frame);
-    match stream.fill(out)? {
-        Progress::Done => Ok(stream.written),
-        Progress::Full if space < available => Err(CompressionError::OverLimit { limit }),
-        Progress::Full => Err(CompressionError::BufferTooSmall(BufferTooSmall {
-            needed: available.saturating_add(1),
-            available,
-        })),
+    if stream.fill(out)? {
+        return Ok(stream.written);
     }
+    if space < available {
+        return Err(CompressionError::OverLimit { limit });
+    }
+    let needed = available.saturating_add(1);
+    Err(BufferTooSmall { needed, available }.into())
 }
 
 /// Appends the decompressed data to `out`, which grows with it.
@@ -48,16 +48,14 @@ pub(super) fn decompress_onto(
     let mut space = frame.len().saturating_mul(USUAL_RATIO).min(limited);
     loop {
         super::grow(out, space.saturating_sub(stream.written))?;
-        match stream.fill(out.get_mut(start..).ensured())? {
-            Progress::Done => {
-                out.truncate(start.saturating_add(stream.written));
-                return Ok(stream.written);
-            }
-            Progress::Full if space >= limited => {
-                return Err(CompressionError::OverLimit { limit });
-            }
-            Progress::Full => space = space.saturating_mul(2).min(limited),
+        if stream.fill(out.get_mut(start..).ensured())? {
+            out.truncate(start.saturating_add(stream.written));
+            return Ok(stream.written);
         }
+        if space >= limited {
+            return Err(CompressionError::OverLimit { limit });
+        }
+        space = space.saturating_mul(2).min(limited);
     }
 }
 
@@ -67,14 +65,6 @@ struct Stream<'f> {
     frame: &'f [u8],
     consumed: usize,
     written: usize,
-}
-
-/// The result of a decompression step.
-enum Progress {
-    /// The stream has ended.
-    Done,
-    /// The output buffer is full.
-    Full,
 }
 
 impl<'f> Stream<'f> {
@@ -87,8 +77,9 @@ impl<'f> Stream<'f> {
         }
     }
 
-    /// Continues after the data already written to `out`.
-    fn fill(&mut self, out: &mut [u8]) -> Result<Progress, CompressionError> {
+    /// Continues after the data already written to `out`, until the stream ends or
+    /// `out` is full. Returns whether it has ended.
+    fn fill(&mut self, out: &mut [u8]) -> Result<bool, CompressionError> {
         let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
         let rest = self.frame.get(self.consumed..).ensured();
         let (status, consumed, written) = inflate(&mut self.state, rest, out, self.written, flags);
@@ -100,9 +91,9 @@ impl<'f> Stream<'f> {
             reason,
         };
         match status {
-            TINFLStatus::Done if self.consumed == self.frame.len() => Ok(Progress::Done),
+            TINFLStatus::Done if self.consumed == self.frame.len() => Ok(true),
             TINFLStatus::Done => Err(malformed("bytes follow the end of the stream")),
-            TINFLStatus::HasMoreOutput => Ok(Progress::Full),
+            TINFLStatus::HasMoreOutput => Ok(false),
             TINFLStatus::NeedsMoreInput | TINFLStatus::FailedCannotMakeProgress => {
                 Err(malformed("it ends too early"))
             }

@@ -166,13 +166,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
                 let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
                     Some(space) if !space.is_empty() => Ok(space),
-                    _ => Err(FrameError {
-                        at: self.prefix.count_at(),
-                        kind: FrameErrorKind::PreludeStorage(BufferTooSmall {
-                            needed: len,
-                            available,
-                        }),
-                    }),
+                    _ => {
+                        let needed = len;
+                        let short = BufferTooSmall { needed, available };
+                        Err(FrameErrorKind::PreludeStorage(short).at(self.prefix.count_at()))
+                    }
                 }
             }
             State::Frames { index, .. } => match frames.buffer(index, len, filled) {
@@ -279,12 +277,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         if !self.is_idle() {
             return None;
         }
-        let (head, after) = input.split_at_checked(self.prefix.head_len())?;
-        let mut checker = Checker::new(self.prefix, head, &self.limits).ok()?;
-        let (bytes, rest) = after.split_at_checked(checker.lengths_len().ok()?)?;
-        let (lengths, _) = bytes.as_chunks();
-        checker.lengths(lengths, &self.limits).ok()?;
-        checker.finish().ok()?;
+        let (checker, bytes, rest) = Checker::whole(self.prefix, input, &self.limits).ok()?;
         let mut at = 0_usize;
         while let Some(missing) = bytes.get(at..).filter(|missing| !missing.is_empty()) {
             let space = self.storage.space(at, bytes.len())?;
@@ -336,10 +329,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             State::Head => self.len as u64,
             State::Lengths | State::Frames { .. } => self.checker.message_len(),
         };
-        Err(FrameError {
-            at: self.position(),
-            kind: FrameErrorKind::Truncated { needed },
-        })
+        Err(FrameErrorKind::Truncated { needed }.at(self.position()))
     }
 
     /// Offset in the message of the next byte.
@@ -393,13 +383,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         let space = self.len.wrapping_sub(self.filled);
         if count > space {
-            return Err(FrameError {
-                at: self.position(),
-                kind: FrameErrorKind::Overrun {
-                    advanced: count,
-                    space,
-                },
-            });
+            let advanced = count;
+            return Err(FrameErrorKind::Overrun { advanced, space }.at(self.position()));
         }
         let filled_before = self.filled;
         self.filled = filled_before.wrapping_add(count);

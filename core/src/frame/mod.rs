@@ -86,10 +86,7 @@ impl Prefix {
 
     /// Offset of the frame count in the message, in bytes.
     const fn count_at(self) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::U64 => 8,
-        }
+        (self.head_len() as u64).wrapping_sub(8)
     }
 }
 
@@ -133,11 +130,7 @@ impl<'a> Prelude<'a> {
         bytes: &'f [u8],
         slots: &'s mut [&'f [u8]],
     ) -> Result<&'s [&'f [u8]], SplitError> {
-        let too_few = SplitError::Slots(BufferTooSmall {
-            needed: self.frame_count(),
-            available: slots.len(),
-        });
-        let slots = slots.get_mut(..self.frame_count()).ok_or(too_few)?;
+        let slots = BufferTooSmall::check(slots, self.frame_count()).map_err(SplitError::Slots)?;
         let mut rest = bytes;
         for (slot, length) in slots.iter_mut().zip(self.lengths()) {
             let cut = usize::try_from(length)
@@ -229,12 +222,7 @@ where
         return Err(EncodeError::NoFrames);
     }
     let len = prelude_len(prefix, lengths.len()).ok_or(EncodeError::TooLong)?;
-    let available = out.len();
-    let place = out.get_mut(..len).ok_or(BufferTooSmall {
-        needed: len,
-        available,
-    })?;
-    let (words, _) = place.as_chunks_mut::<8>();
+    let (words, _) = BufferTooSmall::check(out, len)?.as_chunks_mut::<8>();
     let mut words = words.iter_mut();
     let mut put = |value: u64| {
         if let Some(word) = words.next() {
@@ -312,31 +300,14 @@ impl<'a> FramedMessage<'a> {
     /// The error that [`FrameDecoder`] returns for the same bytes, or
     /// [`FrameErrorKind::Truncated`] if the message is incomplete.
     pub fn parse(bytes: &'a [u8], prefix: Prefix, limits: &Limits) -> Result<Self, FrameError> {
-        let truncated = |needed: u64| FrameError {
-            at: bytes.len() as u64,
-            kind: FrameErrorKind::Truncated { needed },
-        };
-        let head_len = prefix.head_len();
-        let (head, after_head) = bytes
-            .split_at_checked(head_len)
-            .ok_or_else(|| truncated(head_len as u64))?;
-        let mut checker = Checker::new(prefix, head, limits)?;
-        let lengths_len = checker.lengths_len()?;
-        let Some((lengths, after_lengths)) = after_head.split_at_checked(lengths_len) else {
-            let (arrived, _) = after_head.as_chunks();
-            checker.lengths(arrived, limits)?;
-            return Err(truncated(checker.message_len()));
-        };
-        let prelude = Prelude::new(lengths);
-        checker.lengths(prelude.lengths, limits)?;
-        checker.finish()?;
+        let (checker, lengths, after) = Checker::whole(prefix, bytes, limits)?;
         let (frames, rest) = usize::try_from(checker.frames_len)
             .ok()
-            .and_then(|len| after_lengths.split_at_checked(len))
-            .ok_or_else(|| truncated(checker.message_len()))?;
+            .and_then(|len| after.split_at_checked(len))
+            .ok_or_else(|| truncated(bytes, checker.message_len()))?;
         Ok(Self {
             prefix_value: checker.hint,
-            prelude,
+            prelude: Prelude::new(lengths),
             frames,
             rest,
         })
@@ -344,12 +315,10 @@ impl<'a> FramedMessage<'a> {
 
     /// The length of the message on the stream, in bytes, prelude included.
     pub fn message_len(&self) -> u64 {
-        let head = if self.prefix_value.is_some() {
-            16
-        } else {
-            8_u64
-        };
-        head.saturating_add((self.prelude.frame_count() as u64).saturating_mul(8))
+        let words = self.prelude.frame_count().saturating_add(1);
+        let words = words.saturating_add(usize::from(self.prefix_value.is_some()));
+        (words as u64)
+            .saturating_mul(8)
             .saturating_add(self.frames.len() as u64)
     }
 }
@@ -501,6 +470,13 @@ impl fmt::Display for FrameError {
     }
 }
 
+impl FrameErrorKind {
+    /// The error of this kind at an offset in the message.
+    const fn at(self, at: u64) -> FrameError {
+        FrameError { at, kind: self }
+    }
+}
+
 impl fmt::Display for FrameErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -561,6 +537,12 @@ impl fmt::Display for FrameErrorKind {
 
 impl core::error::Error for FrameError {}
 
+/// The error for a message that ends with `bytes`.
+#[cold]
+const fn truncated(bytes: &[u8], needed: u64) -> FrameError {
+    FrameErrorKind::Truncated { needed }.at(bytes.len() as u64)
+}
+
 /// Validates the frame count and the lengths as they arrive. Shared by
 /// [`FrameDecoder`] and [`FramedMessage`], so that both accept the same input.
 #[derive(Clone, Copy, Debug)]
@@ -599,7 +581,7 @@ impl Checker {
             Prefix::U64 => words.next(),
         };
         let frame_count = words.next().ensured();
-        let fault = |at, kind| Err(FrameError { at, kind });
+        let fault = |at, kind: FrameErrorKind| Err(kind.at(at));
         // The frame count can be as large as 2^64 - 1 if the limit allows it.
         let min = frame_count.saturating_add(1).saturating_mul(8);
         // First, since these are likely the count and a length of a message
@@ -636,17 +618,35 @@ impl Checker {
         Ok(checker)
     }
 
+    /// Checks the prelude at the start of `bytes`. Returns the table of lengths and
+    /// the bytes after it.
+    fn whole<'a>(
+        prefix: Prefix,
+        bytes: &'a [u8],
+        limits: &Limits,
+    ) -> Result<(Self, &'a [u8], &'a [u8]), FrameError> {
+        let head_len = prefix.head_len();
+        let Some((head, after)) = bytes.split_at_checked(head_len) else {
+            return Err(truncated(bytes, head_len as u64));
+        };
+        let mut checker = Self::new(prefix, head, limits)?;
+        let table = after.split_at_checked(checker.lengths_len()?);
+        let (lengths, _) = table.map_or(after, |(lengths, _)| lengths).as_chunks();
+        checker.lengths(lengths, limits)?;
+        let (table, rest) = table.ok_or_else(|| truncated(bytes, checker.message_len()))?;
+        checker.finish()?;
+        Ok((checker, table, rest))
+    }
+
     /// The length of the table of lengths, in bytes.
     fn lengths_len(&self) -> Result<usize, FrameError> {
         self.frame_count
             .checked_mul(8)
             .and_then(|len| usize::try_from(len).ok())
             .filter(|len| isize::try_from(*len).is_ok())
-            .ok_or(FrameError {
-                at: self.prefix.count_at(),
-                kind: FrameErrorKind::BeyondAddressSpace {
-                    len: self.frame_count.saturating_mul(8),
-                },
+            .ok_or_else(|| {
+                let len = self.frame_count.saturating_mul(8);
+                FrameErrorKind::BeyondAddressSpace { len }.at(self.prefix.count_at())
             })
     }
 
@@ -669,7 +669,7 @@ impl Checker {
             let len = u64::from_le_bytes(*length);
             let index = self.seen;
             let at = (self.prefix.head_len() as u64).saturating_add(index.saturating_mul(8));
-            let fault = |kind| Err(FrameError { at, kind });
+            let fault = |kind: FrameErrorKind| Err(kind.at(at));
             // PROTOCOL FRAME-11
             if len > limits.frame_len {
                 return fault(FrameErrorKind::FrameTooLong {
@@ -696,10 +696,7 @@ impl Checker {
             {
                 let counted = self.counted();
                 if value < counted {
-                    return Err(FrameError {
-                        at: 0,
-                        kind: FrameErrorKind::PrefixInsideFrame { value, index },
-                    });
+                    return Err(FrameErrorKind::PrefixInsideFrame { value, index }.at(0));
                 }
                 self.hint_met = value == counted;
             }
@@ -711,13 +708,10 @@ impl Checker {
     fn finish(&self) -> Result<(), FrameError> {
         // PROTOCOL FRAME-8
         match self.hint {
-            Some(value) if !self.hint_met => Err(FrameError {
-                at: 0,
-                kind: FrameErrorKind::PrefixPastEnd {
-                    value,
-                    max: self.counted(),
-                },
-            }),
+            Some(value) if !self.hint_met => {
+                let max = self.counted();
+                Err(FrameErrorKind::PrefixPastEnd { value, max }.at(0))
+            }
             _ => Ok(()),
         }
     }

@@ -7,7 +7,7 @@ use super::classic::write_payload_header;
 use super::convert::{ToClassic, ToModern};
 use super::level::Level;
 use super::scratch::{ScratchRef, Storage};
-use super::slot::{Location, PayloadSlot, offset};
+use super::slot::{Slot, offset};
 use super::{EnumMember, Item, Layout, Message, MessageError, Payload, PayloadKind};
 use crate::BufferTooSmall;
 use crate::compression::{Codec, Compression, CompressionError, Policy};
@@ -248,7 +248,7 @@ pub struct MessageBuilder<'s, 'a> {
     slots: &'s mut [&'a [u8]],
     slot_count: usize,
     /// For the classic layout: one entry per payload, and the path to it.
-    pending: Storage<'s, PayloadSlot>,
+    pending: Storage<'s, Slot>,
     pending_count: usize,
     levels: Storage<'s, Level>,
     compressor: Option<FrameCompressor<'s, 'a>>,
@@ -504,8 +504,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// # Errors
     ///
     /// * [`BuildError::NotConvertible`] if the other layout cannot express the
-    ///   payload: collections and masked arrays, `lengths` that end inside a
-    ///   frame, zlib frames whose length must be known;
+    ///   payload: masked arrays, collections of the modern layout and those in
+    ///   each other more than 16 times, `lengths` that end inside a frame, zlib
+    ///   frames whose length must be known;
     /// * [`BuildError::Payload`] if the header is invalid;
     /// * buffer sizes, as [`payload`](Self::payload).
     pub fn forward<T: AsRef<[u8]>>(
@@ -718,7 +719,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             Layout::Classic => {
                 let at = offset(self.body.len());
                 if let Some(slot) = self.pending.at(self.pending_count) {
-                    *slot = PayloadSlot(Location::Built { at, bytestring });
+                    *slot = Slot::Built { at, bytestring };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
                 let index = self.slots.len().wrapping_sub(self.pending_count);
@@ -808,16 +809,9 @@ impl FrameEntries {
         match self.layout {
             Layout::Modern => {
                 if self.kind == PayloadKind::Serialized {
-                    writer.str("split-num-sub-frames").array(logical_count);
-                    for (count, _) in frames() {
-                        writer.u64(count);
-                    }
-                    writer.str("split-offsets").array(logical_count);
-                    let mut offset = 0_u64;
-                    for (count, _) in frames() {
-                        writer.u64(offset);
-                        offset = offset.saturating_add(count);
-                    }
+                    write_split(writer, self.logical_count, || {
+                        frames().map(|(count, _)| count)
+                    });
                 }
             }
             Layout::Classic => {
@@ -845,6 +839,26 @@ impl FrameEntries {
             Layout::Classic => "count",
         };
         writer.str(key).u64(u64::from(count));
+    }
+}
+
+/// Writes the grouping of frames in the modern layout (PROTOCOL SPLIT-3). `counts`
+/// are the numbers of frames of the logical frames.
+pub(super) fn write_split<I: Iterator<Item = u64>>(
+    writer: &mut Writer<'_>,
+    logical_count: usize,
+    counts: impl Fn() -> I,
+) {
+    let logical_count = narrow(logical_count);
+    writer.str("split-num-sub-frames").array(logical_count);
+    for count in counts() {
+        writer.u64(count);
+    }
+    writer.str("split-offsets").array(logical_count);
+    let mut offset = 0_u64;
+    for count in counts() {
+        writer.u64(offset);
+        offset = offset.saturating_add(count);
     }
 }
 

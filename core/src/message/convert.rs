@@ -1,6 +1,6 @@
 //! Conversion of payload headers between the layouts.
 
-use super::builder::{BuildError, narrow, not_convertible};
+use super::builder::{BuildError, narrow, not_convertible, write_split};
 use super::header::{ItemList, is_common};
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
 use crate::invariant::Ensured;
@@ -9,23 +9,117 @@ use crate::msgpack::{Reader, Token, Writer};
 /// Conversion of a classic header to the modern layout (PROTOCOL FORWARD-5).
 pub(super) struct ToModern<'p, 'a, T> {
     payload: &'p Payload<'a, T>,
-    header: PayloadHeader<'a>,
-    serializer: Serializer<'a>,
     logical_count: usize,
-    /// The module and name of the type, if its pickle must be created.
-    class: Option<(&'a str, &'a str)>,
+    /// `None` for a collection.
+    value: Option<Single<'a>>,
 }
 
 impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
     pub(super) fn new(payload: &'p Payload<'a, T>) -> Result<Self, BuildError> {
-        let header = *payload.header();
-        refuse_nested(&header)?;
+        let header = payload.header();
+        let is_collection = header.is_collection()?;
+        if !is_collection {
+            refuse_masked(header)?;
+        }
         payload.check()?;
         let mut logical_count = 0_usize;
         for count in payload.group_counts()? {
             count.map_err(regrouped)?;
             logical_count = logical_count.saturating_add(1);
         }
+        let value = if is_collection {
+            check_elements(header, logical_count)?;
+            None
+        } else {
+            Some(Single::new(header)?)
+        };
+        Ok(Self {
+            payload,
+            logical_count,
+            value,
+        })
+    }
+
+    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+        let header = self.payload.header();
+        // Split lists and num-sub-frames, then an optional entry.
+        let count = 3_usize.saturating_add(usize::from(header.has("compression")));
+        match &self.value {
+            Some(value) => {
+                let mut flags = header.writeable().ok().flatten();
+                value.write(writer, count, &mut flags, self.logical_count);
+                self.write_layout(writer);
+            }
+            None => {
+                write_collection_start(writer, header, count);
+                self.write_layout(writer);
+                self.write_elements(writer);
+            }
+        }
+    }
+
+    /// Writes the entries of the layout.
+    fn write_layout(&self, writer: &mut Writer<'_>) {
+        let header = self.payload.header();
+        let groups = || {
+            let groups = self.payload.group_counts().ok();
+            groups.into_iter().flatten().map(Ensured::ensured)
+        };
+        if let Some(counts) = header.get("split-num-sub-frames")
+            && let Some(offsets) = header.get("split-offsets")
+        {
+            // 2021.3.0 has them already, in any order.
+            writer.str("split-num-sub-frames").encoded(counts);
+            writer.str("split-offsets").encoded(offsets);
+        } else {
+            write_split(writer, self.logical_count, || {
+                groups().map(|count| count as u64)
+            });
+        }
+        copy(writer, header, &["compression"]);
+        writer
+            .str("num-sub-frames")
+            .u64(self.payload.frames().len() as u64);
+    }
+
+    /// Writes the headers of a collection's elements, its last entry.
+    fn write_elements(&self, writer: &mut Writer<'_>) {
+        let header = self.payload.header();
+        // The outermost header has the flags of the frames of all elements.
+        let mut shared = header.writeable().ok().flatten();
+        write_elements_start(writer, header);
+        // Both were checked before.
+        let Ok(mut elements) = Elements::new(header) else {
+            return;
+        };
+        while let Some((element, frame_count)) = elements.next().ensured() {
+            if element.is_collection().unwrap_or_default() {
+                write_collection_start(writer, &element, 0);
+                write_elements_start(writer, &element);
+                continue;
+            }
+            let own = element.writeable().ok().flatten();
+            let mut flags = own.or_else(|| shared.as_ref().map(|list| list.first(frame_count)));
+            if let Ok(value) = Single::new(&element) {
+                value.write(writer, 0, &mut flags, frame_count);
+            }
+            if let Some(list) = &mut shared {
+                list.take(frame_count).for_each(drop);
+            }
+        }
+    }
+}
+
+/// A value that is not a collection: a payload, or an element of a collection.
+struct Single<'a> {
+    header: PayloadHeader<'a>,
+    serializer: Serializer<'a>,
+    /// The module and name of the type, if its pickle must be created.
+    class: Option<(&'a str, &'a str)>,
+}
+
+impl<'a> Single<'a> {
+    fn new(header: &PayloadHeader<'a>) -> Result<Self, BuildError> {
         let serializer = header.serializer()?;
         let mut class = None;
         if serializer == Serializer::Dask && !header.has("type-serialized") {
@@ -36,26 +130,32 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             }
         }
         Ok(Self {
-            payload,
-            header,
+            header: *header,
             serializer,
-            logical_count,
             class,
         })
     }
 
-    pub(super) fn write(&self, writer: &mut Writer<'_>) {
+    /// Writes the header without the entries of the layout, for which the map has
+    /// room.
+    fn write(
+        &self,
+        writer: &mut Writer<'_>,
+        layout_count: usize,
+        flags: &mut Option<ItemList<'a>>,
+        frame_count: usize,
+    ) {
         let header = &self.header;
-        let kept = KEPT.iter().filter(|key| header.has(key)).count();
-        let with_compression = header.has("compression");
+        let kept = present(header, &KEPT);
         let own_count = header.own_entries().count();
         let is_dask = self.serializer == Serializer::Dask;
         let is_pickle = self.serializer == Serializer::Pickle;
-        // serializer, split lists and num-sub-frames, then optional entries.
-        let optional = [with_compression, self.class.is_some(), is_pickle];
+        // The serializer, then optional entries.
+        let optional = [self.class.is_some(), is_pickle];
         let count = optional.into_iter().filter(|present| *present).count();
         let count = count.saturating_add(if is_dask { 1 } else { own_count });
-        writer.map(narrow(count.saturating_add(kept).saturating_add(4)));
+        let count = count.saturating_add(kept).saturating_add(1);
+        writer.map(narrow(count.saturating_add(layout_count)));
         writer.str("serializer").str(match self.serializer {
             Serializer::Dask => "dask",
             Serializer::Pickle => "pickle",
@@ -63,16 +163,11 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             Serializer::Error => "error",
             Serializer::Other(name) => name,
         });
-        for key in KEPT {
-            if let Some(value) = header.get(key) {
-                writer.str(key).encoded(value);
-            }
-        }
+        copy(writer, header, &KEPT);
         if let Some((module, name)) = self.class {
             writer.str("type-serialized");
             write_class_pickle(writer, module, name);
         }
-        let writeable = header.writeable().ok().flatten();
         if is_dask {
             // Since 2021.11.0 the entries of a type are in a separate map.
             let own_count = own_count.saturating_add(1);
@@ -92,54 +187,146 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
                 }
             }
             writer.str("writeable");
-            write_flags(writer, writeable.clone(), self.logical_count);
+            write_flags(writer, flags, frame_count);
         } else {
-            for (key, value) in header.own_entries() {
-                writer.encoded(key).encoded(value);
-            }
+            copy_entries(writer, header.own_entries());
         }
         if is_pickle {
             // One flag per buffer, instead of one per frame, the pickle
             // included.
-            let mut buffers = writeable;
-            if let Some(list) = &mut buffers
-                && list.count_left() as usize == self.logical_count
+            if let Some(list) = flags
+                && list.count_left() as usize == frame_count
             {
                 list.next();
             }
             writer.str("writeable");
-            write_flags(writer, buffers, self.logical_count.saturating_sub(1));
+            write_flags(writer, flags, frame_count.saturating_sub(1));
         }
-        let groups = || {
-            let groups = self.payload.group_counts().ok();
-            groups.into_iter().flatten().map(Ensured::ensured)
-        };
-        if let Some(counts) = header.get("split-num-sub-frames")
-            && let Some(offsets) = header.get("split-offsets")
-        {
-            // 2021.3.0 has them already, in any order.
-            writer.str("split-num-sub-frames").encoded(counts);
-            writer.str("split-offsets").encoded(offsets);
-        } else {
-            let logical_count = narrow(self.logical_count);
-            writer.str("split-num-sub-frames").array(logical_count);
-            for count in groups() {
-                writer.u64(count as u64);
-            }
-            writer.str("split-offsets").array(logical_count);
-            let mut offset = 0_usize;
-            for count in groups() {
-                writer.u64(offset as u64);
-                offset = offset.saturating_add(count);
-            }
-        }
-        if let Some(list) = header.get("compression") {
-            writer.str("compression").encoded(list);
-        }
-        writer
-            .str("num-sub-frames")
-            .u64(self.payload.frames().len() as u64);
     }
+}
+
+/// Iterator over the elements of a collection and of the collections in it, each
+/// after the one that it is in.
+struct Elements<'a> {
+    levels: [Option<(ItemList<'a>, ItemList<'a>)>; MAX_NESTING],
+    depth: usize,
+}
+
+impl<'a> Elements<'a> {
+    fn new(header: &PayloadHeader<'a>) -> Result<Self, BuildError> {
+        let mut elements = Self {
+            levels: [const { None }; MAX_NESTING],
+            depth: 0,
+        };
+        elements.enter(header)?;
+        Ok(elements)
+    }
+
+    fn enter(&mut self, header: &PayloadHeader<'a>) -> Result<(), BuildError> {
+        let (Some(headers), Some(counts)) =
+            (header.list("sub-headers")?, header.list("frame-lengths")?)
+        else {
+            return not_convertible("it is a collection without lists of its elements");
+        };
+        if headers.count_left() != counts.count_left() {
+            return not_convertible("it is a collection with lists of different lengths");
+        }
+        let Some(level) = self.levels.get_mut(self.depth) else {
+            return not_convertible("it is a collection that is nested too deeply");
+        };
+        *level = Some((headers, counts));
+        self.depth = self.depth.saturating_add(1);
+        Ok(())
+    }
+
+    /// The header of the next element, and the number of its logical frames.
+    fn next(&mut self) -> Result<Option<(PayloadHeader<'a>, usize)>, BuildError> {
+        while let Some(top) = self.depth.checked_sub(1)
+            && let Some(Some((headers, counts))) = self.levels.get_mut(top)
+        {
+            let Some(element) = headers.next() else {
+                self.depth = top;
+                continue;
+            };
+            let (frame, at) = (headers.frame(), headers.at());
+            let element = PayloadHeader::validated(element, frame, at)?;
+            let count = counts.number().and_then(|count| count.try_into().ok());
+            let Some(count) = count else {
+                return not_convertible("it is a collection with a count that is not a number");
+            };
+            if element.is_collection()? {
+                self.enter(&element)?;
+            }
+            return Ok(Some((element, count)));
+        }
+        Ok(None)
+    }
+}
+
+/// Refuses a collection with an element that cannot be converted, or elements with
+/// more frames than there are.
+fn check_elements(header: &PayloadHeader<'_>, logical_count: usize) -> Result<(), BuildError> {
+    let mut elements = Elements::new(header)?;
+    let mut total = 0_usize;
+    while let Some((element, count)) = elements.next()? {
+        if element.is_collection()? {
+            continue;
+        }
+        refuse_masked(&element)?;
+        Single::new(&element)?;
+        element.writeable()?;
+        total = total.saturating_add(count);
+    }
+    if total > logical_count {
+        return not_convertible("its elements have more frames than it");
+    }
+    Ok(())
+}
+
+/// The number of those of `keys` that the header has.
+fn present(header: &PayloadHeader<'_>, keys: &[&str]) -> usize {
+    keys.iter().filter(|key| header.has(key)).count()
+}
+
+/// Copies those of `keys` that the header has.
+fn copy(writer: &mut Writer<'_>, header: &PayloadHeader<'_>, keys: &[&str]) {
+    for key in keys {
+        if let Some(value) = header.get(key) {
+            writer.str(key).encoded(value);
+        }
+    }
+}
+
+fn copy_entries<'a>(writer: &mut Writer<'_>, entries: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
+    for (key, value) in entries {
+        writer.encoded(key).encoded(value);
+    }
+}
+
+/// Begins the header of a collection, which [`write_elements_start`] ends.
+fn write_collection_start(
+    writer: &mut Writer<'_>,
+    header: &PayloadHeader<'_>,
+    layout_count: usize,
+) {
+    const COPIED: [&str; 5] = [
+        "type",
+        "type-serialized",
+        "key",
+        "is-collection",
+        "frame-lengths",
+    ];
+    let count = present(header, &COPIED).saturating_add(header.own_entries().count());
+    writer.map(narrow(count.saturating_add(layout_count).saturating_add(1)));
+    copy(writer, header, &COPIED);
+    copy_entries(writer, header.own_entries());
+}
+
+/// Writes the last entry of the header of a collection, which its elements follow.
+fn write_elements_start(writer: &mut Writer<'_>, header: &PayloadHeader<'_>) {
+    let elements = header.list("sub-headers").ok().flatten();
+    let count = elements.map_or(0, |list| list.count_left());
+    writer.str("sub-headers").array(count);
 }
 
 /// Whether the value is `[0, type]` or `[1, pickle]`, not a list of fields.
@@ -178,23 +365,21 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
 }
 
 /// Writes `count` booleans. Default for missing flags: true.
-fn write_flags(writer: &mut Writer<'_>, flags: Option<ItemList<'_>>, count: usize) {
+fn write_flags(writer: &mut Writer<'_>, flags: &mut Option<ItemList<'_>>, count: usize) {
     writer.array(narrow(count));
-    let mut flags = flags.into_iter().flat_map(ItemList::flags);
     for _ in 0..count {
-        match flags.next() {
-            Some(Some(flag)) => writer.bool(flag),
-            Some(None) => writer.nil(),
+        match flags.as_mut().and_then(Iterator::next) {
+            Some(flag) => match Reader::new(flag).bool() {
+                Ok(flag) => writer.bool(flag),
+                Err(_) => writer.nil(),
+            },
             None => writer.bool(true),
         };
     }
 }
 
-/// Refuses nested headers, which would need conversion too.
-fn refuse_nested(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
-    if header.is_collection()? {
-        return not_convertible("it is a collection with a header for each element");
-    }
+/// Refuses masked arrays, whose header has two others in it.
+fn refuse_masked(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
     if header.own()?.has("data-header") {
         return not_convertible("it is a masked array with headers of its own");
     }
@@ -217,7 +402,10 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         object: Option<&'a [u8]>,
     ) -> Result<Self, BuildError> {
         let header = *payload.header();
-        refuse_nested(&header)?;
+        if header.is_collection()? {
+            return not_convertible("it is a collection with a header for each element");
+        }
+        refuse_masked(&header)?;
         payload.check()?;
         let mut next = 0_usize;
         let logical_count = payload.logical_count()?;
@@ -258,7 +446,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
                 .own_entries()
                 .chain(inner.filter(|(key, _)| !is_common(key)))
         };
-        let kept = KEPT.iter().filter(|key| header.has(key)).count();
+        let kept = present(header, &KEPT);
         // serializer, writeable, lengths, compression, count.
         let count = kept.saturating_add(own().count()).saturating_add(5);
         writer.map(narrow(count));
@@ -266,14 +454,8 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
             Some(value) if self.object.is_none() => writer.str("serializer").encoded(value),
             _ => writer.str("serializer").str("pickle"),
         };
-        for key in KEPT {
-            if let Some(value) = header.get(key) {
-                writer.str(key).encoded(value);
-            }
-        }
-        for (key, value) in own() {
-            writer.encoded(key).encoded(value);
-        }
+        copy(writer, header, &KEPT);
+        copy_entries(writer, own());
         writer.str("writeable").array(narrow(logical_count));
         let mut flags = header
             .writeable()
@@ -341,3 +523,6 @@ fn regrouped(error: MessageError) -> BuildError {
 /// Entries that remain in the header in both layouts; all others move to or
 /// from `sub-header` (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
+
+/// The number of collections in each other that are converted.
+const MAX_NESTING: usize = 16;

@@ -5,7 +5,7 @@ use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
 use crate::invariant::Ensured as _;
-use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
+use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token, pick};
 
 /// The header of a payload.
 ///
@@ -18,6 +18,12 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token};
 ///
 /// The map is scanned once, for the offsets of the entries that Dask writes;
 /// each value is validated on access.
+///
+/// # Errors
+///
+/// * [`MessageErrorKind::EntryKind`] if an entry is not of the kind that its
+///   method returns, or `sub-header` is not a map;
+/// * [`MessageErrorKind::Malformed`] if a string is not UTF-8.
 #[derive(Clone, Copy, Debug)]
 pub struct PayloadHeader<'a> {
     document: &'a [u8],
@@ -266,20 +272,6 @@ impl<'a> PayloadHeader<'a> {
         (self.frame, self.at.saturating_add(offset))
     }
 
-    fn entry<R>(
-        &self,
-        key: &'static str,
-        expected: &'static str,
-        read: impl FnOnce(&mut Reader<'a>) -> Result<R, Malformed>,
-    ) -> Result<Option<R>, MessageError> {
-        let Some(offset) = self.find(key) else {
-            return Ok(None);
-        };
-        read(&mut self.value(offset))
-            .map(Some)
-            .map_err(|error| self.entry_fault(offset, key, expected, error))
-    }
-
     fn scalar<R>(
         &self,
         key: &'static str,
@@ -293,28 +285,6 @@ impl<'a> PayloadHeader<'a> {
         match self.value(offset).token().ok().and_then(pick) {
             None => Err(self.entry_kind(self.at.saturating_add(offset), key, expected)),
             found => Ok(found),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn entry_fault(
-        &self,
-        offset: usize,
-        key: &'static str,
-        expected: &'static str,
-        error: Malformed,
-    ) -> MessageError {
-        let at = self.at.saturating_add(offset);
-        match error.kind {
-            MalformedKind::Unexpected { .. } | MalformedKind::OutOfRange => {
-                self.entry_kind(at, key, expected)
-            }
-            kind => MessageError::new(
-                self.frame,
-                at.saturating_add(error.at),
-                MessageErrorKind::Malformed(kind),
-            ),
         }
     }
 
@@ -338,22 +308,23 @@ impl<'a> PayloadHeader<'a> {
     }
 
     fn string(&self, key: &'static str) -> Result<Option<&'a str>, MessageError> {
-        self.entry(key, Kind::Str.name(), |reader| {
-            reader.str().map(|string| string.to_str())
+        let string = self.scalar(key, Kind::Str.name(), pick!(Token::Str(string) => string))?;
+        string.map(RawStr::to_str).transpose().map_err(|error| {
+            let (frame, at) = self.entry_location(key);
+            let valid_len = error.valid_up_to();
+            let kind = MessageErrorKind::Malformed(MalformedKind::NotUtf8 { valid_len });
+            MessageError::new(frame, at, kind)
         })
     }
 
     /// The entry `key` as a number: `num-sub-frames` in the modern layout and
     /// `count` in the classic one are numbers of frames.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a non-negative integer.
     pub fn number(&self, key: &'static str) -> Result<Option<u64>, MessageError> {
-        self.scalar(key, "an integer of 0 or more", |token| match token {
-            Token::UInt(number) => Some(number),
-            _ => None,
-        })
+        self.scalar(
+            key,
+            "an integer of 0 or more",
+            pick!(Token::UInt(number) => number),
+        )
     }
 
     /// The entry `key` as a list, such as
@@ -366,30 +337,26 @@ impl<'a> PayloadHeader<'a> {
     ///   and compression, in the classic layout up to 2021.2.0;
     /// * `frame-lengths`: the number of logical frames of each element of a
     ///   collection.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
     pub fn list(&self, key: &'static str) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.entry(key, Kind::Array.name(), |reader| {
-            let left = reader.array()?;
-            let (frame, at) = self.entry_location(key);
-            Ok(ItemList {
-                reader: *reader,
-                left,
-                key,
-                frame,
-                at,
-            })
-        })
+        let Some(offset) = self.find(key) else {
+            return Ok(None);
+        };
+        let (frame, at) = (self.frame, self.at.saturating_add(offset));
+        let mut reader = self.value(offset);
+        // The header has been validated before, so only the kind can be wrong.
+        let Ok(left) = reader.array() else {
+            return Err(self.entry_kind(at, key, Kind::Array.name()));
+        };
+        Ok(Some(ItemList {
+            reader,
+            left,
+            key,
+            frame,
+            at,
+        }))
     }
 
-    /// The entry `key` as a nested header; `None` if it is missing.
-    ///
-    /// # Errors
-    ///
-    /// * [`MessageErrorKind::EntryKind`] if it is not a map;
-    /// * [`MessageErrorKind::Malformed`] if it is not valid.
+    /// The entry `key`, a map, as a nested header; `None` if it is missing.
     pub fn map_entry(&self, key: &'static str) -> Result<Option<Self>, MessageError> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -408,10 +375,6 @@ impl<'a> PayloadHeader<'a> {
     /// Check [`is_collection`](Self::is_collection) first: a collection has no
     /// serializer either (PROTOCOL HEADER-2, HEADER-11), only its elements, and
     /// the result for it is meaningless.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn serializer(&self) -> Result<Serializer<'a>, MessageError> {
         Ok(match self.string("serializer")? {
             Some("dask") => Serializer::Dask,
@@ -425,10 +388,6 @@ impl<'a> PayloadHeader<'a> {
     }
 
     /// The name of the type, such as `numpy.ndarray`; informational.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a string.
     pub fn type_name(&self) -> Result<Option<&'a str>, MessageError> {
         self.string("type")
     }
@@ -436,10 +395,6 @@ impl<'a> PayloadHeader<'a> {
     /// The value that selects the decoder (PROTOCOL HEADER-3): a pickled class,
     /// or for a collection (see [`is_collection`](Self::is_collection)) the
     /// bytes of `list`, `tuple`, `set` or `dict`.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is neither bytes nor a string.
     pub fn type_serialized(&self) -> Result<Option<&'a [u8]>, MessageError> {
         self.scalar("type-serialized", Kind::Bin.name(), |token| match token {
             Token::Str(string) => Some(string.as_bytes()),
@@ -451,10 +406,6 @@ impl<'a> PayloadHeader<'a> {
     /// Whether each buffer was writeable: booleans or nil. One for each
     /// out-of-band buffer of a pickle (for each frame in 2.23.0 to 2021.2.0;
     /// PROTOCOL HEADER-8).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
     pub fn writeable(&self) -> Result<Option<ItemList<'a>>, MessageError> {
         match self.map_entry("sub-header")? {
             Some(own) if own.has("writeable") => own.list("writeable"),
@@ -464,36 +415,26 @@ impl<'a> PayloadHeader<'a> {
 
     /// The pickle of a `__Pickled__` payload; the frames are its out-of-band
     /// buffers.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a byte string.
     pub fn pickled_object(&self) -> Result<Option<&'a [u8]>, MessageError> {
-        self.scalar("pickled-obj", Kind::Bin.name(), |token| match token {
-            Token::Bin(pickle) => Some(pickle),
-            _ => None,
-        })
+        self.scalar(
+            "pickled-obj",
+            Kind::Bin.name(),
+            pick!(Token::Bin(pickle) => pickle),
+        )
     }
 
     /// Whether the payload is a collection with separately serialized elements
     /// (PROTOCOL HEADER-11).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not a boolean.
     pub fn is_collection(&self) -> Result<bool, MessageError> {
-        let found = self.scalar("is-collection", Kind::Bool.name(), |token| match token {
-            Token::Bool(value) => Some(value),
-            _ => None,
-        })?;
+        let found = self.scalar(
+            "is-collection",
+            Kind::Bool.name(),
+            pick!(Token::Bool(value) => value),
+        )?;
         Ok(found.unwrap_or_default())
     }
 
     /// The header of each element of a collection.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array of maps.
     pub fn sub_headers(
         &self,
     ) -> Result<Option<impl Iterator<Item = Result<Self, MessageError>> + use<'a>>, MessageError>
@@ -512,10 +453,6 @@ impl<'a> PayloadHeader<'a> {
 
     /// The entries of the type: the map `sub-header` since 2021.11.0, among all
     /// others before (PROTOCOL HEADER-4).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if `sub-header` is not a map.
     pub fn own(&self) -> Result<Self, MessageError> {
         Ok(self.map_entry("sub-header")?.unwrap_or(*self))
     }
@@ -524,10 +461,6 @@ impl<'a> PayloadHeader<'a> {
     ///
     /// `None` for structured types, which are pickled or a list of fields: use
     /// [`get`](Self::get) on [`own`](Self::own).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if `sub-header` is not a map.
     pub fn dtype(&self) -> Result<Option<&'a str>, MessageError> {
         let Some(value) = self.own()?.get("dtype") else {
             return Ok(None);
@@ -542,19 +475,11 @@ impl<'a> PayloadHeader<'a> {
 
     /// The stored shape of an array, in elements. If [`own`](Self::own) has
     /// `broadcast_to`, the array is larger (PROTOCOL HEADER-7).
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is not an array.
     pub fn shape(&self) -> Result<Option<ItemList<'a>>, MessageError> {
         self.own()?.list("shape")
     }
 
     /// The strides of an array in bytes, or nil for C order.
-    ///
-    /// # Errors
-    ///
-    /// [`MessageErrorKind::EntryKind`] if it is neither nil nor an array.
     pub fn strides(&self) -> Result<Option<ItemList<'a>>, MessageError> {
         let own = self.own()?;
         match own.get("strides") {
@@ -602,6 +527,15 @@ impl<'a> ItemList<'a> {
     /// The number of entries left.
     pub const fn count_left(&self) -> u32 {
         self.left
+    }
+
+    /// The first entries, as many as `count` if there are so many.
+    pub(super) fn first(&self, count: usize) -> Self {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        Self {
+            left: self.left.min(count),
+            ..self.clone()
+        }
     }
 
     /// The next entry, if it is a non-negative integer.

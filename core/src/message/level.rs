@@ -13,13 +13,12 @@ pub(super) const VALIDATED: Limits = Limits {
     ..Limits::HOST
 };
 
-/// Storage for one level of nesting of a body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Level(pub(super) Job);
-
-/// The use of a [`Level`].
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Job {
+/// One level of nesting of a body. The tag of an unused one is zero, so that a
+/// scratch is initialised by clearing its memory, and a `static` one takes no flash.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(u8)]
+pub(super) enum Level {
+    #[default]
     Free,
     Scan(ScanLevel),
     Walk(WalkLevel),
@@ -28,43 +27,23 @@ pub(super) enum Job {
 }
 
 impl Level {
-    /// An unused level, to initialise arrays.
-    pub(super) const EMPTY: Self = Self(Job::Free);
-
-    /// The innermost of the first `depth` levels of a scan.
-    pub(super) fn scan(levels: &mut [Self], depth: usize) -> Option<&mut ScanLevel> {
-        match levels.get_mut(depth.checked_sub(1)?)? {
-            Self(Job::Scan(level)) => Some(level),
-            _ => None,
-        }
-    }
-
-    /// The innermost of the first `depth` levels of a walk.
-    pub(super) fn walk(levels: &mut [Self], depth: usize) -> Option<&mut WalkLevel> {
-        match levels.get_mut(depth.checked_sub(1)?)? {
-            Self(Job::Walk(level)) => Some(level),
-            _ => None,
-        }
-    }
-
-    /// The innermost of the first `depth` levels of a path.
-    pub(super) fn path(levels: &mut [Self], depth: usize) -> Option<&mut Container> {
-        match levels.get_mut(depth.checked_sub(1)?)? {
-            Self(Job::Path(container)) => Some(container),
-            _ => None,
-        }
+    /// The innermost of the first `depth` levels.
+    #[inline]
+    pub(super) fn innermost(levels: &mut [Self], depth: usize) -> Option<&mut Self> {
+        levels.get_mut(depth.checked_sub(1)?)
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Nesting {
+    #[default]
     Array,
     Map,
     Set,
 }
 
 /// An open container and the position in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Container {
     pub(super) nesting: Nesting,
     pub(super) count: u32,
@@ -136,7 +115,7 @@ pub(super) struct WalkLevel {
 }
 
 /// A container of a body that is scanned, with the reserved keys found in it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ScanLevel {
     pub(super) container: Container,
     /// The payloads whose paths lead through this container.
@@ -161,35 +140,10 @@ pub(super) struct ScanLevel {
     pub(super) list: Option<u32>,
     /// The range of table entries in that list.
     pub(super) list_slots: (usize, usize),
-    in_list: bool,
+    pub(super) in_list: bool,
 }
 
 impl ScanLevel {
-    pub(super) const fn new(
-        container: Container,
-        start: u32,
-        below: (usize, usize),
-        first_slot: usize,
-        in_key: bool,
-    ) -> Self {
-        Self {
-            container,
-            below,
-            start,
-            first_slot,
-            in_key,
-            reserved: None,
-            serialized: None,
-            pickled: None,
-            is_set: false,
-            is_enum: false,
-            names: [false; 3],
-            list: None,
-            list_slots: (0, 0),
-            in_list: false,
-        }
-    }
-
     /// Whether the container is a map with a reserved key.
     pub(super) const fn is_special(&self) -> bool {
         self.serialized.is_some() || self.pickled.is_some() || self.is_enum || self.is_set
@@ -214,7 +168,7 @@ impl ScanLevel {
                 self.in_list = true;
             }
             Some(Reserved::Name(index)) => {
-                if let Some(name) = self.names.get_mut(index) {
+                if let Some(name) = self.names.get_mut(usize::from(index)) {
                     *name = matches!(token, Token::Str(_));
                 }
             }
@@ -240,7 +194,7 @@ pub(super) enum Reserved {
     List,
     Enum,
     /// One of the three names of an enum member.
-    Name(usize),
+    Name(u8),
 }
 
 impl Reserved {

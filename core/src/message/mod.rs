@@ -76,7 +76,7 @@ pub use payload::{LogicalFrame, LogicalFrames, Payload, PayloadKind};
 #[cfg(feature = "alloc")]
 pub use scratch::Workspace;
 pub use scratch::{Scratch, ScratchRef};
-use slot::PayloadSlot;
+use slot::Slot;
 pub use walk::Walk;
 
 /// The layout of a message in frames.
@@ -144,9 +144,9 @@ pub struct Message<'a, T> {
     body: &'a [u8],
     /// One slot per payload, in the order of the body (modern) or of the paths
     /// (classic).
-    payloads: &'a [PayloadSlot],
+    payloads: &'a [Slot],
     /// Sets and enum members, in the order of the body.
-    specials: &'a [PayloadSlot],
+    specials: &'a [Slot],
     options: ReadOptions,
 }
 

@@ -2,10 +2,10 @@
 //! references.
 
 use super::classic::{self, Heads};
-use super::level::{Container, Job, Level, Nesting, Reserved, ScanLevel};
+use super::level::{Container, Level, Nesting, Reserved, ScanLevel};
 use super::modern::{placeholder, set_frame_limits};
 use super::scratch::{ScratchRef, Storage};
-use super::slot::{Location, PayloadSlot, Table, offset, sort, span};
+use super::slot::{Slot, Table, offset, sort, span};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::Codec;
@@ -107,20 +107,20 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         // The entries with paths are already in order and stay at the start.
         if let Some(found) = slots.get_mut(path_count..) {
             sort(found, &|a, b| {
-                let key = |slot: &PayloadSlot| (slot.0.is_special(), slot.0.start());
+                let key = |slot: &Slot| (slot.is_special(), slot.start());
                 key(a).cmp(&key(b))
             });
         }
         let payload_count = slots
             .iter()
-            .position(|slot| slot.0.is_special())
+            .position(|slot| slot.is_special())
             .unwrap_or(count);
         if layout == Layout::Modern
             && let Some(placeholders) = slots.get_mut(..payload_count)
         {
             set_frame_limits(placeholders, frames.len())?;
         }
-        let slots: &'a [PayloadSlot] = slots;
+        let slots: &'a [Slot] = slots;
         let (payloads, specials) = slots.split_at_checked(payload_count).ensured();
         Ok(Self {
             layout,
@@ -159,11 +159,11 @@ pub(super) fn codec_entry(value: &[u8]) -> Result<Option<Codec>, MessageErrorKin
     let mut reader = Reader::new(value);
     match reader.token() {
         Ok(Token::Nil | Token::Bool(false)) => Ok(None),
-        Ok(Token::Str(name)) => match Codec::ALL.iter().find(|codec| name == codec.name()) {
-            Some(codec) => Ok(Some(*codec)),
+        Ok(Token::Str(name)) => match Codec::from_name(name.as_bytes()) {
             None => Err(MessageErrorKind::UnknownCodec {
                 name: CodecName::new(name.as_bytes()),
             }),
+            codec => Ok(codec),
         },
         _ => Err(MessageErrorKind::EntryKind {
             key: "compression",
@@ -210,9 +210,8 @@ impl Scan<'_> {
             }
             let mut in_key = false;
             // The payloads whose paths lead through this value.
-            let below = match Level::scan(levels.as_mut(), depth) {
-                None => (0, self.path_count),
-                Some(level) => {
+            let below = match Level::innermost(levels.as_mut(), depth) {
+                Some(Level::Scan(level)) => {
                     let is_key = level.container.next_is_key();
                     in_key = level.in_key || is_key;
                     if is_key {
@@ -231,6 +230,7 @@ impl Scan<'_> {
                     level.container.owed = level.container.owed.wrapping_sub(1);
                     below
                 }
+                _ => (0, self.path_count),
             };
             let below = match self.layout.is_classic() {
                 true => self.resolve(token, below, depth, table.slots.as_mut())?,
@@ -248,13 +248,18 @@ impl Scan<'_> {
                 let Some(level) = levels.at(depth) else {
                     return Err(self.too_few_levels(at, depth, table));
                 };
-                let start = offset(at);
-                let opened = ScanLevel::new(container, start, below, table.count, in_key);
-                *level = Level(Job::Scan(opened));
+                *level = Level::Scan(ScanLevel {
+                    container,
+                    start: offset(at),
+                    below,
+                    first_slot: table.count,
+                    in_key,
+                    ..ScanLevel::default()
+                });
                 depth = depth.saturating_add(1);
             }
             // Close the complete containers.
-            while let Some(level) = Level::scan(levels.as_mut(), depth)
+            while let Some(Level::Scan(level)) = Level::innermost(levels.as_mut(), depth)
                 && level.container.owed == 0
             {
                 level.end_list(table.count);
@@ -267,7 +272,7 @@ impl Scan<'_> {
         }
         reader.finish().map_err(&malformed)?;
         for slot in table.slots.as_slice().iter().take(self.path_count) {
-            if let Some(entry) = slot.0.path()
+            if let Some(entry) = slot.path()
                 && !entry.resolved
             {
                 let at = entry.path.0 as usize;
@@ -288,7 +293,7 @@ impl Scan<'_> {
         };
         let paths = table.slots.as_slice().iter().take(self.path_count);
         let needed = paths
-            .filter_map(|slot| slot.0.path())
+            .filter_map(|slot| slot.path())
             .map(|entry| classic::Elements::new(span(self.paths, entry.path)).len())
             .fold(needed, usize::max);
         let short = BufferTooSmall { needed, available };
@@ -322,13 +327,13 @@ impl Scan<'_> {
                 return Err(fault(MessageErrorKind::EnumWithoutName));
             }
             table.count = level.first_slot;
-            table.push(Location::Enum { start, end });
+            table.push(Slot::Enum { start, end });
         } else if level.is_set {
             // PROTOCOL BODY-3
             let list = level.list.ok_or(fault(MessageErrorKind::SetWithoutList))?;
             // Other contents of the set are dropped.
             table.retain(level.first_slot, level.list_slots.0..level.list_slots.1);
-            table.push(Location::Set { start, end, list });
+            table.push(Slot::Set { start, end, list });
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use super::header::ItemList;
 use super::open::codec_entry;
-use super::slot::{Location, span};
+use super::slot::{Slot, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
@@ -60,16 +60,16 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     pub fn payload(&self, number: usize) -> Result<Payload<'a, T>, MessageError> {
         let count = self.payloads.len();
         let none = MessageError::new(0, 0, MessageErrorKind::NoSuchPayload { count });
-        match &self.payloads.get(number).ok_or(none)?.0 {
-            Location::Placeholder {
+        match self.payloads.get(number).ok_or(none)? {
+            Slot::Placeholder {
                 frame, limit, kind, ..
             } => {
                 let (frame, limit) = (*frame as usize, *limit as usize);
                 Payload::within(self.frames, frame, limit, *kind, &self.options)
             }
-            Location::Path(entry) if self.layout.is_classic() => {
+            Slot::Path(entry) if self.layout.is_classic() => {
                 let place = self.payloads.get(entry.by_number as usize);
-                let entry = place.and_then(|place| place.0.path()).ok_or(none)?;
+                let entry = place.and_then(|place| place.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).ensured();
                 let head = span(document, entry.head);
                 let first_frame = entry.first_frame as usize;
@@ -95,10 +95,10 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     pub fn frame_limit(&self, offset: usize) -> Option<usize> {
         let found = self
             .payloads
-            .binary_search_by(|place| (place.0.start() as usize).cmp(&offset));
+            .binary_search_by(|place| (place.start() as usize).cmp(&offset));
         let found = found.ok()?;
-        match self.payloads.get(found)?.0 {
-            Location::Placeholder { limit, .. } => Some(limit as usize),
+        match *self.payloads.get(found)? {
+            Slot::Placeholder { limit, .. } => Some(limit as usize),
             _ => None,
         }
     }
@@ -244,10 +244,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let mut known = Some(0_u64);
         for frame in self.sub_frames()? {
             let frame = frame?;
-            let len = match frame.codec {
-                Ok(codec) => frame.plain_len(codec, &self.options).ok().flatten(),
-                Err(_) => None,
-            };
+            let len = frame.plain_len(&self.options).ok().flatten();
             known = known.zip(len).and_then(|(sum, len)| sum.checked_add(len));
         }
         match self.grouping()? {
@@ -357,8 +354,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let mut total = Some(0_u64);
         self.for_each_part(self.grouping()?, &mut |part| {
             if let Part::Frame(frame) = part {
-                let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-                let len = frame.plain_len(codec, &self.options)?;
+                let len = frame.plain_len(&self.options)?;
                 total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
             }
             Ok(())
@@ -387,12 +383,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         out: &'o mut [u8],
         ends: &'o mut [usize],
     ) -> Result<LogicalFrames<'o>, MessageError> {
-        let needed = self.logical_count()?;
-        let available = ends.len();
-        let Some(ends) = ends.get_mut(..needed) else {
-            let short = BufferTooSmall { needed, available };
-            return Err(self.header.fault(MessageErrorKind::TooFewEnds(short)));
-        };
+        let ends = BufferTooSmall::check(ends, self.logical_count()?)
+            .map_err(|short| self.header.fault(MessageErrorKind::TooFewEnds(short)))?;
         let mut places = ends.iter_mut();
         let bytes = self.write_all(out, |end| {
             if let Some(place) = places.next() {
@@ -628,11 +620,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<impl Iterator<Item = Result<Option<u64>, MessageError>> + use<'a, T>, MessageError>
     {
         let options = self.options;
-        Ok(self.sub_frames()?.map(move |frame| {
-            let frame = frame?;
-            let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-            frame.plain_len(codec, &options)
-        }))
+        let frames = self.sub_frames()?;
+        Ok(frames.map(move |frame| frame?.plain_len(&options)))
     }
 }
 
@@ -697,8 +686,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                     };
                     let frame = frame?;
                     count = count.saturating_add(1);
-                    let codec = frame.codec.map_err(|kind| frame.fault(kind))?;
-                    match frame.plain_len(codec, &payload.options)? {
+                    match frame.plain_len(&payload.options)? {
                         Some(len) => have = have.saturating_add(len),
                         // No declared length: only the last logical frame can
                         // be determined, by the remaining bytes.
@@ -730,21 +718,15 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
 
 /// Whether the next frame is known to be empty.
 fn next_is_empty<T: AsRef<[u8]>>(sub_frames: &SubFrames<'_, T>, payload: &Payload<'_, T>) -> bool {
-    match sub_frames.clone().next() {
-        Some(Ok(frame)) => frame
-            .codec
-            .ok()
-            .and_then(|codec| frame.plain_len(codec, &payload.options).ok())
-            .is_some_and(|len| len == Some(0)),
-        _ => false,
-    }
+    let next = sub_frames.clone().next().and_then(Result::ok);
+    next.is_some_and(|frame| frame.plain_len(&payload.options) == Ok(Some(0)))
 }
 
 struct Split<'a> {
     counts: ItemList<'a>,
     offsets: ItemList<'a>,
     frame_count: u64,
-    /// That of the header.
+    /// The location of the header.
     location: (usize, usize),
 }
 
@@ -918,12 +900,13 @@ impl SubFrame<'_> {
         self.fault(MessageErrorKind::Compression(error))
     }
 
-    fn plain_len(
-        &self,
-        codec: Option<Codec>,
-        options: &ReadOptions,
-    ) -> Result<Option<u64>, MessageError> {
-        match codec {
+    fn codec(&self) -> Result<Option<Codec>, MessageError> {
+        self.codec.map_err(|kind| self.fault(kind))
+    }
+
+    /// The length after decompression, if it is declared.
+    fn plain_len(&self, options: &ReadOptions) -> Result<Option<u64>, MessageError> {
+        match self.codec()? {
             None => Ok(Some(self.bytes.len() as u64)),
             Some(codec) => compression::decompressed_len(codec, self.bytes, &options.limits)
                 .map_err(|error| self.compression_fault(error)),
@@ -931,16 +914,14 @@ impl SubFrame<'_> {
     }
 
     fn write_to(&self, space: &mut [u8], options: &ReadOptions) -> Result<usize, MessageError> {
-        match self.codec.map_err(|kind| self.fault(kind))? {
+        match self.codec()? {
             Some(codec) => compression::decompress(codec, self.bytes, space, &options.limits)
                 .map_err(|error| self.compression_fault(error)),
             None => {
-                let (needed, available) = (self.bytes.len(), space.len());
-                let short = BufferTooSmall { needed, available };
-                let place = space.get_mut(..needed);
-                let place = place.ok_or_else(|| self.compression_fault(short.into()))?;
+                let place = BufferTooSmall::check(space, self.bytes.len())
+                    .map_err(|short| self.compression_fault(short.into()))?;
                 crate::measure::copy(place, self.bytes);
-                Ok(needed)
+                Ok(place.len())
             }
         }
     }

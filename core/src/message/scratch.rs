@@ -2,10 +2,9 @@
 
 #[cfg(feature = "alloc")]
 use alloc::vec::Vec;
-use core::fmt;
 
 use super::level::Level;
-use super::slot::PayloadSlot;
+use super::slot::Slot;
 
 /// Working memory of fixed size for one message that is opened, walked or
 /// built.
@@ -33,21 +32,24 @@ use super::slot::PayloadSlot;
 /// assert!(message.op().is_some_and(|op| op == "ping"));
 /// # Ok::<(), daskwire::message::MessageError>(())
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Scratch<const DEPTH: usize, const PAYLOADS: usize = 0, const BODY: usize = 0> {
     levels: [Level; DEPTH],
-    slots: [PayloadSlot; PAYLOADS],
+    slots: [Slot; PAYLOADS],
     body: [u8; BODY],
 }
 
 impl<const DEPTH: usize, const PAYLOADS: usize, const BODY: usize> Scratch<DEPTH, PAYLOADS, BODY> {
+    const UNUSED: Self = Self {
+        levels: [Level::Free; DEPTH],
+        slots: [Slot::Free; PAYLOADS],
+        body: [0; BODY],
+    };
+
     /// Unused memory.
+    #[inline]
     pub const fn new() -> Self {
-        Self {
-            levels: [Level::EMPTY; DEPTH],
-            slots: [PayloadSlot::EMPTY; PAYLOADS],
-            body: [0; BODY],
-        }
+        Self::UNUSED
     }
 }
 
@@ -59,35 +61,17 @@ impl<const DEPTH: usize, const PAYLOADS: usize, const BODY: usize> Default
     }
 }
 
-impl<const DEPTH: usize, const PAYLOADS: usize, const BODY: usize> fmt::Debug
-    for Scratch<DEPTH, PAYLOADS, BODY>
-{
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Scratch<{DEPTH}, {PAYLOADS}, {BODY}>")
-    }
-}
-
-/// Working memory on the heap: a [`Scratch`] that grows as needed.
+/// Working memory on the heap: a [`Scratch`] that grows as needed, and is passed in
+/// the same way.
 ///
 /// Its size is bounded by the [`Limits`](crate::Limits) of a message and grows
 /// with the frames, not with declared sizes. Reuse one workspace for all
 /// messages.
-///
-/// ```
-/// use daskwire::message::{Layout, Message, ReadOptions, Workspace};
-///
-/// let mut workspace = Workspace::new();
-/// let frames = [b"\x81\xa2op\xa4ping"];
-/// let options = ReadOptions::default();
-/// let message = Message::open(&frames, Layout::Modern, &options, &mut workspace)?;
-/// assert!(message.op().is_some_and(|op| op == "ping"));
-/// # Ok::<(), daskwire::message::MessageError>(())
-/// ```
 #[cfg(feature = "alloc")]
 #[derive(Debug, Default)]
 pub struct Workspace {
     levels: Vec<Level>,
-    slots: Vec<PayloadSlot>,
+    slots: Vec<Slot>,
     body: Vec<u8>,
     /// Whether the sizes stay as they are.
     is_fixed: bool,
@@ -109,8 +93,8 @@ impl Workspace {
     /// that allocate when they start. The numbers are those of a [`Scratch`].
     pub fn fixed(depth: usize, payloads: usize, body_len: usize) -> Self {
         Self {
-            levels: alloc::vec![Level::EMPTY; depth],
-            slots: alloc::vec![PayloadSlot::EMPTY; payloads],
+            levels: alloc::vec![Level::Free; depth],
+            slots: alloc::vec![Slot::Free; payloads],
             body: alloc::vec![0; body_len],
             is_fixed: true,
         }
@@ -123,7 +107,7 @@ impl Workspace {
 #[derive(Debug)]
 pub struct ScratchRef<'s> {
     pub(super) levels: Storage<'s, Level>,
-    pub(super) slots: Storage<'s, PayloadSlot>,
+    pub(super) slots: Storage<'s, Slot>,
     pub(super) body: Storage<'s, u8>,
 }
 
@@ -173,7 +157,7 @@ pub(super) enum Storage<'s, T> {
     Growing(&'s mut Vec<T>),
 }
 
-impl<'s, T: Unused> Storage<'s, T> {
+impl<'s, T: Clone + Default> Storage<'s, T> {
     pub(super) const NONE: Self = Self::Fixed(&mut []);
 
     #[inline]
@@ -219,31 +203,10 @@ impl<'s, T: Unused> Storage<'s, T> {
             #[cfg(feature = "alloc")]
             Self::Growing(items) => {
                 if items.len() < count {
-                    items.resize(count, T::UNUSED);
+                    items.resize(count, T::default());
                 }
                 true
             }
         }
     }
-}
-
-/// An item of a [`Storage`] before its first use.
-pub(super) trait Unused: Clone {
-    #[cfg(feature = "alloc")]
-    const UNUSED: Self;
-}
-
-impl Unused for Level {
-    #[cfg(feature = "alloc")]
-    const UNUSED: Self = Self::EMPTY;
-}
-
-impl Unused for PayloadSlot {
-    #[cfg(feature = "alloc")]
-    const UNUSED: Self = Self::EMPTY;
-}
-
-impl Unused for u8 {
-    #[cfg(feature = "alloc")]
-    const UNUSED: Self = 0;
 }

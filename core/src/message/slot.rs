@@ -8,19 +8,13 @@ use super::{Layout, MessageErrorKind, PayloadKind};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
-/// Storage for one payload, set or enum member of a body.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PayloadSlot(pub(super) Location);
-
-impl PayloadSlot {
-    /// An unused slot, to initialise arrays.
-    pub(super) const EMPTY: Self = Self(Location::Free);
-}
-
-/// The contents of a [`PayloadSlot`]. Offsets in documents fit in 32 bits,
-/// since [`Limits::document_len`](crate::Limits::document_len) is capped.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Location {
+/// A payload, set or enum member of a body. Offsets in documents fit in 32 bits,
+/// since [`Limits::document_len`](crate::Limits::document_len) is capped. The tag of
+/// a free one is zero, as of an unused level.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(u8)]
+pub(super) enum Slot {
+    #[default]
     Free,
     /// A placeholder from `start` to `end` in the body. The payload's header is
     /// frame `frame`, and its frames end before frame `limit`.
@@ -32,27 +26,17 @@ pub(super) enum Location {
         kind: PayloadKind,
     },
     /// A set, whose members are the array at `list`.
-    Set {
-        start: u32,
-        end: u32,
-        list: u32,
-    },
+    Set { start: u32, end: u32, list: u32 },
     /// An enum member.
-    Enum {
-        start: u32,
-        end: u32,
-    },
+    Enum { start: u32, end: u32 },
     /// A payload with a path; offsets in the payload header.
     Path(ClassicEntry),
     /// A payload of a classic message that is built, in place of the nil at
     /// `at` in the body.
-    Built {
-        at: u32,
-        bytestring: bool,
-    },
+    Built { at: u32, bytestring: bool },
 }
 
-impl Location {
+impl Slot {
     pub(super) const fn start(&self) -> u32 {
         match self {
             Self::Placeholder { start, .. }
@@ -89,7 +73,7 @@ pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
 /// A table that is filled from the start. It keeps counting when it is full, so
 /// that the error has the number of entries needed.
 pub(super) struct Table<'t, 's> {
-    pub(super) slots: &'t mut Storage<'s, PayloadSlot>,
+    pub(super) slots: &'t mut Storage<'s, Slot>,
     pub(super) count: usize,
     /// The maximum number of entries so far.
     pub(super) max_count: usize,
@@ -98,7 +82,7 @@ pub(super) struct Table<'t, 's> {
 }
 
 impl<'t, 's> Table<'t, 's> {
-    pub(super) const fn new(slots: &'t mut Storage<'s, PayloadSlot>, count: usize) -> Self {
+    pub(super) const fn new(slots: &'t mut Storage<'s, Slot>, count: usize) -> Self {
         Self {
             slots,
             count,
@@ -108,9 +92,9 @@ impl<'t, 's> Table<'t, 's> {
     }
 
     #[inline(never)]
-    pub(super) fn push(&mut self, location: Location) {
+    pub(super) fn push(&mut self, slot: Slot) {
         if let Some(place) = self.slots.at(self.count) {
-            *place = PayloadSlot(location);
+            *place = slot;
         }
         self.count = self.count.saturating_add(1);
         self.max_count = self.max_count.max(self.count);
@@ -123,7 +107,7 @@ impl<'t, 's> Table<'t, 's> {
         self.count = kept.end;
         if kept.len() > kept.start.saturating_sub(first) {
             for place in slots.iter_mut().take(kept.start).skip(first) {
-                *place = PayloadSlot::EMPTY;
+                *place = Slot::Free;
                 self.has_free = true;
             }
             return;
@@ -140,7 +124,7 @@ impl<'t, 's> Table<'t, 's> {
     pub(super) fn pack(&mut self) {
         if self.has_free {
             let entries = self.slots.as_mut().get_mut(..self.count).ensured();
-            self.count = keep(entries, |location| !matches!(location, Location::Free));
+            self.count = keep(entries, |slot| !matches!(slot, Slot::Free));
         }
     }
 
@@ -157,10 +141,10 @@ impl<'t, 's> Table<'t, 's> {
 }
 
 /// Moves the entries that satisfy `wanted` to the start, in order.
-pub(super) fn keep(slots: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool) -> usize {
+pub(super) fn keep(slots: &mut [Slot], wanted: impl Fn(&Slot) -> bool) -> usize {
     let mut kept = 0_usize;
     for index in 0..slots.len() {
-        if slots.get(index).is_some_and(|place| wanted(&place.0)) {
+        if slots.get(index).is_some_and(&wanted) {
             swap(slots, kept, index);
             kept = kept.saturating_add(1);
         }
@@ -172,14 +156,9 @@ pub(super) fn keep(slots: &mut [PayloadSlot], wanted: impl Fn(&Location) -> bool
 /// `slice::sort_unstable` panics for inconsistent orders, which would fail the
 /// bare-metal test. Not generic over the order, so that there is one copy of it.
 #[inline(never)]
-pub(super) fn sort(
-    slots: &mut [PayloadSlot],
-    order: &dyn Fn(&PayloadSlot, &PayloadSlot) -> Ordering,
-) {
-    let before = |slots: &[PayloadSlot], one: usize, other: usize| match (
-        slots.get(one),
-        slots.get(other),
-    ) {
+pub(super) fn sort(slots: &mut [Slot], order: &dyn Fn(&Slot, &Slot) -> Ordering) {
+    let before = |slots: &[Slot], one: usize, other: usize| match (slots.get(one), slots.get(other))
+    {
         (Some(one), Some(other)) => order(one, other).is_lt(),
         _ => false,
     };
@@ -187,7 +166,7 @@ pub(super) fn sort(
         return;
     }
     // Moves an entry of the heap down to its position before `end`.
-    let sift = |slots: &mut [PayloadSlot], mut at: usize, end: usize| loop {
+    let sift = |slots: &mut [Slot], mut at: usize, end: usize| loop {
         let mut child = at.saturating_mul(2).saturating_add(1);
         let second = child.saturating_add(1);
         if second < end && before(slots, child, second) {
@@ -211,7 +190,7 @@ pub(super) fn sort(
 
 /// Swaps two different entries within bounds. `slice::swap` panics out of
 /// bounds, which would fail the bare-metal test.
-fn swap(slots: &mut [PayloadSlot], one: usize, other: usize) {
+fn swap(slots: &mut [Slot], one: usize, other: usize) {
     if let Ok([one, other]) = slots.get_disjoint_mut([one, other]) {
         core::mem::swap(one, other);
     }

@@ -3,9 +3,9 @@
 use core::ops::Range;
 
 use super::classic::{Elements, IndexKey, matching};
-use super::level::{Container, Job, Level, Nesting, VALIDATED, WalkLevel};
+use super::level::{Container, Level, Nesting, VALIDATED, WalkLevel};
 use super::scratch::Storage;
-use super::slot::{Location, PayloadSlot, offset, span};
+use super::slot::{Slot, offset, span};
 use super::{EnumMember, Item, Layout, Message, MessageError, MessageErrorKind, PathElement};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
@@ -32,8 +32,8 @@ pub struct Walk<'a, 'w> {
 struct Source<'a> {
     layout: Layout,
     body: &'a [u8],
-    payloads: &'a [PayloadSlot],
-    specials: &'a [PayloadSlot],
+    payloads: &'a [Slot],
+    specials: &'a [Slot],
     /// The payload header of the classic layout, which has the paths.
     paths: &'a [u8],
 }
@@ -94,13 +94,16 @@ impl<'a, 'w> Walk<'a, 'w> {
                 self.state = State::Body;
                 // PROTOCOL CLASSIC-5: an empty path is the whole message.
                 if let [slot] = self.message.payloads
-                    && let Some(entry) = slot.0.path()
-                    && Elements::new(span(self.paths(), entry.path)).len() == 0
+                    && let Some(entry) = slot.path()
+                    && Elements::new(span(self.message.paths, entry.path)).len() == 0
                 {
                     self.state = State::Done;
                     return Ok(Some(Item::Payload(0)));
                 }
-                let all = (0, self.path_count());
+                let all = match self.message.layout.is_classic() {
+                    true => (0, self.message.payloads.len()),
+                    false => (0, 0),
+                };
                 self.value(all).map(Some)
             }
             State::Body => self.body_item(),
@@ -145,7 +148,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         let open = self.depth.min(levels.len());
         let levels = levels.get(..open).ensured();
         let containers = levels.iter().filter_map(|level| match level {
-            Level(Job::Walk(level)) => Some(level.container),
+            Level::Walk(level) => Some(level.container),
             _ => None,
         });
         // The container opened by the last item has no child yet.
@@ -174,7 +177,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     /// The payload that was just inserted into a map after its own pairs.
     fn just_inserted(&self) -> Option<usize> {
         let levels = self.levels.as_slice();
-        let Level(Job::Walk(level)) = levels.get(self.depth.checked_sub(1)?)? else {
+        let Level::Walk(level) = levels.get(self.depth.checked_sub(1)?)? else {
             return None;
         };
         let is_after_pairs = level.container.nesting == Nesting::Map && level.container.owed == 0;
@@ -184,8 +187,8 @@ impl<'a, 'w> Walk<'a, 'w> {
     }
 
     fn last_element(&self, place: usize) -> Option<&'a [u8]> {
-        let entry = self.message.payloads.get(place)?.0.path()?;
-        Elements::new(span(self.paths(), entry.path)).last()
+        let entry = self.message.payloads.get(place)?.path()?;
+        Elements::new(span(self.message.paths, entry.path)).last()
     }
 
     fn body_item(&mut self) -> Result<Option<Item<'a>>, MessageError> {
@@ -194,9 +197,10 @@ impl<'a, 'w> Walk<'a, 'w> {
                 self.state = State::Done;
                 return Ok(None);
             };
-            let paths = self.paths();
+            let paths = self.message.paths;
             let (body, payloads) = (self.message.body, self.message.payloads);
-            let Some(level) = Level::walk(self.levels.as_mut(), self.depth) else {
+            let Some(Level::Walk(level)) = Level::innermost(self.levels.as_mut(), self.depth)
+            else {
                 return Err(self.too_few_levels());
             };
             let container = &mut level.container;
@@ -233,7 +237,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             }
             container.owed = container.owed.wrapping_sub(1);
             if below.0 < below.1
-                && let Some(entry) = payloads.get(below.0).and_then(|slot| slot.0.path())
+                && let Some(entry) = payloads.get(below.0).and_then(|slot| slot.path())
                 && Elements::new(span(paths, entry.path)).len() == self.depth
             {
                 self.reader.skip().ensured();
@@ -246,8 +250,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     /// The next value, with the payloads in it.
     fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
-        if let Some(PayloadSlot(Location::Placeholder { start, end, .. })) =
-            self.message.payloads.get(self.payload)
+        if let Some(Slot::Placeholder { start, end, .. }) = self.message.payloads.get(self.payload)
             && *start as usize == at
         {
             let number = self.payload;
@@ -255,19 +258,19 @@ impl<'a, 'w> Walk<'a, 'w> {
             self.seek(*end);
             return Ok(Item::Payload(number));
         }
-        if let Some(PayloadSlot(location)) = self.message.specials.get(self.special)
-            && location.start() as usize == at
+        if let Some(slot) = self.message.specials.get(self.special)
+            && slot.start() as usize == at
         {
             self.special = self.special.saturating_add(1);
-            match *location {
-                Location::Enum { start, end } => {
+            match *slot {
+                Slot::Enum { start, end } => {
                     self.seek(end);
                     let member = EnumMember::parse(span(self.message.body, (start, end)));
                     if let Some(member) = member {
                         return Ok(Item::Enum(member));
                     }
                 }
-                Location::Set { end, list, .. } => {
+                Slot::Set { end, list, .. } => {
                     self.seek(list);
                     let count = self.reader.array().ensured();
                     self.push(Container::new(Nesting::Set, count), (0, 0), end)?;
@@ -294,7 +297,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             return 0;
         }
         let here = self.depth.saturating_add(1);
-        let paths = self.paths();
+        let paths = self.message.paths;
         let range = self.message.payloads.get(below.0..below.1);
         offset(
             range
@@ -329,12 +332,12 @@ impl<'a, 'w> Walk<'a, 'w> {
         let Some(level) = self.levels.at(self.depth) else {
             return Err(self.too_few_levels());
         };
-        *level = Level(Job::Walk(WalkLevel {
+        *level = Level::Walk(WalkLevel {
             container,
             below,
             next: below.0,
             end,
-        }));
+        });
         self.depth = self.depth.saturating_add(1);
         Ok(())
     }
@@ -355,20 +358,9 @@ impl<'a, 'w> Walk<'a, 'w> {
         MessageError::new(frame, self.reader.position(), kind)
     }
 
-    fn path_count(&self) -> usize {
-        match self.message.layout.is_classic() {
-            true => self.message.payloads.len(),
-            false => 0,
-        }
-    }
-
-    const fn paths(&self) -> &'a [u8] {
-        self.message.paths
-    }
-
     fn number(&self, place: usize) -> usize {
         let slot = self.message.payloads.get(place);
-        match slot.and_then(|slot| slot.0.path()) {
+        match slot.and_then(|slot| slot.path()) {
             Some(entry) => entry.number as usize,
             None => place,
         }
@@ -384,21 +376,15 @@ fn validated<'a>(reader: &mut Reader<'a>) -> Token<'a> {
 
 /// Whether this payload is a new entry of the map at depth `here`, which has no
 /// such key in the body.
-fn is_absent(paths: &[u8], place: &PayloadSlot, here: usize) -> bool {
+fn is_absent(paths: &[u8], place: &Slot, here: usize) -> bool {
     place
-        .0
         .path()
         .is_some_and(|entry| !entry.present && Elements::new(span(paths, entry.path)).len() == here)
 }
 
 /// The first of the payloads in `range` that is a new entry of the map at depth
 /// `here`.
-fn next_absent(
-    paths: &[u8],
-    payloads: &[PayloadSlot],
-    range: Range<usize>,
-    here: usize,
-) -> Option<usize> {
+fn next_absent(paths: &[u8], payloads: &[Slot], range: Range<usize>, here: usize) -> Option<usize> {
     let mut payloads = payloads.get(range.clone())?.iter();
     let found = payloads.position(|place| is_absent(paths, place, here))?;
     range.start.checked_add(found)

@@ -36,6 +36,7 @@ mod writer;
 
 use core::fmt;
 
+pub(crate) use reader::pick;
 pub use reader::{Fields, Reader};
 pub use string::{RawStr, Str};
 pub use writer::{WriteError, Writer};

@@ -13,6 +13,14 @@ use crate::invariant::Ensured as _;
 /// The methods accept any encoded width: [`u64`](Self::u64) reads an integer of
 /// any width, and [`f64`](Self::f64) a float of either.
 ///
+/// # Errors
+///
+/// Each method for one kind of value, such as [`bool`](Self::bool), fails
+///
+/// * with [`MalformedKind::Unexpected`] if the next value is of another kind;
+/// * with [`MalformedKind::OutOfRange`] if it is an integer that does not fit;
+/// * as [`token`](Self::token).
+///
 /// # Common issues
 ///
 /// * Dask's maps can have keys that are not strings: arrays (Python's tuples)
@@ -43,6 +51,17 @@ macro_rules! number {
         $value
     }};
 }
+
+/// A function that returns the contents of a token of one kind.
+macro_rules! pick {
+    ($token:pat => $contents:expr) => {
+        |token| match token {
+            $token => Some($contents),
+            _ => None,
+        }
+    };
+}
+pub(crate) use pick;
 
 /// Levels of nesting for which [`Reader::skip`] uses a small stack; real
 /// messages have at most 6.
@@ -139,12 +158,12 @@ impl<'a> Reader<'a> {
             0xe0..=0xff => (Token::Int(i64::from(marker.cast_signed())), rest),
             0x80..=0x8f => {
                 let count = u32::from(marker & 0x0f);
-                self.items_left = self.claim(rest, u64::from(count).wrapping_mul(2))?;
+                self.items_left = claim(self.items_left, rest, u64::from(count).wrapping_mul(2))?;
                 (Token::Map(count), rest)
             }
             0x90..=0x9f => {
                 let count = u32::from(marker & 0x0f);
-                self.items_left = self.claim(rest, u64::from(count))?;
+                self.items_left = claim(self.items_left, rest, u64::from(count))?;
                 (Token::Array(count), rest)
             }
             0xc0 => (Token::Nil, rest),
@@ -179,12 +198,12 @@ impl<'a> Reader<'a> {
             0xdc | 0xde => {
                 let (token, rest) =
                     number!(rest => count: u16, (container(marker, u32::from(count)), rest));
-                self.items_left = self.claim(rest, token.child_count())?;
+                self.items_left = claim(self.items_left, rest, token.child_count())?;
                 (token, rest)
             }
             0xdd | 0xdf => {
                 let (token, rest) = number!(rest => count: u32, (container(marker, count), rest));
-                self.items_left = self.claim(rest, token.child_count())?;
+                self.items_left = claim(self.items_left, rest, token.child_count())?;
                 (token, rest)
             }
         };
@@ -204,20 +223,12 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads nil.
-    ///
-    /// # Errors
-    ///
-    /// [`MalformedKind::Unexpected`] if the next value is of another kind, or
-    /// as [`token`](Self::token).
     #[inline]
     pub fn nil(&mut self) -> Result<(), Malformed> {
         if self.take_nil() {
             return Ok(());
         }
-        self.expect(Kind::Nil, |token| match token {
-            Token::Nil => Some(()),
-            _ => None,
-        })
+        self.expect(Kind::Nil, pick!(Token::Nil => ()))
     }
 
     /// Skips the next value if it is nil and returns whether it was, for
@@ -242,60 +253,36 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a boolean.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil).
     #[inline]
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         if let Some((&marker @ 0xc2..=0xc3, rest)) = self.rest.split_first() {
             self.rest = rest;
             return Ok(marker == 0xc3);
         }
-        self.expect(Kind::Bool, |token| match token {
-            Token::Bool(value) => Some(value),
-            _ => None,
-        })
+        self.expect(Kind::Bool, pick!(Token::Bool(value) => value))
     }
 
     /// Reads a non-negative integer.
-    ///
-    /// # Errors
-    ///
-    /// [`MalformedKind::OutOfRange`] if it is negative, or as
-    /// [`nil`](Self::nil).
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         if let Some((value, rest)) = unsigned(self.rest) {
             self.rest = rest;
             return Ok(value);
         }
-        self.expect_integer(|token| match token {
-            Token::UInt(value) => Some(value),
-            _ => None,
-        })
+        self.expect(Kind::Integer, pick!(Token::UInt(value) => value))
     }
 
-    /// Reads a signed integer.
-    ///
-    /// # Errors
-    ///
-    /// [`MalformedKind::OutOfRange`] above `i64::MAX`, or as
-    /// [`nil`](Self::nil).
+    /// Reads a signed integer of up to `i64::MAX`.
     #[inline]
     pub fn i64(&mut self) -> Result<i64, Malformed> {
-        self.expect_integer(|token| match token {
+        self.expect(Kind::Integer, |token| match token {
             Token::UInt(value) => i64::try_from(value).ok(),
             Token::Int(value) => Some(value),
             _ => None,
         })
     }
 
-    /// Reads a float of either width.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil); an integer is not a float.
+    /// Reads a float of either width; an integer is not one.
     #[inline]
     pub fn f64(&mut self) -> Result<f64, Malformed> {
         if let Some((0xcb, rest)) = self.rest.split_first()
@@ -315,7 +302,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`MalformedKind::NotUtf8`], or as [`nil`](Self::nil).
+    /// [`MalformedKind::NotUtf8`], or as any method for one kind.
     #[inline]
     pub fn str(&mut self) -> Result<Str<'a>, Malformed> {
         let before = self.rest;
@@ -332,27 +319,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a string without validating its UTF-8.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil).
     #[inline]
     pub fn raw_str(&mut self) -> Result<RawStr<'a>, Malformed> {
         if let Some((string, rest)) = short_string(self.rest) {
             self.rest = rest;
             return Ok(RawStr::new(string));
         }
-        self.expect(Kind::Str, |token| match token {
-            Token::Str(string) => Some(string),
-            _ => None,
-        })
+        self.expect(Kind::Str, pick!(Token::Str(string) => string))
     }
 
-    /// Reads a byte string.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil); a string is not a byte string.
+    /// Reads a byte string; a string is not one.
     #[inline]
     pub fn bin(&mut self) -> Result<&'a [u8], Malformed> {
         if let Some(([0xc4, len], rest)) = self.rest.split_first_chunk()
@@ -361,66 +337,43 @@ impl<'a> Reader<'a> {
             self.rest = rest;
             return Ok(data);
         }
-        self.expect(Kind::Bin, |token| match token {
-            Token::Bin(data) => Some(data),
-            _ => None,
-        })
+        self.expect(Kind::Bin, pick!(Token::Bin(data) => data))
     }
 
     /// Reads the head of an array and returns its number of elements. Python's
     /// lists and tuples are both arrays (PROTOCOL MSGPACK-7).
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil).
     #[inline]
     pub fn array(&mut self) -> Result<u32, Malformed> {
         if let Some((&marker @ 0x90..=0x9f, rest)) = self.rest.split_first() {
             let count = u32::from(marker & 0x0f);
-            if let Some(items_left) = self.claim(rest, u64::from(count)) {
+            if let Some(items_left) = claim(self.items_left, rest, u64::from(count)) {
                 self.items_left = items_left;
                 self.rest = rest;
                 return Ok(count);
             }
         }
-        self.expect(Kind::Array, |token| match token {
-            Token::Array(count) => Some(count),
-            _ => None,
-        })
+        self.expect(Kind::Array, pick!(Token::Array(count) => count))
     }
 
     /// Reads the head of a map and returns its number of key-value pairs.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil).
     #[inline]
     pub fn map(&mut self) -> Result<u32, Malformed> {
         if let Some((&marker @ 0x80..=0x8f, rest)) = self.rest.split_first() {
             let count = u32::from(marker & 0x0f);
-            if let Some(items_left) = self.claim(rest, u64::from(count).wrapping_mul(2)) {
+            if let Some(items_left) = claim(self.items_left, rest, u64::from(count).wrapping_mul(2))
+            {
                 self.items_left = items_left;
                 self.rest = rest;
                 return Ok(count);
             }
         }
-        self.expect(Kind::Map, |token| match token {
-            Token::Map(count) => Some(count),
-            _ => None,
-        })
+        self.expect(Kind::Map, pick!(Token::Map(count) => count))
     }
 
     /// Reads an extension value: its type code and its data.
-    ///
-    /// # Errors
-    ///
-    /// As [`nil`](Self::nil).
     #[inline]
     pub fn extension(&mut self) -> Result<(i8, &'a [u8]), Malformed> {
-        self.expect(Kind::Ext, |token| match token {
-            Token::Ext(code, data) => Some((code, data)),
-            _ => None,
-        })
+        self.expect(Kind::Ext, pick!(Token::Ext(code, data) => (code, data)))
     }
 
     /// Skips one value with its children and returns its bytes.
@@ -606,56 +559,59 @@ impl<'a> Reader<'a> {
     /// owed replaces a stack.
     #[inline(always)]
     fn skipped(&self, count: u32) -> Option<(&'a [u8], u32)> {
-        let mut ahead = *self;
+        // Not a copy of the reader, which the compiler keeps in memory.
+        let (mut rest, mut items_left) = (self.rest, self.items_left);
         let mut owed = u64::from(count);
         let mut levels_left = self.limits.depth;
         while owed != 0 {
             #[cfg(test)]
             crate::steps::step();
-            // At most the item limit, a u32, plus `count`.
-            owed = owed.wrapping_sub(1);
-            if let [marker, second, ..] = *ahead.rest
+            if let [marker, second, ..] = *rest
                 && let Some(&[len @ 1..=0xff, second_is_len]) = SHAPES.get(usize::from(marker))
             {
                 // Scalars share one path: a branch on their kind would often be
                 // mispredicted.
                 let len = usize::from(len).wrapping_add(usize::from(second & second_is_len));
-                ahead.rest = ahead.rest.get(len..)?;
+                rest = rest.get(len..)?;
+                owed = owed.wrapping_sub(1);
                 continue;
             }
-            let child_count = ahead.next_other()?;
+            let child_count = match rest.split_first()? {
+                (&marker @ 0x80..=0x9f, after) => {
+                    let count = u64::from(marker & 0x0f);
+                    let is_map = marker < 0x90;
+                    let count = if is_map { count.wrapping_mul(2) } else { count };
+                    items_left = claim(items_left, after, count)?;
+                    rest = after;
+                    count
+                }
+                _ => {
+                    let count;
+                    (count, rest, items_left) = self.after_rare_token(rest, items_left)?;
+                    count
+                }
+            };
             if child_count != 0 {
                 levels_left = levels_left.checked_sub(1)?;
-                owed = owed.wrapping_add(child_count);
             }
+            // At most the item limit, a u32, plus `count`.
+            owed = owed.wrapping_add(child_count).wrapping_sub(1);
         }
-        Some((ahead.rest, ahead.items_left))
+        Some((rest, items_left))
     }
 
-    /// Skips a head that is not in [`SHAPES`] and returns its number of
-    /// children.
-    #[inline]
-    fn next_other(&mut self) -> Option<u64> {
-        let (&marker, rest) = self.rest.split_first()?;
-        let child_count = match marker {
-            0x80..=0x8f => u64::from(marker & 0x0f).wrapping_mul(2),
-            0x90..=0x9f => u64::from(marker & 0x0f),
-            _ => {
-                let child_count;
-                (child_count, *self) = self.after_rare_token()?;
-                return Some(child_count);
-            }
-        };
-        self.items_left = self.claim(rest, child_count)?;
-        self.rest = rest;
-        Some(child_count)
-    }
-
-    /// Out of line, so that the loop around it stays small.
+    /// The number of children of the first token of `rest`, and the bytes and the
+    /// item limit left after it. Out of line, so that the loop around it stays
+    /// small.
     #[inline(never)]
-    fn after_rare_token(mut self) -> Option<(u64, Self)> {
-        let child_count = self.next_token()?.child_count();
-        Some((child_count, self))
+    fn after_rare_token(&self, rest: &'a [u8], items_left: u32) -> Option<(u64, &'a [u8], u32)> {
+        let mut ahead = Self {
+            rest,
+            items_left,
+            ..*self
+        };
+        let child_count = ahead.next_token()?.child_count();
+        Some((child_count, ahead.rest, ahead.items_left))
     }
 
     /// Skips `count` values in a document that is malformed, or that may be
@@ -719,53 +675,31 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a token of one kind in the encodings that the fast paths above do
-    /// not handle.
+    /// not handle. `pick` returns `None` for other kinds, and for integers that
+    /// are out of range.
     #[inline(never)]
-    fn expect<T: Default>(
+    fn expect<T>(
         &mut self,
         expected: Kind,
         pick: impl FnOnce(Token<'a>) -> Option<T>,
     ) -> Result<T, Malformed> {
-        Ok(pick(self.token_of(expected)?).ensured())
-    }
-
-    /// As [`expect`](Self::expect) for an integer, which `pick` may refuse.
-    #[inline(never)]
-    fn expect_integer<T>(
-        &mut self,
-        pick: impl FnOnce(Token<'a>) -> Option<T>,
-    ) -> Result<T, Malformed> {
-        let before = *self;
-        let token = self.token_of(Kind::Integer)?;
-        pick(token).ok_or_else(|| {
-            *self = before;
-            self.malformed(MalformedKind::OutOfRange)
-        })
-    }
-
-    /// Reads a token of one kind. Not generic, since the match over all markers
-    /// is large.
-    #[inline(never)]
-    fn token_of(&mut self, expected: Kind) -> Result<Token<'a>, Malformed> {
         let before = (self.rest, self.items_left);
-        let token = self.token()?;
-        let found = token.kind();
-        if found == expected {
-            return Ok(token);
+        if let Some(value) = self.next_token().and_then(pick) {
+            return Ok(value);
         }
         (self.rest, self.items_left) = before;
-        Err(self.malformed(MalformedKind::Unexpected { expected, found }))
+        Err(self.unexpected(expected))
     }
 
-    /// The item limit left after `count` more values. `None` if the limit or
-    /// the input is too short for them; each takes at least one byte of `rest`.
-    #[inline]
-    fn claim(&self, rest: &[u8], count: u64) -> Option<u32> {
-        // PROTOCOL MSGPACK-12
-        if count > rest.len() as u64 {
-            return None;
+    /// The error of the next token, which is not the one that was expected.
+    #[cold]
+    #[inline(never)]
+    fn unexpected(&self, expected: Kind) -> Malformed {
+        match self.peek().map(|token| token.kind()) {
+            Err(error) => error,
+            Ok(found) if found == expected => self.malformed(MalformedKind::OutOfRange),
+            Ok(found) => self.malformed(MalformedKind::Unexpected { expected, found }),
         }
-        u32::try_from(u64::from(self.items_left).checked_sub(count)?).ok()
     }
 
     /// Returns the error of the next token, which is known to be invalid.
@@ -905,6 +839,17 @@ impl<'a> Fields<'_, 'a> {
         self.taken = true;
         Some(self.reader)
     }
+}
+
+/// The item limit left after `count` more values. `None` if the limit or the
+/// input is too short for them; each takes at least one byte of `rest`.
+#[inline]
+fn claim(items_left: u32, rest: &[u8], count: u64) -> Option<u32> {
+    // PROTOCOL MSGPACK-12
+    if count > rest.len() as u64 {
+        return None;
+    }
+    u32::try_from(u64::from(items_left).checked_sub(count)?).ok()
 }
 
 #[inline]

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::Token;
 use crate::BufferTooSmall;
-use crate::measure::{append, head, put, short};
+use crate::measure::{append, head, short};
 
 /// Writer for one document, with the encoding of msgpack-python: every integer
 /// and every length in the shortest form, a Python `float` as
@@ -259,11 +259,11 @@ impl<'b> Writer<'b> {
             return self;
         };
         self.len = match len {
-            1 => put(self.out, self.len, [0xd4]),
-            2 => put(self.out, self.len, [0xd5]),
-            4 => put(self.out, self.len, [0xd6]),
-            8 => put(self.out, self.len, [0xd7]),
-            16 => put(self.out, self.len, [0xd8]),
+            1 => append(self.out, self.len, &[0xd4]),
+            2 => append(self.out, self.len, &[0xd5]),
+            4 => append(self.out, self.len, &[0xd6]),
+            8 => append(self.out, self.len, &[0xd7]),
+            16 => append(self.out, self.len, &[0xd8]),
             _ => long_head(self.out, self.len, [0xc7, 0xc8, 0xc9], len),
         };
         self.put(code.to_be_bytes()).append(data)
@@ -337,7 +337,7 @@ impl<'b> Writer<'b> {
 
     #[inline]
     fn put<const N: usize>(&mut self, bytes: [u8; N]) -> &mut Self {
-        self.len = put(self.out, self.len, bytes);
+        self.len = append(self.out, self.len, &bytes);
         self
     }
 
@@ -382,7 +382,7 @@ fn long_data(
 #[inline(never)]
 fn wide_u64(out: &mut [u8], at: usize, value: u64) -> usize {
     if let Ok(value) = u8::try_from(value) {
-        put(out, at, [0xcc, value])
+        append(out, at, &[0xcc, value])
     } else if let Ok(value) = u16::try_from(value) {
         head(out, at, 0xcd, value.to_be_bytes())
     } else if let Ok(value) = u32::try_from(value) {
@@ -395,7 +395,7 @@ fn wide_u64(out: &mut [u8], at: usize, value: u64) -> usize {
 #[inline(never)]
 fn wide_i64(out: &mut [u8], at: usize, value: i64) -> usize {
     if let Ok(value) = i8::try_from(value) {
-        put(out, at, [0xd0, value.cast_unsigned()])
+        append(out, at, &[0xd0, value.cast_unsigned()])
     } else if let Ok(value) = i16::try_from(value) {
         head(out, at, 0xd1, value.to_be_bytes())
     } else if let Ok(value) = i32::try_from(value) {
@@ -410,7 +410,7 @@ fn wide_i64(out: &mut [u8], at: usize, value: i64) -> usize {
 #[inline(never)]
 fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {
     match (u8::try_from(len), u16::try_from(len)) {
-        (Ok(len), _) if markers[0] != 0 => put(out, at, [markers[0], len]),
+        (Ok(len), _) if markers[0] != 0 => append(out, at, &[markers[0], len]),
         (_, Ok(len)) => head(out, at, markers[1], len.to_be_bytes()),
         _ => head(out, at, markers[2], len.to_be_bytes()),
     }

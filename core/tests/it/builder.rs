@@ -173,7 +173,7 @@ fn numbers_of(list: Option<ItemList<'_>>) -> Option<Vec<u64>> {
 
 /// Encodes one value.
 fn encoded(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    let mut buffer = [0; 1 << 10];
+    let mut buffer = [0; 1 << 12];
     let mut writer = Writer::new(&mut buffer);
     write(&mut writer);
     writer.finish().unwrap().to_vec()
@@ -334,12 +334,7 @@ fn every_vector_is_forwarded_without_decoding() {
 }
 
 /// The reasons why vectors cannot be converted, with the number of vectors.
-const NOT_CONVERTED: [(Layout, &str, usize); 8] = [
-    (
-        Layout::Classic,
-        "it is a collection with a header for each element",
-        7,
-    ),
+const NOT_CONVERTED: [(Layout, &str, usize); 7] = [
     (
         Layout::Classic,
         "it is a masked array with headers of its own",
@@ -489,6 +484,12 @@ fn crossed(
         frames = &frames[1..];
         assert_eq!(new.serializer(), Ok(Serializer::Pickle), "{name}");
         assert!(new.get("pickled-obj").is_none(), "{name}");
+    } else if new.is_collection().unwrap() {
+        assert_eq!(new.get("type-serialized"), old.get("type-serialized"));
+        let list = old.writeable().unwrap();
+        let mut flags: Vec<_> = list.into_iter().flat_map(ItemList::flags).collect();
+        crossed_elements(name, old, new, &mut flags);
+        assert!(flags.is_empty(), "{name}: {flags:?}");
     } else {
         assert_eq!(new.serializer(), old.serializer(), "{name}");
         // The class is preserved by name and pickle, with its specific keys.
@@ -516,6 +517,11 @@ fn crossed(
         }
         (Err(error), Some(missing)) => assert!(missing.explains(&error), "{name}: {error}"),
         (logical, missing) => panic!("{name}: {missing:?}, {logical:?}"),
+    }
+    if new.is_collection().unwrap() {
+        let wire_count = after.frames().len() as u64;
+        assert_eq!(new.number("num-sub-frames"), Ok(Some(wire_count)), "{name}");
+        return;
     }
     let logical_count = after.logical_count().unwrap();
     // The classic layout has one flag per frame, the pickle included; the
@@ -566,6 +572,204 @@ fn crossed(
             assert!(new.get("sub-header").is_none(), "{name}");
         }
     }
+}
+
+/// Checks the elements of a collection after its conversion to the modern layout;
+/// takes the flags of their frames from those of all.
+fn crossed_elements(
+    name: &str,
+    old: &PayloadHeader<'_>,
+    new: &PayloadHeader<'_>,
+    flags: &mut Vec<Option<bool>>,
+) {
+    let counts = numbers_of(old.list("frame-lengths").unwrap()).unwrap();
+    assert_eq!(new.get("frame-lengths"), old.get("frame-lengths"), "{name}");
+    let elements =
+        |header: &PayloadHeader<'_>| -> usize { header.sub_headers().unwrap().unwrap().count() };
+    assert_eq!(elements(new), elements(old), "{name}");
+    assert_eq!(counts.len(), elements(old), "{name}");
+    let both = old.sub_headers().unwrap().unwrap();
+    let both = both.zip(new.sub_headers().unwrap().unwrap());
+    for ((old, new), count) in both.zip(counts) {
+        let (old, new) = (old.unwrap(), new.unwrap());
+        assert_eq!(new.key(), old.key(), "{name}");
+        assert_eq!(new.is_collection(), old.is_collection(), "{name}");
+        if old.is_collection().unwrap() {
+            crossed_elements(name, &old, &new, flags);
+            continue;
+        }
+        assert_eq!(new.serializer(), old.serializer(), "{name}");
+        assert_eq!(new.type_name(), old.type_name(), "{name}");
+        assert_eq!(new.dtype(), old.dtype(), "{name}");
+        for key in ["shape", "strides"] {
+            let value = old.own().unwrap().get(key);
+            assert_eq!(new.own().unwrap().get(key), value, "{name}: {key}");
+        }
+        let is_dask = new.serializer() == Ok(Serializer::Dask);
+        assert_eq!(new.get("sub-header").is_some(), is_dask, "{name}");
+        if is_dask {
+            assert!(new.type_serialized().unwrap().is_some(), "{name}");
+        }
+        // 2.3.0 to 2.22.0 have no flags.
+        let count = usize::try_from(count).unwrap().min(flags.len());
+        let mut expected: Vec<_> = flags.drain(..count).collect();
+        let found = new.writeable().unwrap();
+        let found: Option<Vec<_>> = found.map(|list| list.flags().collect());
+        if expected.is_empty() || old.get("writeable").is_some() {
+            continue;
+        }
+        if new.serializer() == Ok(Serializer::Pickle) {
+            expected.remove(0);
+        }
+        assert_eq!(found, Some(expected), "{name}");
+    }
+}
+
+// PROTOCOL FORWARD-5, HEADER-11
+/// The header of a collection, with a pickle that has a buffer in a list in it.
+#[test]
+fn elements_of_collections_are_converted_to_the_modern_layout() {
+    let class = b"\x80\x04\x8c\x05numpy\x8c\x07ndarray\x93.";
+    let header = encoded(|writer| {
+        writer.map(8).str("is-collection").bool(true);
+        writer.str("sub-headers").array(2);
+        writer.map(7).str("dtype").array(2).u64(0).str("<f8");
+        writer.str("shape").array(1).u64(1);
+        writer.str("lengths").array(1).u64(8);
+        writer.str("type").str("numpy.ndarray");
+        writer.str("type-serialized").bin(class);
+        writer.str("serializer").str("dask").str("key").str("a");
+        writer.map(5).str("is-collection").bool(true);
+        writer.str("sub-headers").array(1);
+        writer.map(1).str("serializer").str("pickle");
+        writer.str("frame-lengths").array(1).u64(2);
+        writer.str("type-serialized").str("list");
+        writer.str("key").u64(7);
+        writer.str("frame-lengths").array(2).u64(1).u64(2);
+        writer.str("type-serialized").str("dict");
+        writer.str("writeable").array(3).bool(true).bool(false);
+        writer.bool(true);
+        writer.str("lengths").array(3).u64(8).u64(4).u64(4);
+        writer.str("compression").array(3).nil().nil().nil();
+        writer.str("count").u64(3);
+    });
+    let expected = encoded(|writer| {
+        writer.map(8).str("type-serialized").str("dict");
+        writer.str("is-collection").bool(true);
+        writer.str("frame-lengths").array(2).u64(1).u64(2);
+        writer.str("split-num-sub-frames").array(3);
+        writer.u64(1).u64(1).u64(1);
+        writer.str("split-offsets").array(3).u64(0).u64(1).u64(2);
+        writer.str("compression").array(3).nil().nil().nil();
+        writer.str("num-sub-frames").u64(3);
+        writer.str("sub-headers").array(2);
+        writer.map(5).str("serializer").str("dask");
+        writer.str("type").str("numpy.ndarray");
+        writer.str("type-serialized").bin(class);
+        writer.str("key").str("a");
+        writer.str("sub-header").map(3);
+        writer.str("dtype").array(2).u64(0).str("<f8");
+        writer.str("shape").array(1).u64(1);
+        writer.str("writeable").array(1).bool(true);
+        writer.map(5).str("type-serialized").str("list");
+        writer.str("key").u64(7);
+        writer.str("is-collection").bool(true);
+        writer.str("frame-lengths").array(1).u64(2);
+        writer.str("sub-headers").array(1);
+        writer.map(2).str("serializer").str("pickle");
+        writer.str("writeable").array(1).bool(true);
+    });
+    let found = collection_converted(&header, &[&[0; 8], b"\x80\x05N.", &[1; 4]]);
+    assert_eq!(found, Ok(expected));
+}
+
+// PROTOCOL FORWARD-7
+#[test]
+fn collections_that_cannot_be_converted_are_refused() {
+    type Write<'w> = &'w dyn Fn(&mut Writer<'_>);
+    let whole = |count: u64, elements: Write<'_>| {
+        encoded(|writer| {
+            writer.map(6).str("is-collection").bool(true);
+            writer.str("type-serialized").str("list");
+            writer.str("lengths").array(1).u64(4);
+            writer.str("count").u64(1);
+            writer.str("frame-lengths").array(1).u64(count);
+            writer.str("sub-headers");
+            elements(writer);
+        })
+    };
+    let pickle = |writer: &mut Writer<'_>| {
+        writer.map(1).str("serializer").str("pickle");
+    };
+    let nested = |depth: usize| {
+        whole(1, &|writer| {
+            writer.array(1);
+            for _ in 1..depth {
+                writer.map(4).str("is-collection").bool(true);
+                writer.str("type-serialized").str("list");
+                writer.str("frame-lengths").array(1).u64(1);
+                writer.str("sub-headers").array(1);
+            }
+            pickle(writer);
+        })
+    };
+    let found = |header: &[u8]| collection_converted(header, &[b"\x80\x05N."]);
+    assert!(found(&nested(16)).is_ok());
+    for (header, reason) in [
+        (nested(17), "it is a collection that is nested too deeply"),
+        (
+            whole(2, &|writer| {
+                writer.array(1);
+                pickle(writer);
+            }),
+            "its elements have more frames than it",
+        ),
+        (
+            whole(1, &|writer| {
+                writer.array(0);
+            }),
+            "it is a collection with lists of different lengths",
+        ),
+        (
+            whole(1, &|writer| {
+                writer.array(1).map(2).str("serializer").str("dask");
+                writer.str("data-header").map(0);
+            }),
+            "it is a masked array with headers of its own",
+        ),
+        (
+            whole(1, &|writer| {
+                writer.array(1).map(1).str("serializer").str("dask");
+            }),
+            "its type is missing",
+        ),
+        (
+            encoded(|writer| {
+                writer.map(3).str("is-collection").bool(true);
+                writer.str("lengths").array(1).u64(4);
+                writer.str("count").u64(1);
+            }),
+            "it is a collection without lists of its elements",
+        ),
+    ] {
+        assert_eq!(found(&header), Err(BuildError::NotConvertible { reason }));
+    }
+}
+
+/// The header of a collection of the classic layout, converted to the modern one.
+fn collection_converted(header: &[u8], frames: &[&[u8]]) -> Result<Vec<u8>, BuildError> {
+    let mut store = Store::ample();
+    let built = store
+        .build(Layout::Classic, |builder| {
+            builder.payload_as_is(PayloadKind::Serialized, header, frames, false)?;
+            Ok(())
+        })
+        .unwrap();
+    let mut workspaces = Workspaces::new();
+    let (message, levels) = workspaces.open(&built, Layout::Classic, &READING).unwrap();
+    let mut store = Store::ample();
+    let built = store.pass_on(&message, levels, Layout::Modern)?;
+    Ok(built[1].to_vec())
 }
 
 // PROTOCOL FORWARD-6, FORWARD-7 and HEADER-8

@@ -5,7 +5,7 @@ use crate::support::{Random, vector};
 use daskwire::comm::{
     Agreement, Comm, CommError, HANDSHAKE_LEN, HandshakeRole, Options, outgoing_len,
 };
-use daskwire::frame::{EncodeError, FrameErrorKind, Prefix};
+use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix};
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
 use daskwire::{BufferTooSmall, Error};
@@ -257,4 +257,31 @@ fn invalid_messages_are_final() {
     let error = comm.push(&mut &request[..]).unwrap_err();
     assert!(matches!(error, CommError::Handshake(_)), "{error}");
     assert!(!error.to_string().is_empty());
+}
+
+#[test]
+fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
+    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    comm.push(&mut &theirs[..]).unwrap();
+    let words = [48_u64, 5, 0, 0, 0, 0, 0].map(u64::to_le_bytes);
+    let error = comm.push(&mut words.as_flattened()).unwrap_err();
+    let kind = FrameErrorKind::TooManyFrames { count: 5, limit: 4 };
+    let at = 8;
+    assert_eq!(error, CommError::Frame(FrameError { at, kind }));
+    assert!(!error.is_callers());
+    assert_eq!(comm.space().map(|_| ()), Err(error));
+    assert_eq!(comm.end(), Err(error));
+
+    // The handshake of the classic layout has two.
+    let theirs = vector("classic-2.30.1/handshake").bytes;
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
+    let mut comm: Comm<'_, 1> =
+        Comm::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let error = comm.push(&mut &theirs[..]).unwrap_err();
+    let kind = FrameErrorKind::TooManyFrames { count: 2, limit: 1 };
+    let at = 0;
+    assert_eq!(error, CommError::Frame(FrameError { at, kind }));
+    assert!(!error.is_callers());
 }

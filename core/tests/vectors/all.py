@@ -4,11 +4,12 @@
     core/tests/vectors/all.py --check     compare with the files here
     core/tests/vectors/all.py --write     replace the files here
 
-Made again are the messages `case-*` of each release in RELEASES, `pickles/` and
-`pickles-written/`. The other files cannot be made again here: sessions have the
-ports and times of their run, and what is put together by hand or comes from older
-releases is kept as it was recorded; README.md lists which and why. `cargo test` reads
-all of them.
+Made again are the messages `case-*` of each release in RELEASES, `pickles/`,
+`pickles-written/`, and the bytes of `hostile/` and `hm-*`. The other files cannot be made
+again here: sessions have the ports and times of their run, and what older releases
+wrote is kept as it was recorded; README.md lists which and why. Those of the releases in
+RELEASES are read again by their release with `--check`, and `record.py` records new
+sessions. `cargo test` reads all of them.
 
 Needs Python 3.11, under which the files were made, and the network once.
 """
@@ -34,6 +35,7 @@ def main():
     commands = [["generate.py", "--release", release, flag, str(HERE)] for release in RELEASES]
     commands.append(["generate_pickles.py", flag, str(HERE / "pickles")])
     commands.append(["pickles_written.py", flag, str(HERE / "pickles-written")])
+    commands += [[script, flag, str(HERE)] for script in ("hostile.py", "handmade.py")]
     failed = []
     for script, *arguments in commands:
         if subprocess.run([sys.executable, str(HERE / script), *arguments]).returncode != 0:

@@ -30,7 +30,7 @@ def make(directory, requirements):
     with _locked(directory.with_name(directory.name + ".lock")):
         if not (directory / COMPLETE).exists():
             subject = _main_package(requirements)
-            _check_this_python((3, 8))
+            _check_this_python((3, 7))
             shutil.rmtree(directory, ignore_errors=True)
             print(f"creating a Python environment with {subject} in {_short(directory)} (once, about a minute)", file=sys.stderr, flush=True)
             _run("create the environment", sys.executable, "-m", "venv", directory)

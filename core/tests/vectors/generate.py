@@ -1,7 +1,9 @@
 """Writes messages with a real release of `distributed` and keeps the bytes.
 
     python generate.py --release 2026.8.0 --out DIR       write DIR/<generation>/case-*.bin, .json
-    python generate.py --release 2026.8.0 --check DIR     write them again and compare with DIR
+    python generate.py --release 2026.8.0 --check DIR     write them again and compare with DIR; read the
+                                                          other messages and streams of this release again
+                                                          and compare what they mean
 
 The release is installed into an environment of its own, below `target/python/`,
 unless `--python` names an interpreter that has it. README.md says what the two
@@ -109,9 +111,19 @@ def generate(arguments):
             wrong.append(f"{name}: stored, not made now")
         elif made[name] != stored[name]:
             wrong.append(f"{name}: {_first_difference(stored[name], made[name])}")
+    recorded = sorted(path for path in folder.glob("*.bin") if not path.name.startswith(PREFIX))
+    streams = sorted(folder.with_name("streams").glob(f"{release.generation}-*.stream.bin"))
+    for path in recorded + streams:
+        describe = release.describe_stream if path in streams else release.describe
+        described = json.loads(json.dumps(describe(path.read_bytes())))
+        stored = json.loads(path.with_suffix(".json").read_text())
+        wrong += [f"{path.name}: the release reads another {key}" for key in described if described[key] != stored.get(key)]
     for line in wrong:
         print(f"{release.generation}/{line}", file=sys.stderr)
-    print(f"{release.generation}: {len(made) // 2} cases made again, {len(wrong)} files differ from {folder}")
+    print(
+        f"{release.generation}: {len(made) // 2} cases made again, {len(recorded)} other messages and "
+        f"{len(streams)} streams read again, {len(wrong)} differences from {folder}"
+    )
     return 1 if wrong else 0
 
 

@@ -12,6 +12,7 @@ Works from 2.23.0, the first release with a handshake, to the current one.
 
 import asyncio
 import contextlib
+import hashlib
 import importlib
 import logging
 import random
@@ -118,6 +119,39 @@ class Release:
             frames.append(data[at : at + length])
             at += length
         return prefix_value, frames
+
+    def describe_stream(self, data):
+        """What this release makes of `data`, whole messages back to back: see README.md."""
+        messages = []
+        offset = 0
+        while offset < len(data):
+            end = offset + self._message_len(data[offset:])
+            described = self.describe(data[offset:end])
+            messages.append(
+                {
+                    "offset": offset,
+                    "len": end - offset,
+                    "n_frames": len(described["frames"]),
+                    "n_payloads": len(described["payloads"]),
+                    "message": described["message"],
+                }
+            )
+            offset = end
+        return {
+            "kind": "stream",
+            "generation": self.generation,
+            "version": self.name,
+            "prefix": self.prefix,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "messages": messages,
+        }
+
+    def _message_len(self, data):
+        """The length of the first message in `data`."""
+        at = 0 if self.prefix == "none" else 8
+        (frame_count,) = struct.unpack_from("<Q", data, at)
+        lengths = struct.unpack_from(f"<{frame_count}Q", data, at + 8)
+        return at + 8 + 8 * frame_count + sum(lengths)
 
     async def _write(self, message, codec, shard_len, serializers, on_error, seed):
         received = asyncio.get_running_loop().create_future()

@@ -63,7 +63,7 @@ const LIMITS: Limits = Limits {
     decompressed_len: 0,
 };
 
-/// What is accepted before: a handshake has some 70 bytes.
+/// The limits of the handshake, which has about 70 bytes.
 const HANDSHAKE_LIMITS: Limits = Limits {
     frame_count: 2,
     frame_len: 512,
@@ -221,7 +221,7 @@ fn send(
 /// Why there is no answer.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// What came first is no handshake.
+    /// The first message is not a handshake.
     NoHandshake,
     /// The answer is a message, but no identity.
     NoIdentity,

@@ -19,6 +19,8 @@ use cortex_m::Semihosting;
 
 #[path = "../../../tests/bare-metal/src/cortex_m.rs"]
 mod cortex_m;
+#[cfg(feature = "defmt")]
+mod logging;
 
 /// Sockets that could do anything.
 struct Unknown;
@@ -104,6 +106,10 @@ fn program(out: &mut Semihosting) -> bool {
     }
     client.close();
     black_box(client.status());
+    #[cfg(feature = "defmt")]
+    if logging::log_everything(Failure::type_error(""), worker.status(), client.status()) == 0 {
+        return false;
+    }
     let (flash, stack) = cortex_m::memory_used();
     let told = writeln!(
         out,

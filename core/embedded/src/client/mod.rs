@@ -244,7 +244,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             });
         }
         let mut key = FixedString::<{ MAX_NAME + 24 }>::new();
-        write!(key, "{}-{}", self.config.name, self.submitted).map_err(|_| NO_ROOM)?;
+        // In hexadecimal: the standard library's decimal form of a u64 keeps a bounds
+        // check, and so a panic, where it is compiled for size.
+        write!(key, "{}-{:x}", self.config.name, self.submitted).map_err(|_| NO_ROOM)?;
         let mut encoded = [0; MAX_NAME + 32];
         let mut writer = Writer::new(&mut encoded);
         writer.str(key.as_str());
@@ -443,8 +445,19 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         match stored {
             Some(Some(Ok(()))) => {}
             Some(Some(Err(failure))) => fail_with(self.store, id, failure.message),
-            // Lost in the meantime: the scheduler computes it again.
-            Some(None) if is_wanted => set_state(self.store, id, State::Announced),
+            // The scheduler could not get it, and says so but once: it is asked what
+            // has become of the task. Without room for that, the value is asked for
+            // again.
+            Some(None) if is_wanted => {
+                let key = self.store.part(id, Part::Key);
+                let is_sent = self.stream.outgoing.send(|writer| {
+                    writer.array(1).map(2).str("op").str("report-key");
+                    writer.str("key").encoded(key);
+                });
+                if is_sent {
+                    set_state(self.store, id, State::Announced);
+                }
+            }
             Some(None) => {}
             None => self.requests.fail(),
         }

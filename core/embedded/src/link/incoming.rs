@@ -205,8 +205,8 @@ impl<'b> Incoming<'b> {
         self.taken = self.taken.saturating_add(len);
     }
 
-    /// Without a codec in our handshake nothing is compressed, whatever the peer
-    /// offers (PROTOCOL HANDSHAKE-3).
+    /// Checks that the message is a handshake. Its codec does not matter: ours names
+    /// none, so that nothing is compressed (PROTOCOL HANDSHAKE-3).
     pub(super) fn check_handshake(&self) -> Option<()> {
         let mut slots = [&[][..]; 2];
         let frames = self

@@ -1281,6 +1281,37 @@ fn pickled_arrays_match_numpy() {
 }
 
 /// With feature `bytemuck`: slices of elements, and back, without a copy.
+/// A peer can give a few bytes any shape, by a stride of 0 or by items of no bytes.
+#[test]
+fn repetition_of_few_bytes_is_refused() {
+    const FEW: usize = 1 << 16;
+    let check = |dtype, shape: &[usize], strides: &[isize], bytes: &[u8]| {
+        let dimensions = Dimensions::with_strides(shape, strides).expect("as many");
+        let array = Array::with_dimensions(dtype, dimensions, bytes).expect("in bounds");
+        array.check_repetition().map_err(|error| {
+            assert!(error.is_callers(), "{error}");
+            error.kind
+        })
+    };
+    let refused = |count, limit| {
+        let error = DimensionsError::Repetitive { count, limit };
+        Err(NumpyErrorKind::Dimensions(error))
+    };
+    assert_eq!(check(DType::F64, &[FEW + 8], &[0], &[0; 8]), Ok(()));
+    let one_more = check(DType::F64, &[FEW + 9], &[0], &[0; 8]);
+    assert_eq!(one_more, refused(FEW + 9, FEW + 8));
+    let matrix = check(DType::U8, &[1 << 14, 2, 1 << 14], &[0, 1, 0], &[0; 2]);
+    assert_eq!(matrix, refused(1 << 29, FEW + 2));
+    let nothing = check(DType::bytes(0), &[1 << 40], &[0], &[]);
+    assert_eq!(nothing, refused(1 << 40, FEW));
+    // Lists of empty lists.
+    let empty = check(DType::F64, &[1 << 40, 0], &[0, 0], &[]);
+    assert_eq!(empty, refused(1 << 40, FEW));
+    assert_eq!(check(DType::F64, &[0, 1 << 40], &[0, 0], &[]), Ok(()));
+    let long = vec![0; 2 * FEW];
+    assert_eq!(check(DType::U8, &[2 * FEW], &[1], &long), Ok(()));
+}
+
 #[cfg(feature = "bytemuck")]
 #[test]
 fn native_slices_borrow_elements() {

@@ -4,9 +4,9 @@ use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 use crate::message::BuildError;
 use crate::message::builder::narrow;
-use crate::message::level::{Container, Job, Level, Nesting};
+use crate::message::level::{Container, Level, Nesting};
 use crate::message::scratch::Storage;
-use crate::message::slot::{Location, PayloadSlot, offset};
+use crate::message::slot::{Slot, offset};
 use crate::msgpack::{Reader, Writer};
 
 /// A payload of a message whose body is complete.
@@ -20,7 +20,7 @@ struct Pending<'a> {
 pub(in crate::message) fn write_payload_header(
     writer: &mut Writer<'_>,
     body: &[u8],
-    payloads: &[PayloadSlot],
+    payloads: &[Slot],
     headers: &[&[u8]],
     levels: &mut Storage<'_, Level>,
 ) -> Result<(), BuildError> {
@@ -34,10 +34,10 @@ pub(in crate::message) fn write_payload_header(
     for_each_path(body, payloads, headers, levels, |path, _| {
         write_path(writer, body, path);
     })?;
-    let is_bytestring = |slot: &&PayloadSlot| {
+    let is_bytestring = |slot: &&Slot| {
         matches!(
-            slot.0,
-            Location::Built {
+            slot,
+            Slot::Built {
                 bytestring: true,
                 ..
             }
@@ -55,7 +55,7 @@ pub(in crate::message) fn write_payload_header(
 fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
     writer.array(narrow(path.len()));
     for level in path {
-        let Level(Job::Path(container)) = level else {
+        let Level::Path(container) = level else {
             continue;
         };
         match container.nesting {
@@ -69,7 +69,7 @@ fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
 /// the levels of its path. The headers of the payloads are in reverse order.
 fn for_each_path(
     body: &[u8],
-    payloads: &[PayloadSlot],
+    payloads: &[Slot],
     headers: &[&[u8]],
     levels: &mut Storage<'_, Level>,
     mut found: impl FnMut(&[Level], Pending<'_>),
@@ -80,17 +80,17 @@ fn for_each_path(
     while payloads.peek().is_some() {
         let at = offset(reader.position());
         let token = reader.token().map_err(|_| BuildError::Entry)?;
-        if let Some(container) = Level::path(levels.as_mut(), depth) {
+        if let Some(Level::Path(container)) = Level::innermost(levels.as_mut(), depth) {
             if container.next_is_key() {
                 container.key = at;
             }
             container.owed = container.owed.wrapping_sub(1);
         }
         while let Some((
-            PayloadSlot(Location::Built {
+            Slot::Built {
                 at: next,
                 bytestring,
-            }),
+            },
             header,
         )) = payloads.peek()
             && *next == at
@@ -109,10 +109,12 @@ fn for_each_path(
                 let short = BufferTooSmall { needed, available };
                 return Err(BuildError::TooFewLevels(short));
             };
-            *level = Level(Job::Path(container));
+            *level = Level::Path(container);
             depth = depth.saturating_add(1);
         }
-        while Level::path(levels.as_mut(), depth).is_some_and(|container| container.owed == 0) {
+        while let Some(Level::Path(container)) = Level::innermost(levels.as_mut(), depth)
+            && container.owed == 0
+        {
             depth = depth.saturating_sub(1);
         }
     }

@@ -8,7 +8,7 @@ use super::path::{Elements, IndexKey, compare_values};
 use crate::invariant::Ensured as _;
 use crate::message::level::Container;
 use crate::message::open::Scan;
-use crate::message::slot::{Location, PayloadSlot, offset, span};
+use crate::message::slot::{Slot, offset, span};
 use crate::message::{MessageError, MessageErrorKind};
 use crate::msgpack::{Reader, Token};
 
@@ -21,13 +21,13 @@ impl Scan<'_> {
         container: &Container,
         range: (usize, usize),
         depth: usize,
-        slots: &mut [PayloadSlot],
+        slots: &mut [Slot],
     ) -> Result<(usize, usize), MessageError> {
         let mut index = IndexKey::default();
         let element = container.element(self.body, &mut index);
         let element_index = depth.saturating_sub(1);
         let found = matching(self.paths, slots, range, element_index, element);
-        if let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(found.0)
+        if let Some(Slot::Path(entry)) = slots.get_mut(found.0)
             && found.0 < found.1
             && Elements::new(span(self.paths, entry.path)).len() == depth
         {
@@ -46,11 +46,11 @@ impl Scan<'_> {
         token: Token<'_>,
         below: (usize, usize),
         depth: usize,
-        slots: &mut [PayloadSlot],
+        slots: &mut [Slot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
         for slot in slots.get_mut(low..high).ensured() {
-            let Location::Path(entry) = &mut slot.0 else {
+            let Slot::Path(entry) = slot else {
                 continue;
             };
             follow(entry, depth)?;
@@ -86,7 +86,7 @@ impl Scan<'_> {
 /// The part of `range` whose paths have `element` at position `index`.
 pub(in crate::message) fn matching(
     paths: &[u8],
-    slots: &[PayloadSlot],
+    slots: &[Slot],
     range: (usize, usize),
     index: usize,
     element: &[u8],
@@ -100,7 +100,7 @@ pub(in crate::message) fn matching(
 }
 
 /// Compares the element of a path with `element`, for binary search.
-fn element_order(paths: &[u8], slot: &PayloadSlot, index: usize, element: &[u8]) -> Ordering {
+fn element_order(paths: &[u8], slot: &Slot, index: usize, element: &[u8]) -> Ordering {
     let mut elements = Elements::new(path_of(paths, slot));
     match elements.nth(index) {
         None => Ordering::Less,

@@ -12,7 +12,7 @@ pub(super) use open::{Heads, open_body};
 pub(super) use path::{Elements, IndexKey};
 
 /// A payload with its path. Offsets are those in the payload header.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(in crate::message) struct ClassicEntry {
     pub(in crate::message) path: (u32, u32),
     pub(in crate::message) head: (u32, u32),

@@ -6,7 +6,7 @@ use crate::compression::{self, CompressionError};
 use crate::invariant::Ensured as _;
 use crate::message::open::{check_len, codec_entry, no_body};
 use crate::message::scratch::Storage;
-use crate::message::slot::{Location, PayloadSlot, keep, offset, sort, span};
+use crate::message::slot::{Slot, keep, offset, sort, span};
 use crate::message::{Layout, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
@@ -124,7 +124,7 @@ impl<'a> Heads<'a> {
     pub(in crate::message) fn note<T>(
         &self,
         frames: &[T],
-        slots: &mut [PayloadSlot],
+        slots: &mut [Slot],
     ) -> Result<usize, MessageError> {
         let document = self.document;
         let malformed = MessageError::malformed(2);
@@ -136,25 +136,17 @@ impl<'a> Heads<'a> {
         for place in slots.iter_mut() {
             let path = next_span(&mut heads).map_err(&malformed)?;
             let head = next_span(&mut heads).map_err(&malformed)?;
-            *place = PayloadSlot(Location::Path(ClassicEntry {
+            *place = Slot::Path(ClassicEntry {
                 path,
                 head,
-                first_frame: 0,
-                frame_count: 0,
-                number: 0,
-                by_number: 0,
-                claimed: false,
-                bytestring: None,
-                present: false,
-                resolved: false,
-                followed: 0,
-            }));
+                ..ClassicEntry::default()
+            });
         }
         // Effectively stable: of two heads for one path the later one is used,
         // as in a Python dict.
         sort(slots, &|a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
-                let head = |place: &PayloadSlot| place.0.path().map(|entry| entry.head.0);
+                let head = |place: &Slot| place.path().map(|entry| entry.head.0);
                 head(b).cmp(&head(a))
             })
         });
@@ -170,7 +162,7 @@ impl<'a> Heads<'a> {
                 compare_paths(path_of(document, place), span(document, path)).is_lt()
             });
             let entry = match slots.get_mut(place) {
-                Some(PayloadSlot(Location::Path(entry)))
+                Some(Slot::Path(entry))
                     if compare_paths(span(document, entry.path), span(document, path)).is_eq() =>
                 {
                     entry
@@ -213,7 +205,7 @@ impl<'a> Heads<'a> {
             if let [shorter, longer] = pair
                 && begins_with(path_of(document, longer), path_of(document, shorter))
             {
-                let at = longer.0.path().map_or(0, |entry| entry.path.0 as usize);
+                let at = longer.path().map_or(0, |entry| entry.path.0 as usize);
                 return Err(fault(at, MessageErrorKind::PathIntoPayload));
             }
         }
@@ -224,10 +216,10 @@ impl<'a> Heads<'a> {
         for index in 0..count {
             let number = slots
                 .get(index)
-                .and_then(|place| place.0.path())
+                .and_then(|place| place.path())
                 .map(|s| s.number);
             if let Some(number) = number
-                && let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(number as usize)
+                && let Some(Slot::Path(entry)) = slots.get_mut(number as usize)
             {
                 entry.by_number = u32::try_from(index).unwrap_or(u32::MAX);
             }
@@ -240,12 +232,12 @@ impl<'a> Heads<'a> {
 fn mark_bytestrings(
     document: &[u8],
     bytestrings: &mut Reader<'_>,
-    slots: &mut [PayloadSlot],
+    slots: &mut [Slot],
 ) -> Result<(), MessageError> {
     let at = bytestrings.position();
     let fault = |kind| MessageError::new(2, at, kind);
     for place in slots.iter_mut() {
-        if let Location::Path(entry) = &mut place.0 {
+        if let Slot::Path(entry) = place {
             entry.bytestring = Some(false);
         }
     }
@@ -256,7 +248,7 @@ fn mark_bytestrings(
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
         let place =
             slots.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
-        if let Some(PayloadSlot(Location::Path(entry))) = slots.get_mut(place)
+        if let Some(Slot::Path(entry)) = slots.get_mut(place)
             && compare_paths(span(document, entry.path), path).is_eq()
         {
             entry.bytestring = Some(true);
@@ -265,11 +257,8 @@ fn mark_bytestrings(
     Ok(())
 }
 
-pub(super) fn path_of<'a>(document: &'a [u8], place: &PayloadSlot) -> &'a [u8] {
-    place
-        .0
-        .path()
-        .map_or(&[], |entry| span(document, entry.path))
+pub(super) fn path_of<'a>(document: &'a [u8], place: &Slot) -> &'a [u8] {
+    place.path().map_or(&[], |entry| span(document, entry.path))
 }
 
 /// Checks that a path is an array of keys and indices, or a single key.

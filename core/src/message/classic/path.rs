@@ -129,18 +129,8 @@ fn compare_tokens(a: Token<'_>, b: Token<'_>) -> Ordering {
     }
 }
 
-const fn rank(token: Token<'_>) -> u8 {
-    match token {
-        Token::Nil => 0,
-        Token::Bool(_) => 1,
-        Token::Int(_) => 2,
-        Token::UInt(_) => 3,
-        Token::F32(_) => 4,
-        Token::F64(_) => 5,
-        Token::Str(_) => 6,
-        Token::Bin(_) => 7,
-        Token::Array(_) => 8,
-        Token::Map(_) => 9,
-        Token::Ext(..) => 10,
-    }
+/// The order of tokens of different variants.
+const fn rank(token: Token<'_>) -> (u8, bool) {
+    let is_second_of_kind = matches!(token, Token::Int(_) | Token::F64(_));
+    (token.kind() as u8, is_second_of_kind)
 }

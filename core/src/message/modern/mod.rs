@@ -2,20 +2,20 @@
 //! body refer to the frames of payloads.
 
 use super::level::ScanLevel;
-use super::slot::{Location, PayloadSlot, offset, sort};
+use super::slot::{Slot, offset, sort};
 use super::{MessageError, MessageErrorKind, PayloadKind};
 
 /// Limits the frames of each payload to those before the header of the next
 /// one, so that no two payloads share a frame, regardless of their headers
 /// (PROTOCOL MODERN-7).
 pub(super) fn set_frame_limits(
-    placeholders: &mut [PayloadSlot],
+    placeholders: &mut [Slot],
     frame_count: usize,
 ) -> Result<(), MessageError> {
-    sort(placeholders, &|a, b| a.0.frame().cmp(&b.0.frame()));
+    sort(placeholders, &|a, b| a.frame().cmp(&b.frame()));
     let mut end = offset(frame_count);
     for slot in placeholders.iter_mut().rev() {
-        if let Location::Placeholder { frame, limit, .. } = &mut slot.0 {
+        if let Slot::Placeholder { frame, limit, .. } = slot {
             if *frame == end {
                 let kind = MessageErrorKind::FramesShared;
                 return Err(MessageError::new(end as usize, 0, kind));
@@ -24,7 +24,7 @@ pub(super) fn set_frame_limits(
             end = *frame;
         }
     }
-    sort(placeholders, &|a, b| a.0.start().cmp(&b.0.start()));
+    sort(placeholders, &|a, b| a.start().cmp(&b.start()));
     Ok(())
 }
 
@@ -34,7 +34,7 @@ pub(super) fn placeholder(
     level: &ScanLevel,
     end: u32,
     frame_count: usize,
-) -> Result<Option<Location>, MessageErrorKind> {
+) -> Result<Option<Slot>, MessageErrorKind> {
     let (kind, reference) = match (level.serialized, level.pickled) {
         (Some(reference), _) => (PayloadKind::Serialized, reference),
         (None, Some(reference)) => (PayloadKind::Pickled, reference),
@@ -47,7 +47,7 @@ pub(super) fn placeholder(
         .filter(|index| *index != 0)
         .ok_or(MessageErrorKind::PlaceholderNotFrame)?;
     match u32::try_from(index) {
-        Ok(frame) if (frame as usize) < frame_count => Ok(Some(Location::Placeholder {
+        Ok(frame) if (frame as usize) < frame_count => Ok(Some(Slot::Placeholder {
             start: level.start,
             end,
             frame,

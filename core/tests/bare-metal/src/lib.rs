@@ -25,7 +25,7 @@ use daskwire::message::{
     ReadOptions, Scratch, Shard,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
-use daskwire::{BufferTooSmall, Limits};
+use daskwire::{BufferTooSmall, Limits, copy};
 use daskwire_embedded::embedded_io_07::{
     CommError, HandshakeRole, MessageReader, MessageWriter, StreamError, handshake as shake_hands,
 };
@@ -697,13 +697,6 @@ fn fill(comm: &mut Comm<'_, 8>, piece: &mut &[u8]) -> Result<bool, daskwire::com
     *piece = later;
     comm.received(len)?;
     Ok(comm.has_message())
-}
-
-/// Copies bytes without the panic of `copy_from_slice` for different lengths.
-fn copy(to: &mut [u8], from: &[u8]) {
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-    }
 }
 
 /// Joins pieces.
