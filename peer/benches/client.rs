@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use daskwire_comm::{BufferPool, CommOptions};
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
 use daskwire_testing::bench::{Process, dask, heading, median, memory, processor_time, show};
@@ -287,7 +287,7 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
     ours.client.close().await.expect("closed");
 }
 
-async fn journey(transport: Transport, count: i64) {
+async fn journey(transport: ClusterTransport, count: i64) {
     let cluster = LocalCluster::builder().transport(transport).start().await;
     let cluster = cluster.expect("a cluster");
     let client = cluster.client().await.expect("a client");
@@ -306,7 +306,7 @@ async fn journey(transport: Transport, count: i64) {
     // 100 bytes there and one back, over a comm of the same kind.
     let scheme = cluster.address().scheme().to_string();
     let address = match transport {
-        Transport::Memory => "inproc://the-floor".to_owned(),
+        ClusterTransport::Memory => "inproc://the-floor".to_owned(),
         _ => format!("{scheme}://127.0.0.1:0"),
     };
     let (transports, options) = (cluster.client_options().transports, CommOptions::default());
@@ -369,7 +369,7 @@ fn main() {
             ("all processors", &many_threads),
         ] {
             println!("one journey on an embedded cluster, median of 2,000, on {name}");
-            for &transport in Transport::ALL {
+            for &transport in ClusterTransport::ALL {
                 runtime.block_on(journey(transport, 2_000));
             }
             println!();

@@ -10,7 +10,7 @@
 #![allow(missing_docs)]
 
 use daskwire_comm::{Comm, CommOptions, Transports};
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 
 async fn pair(transports: &Transports, listener: &daskwire_comm::Listener) -> (Comm, Comm) {
     let address = listener.local_address().expect("bound");
@@ -44,7 +44,7 @@ async fn work(work: &str, count: usize) {
             }
         }
         "task" => {
-            let cluster = LocalCluster::builder().transport(Transport::Memory);
+            let cluster = LocalCluster::builder().transport(ClusterTransport::Memory);
             let cluster = cluster.start().await.expect("a cluster");
             let client = cluster.client().await.expect("a client");
             for number in 0..count {

@@ -19,7 +19,7 @@ use daskwire_peer::{Array, RemoteError};
 async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = std::env::args().nth(1).ok_or("usage: worker SCHEDULER")?;
     // Arguments and results are types of Rust; an error is an exception in Python.
-    let functions = Functions::python()
+    let functions = Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .function(
             "scale",

@@ -49,7 +49,7 @@ struct Queue {
     len: AtomicUsize,
     has_overflowed: AtomicBool,
     overflow: Notify,
-    /// Nothing is written any more.
+    /// Whether the writer has ended, so that queued messages are dropped.
     has_ended: AtomicBool,
     /// Notified when the last sender is dropped.
     closing: Notify,
@@ -57,7 +57,7 @@ struct Queue {
     written: Notify,
     wants_drained: AtomicBool,
     drained: Notify,
-    /// The owner of the writer is gone.
+    /// Notified when the owner of the writer is dropped.
     orphaned: Notify,
 }
 

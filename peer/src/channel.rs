@@ -1,6 +1,8 @@
 //! Comms for messages of the protocol.
 
 use core::fmt;
+use core::pin::pin;
+use core::task::{Context, Waker};
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +12,11 @@ use daskwire::message::Layout;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
-use crate::RequestError;
 use crate::event::{Level, MessageEvent, emit};
-use crate::growing::{Encode, MessageScratch};
 use crate::layout::Converter;
 use crate::protocol::{Field, Opener, ProtocolError, Source};
+use crate::scratch::{Encode, MessageScratch};
+use crate::{RequestError, Value};
 
 /// Observes every message sent or received, as `daskwire journey` shows them.
 pub trait Observer: Send + Sync {
@@ -79,6 +81,10 @@ impl Ends {
         }
     }
 }
+
+/// Default limit of the comms that a listener serves at once.
+#[cfg(any(feature = "scheduler", feature = "worker"))]
+pub(crate) const MAX_COMMS: usize = 1 << 16;
 
 /// Number of frames that need no allocation; most messages have no more.
 const FEW: usize = 8;
@@ -204,8 +210,9 @@ impl Channel {
     pub(crate) fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
         let is_classic = comm.agreement().layout == Layout::Classic;
-        let converter = |to| is_classic.then(|| Box::new(Converter::new(to)));
         let (reader, writer) = comm.split();
+        let limits = *reader.limits();
+        let converter = |to| is_classic.then(|| Box::new(Converter::new(to, limits)));
         Self {
             sender: Sender {
                 writer,
@@ -215,7 +222,7 @@ impl Channel {
             },
             receiver: Receiver {
                 reader,
-                opener: Opener::default(),
+                opener: Opener::new(limits),
                 converter: converter(Layout::Modern),
                 ends,
             },
@@ -235,6 +242,14 @@ impl Channel {
         let name: Arc<str> = name.into();
         self.sender.ends.peer = Arc::clone(&name);
         self.receiver.ends.peer = name;
+    }
+
+    /// Whether the peer has sent nothing since its last reply, and not closed the comm.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        let receiving = pin!(self.receiver.receive::<Value>());
+        receiving
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
     }
 
     pub(crate) async fn close(mut self) {

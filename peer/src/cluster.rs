@@ -22,7 +22,7 @@ use crate::{BoxFuture, Client};
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Transport {
+pub enum ClusterTransport {
     /// Memory of this process.
     #[default]
     Memory,
@@ -37,7 +37,7 @@ pub enum Transport {
     Quic,
 }
 
-impl Transport {
+impl ClusterTransport {
     /// All transports.
     pub const ALL: &[Self] = &[
         Self::Memory,
@@ -131,7 +131,7 @@ from! {
 pub struct Builder {
     worker_count: usize,
     nthreads: usize,
-    transport: Transport,
+    transport: ClusterTransport,
     transports: Option<Transports>,
     listen: Vec<Address>,
     functions: Functions,
@@ -143,10 +143,10 @@ impl Default for Builder {
         Self {
             worker_count: 2,
             nthreads: 1,
-            transport: Transport::Memory,
+            transport: ClusterTransport::Memory,
             transports: None,
             listen: Vec::new(),
-            functions: Functions::python(),
+            functions: Functions::builtins(),
             observer: None,
         }
     }
@@ -176,7 +176,7 @@ impl Builder {
     }
 
     /// Sets the transport. Default: memory.
-    pub const fn transport(mut self, transport: Transport) -> Self {
+    pub const fn transport(mut self, transport: ClusterTransport) -> Self {
         self.transport = transport;
         self
     }
@@ -195,7 +195,7 @@ impl Builder {
         self
     }
 
-    /// Sets the functions that tasks may call. Default: [`Functions::python`].
+    /// Sets the functions that tasks may call. Default: [`Functions::builtins`].
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
         self

@@ -4,8 +4,7 @@
 //! the [`Dialect`] of that release how to write what they mean. [`CHANGES`] is the
 //! table, with a row for each release that changed something.
 
-use daskwire_numpy::NumpyModules;
-
+use crate::pickling::Pickling;
 #[cfg(feature = "worker")]
 use crate::protocol::{FromWorker, Unknown};
 use crate::{Key, Release, Value};
@@ -87,8 +86,8 @@ pub(crate) struct Dialect {
     pub(crate) has_running_workers: bool,
     /// Whether the scheduler answers `report-key` for keys that it does not know.
     pub(crate) answers_unknown_keys: bool,
-    /// The modules of numpy.
-    pub(crate) numpy: NumpyModules,
+    /// How pickles are written.
+    pub(crate) pickling: Pickling,
 }
 
 /// The first release with a change, and the change.
@@ -99,11 +98,11 @@ type Change = (Release, fn(&mut Dialect));
 // first ones whose sources have the change.
 const CHANGES: [Change; 20] = [
     // ROLES CLIENT-12
-    (Release::new(2021, 1, 0), |it| {
+    (Release::new(2021, 2, 0), |it| {
         it.answers_unknown_keys = false;
     }),
-    (Release::new(2021, 10, 0), |it| {
-        it.answers_unknown_keys = true;
+    (Release::new(2021, 5, 0), |it| {
+        it.answers_unknown_keys = true
     }),
     // PROTOCOL HEADER-4
     (Release::new(2021, 11, 0), |it| it.nests_headers = true),
@@ -174,7 +173,7 @@ impl Dialect {
         nests_headers: false,
         has_running_workers: false,
         answers_unknown_keys: true,
-        numpy: NumpyModules::Underscore,
+        pickling: Pickling::NEWEST,
     };
 
     /// The dialect of the newest release.
@@ -194,19 +193,13 @@ impl Dialect {
         nests_headers: true,
         has_running_workers: true,
         answers_unknown_keys: true,
-        numpy: NumpyModules::Underscore,
+        pickling: Pickling::NEWEST,
     };
 
     /// The dialect of a scheduler from its reply to `versions`.
     pub(crate) fn of_versions(versions: &Value) -> Self {
-        let packages = versions.get("packages");
-        let numpy = packages.and_then(|packages| packages.get("numpy")?.as_str());
         Self {
-            // ROLES CLIENT-10
-            numpy: match numpy {
-                Some(version) if version.starts_with("1.") => NumpyModules::Core,
-                _ => NumpyModules::Underscore,
-            },
+            pickling: Pickling::of_versions(versions),
             ..Self::of(Release::of_versions(versions))
         }
     }

@@ -30,7 +30,7 @@ pub(crate) enum ClientEvent<'a> {
     /// The scheduler accepted the client.
     Connected { scheduler: &'a dyn fmt::Display },
     /// The scheduler's release is newer than those that are known.
-    Untested(crate::release::Untested),
+    Untested(crate::release::UntestedRelease),
     /// The connection ended.
     Disconnected { reason: &'a str },
     /// The status of a task changed.

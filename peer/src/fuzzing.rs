@@ -7,9 +7,9 @@ use daskwire::message::BuildError;
 
 use crate::channel::{Whole, read_batch};
 use crate::graph::{Graph, GraphError};
-use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::state::State;
+use crate::scratch::MessageScratch;
 use crate::{Key, Serialized, client, worker};
 
 pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};

@@ -39,9 +39,9 @@ pub(crate) struct Gathering {
 /// The holders of a key.
 #[derive(Debug, Default)]
 pub(crate) struct Holders {
-    /// Those to request the key from.
+    /// The holders that were not asked yet.
     left: VecDeque<String>,
-    /// Those in `left`, and those that were asked. None is asked again.
+    /// The holders in `left`, and those that were asked. None is asked again.
     known: HashSet<String>,
 }
 

@@ -26,6 +26,8 @@ use crate::{Key, Value};
 pub use error::GraphError;
 #[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
+#[cfg(all(feature = "worker", target_os = "linux"))]
+pub(crate) use read::REPLACED_BY;
 #[cfg(feature = "client")]
 pub(crate) use write::{call_pickles, futures_pickle, instance_pickle};
 

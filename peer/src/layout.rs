@@ -6,17 +6,19 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use daskwire::Limits;
 use daskwire::message::{BuildError, Layout, Message, MessageBuilder, ReadOptions, Workspace};
 use daskwire_comm::CommWriter;
 
 use crate::RequestError;
-use crate::growing::{Encode, MessageScratch};
 use crate::protocol::ProtocolError;
+use crate::scratch::{Encode, MessageScratch};
 
 /// Converts messages to one layout, and reuses its memory.
 #[derive(Debug)]
 pub(crate) struct Converter {
     to: Layout,
+    options: ReadOptions,
     room: MessageScratch,
     workspace: Workspace,
 }
@@ -36,9 +38,13 @@ impl<T: AsRef<[u8]>> Encode for Rewritten<'_, T> {
 }
 
 impl Converter {
-    pub(crate) fn new(to: Layout) -> Self {
+    pub(crate) fn new(to: Layout, limits: Limits) -> Self {
         Self {
             to,
+            options: ReadOptions {
+                limits,
+                ..ReadOptions::default()
+            },
             room: MessageScratch::for_layout(to),
             workspace: Workspace::new(),
         }
@@ -81,9 +87,8 @@ impl Converter {
 
     /// Converts a message that was received. Frames of payloads are not copied.
     pub(crate) fn read(&mut self, frames: &[Bytes]) -> Result<Vec<Bytes>, RequestError> {
-        let options = ReadOptions::default();
         let from = self.from();
-        let message = Message::open(frames, from, &options, &mut self.workspace);
+        let message = Message::open(frames, from, &self.options, &mut self.workspace);
         let message = Rewritten(message.map_err(ProtocolError::Message)?);
         let sources: BTreeMap<usize, &Bytes> = frames
             .iter()
@@ -132,13 +137,13 @@ mod tests {
                 copied.collect::<Vec<Bytes>>()
             });
         let modern = modern.expect("a message");
-        let classic = Converter::new(Layout::Classic)
+        let classic = Converter::new(Layout::Classic, Limits::HOST)
             .read(&modern)
             .expect("classic");
         assert!(classic[0].is_empty() && body_in(&classic, Layout::Classic).is_ok());
         let last = classic.last().expect("the bytes");
         assert_eq!(last.as_ptr(), modern.last().expect("the bytes").as_ptr());
-        let again = Converter::new(Layout::Modern)
+        let again = Converter::new(Layout::Modern, Limits::HOST)
             .read(&classic)
             .expect("modern");
         let (Value::Dict(before), Value::Dict(after)) = (
@@ -172,7 +177,15 @@ mod tests {
     #[test]
     fn a_message_of_the_other_layout_is_refused() {
         let modern = [Bytes::from_static(b"\x81\xa2op\xa4ping")];
-        assert!(Converter::new(Layout::Modern).read(&modern).is_err());
-        assert!(Converter::new(Layout::Modern).read(&[]).is_err());
+        assert!(
+            Converter::new(Layout::Modern, Limits::HOST)
+                .read(&modern)
+                .is_err()
+        );
+        assert!(
+            Converter::new(Layout::Modern, Limits::HOST)
+                .read(&[])
+                .is_err()
+        );
     }
 }

@@ -15,16 +15,48 @@
 //! # }
 //! ```
 //!
+//! | module | contents |
+//! | --- | --- |
+//! | `client` | the client: futures, graphs, data, and the state of a cluster |
+//! | `worker` | a worker, and the functions that its tasks call |
+//! | `scheduler` | an embedded scheduler |
+//! | `cluster` | a scheduler and workers in one process, with a client |
+//! | [`relay`] | forwarding between any two transports |
+//! | [`value`] | values in Rust and in serialized form; [`Array`] |
+//! | [`graph`] | tasks and graphs, and their form in pickles |
+//! | [`protocol`] | the messages of all roles, typed |
+//! | [`identity`] | asking a scheduler for its identity and its workers |
+//! | [`release`] | the supported releases of Dask |
+//! | [`memory`] | the available memory, and limits that follow from it |
+//!
+//! Methods that wait say whether they are cancel safe. Each operation has an error type
+//! of its own; [`Error`] is the sum of all of them. Addresses choose the transport:
+//! [`transports`] has those of the features, and a program can add its own. Where there
+//! is a tokio runtime, tasks are started on it; see `runtime-smol` for others.
+//!
+//! [The guide] has whole programs for each role, and [a page] with every method of
+//! Dask's client and its counterpart here.
+//!
+//! [The guide]: https://github.com/daskwire/daskwire/blob/main/docs/src/SUMMARY.md
+//! [a page]: https://github.com/daskwire/daskwire/blob/main/docs/src/client-api.md
+//!
 //! # Features
 //!
-//! * `client` (default): [`Client`];
+//! * `client` (default): `Client`;
 //! * `blocking`: `client::blocking::Client`, for programs without async;
-//! * `worker`: [`Worker`](worker::Worker);
-//! * `scheduler`: [`Scheduler`](scheduler::Scheduler);
-//! * `local-cluster`: [`LocalCluster`](cluster::LocalCluster), with all three;
-//! * `self-signed`: the same over `tls://` and `quic://`;
+//! * `worker`: `worker::Worker`;
+//! * `scheduler`: `scheduler::Scheduler`;
+//! * `local-cluster`: `cluster::LocalCluster`, with all three;
 //! * `tcp` (default), `tls`, `quic`: the transports;
+//! * `self-signed`: a local cluster over `tls://` and `quic://`, with a certificate of
+//!   its own;
+//! * `runtime-smol`: smol as the executor, where there is no tokio runtime;
 //! * `serde`: values from and to any type that implements its traits;
+//! * `arrow`: record batches from and to tables of pyarrow and data frames of pandas;
+//! * `ndarray-017`, `half`, `num-complex-04`: arrays from and to those of ndarray, and
+//!   elements of the other two crates;
+//! * `chrono-04`, `jiff-02`, `rust_decimal`, `uuid`: dates, times, decimal numbers and
+//!   UUIDs from and to those of these crates;
 //! * `tracing`: events of the roles, in the spans `comm{peer}` and `task{key}`, with
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -51,13 +83,13 @@ pub mod fuzzing;
 #[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
 mod gather;
 pub mod graph;
-mod growing;
 pub mod identity;
 mod key;
 mod layout;
 pub mod memory;
 mod meter;
 mod net;
+mod pickling;
 mod pool;
 pub mod protocol;
 pub mod relay;
@@ -65,6 +97,7 @@ pub mod release;
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
+mod scratch;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 mod story;
 pub mod value;
@@ -87,10 +120,21 @@ pub use release::Release;
 pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};
 
+/// The example in the README, tested as a doctest.
+#[cfg(all(doctest, feature = "client", feature = "tcp"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// A boxed future, whose code is compiled in this crate. An `async fn` is
 /// compiled in each program that awaits it, with everything it awaits; boxing the
 /// entry points compiles the roles once.
 pub(crate) type BoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// The time since 1970; zero before it.
+pub(crate) fn unix_time() -> core::time::Duration {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    since.unwrap_or_default()
+}
 
 /// Returns 128 random bits as a string.
 pub(crate) fn identifier() -> String {

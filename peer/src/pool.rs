@@ -231,8 +231,9 @@ impl Pool {
         Ok(Channel::new(comm, ends))
     }
 
-    /// Sends a request to a peer and waits for the reply. An idle comm that turns
-    /// out to be closed is replaced: the peer has not read the request then.
+    /// Sends a request to a peer and waits for the reply. When a comm that was idle
+    /// turns out to be closed, the request is sent on another one, unless the peer may
+    /// have executed it and executing it twice is not the same as once.
     ///
     /// # Errors
     ///
@@ -325,8 +326,17 @@ impl Pool {
                 Some(channel) => channel,
                 None => self.connect_within(address, connect_timeout).await?,
             };
-            match channel.call(request).await {
-                Err(RequestError::Closed { .. } | RequestError::Comm(_)) if was_idle => {}
+            if was_idle && !channel.is_quiet() {
+                continue;
+            }
+            let sent = channel.send_request(request).await;
+            let is_repeatable = was_idle && (sent.is_err() || request.is_idempotent());
+            let reply = match sent {
+                Ok(()) => channel.receive_reply().await,
+                Err(error) => Err(error),
+            };
+            match reply {
+                Err(error) if is_repeatable && is_closed(&error) => {}
                 Err(error @ (RequestError::Closed { .. } | RequestError::Comm(_))) => {
                     return Err(error);
                 }
@@ -402,6 +412,12 @@ impl Pool {
         }
     }
 
+    /// Drops all idle comms, without waiting for their peers.
+    pub(crate) fn drop_idle(&self) {
+        let idle = self.lock().take_idle();
+        drop(idle);
+    }
+
     fn take(&self, address: &Address) -> Option<Channel> {
         let mut peers = self.lock();
         let old = peers.sweep(runtime::now());
@@ -420,6 +436,15 @@ impl Pool {
             *peers = Peers::default();
             peers
         })
+    }
+}
+
+/// Whether a request failed because its comm is closed.
+fn is_closed(error: &RequestError) -> bool {
+    match error {
+        RequestError::Closed { .. } => true,
+        RequestError::Comm(error) => error.is_closed(),
+        _ => false,
     }
 }
 

@@ -43,10 +43,14 @@ pub struct Options {
     /// 2023.7.1 wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and
     /// are delayed by this time.
     pub first_bytes_timeout: Duration,
+    /// Limit of the connections that [`serve`] forwards at once. Further ones are closed
+    /// and reported as [`RelayError::TooManyConnections`].
+    pub max_connections: usize,
 }
 
 impl Default for Options {
-    /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds, 100 milliseconds.
+    /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds, 100 milliseconds, 65,536
+    /// connections.
     fn default() -> Self {
         Self {
             comm: CommOptions::default(),
@@ -54,6 +58,7 @@ impl Default for Options {
             limits: Limits::HOST,
             handshake_timeout: Duration::from_secs(30),
             first_bytes_timeout: Duration::from_millis(100),
+            max_connections: 1 << 16,
         }
     }
 }
@@ -84,6 +89,11 @@ pub enum RelayError {
     Io(io::Error),
     /// An incoming connection could not be accepted.
     Comm(CommError),
+    /// The connection was refused, because the relay forwards the maximum number.
+    TooManyConnections {
+        /// The limit, [`Options::max_connections`].
+        limit: usize,
+    },
     /// The target cannot be reached.
     Target(CommError),
 }
@@ -101,6 +111,9 @@ impl fmt::Display for RelayError {
             Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
             Self::Comm(error) => error.fmt(f),
+            Self::TooManyConnections { limit } => {
+                write!(f, "the relay forwards {limit} connections already")
+            }
             Self::Target(error) => write!(f, "cannot reach the target: {error}"),
         }
     }
@@ -225,6 +238,13 @@ pub async fn serve(
         let (transports, to) = (transports.clone(), to.clone());
         let (report, options) = (Arc::clone(&report), Arc::clone(&options));
         let from = incoming.peer_address().clone();
+        while connections.try_join_next().is_some() {}
+        let limit = options.max_connections;
+        if connections.len() >= limit {
+            drop(incoming);
+            report(&from, Err(RelayError::TooManyConnections { limit }));
+            continue;
+        }
         connections.spawn(async move {
             let outcome = async {
                 let mut near = incoming.open().await?;

@@ -27,42 +27,47 @@ pub struct Release {
     pub micro: u16,
 }
 
-/// The first release whose scheduler supports a [`Worker`](crate::worker::Worker).
+/// The first release whose scheduler supports a worker of this crate.
 pub const FIRST_SUPPORTED: Release = Release::new(2022, 1, 0);
 
-/// The first release whose scheduler supports a [`Client`](crate::Client).
+/// The first release whose scheduler supports a client of this crate.
 ///
 /// Before 2022.1.0, a client transfers data and submits tasks; other operations are
-/// refused with [`RequestError::Unsupported`]. Before 2021.3.1, results with arrays
-/// in containers cannot be gathered. 2021.3.0, whose wire format no other release has,
-/// cannot be connected to.
+/// refused with [`RequestError::Unsupported`]. 2021.3.0, whose wire format no other
+/// release has, cannot be connected to.
 pub const FIRST_WITH_CLIENTS: Release = Release::new(2, 30, 1);
 
 /// The newest release that clients, workers and schedulers were tested with.
 ///
 /// Later ones are not refused, because nothing is known of them: those that changed
-/// nothing of the protocol work. [`Worker`](crate::worker::Worker) and
-/// [`Client`](crate::Client) warn of them once they are connected.
+/// nothing of the protocol work. Workers and clients warn of them once they are
+/// connected, with an [`UntestedRelease`].
 pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
 
 /// A warning: a scheduler runs a release that is newer than [`LAST_TESTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Untested(Release);
+#[non_exhaustive]
+pub struct UntestedRelease {
+    /// The scheduler's release.
+    pub found: Release,
+}
 
-impl Untested {
+impl UntestedRelease {
     /// The warning about a scheduler, if there is one.
+    #[cfg(any(feature = "client", feature = "worker"))]
     pub(crate) fn of(found: Option<Release>) -> Option<Self> {
-        found.filter(|found| *found > LAST_TESTED).map(Self)
+        let found = found.filter(|found| *found > LAST_TESTED)?;
+        Some(Self { found })
     }
 }
 
-impl fmt::Display for Untested {
+impl fmt::Display for UntestedRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "the scheduler runs distributed {}, which this program was not tested with: {} is the \
              newest that it knows",
-            self.0, LAST_TESTED
+            self.found, LAST_TESTED
         )
     }
 }
@@ -274,9 +279,9 @@ mod tests {
 
     #[test]
     fn releases_after_the_last_one_tested_are_warned_about() {
-        let warning = |release: &str| Untested::of(release.parse().ok());
+        let warning = |release: &str| UntestedRelease::of(release.parse().ok());
         assert_eq!(warning(&LAST_TESTED.to_string()), None);
-        assert_eq!(Untested::of(None), None);
+        assert_eq!(UntestedRelease::of(None), None);
         assert!(warning("2026.8.1").is_some_and(|warning| {
             warning
                 .to_string()

@@ -14,8 +14,23 @@ impl Channel {
     ///
     /// [`RequestError::Remote`] if the request raised an exception in the peer.
     pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, RequestError> {
+        self.send_request(request).await?;
+        self.receive_reply().await
+    }
+
+    /// Sends a request. After an error, the peer has not received all of it, and does
+    /// not execute it.
+    pub(crate) async fn send_request(&mut self, request: &Request) -> Result<(), RequestError> {
         self.set_traffic(request.traffic());
-        self.sender.send(request).await?;
+        self.sender.send(request).await
+    }
+
+    /// Receives the reply to a request.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call).
+    pub(crate) async fn receive_reply<T: Field>(&mut self) -> Result<T, RequestError> {
         match self.receiver.receive::<Reply<T>>().await? {
             Some(Reply::Value(value)) => Ok(value),
             Some(Reply::Failed(status)) => Err(RemoteError::of_status(&status).into()),

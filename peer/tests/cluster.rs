@@ -56,7 +56,7 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn functions_of_rust_are_called_by_their_name() {
-    let functions = Functions::python()
+    let functions = Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .function("total", |array: Array| -> Result<f64, RemoteError> {
             let elements = array.to_vec::<f64>();

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_go_ahead_of_scattered_data_over_quic() {
     const LEN: usize = 256 << 20;
-    let cluster = LocalCluster::builder().transport(cluster::Transport::Quic);
+    let cluster = LocalCluster::builder().transport(cluster::ClusterTransport::Quic);
     let cluster = cluster.start().await.expect("a cluster");
     let meter = Arc::new(Meter::default());
     let options = ClientOptions {

@@ -139,7 +139,7 @@ struct Calls {
 impl Calls {
     fn new() -> Self {
         Self {
-            functions: Functions::python(),
+            functions: Functions::builtins(),
             expressions: Vec::new(),
             results: Vec::new(),
         }

@@ -29,7 +29,8 @@ def serve(word, operations):
     os.dup2(2, 1)
     answers.write(f"ready {word}\n".encode())
     answers.flush()
-    while head := questions.read(8):
+    # Workers of old releases run with Python 3.7.
+    for head in iter(lambda: questions.read(8), b""):
         document_len, data_len = struct.unpack("<II", head)
         question = json.loads(questions.read(document_len))
         data = questions.read(data_len)

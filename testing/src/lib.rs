@@ -164,7 +164,7 @@ pub fn interpreters() -> Vec<Interpreter> {
 /// Parses DASKWIRE_PYTHONS, with the minor versions; an error if one does not
 /// run.
 pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
-    let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 8);
+    let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 7);
     let names: Vec<&str> = names.split_whitespace().collect();
     let missing: Vec<&str> = names
         .iter()
@@ -178,7 +178,7 @@ pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
         Ok(names.iter().copied().zip(minors).collect())
     } else {
         Err(format!(
-            "DASKWIRE_PYTHONS: not a working Python 3.8 or newer: {}",
+            "DASKWIRE_PYTHONS: not a working Python 3.7 or newer: {}",
             missing.join(", ")
         ))
     }

@@ -81,7 +81,8 @@ fn task(run_spec: &Serialized, key: &Key) {
 fn write(task: &Task) {
     let dependencies = task.dependencies();
     if let Ok(run_spec) = task.to_run_spec() {
-        let again = Task::read(&run_spec, &task.key).expect("what was written can be read");
+        let again = Task::read(&run_spec, &task.key)
+            .unwrap_or_else(|error| panic!("what was written cannot be read: {error}: {task:?}"));
         // A partial that needs results is written as a plain call, without those of
         // its keywords that are given again.
         let mut needed = again.dependencies().into_iter();

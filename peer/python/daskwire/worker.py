@@ -10,6 +10,11 @@ Long frames are not sent but stay in shared memory (memfd), whose descriptor is 
 A received one is mapped privately, so that a task may write to its inputs, as in
 Dask, and does not change them for others.
 
+One more process is the host, started when it is needed. It holds what has state or
+answers peers: plugins, P2P shuffles, actors, and the functions of `Client.run`. Its
+object `Host` is a worker of distributed that was never started; the worker in Rust
+hands it sockets, on which peers make requests or tasks arrive.
+
 Nothing but distributed and what it needs is imported.
 """
 
@@ -19,6 +24,7 @@ import array
 import asyncio
 import contextlib
 import fcntl
+import inspect
 import logging
 import mmap
 import os
@@ -26,6 +32,7 @@ import resource
 import signal
 import socket
 import struct
+import sys
 import threading
 from collections import OrderedDict
 
@@ -34,11 +41,16 @@ import msgpack
 import dask
 from dask.utils import parse_timedelta, typename
 
+import distributed.comm.tcp
 import distributed.threadpoolexecutor
 import distributed.worker
 from distributed import Reschedule
-from distributed.core import ConnectionPool, Status, error_message, rpc
+from distributed.actor import Actor
+from distributed.comm.core import Listener
+from distributed.core import ConnectionPool, PooledRPCCall, Status, error_message, rpc
+from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import time
+from distributed.preloading import process_preloads
 from distributed.protocol import pickle, to_serialize
 from distributed.protocol.compression import decompress
 from distributed.protocol.serialize import (
@@ -53,11 +65,13 @@ from distributed.sizeof import safe_sizeof
 from distributed.utils import (
     LoopRunner,
     ensure_memoryview,
+    import_file,
     in_async_call,
     set_thread_state,
     sync,
 )
 from distributed.worker_state_machine import SecedeEvent
+from tornado.iostream import IOStream
 
 logger = logging.getLogger("distributed.worker")
 
@@ -68,6 +82,9 @@ HEAD = struct.Struct("<IIQ")
 ENTRY = struct.Struct("<qQQ")
 MAX_DESCRIPTORS = 200
 LONG = 64 << 10
+
+# Otherwise, each mapping keeps a descriptor.
+UNTRACKED = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 ALIGNMENT = 64
 
 # From Linux's fcntl.h; Python has had them since 3.8, and 3.12.
@@ -89,7 +106,10 @@ class Link:
         descriptors = self._receive_descriptors(head)
         frame_count, descriptor_count, length = HEAD.unpack(head)
         while len(descriptors) < descriptor_count:
+            count = len(descriptors)
             descriptors += self._receive_descriptors(bytearray(1))
+            if len(descriptors) == count:
+                raise OSError("descriptors are missing")
         table = bytearray(frame_count * ENTRY.size)
         self._fill(memoryview(table))
         rest = memoryview(bytearray(length))
@@ -101,18 +121,22 @@ class Link:
                 frames.append(rest[offset : offset + length])
                 continue
             if index not in maps:
-                mapped = mmap.mmap(descriptors[index], 0, access=mmap.ACCESS_COPY)
+                mapped = mmap.mmap(
+                    descriptors[index], 0, access=mmap.ACCESS_COPY, **UNTRACKED
+                )
                 maps[index] = memoryview(mapped)
             frames.append(maps[index][offset : offset + length])
         return frames, descriptors
 
     def _receive_descriptors(self, into):
         space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
-        count, ancillary, _, _ = self.sock.recvmsg_into(
+        count, ancillary, flags, _ = self.sock.recvmsg_into(
             [into], space, socket.MSG_CMSG_CLOEXEC
         )
         if not count:
             raise EOFError
+        if flags & socket.MSG_CTRUNC:
+            raise OSError("too many open files: descriptors are missing")
         descriptors = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -279,6 +303,19 @@ class Cache:
         self.len -= length
 
 
+class NeedsHost(BaseException):
+    """Moves the running task to the host."""
+
+
+class Plugins(dict):
+    """The plugins of a process that is not the host."""
+
+    def __missing__(self, name):
+        if name == "shuffle":
+            raise NeedsHost
+        raise KeyError(name)
+
+
 class Worker:
     """What `get_worker()` returns: the worker, as far as tasks use it."""
 
@@ -293,13 +330,22 @@ class Worker:
         self.memory_limit = start["memory_limit"]
         self.status = Status.running
         self.active_threads = {}
-        self.plugins = {}
+        self.plugins = Plugins()
         # Data is not held here; those who look into it go on to ask the worker.
         self.data = {}
         self._lock = threading.RLock()
         self._client = None
         self._runner = None
         self._scheduler = None
+        self.preloads = None
+        # Events of what is loaded at the start, until the worker takes them.
+        self.early = []
+        if start["preload"]:
+            arguments = start["preload_argv"] or dask.config.get(
+                "distributed.worker.preload-argv"
+            )
+            self.preloads = process_preloads(self, start["preload"], arguments)
+            sync(self.loop, self.preloads.start)
 
     def __repr__(self):
         return f"<Worker {self.address!r}, name: {self.name}, status: {self.status.name}>"
@@ -312,7 +358,16 @@ class Worker:
             raise TypeError(
                 f"Message must be msgpack serializable. Got {type(msg)=} instead."
             )
-        self.link.send(write({"op": "log-event", "topic": topic, "msg": msg}))
+        message = write({"op": "log-event", "topic": topic, "msg": msg})
+        if self.early is None:
+            self.link.send(message)
+        else:
+            self.early.append(message)
+
+    def send_early(self):
+        early, self.early = self.early, None
+        for message in early or []:
+            self.link.send(message)
 
     def handle_stimulus(self, *events):
         for event in events:
@@ -329,11 +384,20 @@ class Worker:
 
     @property
     def loop(self):
+        # Without the lock, which a task may hold while it waits for the loop.
+        if self._scheduler is None:
+            self._start_loop()
+        return self._runner.loop
+
+    def _start_loop(self):
         with self._lock:
             if self._runner is None:
                 self._runner = LoopRunner(asynchronous=False)
                 self._runner.start()
-            return self._runner.loop
+                pool = ConnectionPool(connection_args=self.connection_args)
+                # Here, since the thread of the loop could not wait for it.
+                sync(self._runner.loop, pool.start)
+                self._scheduler = pool(self.scheduler_address)
 
     io_loop = loop
 
@@ -343,12 +407,9 @@ class Worker:
 
     @property
     def scheduler(self):
-        with self._lock:
-            if self._scheduler is None:
-                pool = ConnectionPool(connection_args=self.connection_args)
-                sync(self.loop, pool.start)
-                self._scheduler = pool(self.scheduler_address)
-            return self._scheduler
+        if self._scheduler is None:
+            self._start_loop()
+        return self._scheduler
 
     @property
     def connection_args(self):
@@ -387,6 +448,43 @@ class Worker:
             name="worker",
             timeout=timeout,
         )
+
+    def close(self):
+        """Tears down what was loaded at the start."""
+        if self.preloads is not None:
+            sync(self.loop, self.preloads.teardown)
+
+    async def upload_file(self, filename, data, load=True):
+        """Imports a file that the host has written."""
+        if load:
+            import_file(os.path.join(self.local_directory, filename))
+        return {"status": "OK", "nbytes": len(data)}
+
+    def add_plugin(self, name, pickled):
+        """Sets up a plugin. The host has done so before."""
+        self.remove_plugin(name)
+        try:
+            plugin = pickle.loads(pickled)
+            self.plugins[name] = plugin
+            if hasattr(plugin, "setup"):
+                self._wait(plugin.setup(worker=self))
+        except Exception:
+            logger.exception("Worker plugin %s failed to setup", name)
+
+    def remove_plugin(self, name):
+        plugin = self.plugins.pop(name, None)
+        try:
+            if hasattr(plugin, "teardown"):
+                self._wait(plugin.teardown(worker=self))
+        except Exception:
+            logger.exception("Worker plugin %s failed to teardown", name)
+
+    def _wait(self, result):
+        async def wait():
+            await result
+
+        if inspect.isawaitable(result):
+            sync(self.loop, wait)
 
     def update_data(self, data, **_):
         """Gives values to the worker; returns when it has them."""
@@ -434,20 +532,36 @@ class Pool:
                 event.set()
 
 
+class ActorReference:
+    """What the pickle of an actor is read as: its proxy."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return Actor, self.arguments
+
+
 class Executor:
     """Runs one task after the other."""
 
-    def __init__(self, link, start):
+    def __init__(self, link, start, host=None):
         self.link = link
-        self.worker = Worker(link, start)
+        self.host = host
+        self.worker = host or Worker(link, start)
         self.cache = Cache(start["cache_len"])
         self.classes = {}
         self.state = {
-            "scheduler": self.worker.scheduler_address,
+            "scheduler": start["scheduler"],
             "worker": self.worker,
         }
         distributed.worker._worker_cvar.set(self.worker)
         distributed.threadpoolexecutor.thread_state.proceed = True
+
+    @classmethod
+    def serve_thread(cls, *arguments):
+        # In the thread that runs the tasks, whose state it sets.
+        cls(*arguments).serve()
 
     def serve(self):
         while True:
@@ -460,21 +574,36 @@ class Executor:
             message = read(frames)
             del frames
             if message["op"] == "run-task":
+                self.worker.send_early()
+                key = message["key"]
                 reply = self.run(message)
                 del message
-                self.link.send(reply)
+                try:
+                    self.link.send(reply)
+                except MemoryError as error:
+                    # Nothing was sent. The result stays here for no one.
+                    self.cache.remove(key)
+                    reply = read(reply)
+                    times = {name: reply[name] for name in ("start", "stop")}
+                    reply = self.erred(key, error, [*reply["gone"], key], times)
+                    self.link.send(reply)
                 del reply
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.cache.remove(key)
+            elif message["op"] == "plugin-add":
+                self.worker.add_plugin(message["name"], message["plugin"])
+            elif message["op"] == "plugin-remove":
+                self.worker.remove_plugin(message["name"])
 
     def run(self, message):
         key = message["key"]
-        gone = []
+        # The inputs that came with the task, until they are in the cache.
+        gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
         try:
             result = self.evaluate(message, gone, times)
-            return self.finished(key, result, gone, times)
+            return self.finished(key, result, message["is_actor"], gone, times)
         except SystemExit as end:
             # Now, so that the worker sees how it ended.
             logging.shutdown()
@@ -482,43 +611,59 @@ class Executor:
             os._exit(end.code if isinstance(end.code, int) else code)
         except Reschedule:
             return write({"op": "reschedule", "gone": gone})
+        except NeedsHost:
+            return write({"op": "needs-host", "gone": gone})
         except BaseException as error:
             times["stop"] = times["stop"] or time()
-            failure = error_message(error)
-            logger.error(
-                "Compute Failed\nKey:       %s\nException: %r\nTraceback: %r\n",
-                key,
-                failure["exception_text"],
-                failure["traceback_text"],
-            )
-            traceback = failure["traceback"]
-            return write(
-                {
-                    "op": "task-erred",
-                    "exception": failure["exception"].data,
-                    "traceback": traceback and traceback.data,
-                    "exception_text": failure["exception_text"],
-                    "traceback_text": failure["traceback_text"],
-                    "gone": gone,
-                    **times,
-                }
-            )
+            return self.erred(key, error, gone, times)
+
+    def erred(self, key, error, gone, times):
+        failure = error_message(error)
+        logger.error(
+            "Compute Failed\nKey:       %s\nException: %r\nTraceback: %r\n",
+            key,
+            failure["exception_text"],
+            failure["traceback_text"],
+        )
+        traceback = failure["traceback"]
+        return write(
+            {
+                "op": "task-erred",
+                "exception": failure["exception"].data,
+                "traceback": traceback and traceback.data,
+                "exception_text": failure["exception_text"],
+                "traceback_text": failure["traceback_text"],
+                "gone": gone,
+                **times,
+            }
+        )
 
     def evaluate(self, message, gone, times):
         key = message["key"]
         task = message["run_spec"].load()
-        data = {}
-        for name, payload in message["data"].items():
-            if payload is None:
-                data[name] = self.cache.get(name)
-                continue
-            data[name] = value = payload.load()
-            gone += self.cache.put(name, value, payload.nbytes)
-        del message
+        inputs = message["data"]
+        # First, since those that come with the task may replace them in the cache.
+        data = {
+            name: self.cache.get(name)
+            for name, payload in inputs.items()
+            if payload is None
+        }
+        loaded = [
+            (name, payload.load(), payload.nbytes)
+            for name, payload in inputs.items()
+            if payload is not None
+        ]
+        gone.clear()
+        for name, value, length in loaded:
+            data[name] = value
+            gone += self.cache.put(name, value, max(length, safe_sizeof(value)))
+        del message, inputs, loaded
         pool = Pool()
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
         self.worker.active_threads[ident] = key
+        if self.host:
+            self.host.links[key] = self.link
         times["start"] = time()
         try:
             with set_thread_state(
@@ -530,14 +675,20 @@ class Executor:
         finally:
             times["stop"] = time()
             del self.worker.active_threads[ident]
+            if self.host:
+                self.host.links.pop(key, None)
 
     async def await_task(self, task, data):
         distributed.worker._worker_cvar.set(self.worker)
         return await task(data)
 
-    def finished(self, key, result, gone, times):
+    def finished(self, key, result, is_actor, gone, times):
+        stored = result
+        if is_actor:
+            self.host.state.actors[key] = result
+            stored = ActorReference(type(result), self.host.address, key)
         header, frames = serialize_and_split(
-            to_serialize(result), on_error="raise", context={}
+            to_serialize(stored), on_error="raise", context={}
         )
         header["num-sub-frames"] = len(frames)
         header = msgpack.dumps(header, default=msgpack_encode_default, use_bin_type=True)
@@ -579,13 +730,13 @@ class Executor:
 
 
 def end_with_worker(lifeline):
-    """Has the system kill this process when the other end of a pipe is closed.
+    """Has the system kill this process group when the other end of a pipe is closed.
 
     The worker holds that end, so this happens however the worker ends, and whatever
-    this process is doing.
+    this process and those that it has forked are doing.
     """
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     # It may have been closed before.
@@ -594,7 +745,227 @@ def end_with_worker(lifeline):
         os._exit(1)
 
 
+def leave_to_worker(sock):
+    """Leaves SIGTERM to the worker, and the socket to this process.
+
+    Service managers signal all processes of a service, and the worker then hands its
+    data over. Processes that this one forks have neither.
+    """
+
+    # Blocked until the forked process has its own handler, which SIGTERM would else not end.
+    masks = threading.local()
+
+    def fork():
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def restore():
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
+    def forked():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        restore()
+        # Otherwise the worker would not see the end of this process.
+        sock.close()
+
+    # Not ignored, which programs that this process executes would inherit.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    os.register_at_fork(before=fork, after_in_parent=restore, after_in_child=forked)
+
+
+class Scheduler(PooledRPCCall):
+    """The scheduler, whose answers show the shuffles that the host takes part in."""
+
+    def __init__(self, address, pool, link):
+        super().__init__(address, pool)
+        self._link = link
+
+    def __getattr__(self, name):
+        call = super().__getattr__(name)
+        if not name.startswith("shuffle_get"):
+            return call
+
+        async def get(**arguments):
+            answer = await call(**arguments)
+            if answer["status"] == "OK":
+                run = answer["run_spec"]
+                self._link.send(write({"op": "shuffle", "id": run.id, "run_id": run.run_id}))
+            return answer
+
+        return get
+
+
+class Host(distributed.worker.Worker):
+    """The worker, for extensions: one that does not run itself."""
+
+    def __init__(self, link, start):
+        super().__init__(
+            start["scheduler"],
+            nthreads=start["nthreads"],
+            name=start["name"],
+            local_directory=start["local_directory"],
+            contact_address=start["address"],
+            memory_limit=start["memory_limit"] or 0,
+            data=dict,
+            lifetime=0,
+            needs_workdir=False,
+            preload=start["preload"],
+            preload_argv=start["preload_argv"],
+            blocked_handlers=dask.config.get("distributed.worker.blocked-handlers", []),
+        )
+        self.id = start["id"]
+        self.local_directory = start["local_directory"]
+        self.link = link
+        # Of the tasks that run here.
+        self.links = {}
+        self.scheduler = Scheduler(start["scheduler"], self.rpc, link)
+        # As of an earlier host.
+        self.is_watched = None
+
+    async def start_host(self, start):
+        await self.rpc.start()
+        self.thread_id = threading.get_ident()
+        self._status = Status.running
+        await self.preloads.start()
+        for name, plugin in start["plugins"].items():
+            await self.plugin_add(plugin=plugin, name=name)
+        self.watch()
+        stale = start["stale_shuffles"]
+        if "shuffle" in self.plugins:
+            self.plugins["shuffle"].shuffle_runs._stale_run_ids.update(stale)
+        for shuffle, run_id in stale.items():
+            # What this worker had of it is gone.
+            answer = await self.scheduler.shuffle_get(id=shuffle, worker=self.address)
+            if answer["status"] == "OK" and answer["run_spec"].run_id == run_id:
+                await self.scheduler.shuffle_barrier(
+                    id=shuffle, run_id=run_id, consistent=False
+                )
+
+    async def plugin_add(self, plugin, name=None, catch_errors=True):
+        try:
+            return await super().plugin_add(plugin, name, catch_errors)
+        finally:
+            self.watch()
+
+    async def plugin_remove(self, name):
+        try:
+            return await super().plugin_remove(name)
+        finally:
+            self.watch()
+
+    def watch(self):
+        """Reports whether plugins want to be told of the transitions of tasks."""
+        default = WorkerPlugin.transition
+        methods = [plugin.transition for plugin in self.plugins.values()]
+        is_watched = any(getattr(method, "__func__", method) is not default for method in methods)
+        if is_watched != self.is_watched:
+            self.is_watched = is_watched
+            self.link.send(write({"op": "watch", "is_watched": is_watched}))
+
+    def tell_plugins(self, transitions):
+        for transition in transitions:
+            key, start, finish = transition["key"], transition["start"], transition["finish"]
+            if finish == "forgotten" and start != "released":
+                # Two steps in Dask.
+                self.state._notify_plugins("transition", key, start, "released")
+                start = "released"
+            self.state._notify_plugins("transition", key, start, finish)
+
+    async def close_host(self):
+        for name in list(self.plugins):
+            await self.plugin_remove(name=name)
+        await self.preloads.teardown()
+
+    def batched_send(self, message):
+        """Sends on the worker's stream to the scheduler."""
+        if message["op"] == "log-event":
+            self.link.send(write(message))
+
+    def handle_stimulus(self, *events):
+        for event in events:
+            if isinstance(event, SecedeEvent) and event.key in self.links:
+                self.links[event.key].send(
+                    write(
+                        {
+                            "op": "long-running",
+                            "key": event.key,
+                            "compute_duration": event.compute_duration,
+                        }
+                    )
+                )
+
+    update_data = Worker.update_data
+
+    def send_early(self):
+        """Does nothing: the events of a host are sent at once."""
+
+    def listen(self, start):
+        """Obeys the worker until it wants the host to end."""
+        while True:
+            try:
+                frames, descriptors = self.link.receive()
+            except (EOFError, ConnectionError):
+                return
+            message = read(frames)
+            if message["op"] == "socket":
+                sock = socket.socket(fileno=descriptors[0])
+                if message["is_comm"]:
+                    self.loop.add_callback(self.answer, sock)
+                else:
+                    run = Executor.serve_thread
+                    arguments = (Link(sock), start, self)
+                    threading.Thread(target=run, args=arguments, daemon=True).start()
+            elif message["op"] == "forget":
+                for key in message["keys"]:
+                    self.state.actors.pop(key, None)
+            elif message["op"] == "stream":
+                self.loop.add_callback(self.heed, message["message"])
+            elif message["op"] == "transitions":
+                self.loop.add_callback(self.tell_plugins, message["transitions"])
+            elif message["op"] == "close":
+                return
+
+    def heed(self, message):
+        """Handles a message of the scheduler's stream."""
+        message = dict(message)
+        handler = self.stream_handlers.get(message.pop("op"))
+        if handler is not None:
+            handler(**message)
+
+    async def answer(self, sock):
+        """Answers the requests of a comm."""
+        sock.setblocking(False)
+        comm = distributed.comm.tcp.TCP(IOStream(sock), self.address, self.address)
+        try:
+            await Listener.on_connection(None, comm)
+        except OSError:
+            return
+        await self.handle_comm(comm)
+
+
+def ignore_unix(set_timeout):
+    def set_tcp_timeout(stream):
+        if stream.socket.family != socket.AF_UNIX:
+            set_timeout(stream)
+
+    return set_tcp_timeout
+
+
+async def serve_host(link, start):
+    # Its options are those of TCP.
+    module = distributed.comm.tcp
+    module.set_tcp_timeout = ignore_unix(module.set_tcp_timeout)
+    host = Host(link, start)
+    await host.start_host(start)
+    link.send(write({"op": "ready"}))
+    await asyncio.to_thread(host.listen, start)
+    await host.close_host()
+    logging.shutdown()
+    # Without waiting for threads.
+    os._exit(0)
+
+
 def main(sock):
+    leave_to_worker(sock)
     link = Link(sock)
     frames, (lifeline,) = link.receive()
     end_with_worker(lifeline)
@@ -602,6 +973,12 @@ def main(sock):
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    executor = Executor(link, read(frames))
+    start = read(frames)
+    # For files that clients upload.
+    sys.path.insert(0, start["local_directory"])
+    if start["is_host"]:
+        asyncio.run(serve_host(link, start))
+    executor = Executor(link, start)
     link.send(write({"op": "ready"}))
     executor.serve()
+    executor.worker.close()

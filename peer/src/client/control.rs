@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
@@ -58,7 +57,7 @@ impl PerformanceReport {
     }
 }
 
-/// The keys of a reply that says that some were missing.
+/// Returns an error with the missing keys if a reply reports some.
 fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
     if reply.get("status").and_then(Value::as_str).unwrap_or("OK") == "OK" {
         return Ok(());
@@ -189,7 +188,7 @@ impl Client {
     }
 
     /// Copies results to `count` workers, or all: of those given, or of the cluster.
-    /// Removes copies that are more. Waits for results that are not finished.
+    /// Removes surplus copies. Waits for results that are not finished.
     ///
     /// # Errors
     ///
@@ -275,7 +274,7 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn start_performance_report(&self) -> Result<PerformanceReport, RequestError> {
-        let start = now();
+        let start = crate::unix_time().as_secs_f64();
         // From now on, the scheduler records tasks.
         let message = Unknown::new("get_task_stream")
             .field("start", 0)
@@ -288,13 +287,7 @@ impl Client {
     }
 }
 
-/// Seconds since 1970.
-fn now() -> f64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default().as_secs_f64()
-}
-
 /// A cause for the scheduler's logs.
 fn stimulus(what: &str) -> String {
-    format!("client-{what}-{}", now())
+    format!("client-{what}-{}", crate::unix_time().as_secs_f64())
 }

@@ -389,7 +389,7 @@ impl Client {
         for (key, value) in data {
             let dialect = self.dialect();
             let key = dialect.key(&key.into());
-            match Serialized::for_numpy(&value.into(), dialect.numpy) {
+            match Serialized::with_pickling(&value.into(), dialect.pickling) {
                 // PROTOCOL HEADER-4
                 Ok(piece) if !dialect.nests_headers => pieces.push((key, piece.flat())),
                 Ok(piece) => pieces.push((key, piece)),

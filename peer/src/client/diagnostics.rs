@@ -16,7 +16,7 @@ use crate::{Key, RequestError, Value};
 pub struct ClusterVersions {
     /// The scheduler's.
     pub scheduler: NodeVersions,
-    /// Those of the workers that answered, by their addresses.
+    /// The versions of each worker that answered, by its address.
     pub workers: Vec<(String, NodeVersions)>,
 }
 
@@ -155,7 +155,7 @@ pub struct CallStack {
 /// The frames of tasks.
 type Stacks = Vec<(Key, Vec<String>)>;
 
-/// What a profile is about.
+/// The code that a profile covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Profiled {
@@ -171,7 +171,7 @@ pub enum Profiled {
 /// A selection of what [`Client::profile`] returns.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
-    /// What is profiled. Default: tasks.
+    /// The code that the profile covers. Default: tasks.
     pub of: Profiled,
     /// The prefix of tasks, such as `add`. Default: all.
     pub prefix: Option<String>,

@@ -51,6 +51,7 @@ use daskwire_comm::{Address, CommOptions, Transports};
 use crate::channel::{Observer, within};
 use crate::dialect::Dialect;
 use crate::identity::Identity;
+use crate::release::UntestedRelease;
 use crate::{Key, Release, RequestError};
 
 pub use crate::meter::Meter;
@@ -186,6 +187,12 @@ impl Client {
     /// The scheduler's release of Dask; `None` if it does not run Dask.
     pub fn release(&self) -> Option<Release> {
         self.shared.lock().state.release()
+    }
+
+    /// The warning that the scheduler runs a later release than
+    /// [`LAST_TESTED`](crate::release::LAST_TESTED); `None` if it does not.
+    pub fn untested_release(&self) -> Option<UntestedRelease> {
+        UntestedRelease::of(self.release())
     }
 
     /// The dialect of the scheduler's release.

@@ -192,7 +192,7 @@ impl Call<'_> {
                 &self.function,
                 &arguments.collect::<Result<Vec<_>, _>>()?,
                 &keywords.collect::<Result<Vec<_>, _>>()?,
-                self.client.dialect().numpy,
+                self.client.dialect().pickling,
             )
         };
         let CallPickles {
@@ -297,8 +297,8 @@ impl Client {
                 }
             }
         }
-        let numpy = self.dialect().numpy;
-        let plugin = instance_pickle(&class, Some(&values), &[], numpy).map_err(fault)?;
+        let pickling = self.dialect().pickling;
+        let plugin = instance_pickle(&class, Some(&values), &[], pickling).map_err(fault)?;
         self.install(kind, name, plugin).await
     }
 
@@ -385,7 +385,7 @@ impl Client {
         ];
         for (kind, class) in classes {
             let class = Function::python(&format!("{PLUGINS}.{class}"));
-            let plugin = instance_pickle(&class, None, &state, self.dialect().numpy);
+            let plugin = instance_pickle(&class, None, &state, self.dialect().pickling);
             let plugin = plugin.map_err(|error| RunError::Value {
                 function: class.to_string(),
                 error,

@@ -15,7 +15,7 @@ use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{self, FIRST_WITH_CLIENTS, Untested};
+use crate::release::{self, FIRST_WITH_CLIENTS, UntestedRelease};
 use crate::{BoxFuture, Release, RequestError, Value};
 
 /// The client's name in errors.
@@ -126,7 +126,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     emit(Level::Info, || ClientEvent::Connected {
         scheduler: shared.address(),
     });
-    if let Some(untested) = Untested::of(release) {
+    if let Some(untested) = UntestedRelease::of(release) {
         emit(Level::Warn, || ClientEvent::Untested(untested));
     }
     // The queue only has what the program itself submits, which can bound it.
@@ -193,7 +193,8 @@ async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
     loop {
         let Attempt { at, until } = shared.lock().attempt.take()?;
         if is_first {
-            shared.pool.close().await;
+            // Peers may not answer any more, so their ends are not waited for.
+            shared.pool.drop_idle();
             is_first = false;
         }
         runtime::sleep_until(shared.instant(at)).await;

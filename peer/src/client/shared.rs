@@ -262,14 +262,27 @@ impl Shared {
         event: Event,
         read: impl FnOnce(&State) -> T,
     ) -> Result<T, Disconnected> {
+        self.change_and_request(|| Some(event), read)
+    }
+
+    /// Like [`request_and`](Self::request_and), for the event of a change, if it has
+    /// one. The change is made without a connection, too.
+    fn change_and_request<T>(
+        &self,
+        change: impl FnOnce() -> Option<Event>,
+        read: impl FnOnce(&State) -> T,
+    ) -> Result<T, Disconnected> {
         let _guard = self.failure.guard();
         let mut machine = self.lock();
+        let event = change();
         if self.failure.is_set() || !machine.state.is_connected() {
             drop(machine);
             return Err(self.disconnected());
         }
         let mut notices = Notices::default();
-        machine.handle(self.now(), event, &mut notices);
+        if let Some(event) = event {
+            machine.handle(self.now(), event, &mut notices);
+        }
         let result = read(&machine.state);
         drop(machine);
         if self.notify(notices) {
@@ -439,6 +452,16 @@ impl Shared {
     /// Sends a message on the stream that changes no hold.
     pub(super) fn tell(&self, message: impl Into<FromClient>) -> Result<(), Disconnected> {
         self.request(Event::Send(Box::new(message.into())))
+    }
+
+    /// Makes a change and sends the message for it, if it has one, so that messages are
+    /// sent in the order of the changes.
+    pub(super) fn change_and_tell<M: Into<FromClient>>(
+        &self,
+        change: impl FnOnce() -> Option<M>,
+    ) -> Result<(), Disconnected> {
+        let change = || Some(Event::Send(Box::new(change()?.into())));
+        self.change_and_request(change, |_| ())
     }
 
     /// Sends a request, and waits for the reply for a limited time.

@@ -376,6 +376,9 @@ async fn does_not_register_with_an_old_scheduler() {
     for release in ["2.30.1", "2022.1.0", "2027.1.0"] {
         let (_scheduler, client) = Scheduler::of_release(release, ClientOptions::default()).await;
         submit(&client, "x");
+        let warning = client.untested_release().map(|warning| warning.found);
+        let expected = (release == "2027.1.0").then(|| Release::new(2027, 1, 0));
+        assert_eq!(warning, expected, "{release}");
     }
 }
 
@@ -726,4 +729,40 @@ async fn a_panic_of_the_client_on_another_task_ends_it_at_once() {
     let panicked = catch_unwind(AssertUnwindSafe(|| client.shared.handle_all(events)));
     assert!(panicked.is_err() && client.shared.failure.is_set());
     assert_eq!(done(&future).await.name(), "disconnected");
+}
+
+#[tokio::test]
+async fn a_subscription_survives_the_end_of_another_of_the_same_topic() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    for _ in 0..300 {
+        let first = client.join_topic("news".to_owned()).expect("subscribed");
+        let barrier = std::sync::Barrier::new(2);
+        let second = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                drop(first);
+            });
+            barrier.wait();
+            client.join_topic("news".to_owned()).expect("subscribed")
+        });
+        let last = client.join_topic("last".to_owned()).expect("subscribed");
+        let mut is_subscribed = false;
+        loop {
+            match scheduler.next_message().await {
+                FromClient::SubscribeTopic(message) if message.topic == "last" => break,
+                FromClient::SubscribeTopic(_) => is_subscribed = true,
+                FromClient::UnsubscribeTopic(_) => is_subscribed = false,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(is_subscribed);
+        drop((second, last));
+        for _ in 0..2 {
+            let message = scheduler.next_message().await;
+            assert!(
+                matches!(message, FromClient::UnsubscribeTopic(_)),
+                "{message:?}"
+            );
+        }
+    }
 }

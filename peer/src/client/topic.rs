@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
-use super::Client;
 use super::request::converted;
 use super::shared::Shared;
+use super::{Client, Disconnected};
 use crate::dialect::Operation;
 use crate::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
@@ -80,14 +80,15 @@ impl Stream for Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.close();
-        if self.shared.topics.leave(&self.topic) {
-            // Without a connection, there is no subscription.
-            let _ = self.shared.tell(UnsubscribeTopic {
-                topic: core::mem::take(&mut self.topic),
-                client: self.shared.id().to_owned(),
+        let shared = &self.shared;
+        // Without a connection, there is no subscription.
+        let _ = shared.change_and_tell(|| {
+            shared.topics.leave(&self.topic).then(|| UnsubscribeTopic {
+                topic: self.topic.clone(),
+                client: shared.id().to_owned(),
                 ..UnsubscribeTopic::default()
-            });
-        }
+            })
+        });
     }
 }
 
@@ -110,6 +111,12 @@ impl Topics {
     /// The topics with subscribers.
     pub(super) fn names(&self) -> Vec<String> {
         self.lock().keys().cloned().collect()
+    }
+
+    /// Adds a subscriber.
+    fn join(&self, topic: &str, subscriber: Subscriber) {
+        let mut topics = self.lock();
+        topics.entry(topic.to_owned()).or_default().push(subscriber);
     }
 
     /// Hands an event to the subscribers of its topic.
@@ -240,27 +247,33 @@ impl Client {
         &self,
         topic: impl Into<String>,
     ) -> Result<Subscription, RequestError> {
+        self.shared.needs(Operation::TOPICS)?;
+        let subscription = self.join_topic(topic.into())?;
+        self.shared.settle::<RequestError>().await?;
+        Ok(subscription)
+    }
+
+    /// Adds a subscription, and sends the message for it.
+    pub(super) fn join_topic(&self, topic: String) -> Result<Subscription, Disconnected> {
         let shared = &self.shared;
-        shared.needs(Operation::TOPICS)?;
         let (sender, events) = mpsc::channel(MAX_WAITING);
         let subscription = Subscription {
             shared: Arc::clone(shared),
-            topic: topic.into(),
+            topic,
             events,
             missed_count: Arc::default(),
         };
-        let topic = subscription.topic.clone();
-        shared
-            .topics
-            .lock()
-            .entry(topic.clone())
-            .or_default()
-            .push(Subscriber {
-                events: sender,
-                missed_count: Arc::clone(&subscription.missed_count),
-            });
-        shared.tell(self::subscription(topic, shared.id()))?;
-        shared.settle::<RequestError>().await?;
+        shared.change_and_tell(|| {
+            let topic = &subscription.topic;
+            shared.topics.join(
+                topic,
+                Subscriber {
+                    events: sender,
+                    missed_count: Arc::clone(&subscription.missed_count),
+                },
+            );
+            Some(self::subscription(topic.clone(), shared.id()))
+        })?;
         Ok(subscription)
     }
 }

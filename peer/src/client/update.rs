@@ -20,7 +20,7 @@ pub(super) fn update_graph(
     Ok(match dialect.submission {
         // ROLES CLIENT-2
         dialect::Submission::Expression => UpdateGraph {
-            expr_ser: graph.to_expression_for(dialect.numpy)?,
+            expr_ser: graph.to_expression_for(dialect.pickling)?,
             keys: Keys(keys),
             user_priority,
             annotations: submission.annotations(),

@@ -6,12 +6,13 @@ use daskwire::invariant::Ensured;
 
 use bytes::Bytes;
 use daskwire_numpy::known::{self, Known, Native, native};
+use daskwire_pickle::Writer;
 use daskwire_pickle::tree::{self, Node, Registry, Tree};
-use daskwire_pickle::{Options, Writer};
 
 use crate::Key;
-use crate::growing;
+use crate::pickling::Pickling;
 use crate::protocol::Status;
+use crate::scratch;
 use crate::value::{Serialized, Value, ValueError, WrongType};
 
 /// An exception that was raised in a peer, mostly in Python.
@@ -443,7 +444,7 @@ pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32)
 }
 
 fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
-    let pickle = growing::pickle(Options::default(), |writer| {
+    let pickle = scratch::pickle(Pickling::PORTABLE, |writer| {
         write(writer);
         Ok::<(), daskwire_pickle::WriteError>(())
     });

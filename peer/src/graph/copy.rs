@@ -8,7 +8,7 @@ use daskwire_pickle::tree::{Int, Node, Operation, Tree, Value};
 use daskwire_pickle::{Options, Writer};
 
 use super::GraphError;
-use crate::growing;
+use crate::scratch;
 use crate::value::{Budget, Serialized, describe};
 
 /// Maximum nesting of values.
@@ -49,7 +49,7 @@ impl<'t, 'p> Effects<'t, 'p> {
 /// Copies parts of one tree.
 #[derive(Debug)]
 pub(super) struct Copier {
-    room: growing::PickleScratch,
+    room: scratch::PickleScratch,
     /// For each node, the copy in which it was written last, and its memo entry
     /// there.
     memo: Vec<(u32, u32)>,
@@ -59,7 +59,7 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
         Self {
-            room: growing::PickleScratch::new(),
+            room: scratch::PickleScratch::new(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
         }

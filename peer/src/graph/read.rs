@@ -330,7 +330,8 @@ fn call<'t, 'p>(
     };
     let is_fused = func
         .as_global()
-        .is_some_and(|name| name.is(SPEC, "_execute_subgraph"));
+        .is_some_and(|name| name.is(SPEC, "_execute_subgraph"))
+        && keywords.is_empty();
     // ROLES WORKER-5
     if is_fused
         && let [inner, output, explicit, implicit] = arguments
@@ -414,6 +415,12 @@ pub(super) fn function(
         let (Some(module), Some(name)) = (global.module.as_str(), global.name.as_str()) else {
             return unknown(global.to_string());
         };
+        // Dask calls these itself, and `call` reads what they call. Named as a
+        // function, for example in a partial, a call of them would be read as that of
+        // another function once it is written.
+        if global.is(SPEC, "_execute_subgraph") || global.is("dask.utils", "apply") {
+            return unknown(global.to_string());
+        }
         budget.spend_copy(module.len().saturating_add(name.len()))?;
         // The internal names of some Python modules.
         let module = match module {
@@ -454,7 +461,16 @@ pub(super) fn function(
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(node, "fewer levels of arguments"))?;
-        if let Some([inner, args, keywords, _]) = state.and_then(|state| state.items().exactly()) {
+        if let Some([inner, args, keywords, attributes]) =
+            state.and_then(|state| state.items().exactly())
+        {
+            if let Some(name) = replaced_by(attributes)
+                && args.items().next().is_none()
+                && keywords.entries().next().is_none()
+            {
+                budget.spend_copy(name.len())?;
+                return Ok(Function::native(name));
+            }
             let keywords = keywords.entries().map(|(name, value)| {
                 let name = name.as_str().unwrap_or_default().to_owned();
                 budget.spend_copy(name.len())?;
@@ -469,6 +485,17 @@ pub(super) fn function(
         }
     }
     unknown(describe(node))
+}
+
+/// The native function that a partial with these attributes stands for: a worker without it
+/// calls the partial, in Python.
+fn replaced_by<'p>(attributes: Node<'_, 'p>) -> Option<&'p str> {
+    let mut attributes = attributes.entries();
+    let (attribute, name) = attributes.next()?;
+    if attribute.as_str()? != REPLACED_BY || attributes.next().is_some() {
+        return None;
+    }
+    name.as_str()?.strip_prefix("native:")
 }
 
 fn argument(
@@ -677,3 +704,6 @@ pub(super) fn is_container(node: Node<'_, '_>, class: &str) -> bool {
         _ => false,
     }
 }
+
+/// The attribute of a partial that names the native function in its place.
+pub(crate) const REPLACED_BY: &str = "daskwire_native";

@@ -14,8 +14,8 @@ use super::error::unexpected;
 use super::read::{DEPTH, TaskReader, function, plain};
 use super::spec::key_of;
 use super::{Argument, Function, GraphError, Task, Work};
-use crate::growing;
 use crate::protocol::{ComputeTask, RunSpec};
+use crate::scratch;
 use crate::value::{Serialized, TreeReader, ValueError};
 use crate::{Key, Value};
 
@@ -44,7 +44,7 @@ impl ComputeTask {
                 })
             }
         };
-        let pickle = growing::pickle(Options::default(), |writer: &mut Writer<'_, '_>| {
+        let pickle = scratch::pickle(Options::default(), |writer: &mut Writer<'_, '_>| {
             writer.tuple(parts.len());
             for part in &parts {
                 writer.bytes(part.as_deref().unwrap_or_default());

@@ -98,7 +98,7 @@ fn copies_tasks_with_unknown_objects() {
         writer.str("c").i64(7);
         Ok::<(), daskwire_pickle::WriteError>(())
     };
-    let pickle = crate::growing::pickle(Options::default(), write).expect("writable pickle");
+    let pickle = crate::scratch::pickle(Options::default(), write).expect("writable pickle");
     let expression = crate::Serialized::of_written_pickle(pickle.into());
     let tasks = Graph::read_outline(&expression).expect("a graph");
     let [a, c] = &tasks[..] else {
@@ -125,13 +125,57 @@ fn copies_tasks_with_unknown_objects() {
 /// A task `a` that calls `len` with the argument written by `write`.
 fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes {
     use daskwire_pickle::{Options, WriteError};
-    let pickle = crate::growing::pickle(Options::default(), |writer| {
+    let pickle = crate::scratch::pickle(Options::default(), |writer| {
         writer.reduce().global("dask._task_spec", "Task").tuple(3);
         writer.str("a").global("builtins", "len");
         write(writer);
         Ok::<(), WriteError>(())
     });
     pickle.expect("writable pickle").into()
+}
+
+/// The function of a task that is `partial(math.hypot, *args)` with these attributes.
+fn function_of_partial(args: &[i64], attributes: &[(&str, &str)]) -> Function {
+    use daskwire_pickle::{Options, WriteError};
+    let pickle = crate::scratch::pickle(Options::default(), |writer| {
+        writer.reduce().global("dask._task_spec", "Task").tuple(3);
+        writer.str("a");
+        writer.build().reduce().global("functools", "partial");
+        writer.tuple(1).global("math", "hypot");
+        writer.tuple(4).global("math", "hypot");
+        writer.tuple(args.len());
+        args.iter().for_each(|arg| {
+            writer.i64(*arg);
+        });
+        writer.dict(0).dict(attributes.len());
+        attributes.iter().for_each(|(name, value)| {
+            writer.str(name).str(value);
+        });
+        writer.i64(3);
+        Ok::<(), WriteError>(())
+    });
+    let spec = crate::Serialized::of_written_pickle(pickle.expect("writable pickle").into());
+    match Task::read(&spec, &"a".into()).expect("a task").work {
+        Work::Call { function, .. } => function,
+        work => panic!("{work:?} is no call"),
+    }
+}
+
+/// What `daskwire.native` of the Python package writes.
+#[test]
+fn a_partial_may_stand_for_a_native_function() {
+    let native = [("daskwire_native", "native:hypot")];
+    assert_eq!(function_of_partial(&[], &native), Function::native("hypot"));
+    for (args, attributes) in [
+        (&[][..], &[][..]),
+        (&[1], &native),
+        (&[], &[("daskwire_native", "hypot")]),
+        (&[], &[("other", "native:hypot")]),
+        (&[], &[native[0], ("other", "attribute")]),
+    ] {
+        let function = function_of_partial(args, attributes);
+        assert!(matches!(function, Function::Partial { .. }), "{function}");
+    }
 }
 
 /// `x = TaskRef("x")`, then `x = List(x, x)` for each level.
@@ -253,7 +297,7 @@ fn bounds_the_data_shared_by_tasks() {
     // All tasks have the same data and depend on the same long key.
     let outline = |count: usize, data_len: usize, key_len: usize| {
         let (data, long_key) = (vec![0; data_len], "k".repeat(key_len));
-        let pickle = crate::growing::pickle(Options::default(), |writer| {
+        let pickle = crate::scratch::pickle(Options::default(), |writer| {
             writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
             writer.dict(count);
             let mut shared = None;
@@ -612,12 +656,12 @@ mod tuple_tasks {
     use daskwire_pickle::{Options, Writer};
 
     use super::*;
-    use crate::growing;
     use crate::protocol::{CallPickles, ComputeTask, RunSpec};
+    use crate::scratch;
     use crate::value::{Serialized, ValueError};
 
     fn pickle(write: impl Fn(&mut Writer<'_, '_>)) -> bytes::Bytes {
-        let written = growing::pickle(Options::default(), |writer| {
+        let written = scratch::pickle(Options::default(), |writer| {
             write(writer);
             Ok::<(), ValueError>(())
         });

@@ -9,13 +9,13 @@
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-use daskwire_pickle::{Options, Writer};
+use daskwire_pickle::Writer;
 
 use super::write::{Names, write_function};
 use super::{Argument, Graph, Task, Work};
 use crate::dialect::{Dialect, TaskForm};
-use crate::growing;
 use crate::protocol::CallPickles;
+use crate::scratch;
 use crate::value::ValueError;
 use crate::{Key, Value};
 
@@ -58,7 +58,7 @@ impl Graph {
             }
         };
         let name = crate::identifier();
-        let pickle = growing::pickle(Options::default(), |writer| {
+        let pickle = scratch::pickle(dialect.pickling.options(), |writer| {
             let mut tuples = TupleWriter::new(*dialect, reference, self);
             writer
                 .reduce()
@@ -157,7 +157,7 @@ impl<'g> TupleWriter<'g> {
             dialect,
             reference,
             keys,
-            names: Names::new(dialect.numpy),
+            names: Names::new(dialect.pickling),
         }
     }
 
@@ -176,8 +176,9 @@ impl<'g> TupleWriter<'g> {
     /// The pickles of a call that runs a task. A worker reads them when it runs the
     /// task, so that one that it cannot read fails the task only.
     fn call(mut self, task: &'g Task) -> Result<CallPickles, ValueError> {
+        let options = self.names.pickling.options();
         let pickle = |write: &mut dyn FnMut(&mut Writer<'_, '_>) -> Result<(), ValueError>| {
-            growing::pickle(Options::default(), |writer| write(writer)).map(Bytes::from)
+            scratch::pickle(options, |writer| write(writer)).map(Bytes::from)
         };
         if let Work::Call {
             function,
@@ -188,10 +189,10 @@ impl<'g> TupleWriter<'g> {
             && task.without_partial().is_none()
             && arguments.iter().all(|argument| self.is_plain(argument))
         {
-            let numpy = self.names.numpy;
+            let pickling = self.names.pickling;
             return Ok(CallPickles {
                 function: pickle(&mut |writer| {
-                    write_function(function, writer, &mut Names::new(numpy))
+                    write_function(function, writer, &mut Names::new(pickling))
                 })?,
                 args: pickle(&mut |writer| {
                     writer.tuple(arguments.len());
@@ -232,7 +233,7 @@ impl<'g> TupleWriter<'g> {
                 reference: self.reference,
                 keys: core::mem::take(&mut self.keys),
                 has_number_keys: self.has_number_keys,
-                names: Names::new(self.names.numpy),
+                names: Names::new(self.names.pickling),
             };
             let written = inner.task(&plain, writer);
             self.keys = inner.keys;
@@ -350,7 +351,7 @@ impl<'g> TupleWriter<'g> {
         if self.is_ambiguous(value) {
             self.quote(value, writer)
         } else {
-            value.pickle_in_band(writer, self.names.numpy)
+            value.pickle_in_band(writer, self.names.pickling)
         }
     }
 
@@ -359,6 +360,6 @@ impl<'g> TupleWriter<'g> {
         writer.tuple(1).reduce();
         self.names.write(writer, "dask.core", "literal");
         writer.tuple(1);
-        value.pickle_in_band(writer, self.names.numpy)
+        value.pickle_in_band(writer, self.names.pickling)
     }
 }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
-use daskwire_numpy::NumpyModules;
-use daskwire_pickle::{Options, Writer};
+use daskwire_pickle::Writer;
 
 use super::spec::SPEC;
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
@@ -14,24 +13,24 @@ use crate::Key;
 use crate::Value;
 #[cfg(feature = "client")]
 use crate::client::TaskFuture;
-use crate::growing;
+use crate::pickling::Pickling;
 #[cfg(feature = "client")]
 use crate::protocol::CallPickles;
+use crate::scratch;
 use crate::value::{Serialized, ValueError};
 
 /// Memo indexes of the names written so far.
 #[derive(Default)]
 pub(super) struct Names<'n> {
     indexes: HashMap<(&'n str, &'n str), u32>,
-    /// The modules of numpy that readers have.
-    pub(super) numpy: NumpyModules,
+    pub(super) pickling: Pickling,
 }
 
 impl<'n> Names<'n> {
-    pub(super) fn new(numpy: NumpyModules) -> Self {
+    pub(super) fn new(pickling: Pickling) -> Self {
         Self {
             indexes: HashMap::new(),
-            numpy,
+            pickling,
         }
     }
 
@@ -56,15 +55,15 @@ impl Graph {
     /// If an argument contains a [`Serialized`] value that cannot be opened:
     /// scatter it, and use its key.
     pub fn to_expression(&self) -> Result<Serialized, ValueError> {
-        self.to_expression_for(NumpyModules::default())
+        self.to_expression_for(Pickling::default())
     }
 
-    /// Like [`to_expression`](Self::to_expression), for readers with these modules
-    /// of numpy.
-    pub(crate) fn to_expression_for(&self, numpy: NumpyModules) -> Result<Serialized, ValueError> {
+    /// Like [`to_expression`](Self::to_expression), for the readers of a
+    /// cluster.
+    pub(crate) fn to_expression_for(&self, pickling: Pickling) -> Result<Serialized, ValueError> {
         let token = crate::identifier();
-        let pickle = growing::pickle(Options::default(), |writer| {
-            let mut names = Names::new(numpy);
+        let pickle = scratch::pickle(pickling.options(), |writer| {
+            let mut names = Names::new(pickling);
             // `Expr._reconstruct` takes an optional name; without it, the
             // scheduler would hash the whole graph to make one.
             writer
@@ -91,7 +90,7 @@ impl Task {
     ///
     /// As [`Graph::to_expression`].
     pub fn to_run_spec(&self) -> Result<Serialized, ValueError> {
-        let pickle = growing::pickle(Options::default(), |writer| {
+        let pickle = scratch::pickle(Pickling::default().options(), |writer| {
             self.write(writer, &mut Names::default())
         })?;
         Ok(Serialized::pickled(&Bytes::from(pickle)))
@@ -103,7 +102,7 @@ impl Task {
         names: &mut Names<'n>,
     ) -> Result<(), ValueError> {
         if let Some(plain) = self.without_partial() {
-            return plain.write(writer, &mut Names::new(names.numpy));
+            return plain.write(writer, &mut Names::new(names.pickling));
         }
         match &self.work {
             Work::Call {
@@ -249,21 +248,21 @@ pub(crate) fn call_pickles(
     function: &Function,
     arguments: &[Value],
     keywords: &[(String, Value)],
-    numpy: NumpyModules,
+    pickling: Pickling,
 ) -> Result<CallPickles, ValueError> {
-    let function = growing::pickle(Options::default(), |writer| {
-        write_function(function, writer, &mut Names::new(numpy))
+    let function = scratch::pickle(pickling.options(), |writer| {
+        write_function(function, writer, &mut Names::new(pickling))
     })?;
-    let args = growing::pickle(Options::default(), |writer| {
+    let args = scratch::pickle(pickling.options(), |writer| {
         writer.tuple(arguments.len());
         let mut arguments = arguments.iter();
-        arguments.try_for_each(|argument| argument.pickle_in_band(writer, numpy))
+        arguments.try_for_each(|argument| argument.pickle_in_band(writer, pickling))
     })?;
-    let kwargs = growing::pickle(Options::default(), |writer| {
+    let kwargs = scratch::pickle(pickling.options(), |writer| {
         writer.dict(keywords.len());
         keywords.iter().try_for_each(|(name, argument)| {
             writer.str(name);
-            argument.pickle_in_band(writer, numpy)
+            argument.pickle_in_band(writer, pickling)
         })
     })?;
     Ok(CallPickles {
@@ -277,7 +276,7 @@ pub(crate) fn call_pickles(
 /// The pickle of a list of futures, as Python clients have them.
 #[cfg(feature = "client")]
 pub(crate) fn futures_pickle(futures: &[TaskFuture]) -> Result<Bytes, ValueError> {
-    let pickle = growing::pickle(Options::default(), |writer| {
+    let pickle = scratch::pickle(Pickling::PORTABLE, |writer| {
         writer.list(futures.len());
         for future in futures {
             writer.reduce().global("distributed.client", "Future");
@@ -298,9 +297,9 @@ pub(crate) fn instance_pickle(
     class: &Function,
     arguments: Option<&[Value]>,
     state: &[(&str, Value)],
-    numpy: NumpyModules,
+    pickling: Pickling,
 ) -> Result<Bytes, ValueError> {
-    let pickle = growing::pickle(Options::default(), |writer| {
+    let pickle = scratch::pickle(pickling.options(), |writer| {
         if !state.is_empty() {
             writer.build();
         }
@@ -309,17 +308,17 @@ pub(crate) fn instance_pickle(
             // Without a call of the constructor.
             None => writer.newobj(),
         };
-        write_function(class, writer, &mut Names::new(numpy))?;
+        write_function(class, writer, &mut Names::new(pickling))?;
         let arguments = arguments.unwrap_or_default();
         writer.tuple(arguments.len());
         for argument in arguments {
-            argument.pickle_in_band(writer, numpy)?;
+            argument.pickle_in_band(writer, pickling)?;
         }
         if !state.is_empty() {
             writer.dict(state.len());
             for (name, value) in state {
                 writer.str(name);
-                value.pickle_in_band(writer, numpy)?;
+                value.pickle_in_band(writer, pickling)?;
             }
         }
         Ok::<(), ValueError>(())
@@ -401,7 +400,7 @@ impl Argument {
         names: &mut Names<'n>,
     ) -> Result<(), ValueError> {
         match self {
-            Self::Value(value) => value.pickle_in_band(writer, names.numpy),
+            Self::Value(value) => value.pickle_in_band(writer, names.pickling),
             Self::Result(key) => {
                 write_reference(key, writer, names);
                 Ok(())

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Value;
-use crate::protocol::{Ping, ReplyStatus};
+use crate::protocol::{Ping, ReplyStatus, Unknown};
 use crate::value::Serialized;
 use daskwire_comm::Listener;
 
@@ -127,6 +127,52 @@ async fn idle_comms_are_closed_after_a_while() {
     assert_eq!(receive(&mut end).await, None);
     let peers = pool.lock();
     assert_eq!((peers.idle_count, peers.by_address.len()), (1, 1));
+}
+
+/// Makes an idle comm of the pool with a peer, and returns the peer's end.
+async fn idle_comm(pool: &Arc<Pool>, peer: &Peer) -> Channel {
+    let asked = call(pool, &peer.address);
+    let mut end = peer.accept().await;
+    answer(&mut end, Value::from("pong")).await;
+    assert!(asked.await.expect("no panic").is_ok());
+    end
+}
+
+#[tokio::test]
+async fn only_idempotent_requests_are_sent_again() {
+    let peer = Peer::new().await;
+    let pool = pool();
+    // The peer closes an idle comm: nothing was sent on it.
+    let end = idle_comm(&pool, &peer).await;
+    end.close().await;
+    let put = Request::Unknown(Unknown::new("queue_put"));
+    let asked = {
+        let (pool, address, put) = (Arc::clone(&pool), peer.address.clone(), put.clone());
+        tokio::spawn(async move { pool.call::<Value>(&address, &put).await })
+    };
+    let mut end = peer.accept().await;
+    answer(&mut end, Value::None).await;
+    assert!(asked.await.expect("no panic").is_ok());
+    // The peer reads the request, and leaves before it replies.
+    let asked = {
+        let (pool, address) = (Arc::clone(&pool), peer.address.clone());
+        tokio::spawn(async move { pool.call::<Value>(&address, &put).await })
+    };
+    assert!(receive(&mut end).await.is_some());
+    drop(end);
+    let failed = asked.await.expect("no panic");
+    assert!(
+        matches!(&failed, Err(error) if is_closed(error)),
+        "{failed:?}"
+    );
+    // The same with a request that can be repeated.
+    let mut end = idle_comm(&pool, &peer).await;
+    let asked = call(&pool, &peer.address);
+    assert!(receive(&mut end).await.is_some());
+    drop(end);
+    let mut end = peer.accept().await;
+    answer(&mut end, Value::from("pong")).await;
+    assert!(asked.await.expect("no panic").is_ok());
 }
 
 #[tokio::test]

@@ -18,8 +18,10 @@ mod status;
 mod stream;
 
 use core::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire::Limits;
 use daskwire::message::{
     Layout, Message, MessageError, MessageErrorKind, PayloadKind, ReadOptions, Workspace,
 };
@@ -100,6 +102,8 @@ pub(crate) struct Source<'a> {
     frames: &'a [Bytes],
     /// `None` for a document without payloads.
     message: Option<Message<'a, Bytes>>,
+    /// The limits of its payloads, if they are not the default.
+    limits: Option<&'a Arc<Limits>>,
 }
 
 /// Parses the body of a message as a value, with unopened payloads.
@@ -118,9 +122,20 @@ pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, Protoco
 
 /// Opens messages, and reuses its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Opener(Workspace);
+pub(crate) struct Opener {
+    workspace: Workspace,
+    /// The limits of messages, if they are not the default.
+    limits: Option<Arc<Limits>>,
+}
 
 impl Opener {
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            workspace: Workspace::default(),
+            limits: (limits != Limits::default()).then(|| Arc::new(limits)),
+        }
+    }
+
     /// Validates a whole message, then reads it.
     pub(crate) fn read<T>(
         &mut self,
@@ -136,12 +151,16 @@ impl Opener {
         frames: &[Bytes],
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
     ) -> Result<T, ProtocolError> {
-        let reading = ReadOptions::default();
-        let message = Message::open(frames, layout, &reading, &mut self.0)?;
+        let options = ReadOptions {
+            limits: self.limits.as_deref().copied().unwrap_or_default(),
+            ..ReadOptions::default()
+        };
+        let message = Message::open(frames, layout, &options, &mut self.workspace)?;
         read(&mut Source {
             reader: message.reader(),
             frames,
             message: Some(message),
+            limits: self.limits.as_ref(),
         })
     }
 }
@@ -159,6 +178,7 @@ impl<'a> Source<'a> {
             reader: Reader::new(document),
             frames,
             message: None,
+            limits: None,
         })
     }
 
@@ -209,7 +229,7 @@ impl<'a> Source<'a> {
             return Err(MessageError { frame, at, kind }.into());
         }
         self.reader = ahead;
-        Ok(Some(payload))
+        Ok(Some(payload.limited(self.limits.cloned())))
     }
 
     /// If the next value is a set, moves to the list of its items.
@@ -252,6 +272,14 @@ impl Unknown {
             op: op.into(),
             extra: Vec::new(),
         }
+    }
+
+    /// The value of a field.
+    #[cfg(all(feature = "worker", target_os = "linux"))]
+    pub(crate) fn value(&self, name: &str) -> Option<&Value> {
+        let mut fields = self.extra.iter();
+        let (_, value) = fields.find(|(key, _)| key.as_str() == Some(name))?;
+        Some(value)
     }
 
     /// Adds a field.

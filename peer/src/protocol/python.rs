@@ -5,6 +5,7 @@
 use bytes::Bytes;
 
 use super::LogEvent;
+use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
 use crate::Key;
 use crate::value::Serialized;
@@ -28,10 +29,20 @@ maps! {
         memory_limit: Nullable<u64> = "memory_limit",
         /// Maximum length of the values that the process keeps, in bytes.
         cache_len: u64 = "cache_len",
+        /// Whether the process is the host.
+        is_host: bool = "is_host",
+        /// The plugins that a host sets up: names and pickles.
+        plugins: Map<String, Bytes> = "plugins",
+        /// The shuffles that an earlier host took part in: their ids and last runs.
+        stale_shuffles: Map<String, u64> = "stale_shuffles",
+        /// What the process loads before it is ready: modules, files, and URLs.
+        preload: Vec<String> = "preload",
+        /// Arguments for them.
+        preload_argv: Vec<String> = "preload_argv",
     }
 
-    /// Asks for a task, and is answered by [`PythonFinished`], [`PythonErred`] or
-    /// [`PythonReschedule`].
+    /// Asks for a task, and is answered by [`PythonFinished`], [`PythonErred`],
+    /// [`PythonReschedule`] or [`PythonNeedsHost`].
     RunInPython = "run-task" {
         /// The key of the task.
         key: Key = "key",
@@ -39,13 +50,60 @@ maps! {
         run_spec: Serialized = "run_spec",
         /// Its inputs; nil for those that the process has.
         data: Map<Key, Nullable<Serialized>> = "data",
+        /// Whether the result is an actor, which stays in the process.
+        is_actor: bool = "is_actor",
     }
 
-    /// Asks to forget values.
+    /// Asks to forget values, and a host to forget actors.
     ForgetInPython = "forget" {
         /// Their keys.
         keys: Keys = "keys",
     }
+
+    /// Asks to set up a plugin, in place of one with the same name.
+    AddPluginInPython = "plugin-add" {
+        /// The name.
+        name: String = "name",
+        /// The pickle of the plugin.
+        plugin: Bytes = "plugin",
+    }
+
+    /// Asks to tear down a plugin.
+    RemovePluginInPython = "plugin-remove" {
+        /// The name.
+        name: String = "name",
+    }
+
+    /// Gives a host a socket, which is sent along.
+    SocketForPython = "socket" {
+        /// Whether the socket carries a comm, rather than tasks.
+        is_comm: bool = "is_comm",
+    }
+
+    /// Hands a message of the scheduler's stream to a host.
+    StreamForPython = "stream" {
+        /// The message.
+        message: Unknown = "message",
+    }
+
+    /// Tells a host of changes of tasks, for its plugins.
+    TransitionsForPython = "transitions" {
+        /// The changes, in order.
+        transitions: Vec<TransitionForPython> = "transitions",
+    }
+
+    /// A change of the state of a task.
+    TransitionForPython {
+        /// The key of the task.
+        key: Key = "key",
+        /// The state before.
+        start: String = "start",
+        /// The state now.
+        finish: String = "finish",
+    }
+
+    /// Asks a host to end.
+    ClosePython = "close" {}
 
     /// Reports that the process is ready for tasks.
     PythonReady = "ready" {}
@@ -92,6 +150,26 @@ maps! {
         gone: Keys = "gone",
     }
 
+    /// Reports that a task uses what only the host has.
+    PythonNeedsHost = "needs-host" {
+        /// The keys of values that the process does not keep any more.
+        gone: Keys = "gone",
+    }
+
+    /// Reports that a host takes part in a run of a shuffle.
+    PythonShuffle = "shuffle" {
+        /// The id of the shuffle.
+        id: String = "id",
+        /// The number of the run.
+        run_id: u64 = "run_id",
+    }
+
+    /// Reports whether plugins of a host want [`TransitionsForPython`].
+    PythonWatches = "watch" {
+        /// Whether they do. Default: they do not.
+        is_watched: bool = "is_watched",
+    }
+
     /// Reports that the running task does not count as one of the worker's threads
     /// any more.
     PythonSeceded = "long-running" {
@@ -109,6 +187,9 @@ ops! {
         PythonFinished = "task-finished",
         PythonErred = "task-erred",
         PythonReschedule = "reschedule",
+        PythonNeedsHost = "needs-host",
+        PythonShuffle = "shuffle",
+        PythonWatches = "watch",
         PythonSeceded = "long-running",
         LogEvent = "log-event",
     }

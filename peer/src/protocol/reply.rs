@@ -51,6 +51,8 @@ maps! {
         time: Option<f64> = "time",
         /// The interval of heartbeats, in seconds.
         heartbeat_interval: Option<f64> = "heartbeat-interval",
+        /// The plugins of workers: their names and pickles.
+        worker_plugins: Option<Value> = "worker-plugins",
     }
 
     /// The reply to [`HeartbeatWorker`](super::HeartbeatWorker).

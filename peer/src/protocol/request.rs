@@ -66,6 +66,42 @@ impl Request {
             _ => Traffic::Normal,
         }
     }
+
+    /// Whether a peer that executes this request twice is in the same state as after
+    /// once, and replies the same.
+    pub(crate) const fn is_idempotent(&self) -> bool {
+        matches!(
+            self,
+            Self::Identity(_)
+                | Self::Ping(_)
+                | Self::Echo(_)
+                | Self::Versions(_)
+                | Self::HeartbeatWorker(_)
+                | Self::Gather(_)
+                | Self::WhoHas(_)
+                | Self::HasWhat(_)
+                | Self::NCores(_)
+                | Self::NCoresRunning(_)
+                | Self::NBytes(_)
+                | Self::GetTaskStatus(_)
+                | Self::GetData(_)
+                | Self::UpdateData(_)
+                | Self::FreeKeysRequest(_)
+                | Self::KeysRequest(_)
+                | Self::GetLogs(_)
+                | Self::GetCallStack(_)
+                | Self::GetProfile(_)
+                | Self::GetProfileMetadata(_)
+                | Self::GetMonitorInfo(_)
+                | Self::GetStory(_)
+                | Self::Processing(_)
+                | Self::Logs(_)
+                | Self::WorkerLogs(_)
+                | Self::Events(_)
+                | Self::GetMetadata(_)
+                | Self::SetMetadata(_)
+        )
+    }
 }
 
 maps! {

@@ -75,25 +75,25 @@ macro_rules! names {
 names! {
     /// The state of a worker. Default: `Running`.
     WorkerStatus default Running {
-        /// It has registered and takes no tasks yet.
+        /// The worker has registered and takes no tasks yet.
         Init = "init",
-        /// It takes tasks.
+        /// The worker takes tasks.
         Running = "running",
-        /// It takes no tasks for want of memory.
+        /// The worker takes no tasks for want of memory.
         Paused = "paused",
-        /// It leaves as soon as others have its data.
+        /// The worker leaves as soon as others have its data.
         ClosingGracefully = "closing_gracefully",
-        /// It leaves.
+        /// The worker leaves.
         Closing = "closing",
-        /// It has left.
+        /// The worker has left.
         Closed = "closed",
     }
 
     /// The outcome of a request. Default: `Ok`.
     ReplyStatus default Ok {
-        /// It was done.
+        /// The request succeeded.
         Ok = "OK",
-        /// It was not done.
+        /// The request failed.
         Error = "error",
         /// The peer has enough to do; ask again later.
         Busy = "busy",
@@ -109,19 +109,19 @@ names! {
     TaskState default Released {
         /// The task is known, and its result is not needed.
         Released = "released",
-        /// It waits for results of other tasks.
+        /// The task waits for results of other tasks.
         Waiting = "waiting",
-        /// No worker may run it.
+        /// No worker may run the task.
         NoWorker = "no-worker",
-        /// It can run as soon as a worker has a free thread.
+        /// The task can run as soon as a worker has a free thread.
         Queued = "queued",
-        /// A worker runs it or is about to.
+        /// A worker runs the task or is about to.
         Processing = "processing",
-        /// Its result is there.
+        /// The result is in memory.
         Memory = "memory",
-        /// It failed.
+        /// The task failed.
         Erred = "erred",
-        /// It is not known any more.
+        /// The scheduler does not know the task any more.
         Forgotten = "forgotten",
     }
 }

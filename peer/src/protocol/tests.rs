@@ -1,6 +1,6 @@
 use super::*;
 use crate::Key;
-use crate::growing::{Encode, MessageScratch};
+use crate::scratch::{Encode, MessageScratch};
 
 struct Whole<T>(T);
 

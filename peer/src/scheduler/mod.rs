@@ -34,6 +34,7 @@ use daskwire_comm::{Address, CommError, Listener, Transports};
 
 use crate::Release;
 use crate::batched::MAX_QUEUED_LEN;
+use crate::channel::MAX_COMMS;
 use crate::channel::Observer;
 use server::Shared;
 use state::State;
@@ -76,6 +77,9 @@ pub struct Options {
     /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks do
     /// not count, because workers are not sent more than they read.
     pub max_queued_len: usize,
+    /// Limit of the comms that each listener serves at once. Further connections are
+    /// closed before their handshake, with [`Notice::TooManyComms`]. Default: 65,536.
+    pub max_comms: usize,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
@@ -91,6 +95,7 @@ impl Default for Options {
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
             max_queued_len: MAX_QUEUED_LEN,
+            max_comms: MAX_COMMS,
             observer: None,
             on_notice: None,
         }
@@ -105,6 +110,7 @@ impl fmt::Debug for Options {
             .field("client_interval", &self.client_interval)
             .field("worker_interval", &self.worker_interval)
             .field("max_queued_len", &self.max_queued_len)
+            .field("max_comms", &self.max_comms)
             .finish_non_exhaustive()
     }
 }

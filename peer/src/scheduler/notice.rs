@@ -50,6 +50,14 @@ pub enum Notice {
         /// Why it failed.
         error: Arc<CommError>,
     },
+    /// A connection was closed because its listener serves the maximum number of comms.
+    /// Further ones are reported only after a connection was accepted.
+    TooManyComms {
+        /// The address of the listener.
+        address: Address,
+        /// The limit, [`Options::max_comms`](super::Options::max_comms).
+        limit: usize,
+    },
     /// A listener failed, and accepts no more connections. Other listeners, and
     /// existing connections, are unaffected; without other listeners, the
     /// scheduler ends.
@@ -129,6 +137,9 @@ impl fmt::Display for Notice {
                     f,
                     "{address} cannot accept connections, and tries again: {error}"
                 )
+            }
+            Self::TooManyComms { address, limit } => {
+                write!(f, "{address} refuses connections: it serves {limit} comms")
             }
             Self::ListenerFailed { address, error } => {
                 write!(f, "{address} accepts no more connections: {error}")

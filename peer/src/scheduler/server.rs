@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::SystemTime;
 
 use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Address, CommError, Listener};
@@ -326,12 +325,21 @@ impl Shared {
         let mut is_closed = core::pin::pin!(self.closed());
         let mut is_listening = true;
         let mut is_failing = false;
+        let mut is_full = false;
         loop {
             tokio::select! {
                 incoming = listener.accept(), if is_listening => match incoming {
                     Ok(incoming) => {
                         is_failing = false;
-                        connections.spawn(Arc::clone(&self).handshake(incoming));
+                        while connections.try_join_next().is_some() {}
+                        let limit = self.options.max_comms;
+                        if connections.len() < limit {
+                            is_full = false;
+                            connections.spawn(Arc::clone(&self).handshake(incoming));
+                        } else if !core::mem::replace(&mut is_full, true) {
+                            let address = address.clone();
+                            self.notify(&Notice::TooManyComms { address, limit });
+                        }
                     }
                     // Mostly too many open files.
                     Err(error @ CommError::Io(_)) => {
@@ -427,9 +435,8 @@ struct Clock {
 
 impl Clock {
     fn new() -> Self {
-        let start = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self {
-            start: start.unwrap_or_default(),
+            start: crate::unix_time(),
             started: runtime::now(),
         }
     }

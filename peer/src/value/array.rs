@@ -188,9 +188,16 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// If the elements are of another type.
+    /// * [`NumpyErrorKind::OtherType`](daskwire_numpy::NumpyErrorKind::OtherType) if
+    ///   the elements are of another type;
+    /// * [`DimensionsError::Repetitive`](daskwire_numpy::DimensionsError::Repetitive)
+    ///   if the array repeats so few bytes so often that the vector would take far more
+    ///   memory. The elements of [`view`](Self::view) have no such limit.
     pub fn to_vec<E: Element>(&self) -> Result<Vec<E>, NumpyError> {
-        Ok(self.view()?.elements::<E>()?.collect())
+        let view = self.view()?;
+        let elements = view.elements::<E>()?;
+        view.check_repetition()?;
+        Ok(elements.collect())
     }
 
     /// The elements as nested lists, as numpy's `tolist()` returns them; an array
@@ -211,7 +218,7 @@ impl Array {
     ///   the list would take far more memory.
     pub fn to_value(&self) -> Result<Value, ValueError> {
         let shape = self.shape();
-        if self.is_repetitive() {
+        if self.view()?.check_repetition().is_err() {
             return Err(ValueError::TooLarge);
         }
         let mut values = self.element_values()?;
@@ -222,18 +229,6 @@ impl Array {
             values = lists.collect();
         }
         Ok(values.pop().unwrap_or_default())
-    }
-
-    /// Whether the elements would take far more memory than the array: one of
-    /// stride 0 or without elements can have any shape.
-    pub(super) fn is_repetitive(&self) -> bool {
-        let limit = self.data.len().saturating_add(MAX_REPEATED);
-        // The product up to each dimension: a later one may be zero.
-        let counts = self.shape().iter().scan(1_usize, |count, len| {
-            *count = count.saturating_mul(*len);
-            Some(*count)
-        });
-        counts.max().is_some_and(|count| count > limit)
     }
 
     /// The elements in row-major order.
@@ -261,9 +256,6 @@ impl Array {
         }
     }
 }
-
-/// The number of elements that an array may have however few bytes it has.
-const MAX_REPEATED: usize = 1 << 16;
 
 /// The value of an element of the less frequent types.
 pub(super) fn element(dtype: DType, item: &[u8]) -> Result<Value, ValueError> {

@@ -147,7 +147,8 @@ pub enum ValueError {
     /// The value cannot be pickled.
     Write(daskwire_pickle::WriteError),
     /// Containers are nested deeper than [`MAX_DEPTH`] levels, or shared so often
-    /// that the value consists of more than 67,108,864 values.
+    /// that the value consists of more than 67,108,864 values, or an array repeats
+    /// so few bytes so often that its copy would take far more memory.
     TooLarge,
     /// The sender could not serialize the value.
     NotSent {
@@ -171,8 +172,8 @@ impl fmt::Display for ValueError {
             Self::Write(error) => write!(f, "the value cannot be pickled: {error}"),
             Self::TooLarge => write!(
                 f,
-                "the value is nested deeper than {MAX_DEPTH} levels, or shared so often that it \
-                 consists of more than {MAX_COUNT} values"
+                "the value is nested deeper than {MAX_DEPTH} levels, shared so often that it \
+                 consists of more than {MAX_COUNT} values, or has an array that repeats few bytes"
             ),
             Self::NotSent { reason } => write!(f, "the sender could not serialize it: {reason}"),
             #[cfg(feature = "serde")]

@@ -1,7 +1,7 @@
 //! Arrays of ndarray 0.17.
 
 use bytemuck::NoUninit;
-use daskwire_numpy::{Element, NumpyError};
+use daskwire_numpy::{Element, NumpyError, NumpyErrorKind};
 use ndarray_017::{ArrayBase, Dimension, IxDyn, OwnedRepr};
 
 use super::{Array, Value, WrongType};
@@ -62,21 +62,15 @@ impl<E: Element, D: Dimension> TryFrom<Value> for ArrayBase<OwnedRepr<E>, D> {
         let Value::Array(array) = &value else {
             return Err(WrongType::new("an array", &value));
         };
-        if array.is_repetitive() {
-            return Err(WrongType {
+        let elements = array.to_vec::<E>().map_err(|error| match error.kind {
+            NumpyErrorKind::OtherType { wanted, found } => WrongType {
+                found: format!("array of {found}").into(),
+                ..WrongType::new(format!("an array of {wanted}"), &value)
+            },
+            _ => WrongType {
                 found: "array that repeats few elements".into(),
                 ..WrongType::new("an array", &value)
-            });
-        }
-        let elements = array.to_vec::<E>().map_err(|_| WrongType {
-            found: format!("array of {}", array.dtype()).into(),
-            ..WrongType::new(
-                format!(
-                    "an array of {}",
-                    E::dtype(daskwire_numpy::ByteOrder::Little)
-                ),
-                &value,
-            )
+            },
         })?;
         let shape = array.shape();
         let made = ArrayBase::from_shape_vec(IxDyn(shape), elements).ok();

@@ -8,16 +8,17 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use daskwire_numpy::known::{self, Known, Native, native};
-use daskwire_numpy::{NumpyModules, Order, pickle_array};
+use daskwire_numpy::{Order, pickle_array};
 use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
-use daskwire_pickle::{Mutability, Options, PickleBuffer, Placement, Writer};
+use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
 use super::object::{Class, Kind, Object, Origin};
 use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
-use crate::growing;
+use crate::pickling::Pickling;
+use crate::scratch;
 
-/// Pickles a value for readers with these modules of numpy; returns the pickle and
-/// the arrays whose data is out of band.
+/// Pickles a value; returns the pickle and the arrays whose data is out of band,
+/// which protocol 4 does not have.
 ///
 /// # Errors
 ///
@@ -25,14 +26,15 @@ use crate::growing;
 /// opened.
 pub(crate) fn write(
     value: &Value,
-    modules: NumpyModules,
+    pickling: Pickling,
 ) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
     let mut beside = Vec::new();
     let mut twice = Repeated::of(value);
-    let pickle = growing::pickle(Options::default(), |writer| {
+    let pickle = scratch::pickle(pickling.options(), |writer| {
         beside.clear();
         twice.forget();
-        value.write_pickle(writer, Some(&mut beside), &mut twice, modules)
+        let beside = (pickling.protocol >= Protocol::V5).then_some(&mut beside);
+        value.write_pickle(writer, beside, &mut twice, pickling)
     })?;
     Ok((pickle, beside))
 }
@@ -129,14 +131,13 @@ enum Step<'v> {
 }
 
 impl Value {
-    /// Writes the value as the next one of a pickle, with all data in band, for
-    /// readers with these modules of numpy.
+    /// Writes the value as the next one of a pickle, with all data in band.
     pub(crate) fn pickle_in_band(
         &self,
         writer: &mut Writer<'_, '_>,
-        modules: NumpyModules,
+        pickling: Pickling,
     ) -> Result<(), ValueError> {
-        self.write_pickle(writer, None, &mut Repeated::of(self), modules)
+        self.write_pickle(writer, None, &mut Repeated::of(self), pickling)
     }
 
     /// Writes the value as the next one of a pickle. Appends arrays whose data
@@ -146,7 +147,7 @@ impl Value {
         writer: &mut Writer<'_, '_>,
         mut beside: Option<&mut Vec<&'a Array>>,
         repeated: &mut Repeated,
-        modules: NumpyModules,
+        pickling: Pickling,
     ) -> Result<(), ValueError> {
         let mut left = vec![Step::Value(self)];
         if !repeated.0.is_empty() {
@@ -210,18 +211,20 @@ impl Value {
                 }
                 Self::Array(array) => match &mut beside {
                     Some(beside) if is_contiguous(array) => {
-                        pickle_array(writer, &array.view()?, modules, |_| Placement::OutOfBand)?;
+                        let view = array.view()?;
+                        pickle_array(writer, &view, pickling.numpy, |_| Placement::OutOfBand)?;
                         beside.push(array);
                     }
                     _ => {
                         let copy = contiguous(array)?;
-                        pickle_array(writer, &copy.view()?, modules, |_| Placement::InBand)?;
+                        let view = copy.view()?;
+                        pickle_array(writer, &view, pickling.numpy, |_| Placement::InBand)?;
                     }
                 },
                 // A pickle cannot hold the frames of a payload, so the payload's
                 // value is written.
                 Self::Serialized(serialized) => {
-                    serialized.open()?.pickle_in_band(writer, modules)?
+                    serialized.open()?.pickle_in_band(writer, pickling)?
                 }
                 plain => plain.pickle_plain(writer),
             }
@@ -336,7 +339,11 @@ fn contiguous(array: &Array) -> Result<Array, ValueError> {
     if is_contiguous(array) {
         return Ok(array.clone());
     }
-    let data: Vec<u8> = array.view()?.items().flatten().copied().collect();
+    let view = array.view()?;
+    if view.check_repetition().is_err() {
+        return Err(ValueError::TooLarge);
+    }
+    let data: Vec<u8> = view.items().flatten().copied().collect();
     let data = Bytes::from(data);
     Ok(Array::from_bytes(
         array.dtype(),

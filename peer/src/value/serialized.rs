@@ -1,25 +1,27 @@
 //! Values in wire format.
 
 use core::fmt;
-use daskwire::invariant::Ensured;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire::Limits;
+use daskwire::invariant::Ensured;
 use daskwire::message::{
-    BuildError, MessageBuilder, MessageError, Payload, PayloadHeader, PayloadKind, SHARD_LEN,
-    Serializer,
+    BuildError, MessageBuilder, MessageError, Payload, PayloadHeader, PayloadKind, ReadOptions,
+    SHARD_LEN, Serializer,
 };
 use daskwire::msgpack::Reader;
 use daskwire_numpy::{
-    DType, Description, ElementType, NumpyModules, PayloadWriteError, ValueBuilder as _,
-    WriteOptions, known,
+    DType, Description, ElementType, PayloadWriteError, ValueBuilder as _, WriteOptions, known,
 };
-use daskwire_pickle::PickleBuffer;
 use daskwire_pickle::tree::Tree;
+use daskwire_pickle::{PickleBuffer, Protocol};
 
 use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
-use crate::growing::{self, Encode, MessageScratch};
 use crate::memory;
+use crate::pickling::Pickling;
 use crate::protocol::Source;
+use crate::scratch::{self, Encode, MessageScratch};
 
 /// The body of a message that consists of one payload.
 const BODY: [&[u8]; 2] = [b"\x81\xae__Serialized__\x01", b"\x81\xab__Pickled__\x01"];
@@ -43,11 +45,20 @@ const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 /// assert_eq!(serialized.open()?, Value::from("some text"));
 /// # Ok::<(), daskwire_peer::value::ValueError>(())
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Serialized {
     kind: PayloadKind,
     /// A message that consists of this payload: body, header, frames.
     message: Vec<Bytes>,
+    /// The limits of the comm that received it, if they are not the default.
+    limits: Option<Arc<Limits>>,
+}
+
+/// Whether both are the same bytes.
+impl PartialEq for Serialized {
+    fn eq(&self, other: &Self) -> bool {
+        (self.kind, &self.message) == (other.kind, &other.message)
+    }
 }
 
 /// A pickle of `None`.
@@ -62,11 +73,26 @@ impl Default for Serialized {
             ]
             .map(Bytes::from_static)
             .into(),
+            limits: None,
         }
     }
 }
 
 impl Serialized {
+    const fn new(kind: PayloadKind, message: Vec<Bytes>) -> Self {
+        Self {
+            kind,
+            message,
+            limits: None,
+        }
+    }
+
+    /// The same payload, opened within these limits. Default: [`Limits::HOST`].
+    pub(crate) fn limited(mut self, limits: Option<Arc<Limits>>) -> Self {
+        self.limits = limits;
+        self
+    }
+
     /// Serializes a value as Dask does: bytes and arrays in their own formats,
     /// everything else as a pickle with out-of-band arrays. Arrays and bytes are
     /// not copied. A value that is serialized already is returned unchanged.
@@ -75,21 +101,21 @@ impl Serialized {
     ///
     /// If a part of the value is serialized and cannot be opened.
     pub fn of(value: &Value) -> Result<Self, ValueError> {
-        Self::for_numpy(value, NumpyModules::default())
+        Self::with_pickling(value, Pickling::default())
     }
 
-    /// Like [`of`](Self::of), for readers with these modules of numpy.
-    // ROLES CLIENT-10
-    pub(crate) fn for_numpy(value: &Value, modules: NumpyModules) -> Result<Self, ValueError> {
+    /// Like [`of`](Self::of), for the readers of a cluster.
+    pub(crate) fn with_pickling(value: &Value, pickling: Pickling) -> Result<Self, ValueError> {
+        let protocol = pickling.protocol;
         let built = match value {
             Value::Serialized(serialized) => return Ok(serialized.clone()),
-            Value::Bytes(data) => Self::built(&[data], &Content::Bytes(data)),
-            Value::ByteArray(data) => Self::built(&[data], &Content::ByteArray(data)),
-            Value::Array(array) => match Self::of_array(array) {
+            Value::Bytes(data) => Self::built(&[data], &Content::Bytes(data, protocol)),
+            Value::ByteArray(data) => Self::built(&[data], &Content::ByteArray(data, protocol)),
+            Value::Array(array) => match Self::of_array(array, protocol) {
                 Some(serialized) => return Ok(serialized),
-                None => return Self::of_pickle(value, modules),
+                None => return Self::of_pickle(value, pickling),
             },
-            _ => return Self::of_pickle(value, modules),
+            _ => return Self::of_pickle(value, pickling),
         };
         Ok(built.ensured())
     }
@@ -107,8 +133,8 @@ impl Serialized {
     }
 
     /// Serializes a value as a pickle.
-    fn of_pickle(value: &Value, modules: NumpyModules) -> Result<Self, ValueError> {
-        let (pickle, arrays) = pickled::write(value, modules)?;
+    fn of_pickle(value: &Value, pickling: Pickling) -> Result<Self, ValueError> {
+        let (pickle, arrays) = pickled::write(value, pickling)?;
         let pickle = Bytes::from(pickle);
         if arrays.is_empty() {
             return Ok(Self::of_written_pickle(pickle));
@@ -125,14 +151,14 @@ impl Serialized {
         if pickle.len() > SHARD_LEN {
             return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new())).ensured();
         }
-        Self {
-            kind: PayloadKind::Serialized,
-            message: vec![
+        Self::new(
+            PayloadKind::Serialized,
+            vec![
                 Bytes::from_static(BODY[0]),
                 Bytes::from_static(PICKLE),
                 pickle,
             ],
-        }
+        )
     }
 
     /// Whether the payload is a `__Pickled__`.
@@ -165,22 +191,20 @@ impl Serialized {
         // The output of `MessageBuilder::pickled_payload`, written in one pass
         // because a scheduler does this for each task.
         let mut header = Vec::with_capacity(pickle.len().saturating_add(64));
-        growing::msgpack(&mut header, |writer| {
+        scratch::msgpack(&mut header, |writer| {
             writer.map(3);
             writer.str("pickled-obj").bin(pickle);
             writer.str("compression").array(0);
             writer.str("num-sub-frames").u64(0);
         });
-        Self {
-            kind: PayloadKind::Pickled,
-            message: vec![Bytes::from_static(BODY[1]), header.into()],
-        }
+        let message = vec![Bytes::from_static(BODY[1]), header.into()];
+        Self::new(PayloadKind::Pickled, message)
     }
 
-    fn of_array(array: &Array) -> Option<Self> {
+    fn of_array(array: &Array, protocol: Protocol) -> Option<Self> {
         Self::built(
             &[array.bytes()],
-            &Content::Array(Box::new(array.view().ok()?)),
+            &Content::Array(Box::new(array.view().ok()?), protocol),
         )
         .ok()
     }
@@ -209,7 +233,7 @@ impl Serialized {
                 .chain(rest)
                 .collect()
         })?;
-        Ok(Self { kind, message })
+        Ok(Self::new(kind, message))
     }
 
     /// The payload whose header is frame `index` of an opened message; `None` if
@@ -229,7 +253,7 @@ impl Serialized {
         let mut message = Vec::with_capacity(count.checked_add(2)?.min(frames.len() + 1));
         message.push(Bytes::from_static(body));
         message.extend_from_slice(frames.get(index..end)?);
-        Some(Self { kind, message })
+        Some(Self::new(kind, message))
     }
 
     /// A message that consists of this payload: body, header, frames.
@@ -244,7 +268,7 @@ impl Serialized {
             Some(body) if body == BODY[1] => PayloadKind::Pickled,
             _ => return None,
         };
-        (message.len() > 1).then_some(Self { kind, message })
+        (message.len() > 1).then(|| Self::new(kind, message))
     }
 
     /// The same payload with frames in other places.
@@ -254,6 +278,7 @@ impl Serialized {
         Self {
             kind: self.kind,
             message: head.chain(self.frames().iter().map(place)).collect(),
+            limits: self.limits.clone(),
         }
     }
 
@@ -297,8 +322,22 @@ impl Serialized {
         &self,
         use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let payload = Payload::at(&self.message, 1, self.kind, &memory::read_options())?;
+        let payload = Payload::at(&self.message, 1, self.kind, &self.read_options())?;
         Ok(use_it(&payload))
+    }
+
+    /// The limits for opening the payload: those of its comm, and of memory.
+    fn read_options(&self) -> ReadOptions {
+        let mut options = memory::read_options();
+        if let Some(limits) = self.limits.as_deref() {
+            let memory = options.limits;
+            options.limits = Limits {
+                message_len: limits.message_len.min(memory.message_len),
+                decompressed_len: limits.decompressed_len.min(memory.decompressed_len),
+                ..*limits
+            };
+        }
+        options
     }
 
     /// The frames after decompression and merging, as one.
@@ -359,11 +398,12 @@ impl Serialized {
     }
 }
 
-/// The content of a message to build.
+/// The content of a message to build. Some have the protocol of the pickle of their
+/// class.
 enum Content<'v> {
-    Bytes(&'v [u8]),
-    ByteArray(&'v [u8]),
-    Array(Box<daskwire_numpy::Array<'v>>),
+    Bytes(&'v [u8], Protocol),
+    ByteArray(&'v [u8], Protocol),
+    Array(Box<daskwire_numpy::Array<'v>>, Protocol),
     Pickle(&'v [u8], Vec<PickleBuffer<'v>>),
     #[cfg(test)]
     Pickled(&'v [u8]),
@@ -371,11 +411,20 @@ enum Content<'v> {
 
 impl Encode for Content<'_> {
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
-        let options = WriteOptions::default();
+        let mut options = WriteOptions::default();
         let written = match self {
-            Self::Bytes(data) => to.bytes_payload(data, &options),
-            Self::ByteArray(data) => to.bytearray_payload(data, &options),
-            Self::Array(array) => to.array_payload(array, &options),
+            Self::Bytes(data, protocol) => {
+                options.protocol = *protocol;
+                to.bytes_payload(data, &options)
+            }
+            Self::ByteArray(data, protocol) => {
+                options.protocol = *protocol;
+                to.bytearray_payload(data, &options)
+            }
+            Self::Array(array, protocol) => {
+                options.protocol = *protocol;
+                to.array_payload(array, &options)
+            }
             Self::Pickle(pickle, buffers) => to.pickle_payload(pickle, buffers, &options),
             #[cfg(test)]
             Self::Pickled(pickle) => to.pickled_payload(pickle, &[]),
@@ -414,7 +463,7 @@ fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
         }
     }
     let mut flat = Vec::with_capacity(header.len());
-    growing::msgpack(&mut flat, |writer| {
+    scratch::msgpack(&mut flat, |writer| {
         writer.map(u32::try_from(entries.len()).ensured());
         for (key, value) in &entries {
             writer.encoded(key).encoded(value);

@@ -1,5 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use daskwire::Limits;
+
 use super::*;
 
 fn round_trip(value: &Value) -> Value {
@@ -96,7 +98,7 @@ fn names_unknown_python_types() {
 /// bytes.
 fn zstd_claim(declared: u64, frame_len: usize) -> Serialized {
     let mut header = Vec::new();
-    crate::growing::msgpack(&mut header, |writer| {
+    crate::scratch::msgpack(&mut header, |writer| {
         writer.map(4).str("serializer").str("dask");
         writer.str("type-serialized").str("builtins.bytes");
         writer.str("compression").array(1).str("zstd");
@@ -140,6 +142,29 @@ fn does_not_trust_declared_sizes() {
         why(&zstd_claim(limit, 1 << 20)),
         CompressionError::Malformed { .. }
     ));
+}
+
+#[test]
+fn payloads_are_opened_within_the_limits_of_their_comm() {
+    use crate::protocol::Opener;
+    let payload = zstd_claim(2000, 1 << 10);
+    let received = |limits| match Opener::new(limits).read(payload.message(), Value::read) {
+        Ok(Value::Serialized(received)) => Ok(received),
+        other => Err(other),
+    };
+    let limits = Limits {
+        decompressed_len: 1000,
+        ..Limits::HOST
+    };
+    let received_payload = received(limits).expect("a payload");
+    assert_eq!(received_payload, payload);
+    let error = received_payload.open().expect_err("too long").to_string();
+    assert!(error.contains("1000"), "{error}");
+    let limits = Limits {
+        document_len: 10,
+        ..Limits::HOST
+    };
+    assert!(received(limits).is_err());
 }
 
 /// Nested containers: a list in a tuple in a set in a dictionary, and so on.
@@ -342,6 +367,43 @@ fn an_array_that_repeats_few_bytes_is_not_listed() {
             _ => assert_eq!(listed, Err(ValueError::TooLarge)),
         }
     }
+}
+
+/// A terabyte of numbers, in the eight bytes that a peer sends for it.
+fn repeated() -> Array {
+    let data = Bytes::from(1_f64.to_le_bytes().to_vec());
+    let dimensions = daskwire_numpy::Dimensions::with_strides(&[1 << 37], &[0]);
+    let view = daskwire_numpy::Array::with_dimensions(
+        daskwire_numpy::DType::F64,
+        dimensions.expect("one dimension"),
+        &data,
+    );
+    Array::of_view(&view.expect("in bounds"), &data)
+}
+
+#[test]
+fn an_array_that_repeats_few_bytes_is_not_copied() {
+    let error = repeated().to_vec::<f64>().expect_err("a terabyte");
+    let (count, limit) = (1 << 37, (1 << 16) + 8);
+    let expected = daskwire_numpy::DimensionsError::Repetitive { count, limit };
+    assert_eq!(error.kind, expected.into());
+    assert!(error.is_callers());
+    assert_eq!(repeated().to_value(), Err(ValueError::TooLarge));
+    let first = repeated()
+        .view()
+        .expect("checked")
+        .elements::<f64>()
+        .map(|mut all| all.next());
+    assert_eq!(first, Ok(Some(1.0)));
+}
+
+#[test]
+fn an_array_that_repeats_few_bytes_is_not_pickled() {
+    let list = Value::list([Value::Array(repeated())]);
+    let written = Serialized::of(&list);
+    assert_eq!(written.err(), Some(ValueError::TooLarge));
+    // As an argument of its own it is sent with its strides.
+    assert!(Serialized::of(&Value::Array(repeated())).is_ok());
 }
 
 #[test]

@@ -31,13 +31,20 @@ pub struct Builder {
     pub(super) services: BTreeMap<String, u16>,
     pub(super) max_spill: Option<u64>,
     pub(super) transfers: TransferLimits,
+    pub(super) max_comms: usize,
     pub(super) start_timeout: Option<Duration>,
     pub(super) is_restartable: bool,
     pub(super) functions: Functions,
     #[cfg(target_os = "linux")]
     pub(super) python: Option<PathBuf>,
     #[cfg(target_os = "linux")]
+    pub(super) python_variables: Vec<(String, String)>,
+    #[cfg(target_os = "linux")]
     pub(super) is_python_warm: bool,
+    #[cfg(target_os = "linux")]
+    pub(super) preload: Vec<String>,
+    #[cfg(target_os = "linux")]
+    pub(super) preload_argv: Vec<String>,
     pub(super) options: CommOptions,
     pub(super) transports: Transports,
     pub(super) observer: Option<Arc<dyn Observer>>,
@@ -48,10 +55,13 @@ pub struct Builder {
 /// Limits of the transfers between a worker and its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Maximum number of peers asked for data at once. Default: 10.
+    /// Maximum number of peers asked for data at once, once the pending requests
+    /// are for 10,000,000 bytes or more; small data is not held back. Default: 50,
+    /// as in Dask.
     pub receiving_count: usize,
     /// Maximum number of peers that are sent data at once; twice as many of the same
-    /// host. Default: 50.
+    /// host. A peer that has not acknowledged what it was sent after 30 seconds no longer
+    /// counts. Default: 10, as in Dask.
     pub sending_count: u64,
     /// Maximum number of bytes requested from a peer at once, unless a single datum
     /// is larger. Default: 50,000,000, as in Dask.
@@ -61,8 +71,8 @@ pub struct TransferLimits {
 impl Default for TransferLimits {
     fn default() -> Self {
         Self {
-            receiving_count: 10,
-            sending_count: 50,
+            receiving_count: 50,
+            sending_count: 10,
             message_len: 50_000_000,
         }
     }
@@ -173,6 +183,15 @@ impl Builder {
         self
     }
 
+    /// Sets the maximum number of comms that the worker serves at once, at least 1.
+    /// Further connections are closed before their handshake, with a
+    /// [notice](Self::on_notice). Default: 65,536.
+    #[must_use]
+    pub fn max_comms(mut self, count: usize) -> Self {
+        self.max_comms = count.max(1);
+        self
+    }
+
     /// Sets the directory for spilled data. The worker makes a private
     /// subdirectory in it. Several workers may share the directory, and it is
     /// created if it does not exist. Default: the system's directory for
@@ -235,7 +254,7 @@ impl Builder {
         self
     }
 
-    /// Sets the functions that tasks may call. Default: [`Functions::python`].
+    /// Sets the functions that tasks may call. Default: [`Functions::builtins`].
     #[must_use]
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
@@ -244,15 +263,28 @@ impl Builder {
 
     /// Sets a Python interpreter for the tasks that do not call a [native
     /// function](crate::graph::Function::Native): each thread gets a process of it.
-    /// Then the functions of [`Functions::python`] run in Python, too. Default: none;
-    /// such tasks fail.
+    /// Then the functions of [`Functions::builtins`] run in Python, too. Default: none;
+    /// such tasks are given back to a scheduler that may have workers with Python.
     ///
-    /// It must have `distributed`, of the scheduler's release, and what the tasks
-    /// import. The processes end with this one, however that ends.
+    /// One more process answers requests for Python, such as those of `Client.run`, and
+    /// holds actors and shuffles; it starts when it is needed, and needs tokio as the
+    /// executor.
+    ///
+    /// The interpreter must have `distributed`, of the scheduler's release, and what the
+    /// tasks import. The processes end with this one, however that ends.
     #[cfg(target_os = "linux")]
     #[must_use]
     pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
         self.python = Some(interpreter.into());
+        self
+    }
+
+    /// Sets a variable in the environment of the Python processes, such as
+    /// `OMP_NUM_THREADS`. Default: they have the environment of this process.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn python_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.python_variables.push((name.into(), value.into()));
         self
     }
 
@@ -263,6 +295,25 @@ impl Builder {
     #[must_use]
     pub const fn warm_python(mut self, is_warm: bool) -> Self {
         self.is_python_warm = is_warm;
+        self
+    }
+
+    /// Sets what each Python process loads before it is ready, as Dask's option
+    /// `--preload` does: names of modules, files that end in `.py`, and URLs. Their
+    /// `dask_setup` is called with the object that `get_worker()` returns there, and their
+    /// `dask_teardown` when a process ends in order. Default: nothing.
+    ///
+    /// `arguments` are for a `dask_setup` that is a command of `click`. If there are none,
+    /// `distributed.worker.preload-argv` of Dask's configuration is taken.
+    #[cfg(target_os = "linux")]
+    #[must_use]
+    pub fn preload(
+        mut self,
+        modules: impl IntoIterator<Item = String>,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Self {
+        self.preload = modules.into_iter().collect();
+        self.preload_argv = arguments.into_iter().collect();
         self
     }
 

@@ -184,7 +184,8 @@ pub(super) fn profile_metadata() -> Value {
     ])
 }
 
-/// No history is kept: heartbeats carry the metrics.
+/// The reply to `get_monitor_info`: empty, because no history is kept. Heartbeats carry
+/// the metrics.
 pub(super) fn monitor_info() -> Value {
     Value::dict([
         ("range_query", Value::Dict([].into())),

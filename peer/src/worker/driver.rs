@@ -4,6 +4,8 @@ use std::sync::{Arc, MutexGuard};
 
 use daskwire_comm::runtime::{self, Spawner, TaskSet};
 
+#[cfg(target_os = "linux")]
+use super::executor::Executors;
 use super::run::Job;
 use super::state::{Action, Event, State};
 use super::store::{Datum, Store};
@@ -11,9 +13,13 @@ use super::{Shared, now};
 use crate::Key;
 use crate::batched::BatchSender;
 use crate::event::{self, Event as _, WorkerEvent, emit};
+#[cfg(target_os = "linux")]
+use crate::protocol::TransitionForPython;
 use crate::protocol::{
     FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
 };
+#[cfg(target_os = "linux")]
+use crate::story::{TaskChange, TaskEvent};
 
 /// The state machine, and the stream on which its messages are sent in the order
 /// of its events.
@@ -25,6 +31,8 @@ pub(super) struct Machine {
     /// As last reported to the state machine.
     is_full: bool,
     is_watched: bool,
+    /// Whether plugins in Python want the steps of tasks.
+    pub(super) has_watching_host: bool,
 }
 
 impl Machine {
@@ -35,13 +43,14 @@ impl Machine {
             tasks: TaskSet::new(),
             is_full: false,
             is_watched: false,
+            has_watching_host: false,
         }
     }
 
     /// The events of conditions that changed since the last call.
     fn changes(&mut self, store: &Store) -> [Option<Event>; 2] {
         let is_full = store.is_full();
-        let is_watched = WorkerEvent::is_enabled(event::Level::Debug);
+        let is_watched = self.has_watching_host || WorkerEvent::is_enabled(event::Level::Debug);
         let was_full = core::mem::replace(&mut self.is_full, is_full);
         let was_watched = core::mem::replace(&mut self.is_watched, is_watched);
         [
@@ -138,10 +147,20 @@ impl Shared {
                 }
             }
         }
+        // With the lock, so that they stay in order.
+        #[cfg(target_os = "linux")]
+        if machine.has_watching_host
+            && let Some(host) = self.executors.as_ref().and_then(Executors::running_host)
+        {
+            let transitions: Vec<_> = reports.iter().filter_map(transition).collect();
+            if !transitions.is_empty() {
+                host.transitions(transitions);
+            }
+        }
         drop(machine);
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
-            executors.forget(&forgotten_keys);
+            executors.release(&forgotten_keys);
         }
         for report in &reports {
             emit(event::Level::Debug, || WorkerEvent::Task(report));
@@ -172,4 +191,17 @@ impl Shared {
             self.handle([Event::FromScheduler(ToWorker::RefreshWhoHas(holders))]);
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+fn transition(event: &TaskEvent) -> Option<TransitionForPython> {
+    let TaskChange::State { from, to } = event.change else {
+        return None;
+    };
+    Some(TransitionForPython {
+        key: event.key.clone(),
+        start: from.to_owned(),
+        finish: to.to_owned(),
+        ..TransitionForPython::default()
+    })
 }

@@ -273,7 +273,7 @@ impl TaskContext<'_> {
             }
             Argument::List(items) => Value::List(many(items)?.into()),
             Argument::Tuple(items) => Value::Tuple(many(items)?.into()),
-            Argument::Set(items) => Value::Set(super::python::distinct(many(items)?)?.into()),
+            Argument::Set(items) => Value::Set(super::builtins::distinct(many(items)?)?.into()),
             Argument::Dict(entries) => {
                 let entries = entries
                     .into_iter()

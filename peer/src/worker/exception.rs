@@ -1,11 +1,11 @@
 //! Errors as Python exceptions.
 
 use bytes::Bytes;
-use daskwire_pickle::Options;
 
 use super::state::Failure;
-use crate::growing;
+use crate::pickling::Pickling;
 use crate::protocol::{ReplyStatus, Status};
+use crate::scratch;
 use crate::value::{Serialized, ValueError};
 use crate::{RemoteError, Value};
 
@@ -74,7 +74,7 @@ impl RemoteError {
             (Some(class), Some(cause)) => (class, format!("{}\ncaused by {cause}", self.message)),
             (None, _) => ("RuntimeError", self.to_string()),
         };
-        let pickle = growing::pickle(Options::default(), |writer| {
+        let pickle = scratch::pickle(Pickling::PORTABLE, |writer| {
             writer
                 .reduce()
                 .global("builtins", class)
@@ -113,7 +113,7 @@ impl RemoteError {
 
     /// The message as Python's `repr()` shows it.
     fn repr(&self) -> String {
-        let message = super::python::repr(&Value::from(self.message.as_str()));
+        let message = super::builtins::repr(&Value::from(self.message.as_str()));
         format!("{}({message})", self.class)
     }
 }

@@ -43,12 +43,12 @@ impl Functions {
         Self::default()
     }
 
-    /// Returns Rust implementations of Python functions, with the results that
-    /// Python has: functions of `operator` and `math`, and builtins such as `len`
-    /// and `sum`. Arguments that they do not support, such as integers of more
+    /// Returns Rust implementations of functions of Python's `operator` and `math`, and
+    /// of builtins such as `len` and `sum`, with the results that Python has. No
+    /// interpreter is involved. Arguments that they do not support, such as integers of more
     /// than 128 bits, raise a `NotImplementedError`.
-    pub fn python() -> Self {
-        super::python::register(Self::new())
+    pub fn builtins() -> Self {
+        super::builtins::register(Self::new())
     }
 
     /// Adds a function that takes unconverted arguments. It replaces a function
@@ -125,6 +125,11 @@ impl Functions {
         names.into_iter()
     }
 
+    #[cfg(target_os = "linux")]
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.registered.contains_key(name)
+    }
+
     pub(super) fn is_quick(&self, name: &str) -> bool {
         self.registered
             .get(name)
@@ -135,7 +140,7 @@ impl Functions {
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Value};
-    /// let functions = Functions::python();
+    /// let functions = Functions::builtins();
     /// let arguments = [Value::from("a"), Value::from("b")].into_iter().collect();
     /// let result = functions.call("operator.add", arguments);
     /// assert_eq!(result, Some(Ok(Value::from("ab"))));

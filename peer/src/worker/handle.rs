@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommError, CommOptions};
@@ -108,13 +109,20 @@ impl Worker {
             services: BTreeMap::new(),
             max_spill: None,
             transfers: TransferLimits::default(),
+            max_comms: crate::channel::MAX_COMMS,
             start_timeout: None,
             is_restartable: false,
-            functions: Functions::python(),
+            functions: Functions::builtins(),
             #[cfg(target_os = "linux")]
             python: None,
             #[cfg(target_os = "linux")]
+            python_variables: Vec::new(),
+            #[cfg(target_os = "linux")]
             is_python_warm: false,
+            #[cfg(target_os = "linux")]
+            preload: Vec::new(),
+            #[cfg(target_os = "linux")]
+            preload_argv: Vec::new(),
             options: CommOptions::default(),
             transports: crate::transports(),
             observer: None,
@@ -229,6 +237,10 @@ impl Worker {
             reply: Some(true),
             ..RetireWorkers::default()
         });
+        // A heartbeat on its way, over another comm, may arrive after the scheduler has
+        // removed the worker.
+        shared.is_retiring.store(true, Ordering::Relaxed);
+        let _ = runtime::timeout(CLOSE_TIMEOUT, shared.heartbeat.lock()).await;
         let retired = tokio::select! {
             retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
             // If the request to close comes first, it is the answer.

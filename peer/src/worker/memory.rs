@@ -40,9 +40,14 @@ pub struct MemoryThresholds {
     pub pause: Option<f64>,
     /// When the process takes more memory than this, the worker leaves the cluster and
     /// ends with [`Ended::OutOfMemory`](super::Ended::OutOfMemory), so that its process
-    /// can be started anew; `None` for no limit. Default: `None`; the nannies of Dask's
-    /// workers use 0.95.
+    /// can be started anew. If it takes less without its Python processes, the one that
+    /// takes most memory is ended instead, and its task is run again or fails. `None`
+    /// for no limit. Default: `None`; the nannies of Dask's workers use 0.95.
     pub terminate: Option<f64>,
+    /// When the data requested from peers takes more memory than this, no more is
+    /// requested, unless a single datum is larger; `None` for no limit. Default: 0.1,
+    /// as in Dask.
+    pub transfer: Option<f64>,
     /// The interval at which the memory of the process is measured. Default: 200
     /// milliseconds, as in Dask.
     pub monitor_interval: Duration,
@@ -56,6 +61,7 @@ impl Default for MemoryThresholds {
             spill: Some(0.7),
             pause: Some(0.8),
             terminate: None,
+            transfer: Some(0.1),
             monitor_interval: Duration::from_millis(200),
         }
     }
@@ -70,6 +76,12 @@ impl MemoryThresholds {
     /// Bytes of memory that data may take.
     pub(super) fn target_len(&self, limit: u64) -> u64 {
         self.target.map_or(u64::MAX, |target| part(limit, target))
+    }
+
+    /// Bytes of data that may be on their way from peers.
+    pub(super) fn transfer_len(&self, limit: u64) -> u64 {
+        self.transfer
+            .map_or(u64::MAX, |transfer| part(limit, transfer))
     }
 
     /// Bytes of data above which no new tasks are started.
@@ -109,15 +121,40 @@ pub(super) fn resident() -> u64 {
 impl Shared {
     /// Memory of the worker in bytes: of this process and its Python processes.
     pub(super) fn memory_len(&self) -> u64 {
+        let (own, processes) = self.memory_parts();
+        own.saturating_add(processes)
+    }
+
+    /// Memory of this process with the data, and of its Python processes, in bytes.
+    fn memory_parts(&self) -> (u64, u64) {
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
             // What this process has touched of the shared memory is among its
             // resident memory.
             let (processes, shared) = executors.memory_len();
             let own = super::executor::anonymous("self");
-            return own.saturating_add(processes).saturating_add(shared);
+            return (own.saturating_add(shared), processes);
         }
-        resident()
+        (resident(), 0)
+    }
+
+    /// Ends Python processes to free memory, as [`Executors::relieve`] does.
+    ///
+    /// [`Executors::relieve`]: super::executor::Executors::relieve
+    #[cfg(target_os = "linux")]
+    async fn relieve(self: &Arc<Self>, is_urgent: bool) -> bool {
+        let shared = Arc::clone(self);
+        let relieve = move || {
+            let executors = shared.executors.as_ref();
+            executors.is_some_and(|executors| executors.relieve(is_urgent))
+        };
+        // The system takes time to free much memory.
+        runtime::spawn_blocking(relieve).await.unwrap_or(false)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    async fn relieve(self: &Arc<Self>, _: bool) -> bool {
+        false
     }
 
     /// Measures the memory of the process at intervals, and pauses, resumes and
@@ -130,11 +167,15 @@ impl Shared {
         let mut warned_at: Option<Instant> = None;
         loop {
             runtime::sleep(thresholds.monitor_interval).await;
-            let len = self.memory_len();
-            if thresholds
-                .terminate
-                .is_some_and(|terminate| len > part(limit, terminate))
+            let (own, processes) = self.memory_parts();
+            let len = own.saturating_add(processes);
+            if let Some(terminate) = thresholds.terminate
+                && len > part(limit, terminate)
             {
+                // A task that takes too much memory costs its process only.
+                if own <= part(limit, terminate) && self.relieve(true).await {
+                    continue;
+                }
                 self.out_of_memory(limit, len);
                 return Ended::OutOfMemory { len };
             }
@@ -146,6 +187,10 @@ impl Shared {
                     WorkerStatus::Running => false,
                     _ => continue,
                 };
+                if is_paused && was_paused && own <= part(limit, pause) {
+                    // Spilling does not free what they take.
+                    self.relieve(false).await;
+                }
                 if is_paused != was_paused {
                     self.handle([Event::Paused(is_paused)]);
                     // A worker that computes faster than its disk writes pauses
@@ -202,6 +247,7 @@ mod tests {
     fn frees_down_to_target_once_above_spill() {
         let dask = MemoryThresholds::default();
         assert_eq!(dask.target_len(1000), 600);
+        assert_eq!(dask.transfer_len(1000), 100);
         for (len, excess) in [(0, 0), (650, 0), (700, 0), (701, 101), (2000, 1400)] {
             assert_eq!(dask.excess(1000, len), excess, "{len}");
         }

@@ -4,13 +4,13 @@
 //! threads, fetches their inputs from other workers (in Rust or Python), and
 //! serves its own data to workers and clients. Functions that tasks call are
 //! looked up by name in the worker's [`Functions`]; unpickling never executes
-//! code.
+//! code in this process.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use daskwire_peer::worker::{Functions, Worker};
 //!
-//! let functions = Functions::python().function("hypot", |x: f64, y: f64| x.hypot(y));
+//! let functions = Functions::builtins().function("hypot", |x: f64, y: f64| x.hypot(y));
 //! let worker = Worker::builder("tcp://10.0.0.7:8786".parse()?)
 //!     .functions(functions)
 //!     .nthreads(4)
@@ -31,8 +31,8 @@
 //! On Linux, a worker with a [Python interpreter](Builder::python) runs all other
 //! functions, too, in processes of that.
 
-mod apart;
 mod builder;
+mod builtins;
 mod diagnostics;
 mod driver;
 mod error;
@@ -40,15 +40,17 @@ mod evaluate;
 mod exception;
 #[cfg(target_os = "linux")]
 mod executor;
+#[cfg(target_os = "linux")]
+mod extensions;
 mod fetch;
 mod functions;
 mod handle;
 mod memory;
 mod metrics;
-mod python;
 mod run;
 #[cfg(target_os = "linux")]
 mod run_in_python;
+mod scheduler_plugin;
 mod server;
 mod session;
 mod start;
@@ -59,11 +61,10 @@ pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;
 
 use core::fmt;
-use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire_comm::Address;
 use daskwire_comm::runtime::Spawner;
@@ -76,6 +77,7 @@ use crate::event::{self, WorkerEvent, emit};
 use crate::failure::Failure;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
+use crate::unix_time as now;
 
 pub use builder::{Builder, TransferLimits};
 pub use error::StartError;
@@ -85,11 +87,11 @@ pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
 pub use store::{Holdings, StoreCounters, Tally};
 
-use apart::Others;
 use diagnostics::{Level, Log, Notifier};
 use driver::Machine;
 use metrics::{TasksDone, Transfers};
 use run::Job;
+use scheduler_plugin::Others;
 use store::Store;
 use threads::Queue;
 
@@ -128,6 +130,8 @@ struct Shared {
     transfers: Transfers,
     /// Maximum number of peers that are sent data at once.
     sending_count: u64,
+    /// Maximum number of comms that are served at once.
+    max_comms: usize,
     services: BTreeMap<String, u16>,
     is_restartable: bool,
     /// Why the worker is to be started again.
@@ -139,6 +143,8 @@ struct Shared {
     stop: Notify,
     /// Held while a heartbeat is sent, and from when the worker leaves.
     heartbeat: tokio::sync::Mutex<()>,
+    /// Whether the worker has asked to be retired.
+    is_retiring: AtomicBool,
 }
 
 impl fmt::Debug for Shared {
@@ -179,12 +185,6 @@ impl Shared {
             });
         }
     }
-}
-
-/// The time since the Unix epoch; zero before it.
-fn now() -> Duration {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default()
 }
 
 #[cfg(test)]

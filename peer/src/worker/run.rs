@@ -97,13 +97,20 @@ impl Shared {
     pub(super) fn is_quick(&self, job: &mut Job) -> bool {
         /// Longer tasks are not read in place either.
         const MAX_LEN: usize = 1 << 10;
+        let is_short = |job: &Job| match &job.spec {
+            Spec::Unread(spec) => spec.header().len() <= MAX_LEN && spec.frames().is_empty(),
+            Spec::Read(_) => true,
+        };
         #[cfg(target_os = "linux")]
-        if self.executors.is_some() && is_for_python(job) {
+        if self.executors.is_some() && !is_short(job) {
             return false;
         }
-        if let Spec::Unread(run_spec) = &job.spec
-            && run_spec.header().len() <= MAX_LEN
-            && run_spec.frames().is_empty()
+        #[cfg(target_os = "linux")]
+        if self.executors.is_some() && is_for_python(job, &self.functions) {
+            return false;
+        }
+        if is_short(job)
+            && let Spec::Unread(run_spec) = &job.spec
             && !job.is_actor
             && let Ok(task) = read(run_spec, &job.key, &job.data)
         {
@@ -120,7 +127,7 @@ impl Shared {
     pub(super) fn run(self: &Arc<Self>, mut job: Job) -> Vec<Job> {
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors
-            && is_for_python(&mut job)
+            && is_for_python(&mut job, &self.functions)
         {
             return self.run_in_python(executors, job);
         }

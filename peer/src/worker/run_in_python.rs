@@ -1,18 +1,20 @@
 //! Runs tasks in Python processes.
 
+use core::iter;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::executor::{Executors, MAX_DEATHS, Outcome, RunError};
+use super::executor::{Call, Executors, MAX_DEATHS, Outcome, RunError};
+use super::functions::Functions;
 use super::run::{Done, Job, Spec, lost, read};
 use super::state::{Description, Event, Failure};
 use super::store::{DatumError, Steps};
 use super::{Shared, now, threads};
 use crate::event;
-use crate::graph::{Function, Task, Work};
+use crate::graph::{Function, REPLACED_BY, Task, Work};
 use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
 use crate::value::Serialized;
-use crate::{RemoteError, Value};
+use crate::{Key, RemoteError, Value};
 
 impl Shared {
     /// Runs a task in a Python process, and returns the jobs to run next.
@@ -32,19 +34,25 @@ impl Shared {
             (error.to_string(), error.to_failure())
         };
         let mut deaths = 0;
+        // Actors and shuffles have state.
+        let mut is_in_host =
+            is_actor || matches!(&spec, Spec::Unread(run_spec) if uses_shuffle(run_spec));
         let mut thread = threads::number();
         let mut times = None;
         let result = loop {
             let Spec::Unread(run_spec) = &spec else {
                 break Err(failed("a task was read for Rust and is run in Python"));
             };
-            if is_actor {
-                let message = format!("the worker {} has no actors", self.title);
-                let error = RemoteError::new("NotImplementedError", &message);
-                break Err((error.to_string(), error.to_failure()));
-            }
-            let on = |message| self.on_python(message);
-            match executors.run(&key, run_spec, &data, &steps, on) {
+            let call = Call {
+                key: &key,
+                run_spec,
+                data: &data,
+                is_actor,
+                is_in_host,
+            };
+            let on = |message| self.on_python(&key, message);
+            match executors.run(&call, &steps, on) {
+                Ok(Outcome::NeedsHost) => is_in_host = true,
                 Ok(Outcome::Finished { result, by }) => {
                     let PythonFinished {
                         result,
@@ -77,6 +85,17 @@ impl Shared {
                     return self.react([], [Event::InputsLost { key, lost }]);
                 }
                 Err(RunError::Closed) => return Vec::new(),
+                // One has run before, so the task is not the reason.
+                Err(error @ (RunError::Start(_) | RunError::StillStart)) => {
+                    if matches!(error, RunError::Start(_)) {
+                        self.notice(&format!("tasks are given back: {error}"));
+                    }
+                    drop(in_use);
+                    drop(data);
+                    executors.wait_for_idle();
+                    let lost = Vec::new();
+                    return self.react([], [Event::InputsLost { key, lost }]);
+                }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
                     if deaths < MAX_DEATHS {
@@ -120,7 +139,7 @@ impl Shared {
     }
 
     /// Handles a message that a process sends while it runs a task.
-    fn on_python(self: &Arc<Self>, message: FromPython) {
+    fn on_python(self: &Arc<Self>, running: &Key, message: FromPython) {
         match message {
             FromPython::LogEvent(event) => {
                 if let Some(stream) = &self.machine().stream {
@@ -131,7 +150,7 @@ impl Shared {
                 key,
                 compute_duration,
                 ..
-            }) => {
+            }) if key == *running => {
                 // Without another thread, the task goes on to count.
                 if let Err(error) = threads::replace(self) {
                     self.notice(&format!("no thread for tasks beside {key}: {error}"));
@@ -141,7 +160,7 @@ impl Shared {
                 let jobs = self.react([], [Event::Seceded { key, run_time }]);
                 jobs.into_iter().for_each(|job| self.queue.push(job));
             }
-            // Others are answers.
+            // Others are answers, or came from a task that has ended.
             _ => {}
         }
     }
@@ -161,19 +180,31 @@ fn to_failure(error: PythonErred) -> Failure {
     }
 }
 
-/// Whether a task does not call a native function. If it does, the task is read.
-pub(super) fn is_for_python(job: &mut Job) -> bool {
-    const MARK: &[u8] = b"native:";
+/// Whether a task names the module of P2P shuffles, whose state the host has. A task that
+/// comes to use it without naming it moves to the host then.
+fn uses_shuffle(run_spec: &Serialized) -> bool {
+    contains(run_spec, "distributed.shuffle")
+}
+
+fn contains(run_spec: &Serialized, mark: &str) -> bool {
+    let mark = mark.as_bytes();
+    let mut frames = iter::once(run_spec.header()).chain(run_spec.frames().iter().map(|f| &**f));
+    frames.any(|frame| frame.windows(mark.len()).any(|part| part == mark))
+}
+
+/// Whether a task does not call a native function, or one that is not among `functions` and
+/// has a fallback. Otherwise the task is read.
+pub(super) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
     let Spec::Unread(run_spec) = &job.spec else {
         return false;
     };
-    let has_mark = |bytes: &[u8]| bytes.windows(MARK.len()).any(|part| part == MARK);
-    let frames = run_spec.frames();
-    if !has_mark(run_spec.header()) && !frames.iter().any(|frame| has_mark(frame)) {
+    if !contains(run_spec, "native:") {
         return true;
     }
+    let may_be_missing = !contains(run_spec, REPLACED_BY);
+    let is_here = |name: &str| may_be_missing || functions.contains(name);
     match read(run_spec, &job.key, &job.data) {
-        Ok(task) if is_native(&task) => {
+        Ok(task) if is_native(&task, is_here) => {
             job.spec = Spec::Read(task);
             false
         }
@@ -182,8 +213,8 @@ pub(super) fn is_for_python(job: &mut Job) -> bool {
     }
 }
 
-/// Whether a task, or all of a fused one, calls a native function.
-fn is_native(task: &Task) -> bool {
+/// Whether a task, or all of a fused one, calls a native function that `is_here`.
+fn is_native(task: &Task, is_here: impl Fn(&str) -> bool) -> bool {
     let calls_native = |task: &Task| {
         let Work::Call { function, .. } = &task.work else {
             return false;
@@ -195,7 +226,7 @@ fn is_native(task: &Task) -> bool {
         {
             function = inner;
         }
-        matches!(function, Function::Native(_))
+        matches!(function, Function::Native(name) if is_here(name))
     };
     match &task.work {
         Work::Fused { tasks, .. } => tasks.iter().all(calls_native),

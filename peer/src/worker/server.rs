@@ -9,6 +9,8 @@ use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_comm::{Address, CommError, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
+#[cfg(target_os = "linux")]
+use super::extensions::HostComm;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
@@ -23,8 +25,15 @@ use crate::story;
 use crate::value::Serialized;
 use crate::{Key, RemoteError, RequestError, Value};
 
+/// Requests that a worker without Python accepts without effect.
+const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];
+
 /// Time before connections are accepted again after that has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
+
+/// Time after which a transfer that its receiver has not acknowledged no longer counts
+/// as in progress. The comm stays open, since the receiver may only be slow.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Values longer than this are not serialized on the thread that reads messages.
 const MAX_INLINE_LEN: u64 = 64 << 10;
@@ -33,12 +42,22 @@ const MAX_INLINE_LEN: u64 = 64 << 10;
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
     let mut comms = TaskSet::new();
     let mut is_failing = false;
+    let mut is_full = false;
     loop {
         tokio::select! {
             incoming = listener.accept() => match incoming {
                 Ok(incoming) => {
                     is_failing = false;
-                    comms.spawn(serve_comm(Arc::clone(&shared), incoming));
+                    while comms.try_join_next().is_some() {}
+                    let limit = shared.max_comms;
+                    if comms.len() < limit {
+                        is_full = false;
+                        comms.spawn(serve_comm(Arc::clone(&shared), incoming));
+                    } else if !core::mem::replace(&mut is_full, true) {
+                        shared.notice(&format!(
+                            "the worker refuses connections: it serves {limit} comms"
+                        ));
+                    }
                 }
                 // The process may be out of descriptors; other comms may close in
                 // the meantime.
@@ -74,19 +93,28 @@ async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
 }
 
 async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), RequestError> {
+    #[cfg(target_os = "linux")]
+    let mut host = HostComm::default();
     loop {
-        let (request, wants_reply, is_last) =
-            match channel.receiver.receive::<IncomingRequest>().await {
-                Ok(Some(asked)) => (asked.request, asked.wants_reply, asked.is_last),
-                Ok(None) => return Ok(()),
-                Err(RequestError::Protocol(error)) => (Err(error), true, false),
-                Err(error) => return Err(error),
-            };
+        // The connection is closed after a message that is not a request, as in Dask.
+        let Some(incoming) = channel.receiver.receive::<IncomingRequest>().await? else {
+            return Ok(());
+        };
+        let IncomingRequest {
+            request,
+            wants_reply,
+            is_last,
+        } = incoming;
         let request = match request {
             Ok(request) => request,
             Err(error) => {
-                let error = RemoteError::new("ValueError", &error.to_string());
-                channel.sender.send(&error.to_status()).await?;
+                if wants_reply {
+                    let error = RemoteError::new("ValueError", &error.to_string());
+                    channel.sender.send(&error.to_status()).await?;
+                }
+                if is_last {
+                    return Ok(());
+                }
                 continue;
             }
         };
@@ -99,21 +127,34 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
             true => Some(shared.answering.read().await),
             false => None,
         };
-        match request {
-            Request::GetData(request) => send_data_while_member(shared, channel, request).await?,
+        let sent = match request {
+            Request::GetData(request) => send_data_while_member(shared, channel, request).await,
+            #[cfg(target_os = "linux")]
+            Request::Unknown(request) if shared.executors.is_some() => {
+                let reply = match host.answer(shared, request).await {
+                    Ok(reply) => Reply::Value(reply),
+                    Err(error) => Reply::Failed(Box::new(error.to_status())),
+                };
+                match wants_reply {
+                    true => channel.sender.send(&reply).await,
+                    false => Ok(()),
+                }
+            }
             request => {
                 let reply = match answer(shared, request).await {
                     Ok(reply) => reply,
                     Err(error) => Reply::Failed(Box::new(error.to_status())),
                 };
-                if wants_reply {
-                    channel.sender.send(&reply).await?;
+                match wants_reply {
+                    true => channel.sender.send(&reply).await,
+                    false => Ok(()),
                 }
             }
-        }
+        };
         if is_terminate {
             shared.stop.notify_one();
         }
+        sent?;
         if is_close || is_last {
             return Ok(());
         }
@@ -181,6 +222,8 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             ("scheduler", Value::from(shared.scheduler.to_string())),
             ("nthreads", Value::from(shared.nthreads)),
             ("memory_limit", Value::from(shared.memory_limit)),
+            // What Python's `daskwire.native` asks for.
+            ("functions", Value::list(shared.functions.names())),
         ]),
         Request::GetLogs(request) => shared.log.answer(&request),
         Request::GetCallStack(request) => shared.call_stack(request.keys.as_ref()),
@@ -200,6 +243,25 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             Value::None
         }
         Request::Terminate(_) | Request::CloseComm(_) => Value::from("OK"),
+        // Python's modules and plugins are of no use here, and no harm to tasks in Rust:
+        // an error would fail the call for all workers.
+        Request::Unknown(request) if IGNORED.contains(&&*request.op) => {
+            let (title, op) = (&shared.title, &request.op);
+            let message = format!("the worker {title} runs no Python and ignores {op:?}");
+            shared.log.add(Level::Warning, &message);
+            let data = request.extra.iter();
+            let data = data.filter(|(key, _)| key.as_str() == Some("data"));
+            let nbytes = data.map(|(_, data)| match data {
+                Value::Bytes(data) => data.len(),
+                Value::Str(data) => data.len(),
+                _ => 0,
+            });
+            let nbytes = nbytes.sum::<usize>() as u64;
+            Value::dict([
+                ("status", Value::from("OK")),
+                ("nbytes", Value::from(nbytes)),
+            ])
+        }
         request => {
             let message = format!(
                 "the worker {} runs functions in Rust and does not do {:?}",
@@ -298,7 +360,15 @@ async fn send_data(
     channel.sender.send(&reply).await?;
     drop(reply);
     // The answer is "OK"; until then the transfer counts as in progress.
-    if channel.receiver.receive::<Value>().await?.is_none() {
+    let acknowledging = channel.receiver.receive::<Value>();
+    let acknowledged = match runtime::timeout(ACKNOWLEDGE_TIMEOUT, acknowledging).await {
+        Ok(acknowledged) => acknowledged,
+        Err(_) => {
+            drop(sending);
+            channel.receiver.receive::<Value>().await
+        }
+    };
+    if acknowledged?.is_none() {
         let peer = channel.peer.to_string();
         return Err(RequestError::Closed { peer });
     }

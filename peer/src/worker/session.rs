@@ -4,6 +4,7 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Listener, Transports};
@@ -13,7 +14,7 @@ use super::diagnostics::Level;
 #[cfg(target_os = "linux")]
 use super::executor::Executors;
 use super::state::{Action, Event, stimulus};
-use super::{Ended, Shared, StartError, apart, now, server};
+use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 use crate::batched::BatchWriter;
 use crate::channel::{Channel, Receiver, within};
 use crate::event::{self, WorkerEvent, emit};
@@ -41,12 +42,13 @@ const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Shared {
-    /// Registers with the scheduler, and returns the interval of heartbeats.
+    /// Registers with the scheduler, and returns the interval of heartbeats and the
+    /// plugins of workers.
     pub(super) async fn register(
         &self,
         channel: &mut Channel,
         resources: BTreeMap<String, f64>,
-    ) -> Result<Duration, StartError> {
+    ) -> Result<(Duration, Option<Value>), StartError> {
         let time = now();
         let has_stimulus = self.dialect.has_worker_stimulus;
         let request = Request::RegisterWorker(RegisterWorker {
@@ -67,7 +69,7 @@ impl Shared {
             versions: self.versions.clone(),
             // The worker answers the requests that its scheduler sends to nannies.
             nanny: Nullable(self.is_restartable.then(|| self.address.clone())),
-            extra_information: apart::description(self.runs_python()),
+            extra_information: scheduler_plugin::description(self.runs_python()),
             stimulus_id: has_stimulus.then(|| stimulus("worker-connect", time)),
             pid: Some(std::process::id().into()),
             reply: Some(false),
@@ -80,7 +82,8 @@ impl Shared {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
             });
         }
-        Ok(interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1)))
+        let interval = interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1));
+        Ok((interval, reply.worker_plugins))
     }
 
     /// Has the scheduler remove the worker, so that it can be started again.
@@ -109,9 +112,10 @@ impl Shared {
             // A scheduler that has just removed a worker complains of heartbeats that
             // the worker sends before it knows, or before its farewell is read.
             let status = self.machine().state.status().clone();
+            let is_retiring = self.is_retiring.load(Ordering::Relaxed);
             match status {
                 WorkerStatus::Closing => continue,
-                WorkerStatus::ClosingGracefully => {
+                status if is_retiring || status == WorkerStatus::ClosingGracefully => {
                     let now = runtime::now();
                     let since = *retiring.get_or_insert(now);
                     let quiet = interval.saturating_mul(RETIRE_QUIET);
@@ -184,19 +188,27 @@ impl Shared {
                 Err(error) => return Ended::Lost(error),
             };
             let mut end = None;
-            let events = batch.into_iter().map_while(|message| match message {
-                ToWorker::Close(close) => {
-                    let reason = close.reason.unwrap_or_default();
-                    end = Some(Ended::ByScheduler { reason });
-                    None
-                }
-                ToWorker::CloseStream(_) => {
-                    let reason = "the stream ends".to_owned();
-                    end = Some(Ended::ByScheduler { reason });
-                    None
-                }
-                message => Some(Event::FromScheduler(message)),
-            });
+            let mut events = Vec::with_capacity(batch.len());
+            for message in batch {
+                let reason = match message {
+                    ToWorker::Close(close) => close.reason.unwrap_or_default(),
+                    ToWorker::CloseStream(_) => "the stream ends".to_owned(),
+                    #[cfg(target_os = "linux")]
+                    ToWorker::Unknown(message) if self.executors.is_some() => {
+                        let executors = self.executors.as_ref();
+                        if let Some(host) = executors.and_then(Executors::running_host) {
+                            host.stream(message);
+                        }
+                        continue;
+                    }
+                    message => {
+                        events.push(Event::FromScheduler(message));
+                        continue;
+                    }
+                };
+                end = Some(Ended::ByScheduler { reason });
+                break;
+            }
             self.handle(events);
             if let Some(end) = end {
                 return end;

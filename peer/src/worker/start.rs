@@ -3,19 +3,20 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use crate::pickling::Pickling;
 use daskwire_comm::runtime::{self, Spawner};
 use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
-use daskwire_numpy::NumpyModules;
 use tokio::sync::{Notify, watch};
 
-use super::apart::{self, Others};
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
 #[cfg(target_os = "linux")]
-use super::executor::Executors;
+use super::executor::{Executors, Interpreter};
 use super::metrics::{TasksDone, Transfers};
+use super::scheduler_plugin::{self, Others};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
@@ -30,7 +31,7 @@ use crate::pool::Pool;
 #[cfg(target_os = "linux")]
 use crate::protocol::{Nullable, StartPython};
 use crate::protocol::{Request, Versions};
-use crate::release::{self, FIRST_SUPPORTED, Untested};
+use crate::release::{self, FIRST_SUPPORTED, UntestedRelease};
 use crate::{Release, Value};
 
 pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
@@ -50,13 +51,20 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         services,
         max_spill,
         transfers,
+        max_comms,
         start_timeout,
         is_restartable,
         functions,
         #[cfg(target_os = "linux")]
         python,
         #[cfg(target_os = "linux")]
+        python_variables,
+        #[cfg(target_os = "linux")]
         is_python_warm,
+        #[cfg(target_os = "linux")]
+        preload,
+        #[cfg(target_os = "linux")]
+        preload_argv,
         options,
         transports,
         observer,
@@ -140,7 +148,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let dialect = Dialect::of_versions(&versions);
     // Before the scheduler has tasks for the worker.
     let installed = match release {
-        Some(_) if installs_plugin => apart::install(&pool, &scheduler).await,
+        Some(_) if installs_plugin => scheduler_plugin::install(&pool, &scheduler).await,
         _ => Ok(()),
     };
     let versions = match versions {
@@ -160,24 +168,35 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         nthreads,
         transfer_count: transfers.receiving_count.max(1),
         transfer_len: transfers.message_len,
+        transfer_total_len: memory_limit.map_or(u64::MAX, |limit| thresholds.transfer_len(limit)),
         ..Limits::default()
     };
     let state = State::new(&address, limits, resources.clone());
-    let (store, store_directory) = make_store(
-        memory_limit,
-        thresholds,
-        local_directory,
-        &id,
-        dialect.numpy,
-    )
-    .await?;
+    #[cfg(target_os = "linux")]
+    let needs_directory = python.is_some();
+    #[cfg(not(target_os = "linux"))]
+    let needs_directory = false;
+    let parent = local_directory;
+    let limits = (memory_limit, thresholds);
+    let made = make_store(limits, parent, needs_directory, &id, dialect.pickling);
+    let Made {
+        store,
+        path: store_directory,
+        directory,
+    } = made.await?;
+    #[cfg(not(target_os = "linux"))]
+    drop(directory);
     if let Some(max_spill) = max_spill {
         store.limit_disk(max_spill);
     }
     let failure = store.failure().clone();
     #[cfg(target_os = "linux")]
     let executors = match python {
-        Some(interpreter) => {
+        Some(path) => {
+            let interpreter = Interpreter {
+                path,
+                variables: python_variables,
+            };
             let start = StartPython {
                 id: id.clone(),
                 name: name.clone(),
@@ -187,10 +206,13 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
                 local_directory: store_directory.display().to_string(),
                 memory_limit: Nullable(memory_limit),
                 cache_len: cache_len(memory_limit, nthreads),
+                preload,
+                preload_argv,
                 ..StartPython::default()
             };
             let count = if is_python_warm { nthreads } else { 1 };
-            Some(start_python(Executors::new(interpreter, start), count).await?)
+            let executors = Executors::new(interpreter, start, directory);
+            Some(start_python(executors, count).await?)
         }
         None => None,
     };
@@ -222,6 +244,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         observer,
         transfers: Transfers::default(),
         sending_count: transfers.sending_count.max(1),
+        max_comms,
         services,
         is_restartable,
         restart: OnceLock::new(),
@@ -230,8 +253,13 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         runtime: Spawner::current(),
         stop: Notify::new(),
         heartbeat: tokio::sync::Mutex::new(()),
+        is_retiring: AtomicBool::new(false),
     });
     start_store(&shared)?;
+    #[cfg(target_os = "linux")]
+    if let Some(executors) = &shared.executors {
+        shared.attend_host(executors);
+    }
     let waiting = || {
         format!(
             "{} does not register the worker yet, waiting",
@@ -242,7 +270,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let registering = shared
         .notify
         .with_notice(waiting, REGISTER_TIMEOUT, registering);
-    let interval = registering.await?;
+    let (interval, plugins) = registering.await?;
     shared.log.add(
         Level::Info,
         &format!("{} works for {}", shared.title, shared.scheduler),
@@ -256,6 +284,11 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     } = channel;
     let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
+    // Before messages of the scheduler are handled.
+    #[cfg(target_os = "linux")]
+    shared.set_up_plugins(plugins).await;
+    #[cfg(not(target_os = "linux"))]
+    drop(plugins);
     if let Err(error) = installed {
         let message = format!(
             "the scheduler does not keep tasks of Python away from the worker, which gives them \
@@ -263,7 +296,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         );
         shared.notice(&message);
     }
-    if let Some(untested) = Untested::of(release) {
+    if let Some(untested) = UntestedRelease::of(release) {
         shared.notice(&untested.to_string());
     }
     threads::start(&shared).map_err(|error| StartError::Thread(Arc::new(error)))?;
@@ -279,17 +312,30 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     Ok(Worker { shared, ended })
 }
 
-/// Makes a store, and returns the path of its directory, existing or not.
+/// A store, and the directory of the worker.
+struct Made {
+    store: Store,
+    /// The directory, existing or not.
+    path: PathBuf,
+    /// The directory of a store that does not use it.
+    directory: Option<SpillDirectory>,
+}
+
 async fn make_store(
-    memory_limit: Option<u64>,
-    thresholds: MemoryThresholds,
+    (memory_limit, thresholds): (Option<u64>, MemoryThresholds),
     parent: PathBuf,
+    needs_directory: bool,
     id: &str,
-    numpy: NumpyModules,
-) -> Result<(Store, PathBuf), StartError> {
-    let Some(limit) = memory_limit.filter(|_| thresholds.spills()) else {
-        return Ok((Store::in_memory(numpy), parent));
-    };
+    pickling: Pickling,
+) -> Result<Made, StartError> {
+    let limit = memory_limit.filter(|_| thresholds.spills());
+    if limit.is_none() && !needs_directory {
+        return Ok(Made {
+            store: Store::in_memory(pickling),
+            path: parent,
+            directory: None,
+        });
+    }
     let id = id.to_owned();
     let made = runtime::spawn_blocking(move || SpillDirectory::new(&parent, &id));
     let made = made
@@ -297,13 +343,24 @@ async fn make_store(
         .unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
     let directory = made.map_err(|error| StartError::Directory(Arc::new(error)))?;
     let path = directory.path().to_owned();
+    let Some(limit) = limit else {
+        return Ok(Made {
+            store: Store::in_memory(pickling),
+            path,
+            directory: Some(directory),
+        });
+    };
     let store = Store::spilling(
         directory,
         thresholds.target_len(limit),
         thresholds.full_len(limit),
-        numpy,
+        pickling,
     );
-    Ok((store, path))
+    Ok(Made {
+        store,
+        path,
+        directory: None,
+    })
 }
 
 /// Bytes of values that each Python process keeps.

@@ -4,14 +4,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use daskwire_cli::journey::{Recorder, Step, journey};
+use daskwire_cli::journey::{Form, Recorder, Step, journey};
 
 use daskwire_comm::tls::TlsSettings;
 use daskwire_peer::client::{ClientOptions, Route, Submission};
 use daskwire_peer::graph::{Argument, Function, Graph, Task};
 use daskwire_peer::identity::{identity, options};
+use daskwire_peer::protocol::Unknown;
 use daskwire_peer::worker::{Functions, Worker};
-use daskwire_peer::{Array, Client, Key, Release, Value};
+use daskwire_peer::{Array, Client, Key, Release, RequestError, Value};
 use daskwire_testing::cluster::Cluster;
 use daskwire_testing::{Peer, TLS_PEM, scheduler_in};
 
@@ -91,6 +92,10 @@ async fn with(trial: &mut Trial, mut cluster: Cluster, release: &str) {
         .await;
     // Workers log tasks that fail.
     trial.check("errors", errors(address)).await;
+    // Schedulers log registrations that they cannot read.
+    if ["2022.6.0", "2022.6.1", "2026.8.0"].contains(&release) {
+        trial.check("registration", registrations(address)).await;
+    }
     relay::checks(trial, address).await;
 }
 
@@ -114,7 +119,7 @@ async fn journeys(address: &str) -> Result<(), Failure> {
     let client = Client::connect_with(address, options).await?;
     let mut shown = String::new();
     let mut show = |line: &str| shown.push_str(line);
-    let outcome = journey(&client, &recorder, false, &mut show).await?;
+    let outcome = journey(&client, &recorder, Form::Text { verbose: false }, &mut show).await?;
     ensure!(outcome.result == Value::from(10), "{}", outcome.result);
     let (_, followed) = shown.split_once("# we follow z").unwrap_or_default();
     let steps = [
@@ -155,7 +160,7 @@ async fn fits(address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-// ROLES CLIENT-7, CLIENT-10, CLIENT-11
+// ROLES CLIENT-7, CLIENT-10, CLIENT-11, CLIENT-13
 async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let array = Array::from_slice(&[3], &[1.5, 2.5, 3.5])?;
@@ -166,16 +171,20 @@ async fn transfers(address: &str, route: Route) -> Result<(), Failure> {
         ("list", Value::list([1, 2, 3])),
         ("array", Value::from(array.clone())),
         ("nested", Value::dict([("a", Value::list([array.clone()]))])),
+        (
+            "byte strings",
+            Value::list([Value::bytes(vec![8; 100_000]), Value::bytes(vec![9; 10])]),
+        ),
+        (
+            "mixed",
+            Value::Tuple(vec![Value::from(array.clone()), Value::from(1), Value::from("x")].into()),
+        ),
     ];
     let values: Vec<Value> = data.iter().map(|(_, value)| value.clone()).collect();
     let keys = data.map(|(key, value)| (Key::from(format!("{key}-{route:?}")), value));
     let futures = client.scatter_by(keys, route).await?;
-    // Workers of the classic layout send arrays in containers as collections, which
-    // are not converted.
-    let is_classic = client.release() < Some(Release::new(2021, 3, 1));
-    let count = futures.len() - usize::from(is_classic);
-    let back = client.gather_by(&futures[..count], route).await?;
-    ensure!(back == values[..count], "{back:?}");
+    let back = client.gather_by(&futures, route).await?;
+    ensure!(back == values, "{back:?}");
     let holders = client.who_has(&futures).await?;
     ensure!(
         holders.iter().all(|(_, held)| !held.is_empty()),
@@ -333,7 +342,41 @@ async fn errors(address: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-// ROLES CLIENT-10
+/// A scheduler refuses a worker with other fields than its own: tried with both sides
+/// of a change and with the newest release.
+// ROLES WORKER-1
+async fn registrations(address: &str) -> Result<(), Failure> {
+    let client = Client::connect(address).await?;
+    let needs_server_id = client.release() >= Some(Release::new(2022, 6, 1));
+    let mut registration = Unknown::new("register-worker")
+        .field("address", "tcp://127.0.0.1:1")
+        .field("status", "running");
+    if !needs_server_id {
+        registration = registration.field("server_id", "a-worker");
+    }
+    let expected = if needs_server_id {
+        "missing"
+    } else {
+        "got an unexpected keyword argument"
+    };
+    // A client asks for a reply, which tells it of the error; a worker does not.
+    match client.request::<Value>(registration).await {
+        Err(RequestError::Remote(error)) => {
+            let text = error.to_string();
+            ensure!(
+                text.contains(expected) && text.contains("'server_id'"),
+                "{error}"
+            );
+        }
+        other => return Err(format!("{other:?}").into()),
+    }
+    let workers = client.workers().await?;
+    ensure!(workers.len() == 2, "{workers:?}");
+    client.close().await?;
+    Ok(())
+}
+
+// ROLES CLIENT-10, CLIENT-13
 async fn arrays(address: &str) -> Result<(), Failure> {
     let client = Client::connect(address).await?;
     let numbers: Vec<f64> = (0..100_000).map(f64::from).collect();
@@ -492,7 +535,7 @@ async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
     let transports = daskwire_peer::transports_with_tls(&settings.build()?);
     let worker = Worker::builder(scheduler.address().parse()?)
         .name("rust")
-        .functions(Functions::python())
+        .functions(Functions::builtins())
         .transports(transports.clone())
         .start()
         .await?;

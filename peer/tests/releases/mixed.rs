@@ -50,7 +50,7 @@ async fn mixed(scheduler: &Peer, python: &Path, other: &Path) -> Result<(), Fail
     ensure_warned(&before)?;
     ensure!(before["sums"] == json!({"worker-0": 3}), "{before}");
     // The worker in Rust has no Python, so that there is nothing more to say.
-    let worker = rust(address, "rust", Functions::python()).await?;
+    let worker = rust(address, "rust", Functions::builtins()).await?;
     let after = connect(other, address)?;
     ensure!(after["warnings"] == before["warnings"], "{after}");
     let sums = json!({"rust": 3, "worker-0": 3});

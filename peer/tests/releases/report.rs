@@ -74,20 +74,24 @@ impl Report {
         format!("| {} | {} | {cells} |", self.release, self.python)
     }
 
-    /// A line for each message, without repetitions.
-    fn messages(&self) -> Vec<String> {
+    /// The messages, without repetitions.
+    fn messages(&self) -> Vec<Message> {
         let mut messages = Vec::new();
         for (name, outcome) in &self.outcomes {
-            let line = match outcome {
+            let text = match outcome {
                 Outcome::Works | Outcome::NotMade => continue,
-                Outcome::Refused(message) => format!("* {}: {message}", self.release),
+                Outcome::Refused(message) => message.clone(),
                 Outcome::Fails(error) => {
                     let error = error.lines().next().unwrap_or_default();
-                    format!("* {} {name} **fails**: {error}", self.release)
+                    format!("{name} **fails**: {error}")
                 }
             };
-            if !messages.contains(&line) {
-                messages.push(line);
+            let message = Message {
+                text: text.replace(&self.release, "RELEASE"),
+                releases: vec![self.release.clone()],
+            };
+            if !messages.contains(&message) {
+                messages.push(message);
             }
         }
         messages
@@ -103,49 +107,184 @@ impl Report {
     }
 }
 
-/// The page with a row for each release of `names`: those of `reports`, and for
-/// others those that are on the old page.
+/// A message of releases, in which their names are `RELEASE`.
+#[derive(Clone, Debug, PartialEq)]
+struct Message {
+    text: String,
+    releases: Vec<String>,
+}
+
+impl Message {
+    /// Reads a line of the page.
+    fn parse(line: &str) -> Option<Self> {
+        let (text, releases) = line.strip_prefix("* ")?.rsplit_once(" (")?;
+        let releases = releases.strip_suffix(')')?.split(", ");
+        Some(Self {
+            text: text.to_owned(),
+            releases: releases.map(str::to_owned).collect(),
+        })
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "* {} ({})", self.text, self.releases.join(", "))
+    }
+}
+
+/// The cells of a row of a table.
+fn cells(row: &str) -> Vec<&str> {
+    let row = row.strip_prefix("| ").unwrap_or_default();
+    let row = row.strip_suffix(" |").unwrap_or_default();
+    row.split(" | ").map(str::trim).collect()
+}
+
+/// Releases in a row with the same outcomes; a check that was made with some of them
+/// counts for all.
+struct Range<'a> {
+    first: &'a str,
+    last: &'a str,
+    outcomes: Vec<&'a str>,
+}
+
+impl<'a> Range<'a> {
+    fn new(cells: &[&'a str]) -> Self {
+        Self {
+            first: cells[0],
+            last: cells[0],
+            outcomes: cells[2..].to_vec(),
+        }
+    }
+
+    /// Adds a release, unless an outcome differs.
+    fn extend(&mut self, cells: &[&'a str]) -> bool {
+        let pairs = || self.outcomes.iter().zip(&cells[2..]);
+        let is_same =
+            pairs().all(|(ours, outcome)| ours == outcome || ours.is_empty() || outcome.is_empty());
+        if is_same {
+            self.outcomes = pairs()
+                .map(|(ours, outcome)| if ours.is_empty() { *outcome } else { *ours })
+                .collect();
+            self.last = cells[0];
+        }
+        is_same
+    }
+}
+
+/// The table with a row for each check and a column for each range of releases.
+fn summary(head: &str, rows: &[String]) -> String {
+    let mut ranges: Vec<Range<'_>> = Vec::new();
+    for row in rows {
+        let cells = cells(row);
+        let is_added = ranges.last_mut().is_some_and(|last| last.extend(&cells));
+        if !is_added {
+            ranges.push(Range::new(&cells));
+        }
+    }
+    let mut table = String::from("| check |");
+    for range in &ranges {
+        let _ = match range.first == range.last {
+            true => write!(table, " {} |", range.first),
+            false => write!(table, " {} to {} |", range.first, range.last),
+        };
+    }
+    let _ = writeln!(table, "\n| --- |{}", " --- |".repeat(ranges.len()));
+    for (index, check) in cells(head)[2..].iter().enumerate() {
+        let outcomes = ranges.iter().map(|range| range.outcomes[index]);
+        let outcomes = outcomes.collect::<Vec<_>>().join(" | ");
+        let _ = writeln!(table, "| {check} | {outcomes} |");
+    }
+    table
+}
+
+/// The page with the releases of `names`: as in `reports`, and others as on the old
+/// page.
 pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
-    let mut page = String::from(
+    let old_head = old
+        .lines()
+        .find(|line| line.starts_with("| release | Python |"));
+    let head = match (reports.first(), old_head) {
+        (Some(first), _) => format!("| release | Python | {} |", first.titles().join(" | ")),
+        (None, Some(head)) => head.to_owned(),
+        (None, None) => return old.to_owned(),
+    };
+    // Rows of other checks cannot be kept.
+    let old = if old_head == Some(&head) { old } else { "" };
+    let (mut rows, mut messages): (Vec<String>, Vec<Message>) = Default::default();
+    for name in names {
+        let said = match reports.iter().find(|report| report.release == *name) {
+            Some(report) => {
+                rows.push(report.row());
+                report.messages()
+            }
+            None => {
+                let start = format!("| {name} |");
+                let row = old.lines().find(|line| line.starts_with(&start));
+                rows.extend(row.map(str::to_owned));
+                let kept = old.lines().filter_map(Message::parse);
+                let mut kept: Vec<Message> = kept.collect();
+                kept.retain(|message| message.releases.iter().any(|release| release == name));
+                kept
+            }
+        };
+        for Message { text, .. } in said {
+            match messages.iter_mut().find(|message| message.text == text) {
+                Some(message) => message.releases.push((*name).to_owned()),
+                None => messages.push(Message {
+                    text,
+                    releases: vec![(*name).to_owned()],
+                }),
+            }
+        }
+    }
+    let columns = " --- |".repeat(cells(&head).len());
+    let lines = |lines: &mut dyn Iterator<Item = String>| lines.collect::<Vec<_>>().join("\n");
+    format!(
         "# Releases of Dask\n\n\
          What works with which release of `distributed`, as found by the checks in `tests/releases`, each with a real\n\
          scheduler, workers and clients. Made by:\n\n\
          ```sh\nDASKWIRE_RELEASES=all cargo test -p daskwire-peer --test releases -- --nocapture\n```\n\n\
-         *ok* works; *refused* by name, before anything is registered, with the message below. Cells are empty for\n\
-         checks that are made with other releases only.\n\n",
-    );
-    let Some(first) = reports.first() else {
-        return page;
+         *ok* works; *refused* by name, before anything is registered, with a message below. Some checks are made with\n\
+         some releases of a range only; [each release](#each-release) has what was tried.\n\n\
+         {}\n## Messages\n\n{}\n\n## Each release\n\n{head}\n|{columns}\n{}\n",
+        summary(&head, &rows),
+        lines(&mut messages.iter().map(ToString::to_string)),
+        lines(&mut rows.into_iter()),
+    )
+}
+
+#[test]
+fn a_page_keeps_what_was_not_tried_again() {
+    let report = |release: &str, outcomes: [Outcome; 3]| Report {
+        outcomes: ["a", "b", "c"].into_iter().zip(outcomes).collect(),
+        ..Report::new(release, 11)
     };
-    let head = format!("| release | Python | {} |", first.titles().join(" | "));
-    // Rows of other checks cannot be kept.
-    let old = if old.contains(&head) { old } else { "" };
-    let old: Vec<&str> = old.lines().collect();
-    let _ = writeln!(page, "{head}");
-    let columns = " --- |".repeat(first.outcomes.len());
-    let _ = writeln!(page, "| --- | --- |{columns}");
-    let mut messages: Vec<String> = Vec::new();
-    for name in names {
-        match reports.iter().find(|report| report.release == *name) {
-            Some(report) => {
-                let _ = writeln!(page, "{}", report.row());
-                messages.extend(report.messages());
-            }
-            None => {
-                let row = old
-                    .iter()
-                    .find(|line| line.starts_with(&format!("| {name} |")));
-                page.extend(row.map(|row| format!("{row}\n")));
-                let about = [format!("* {name}: "), format!("* {name} ")];
-                let kept = old
-                    .iter()
-                    .filter(|line| about.iter().any(|start| line.starts_with(start)));
-                messages.extend(kept.map(ToString::to_string));
-            }
-        }
-    }
-    if !messages.is_empty() {
-        let _ = writeln!(page, "\n{}", messages.join("\n"));
-    }
-    page
+    let refused = |release: &str| Outcome::Refused(format!("{release} is too old"));
+    let names = ["2.0", "2.1", "3.0", "3.1"];
+    let all = [
+        report("2.0", [Outcome::Works, refused("2.0"), Outcome::NotMade]),
+        report("2.1", [Outcome::Works, refused("2.1"), Outcome::Works]),
+        report("3.0", [Outcome::Works, Outcome::Works, Outcome::Works]),
+        report("3.1", [Outcome::Works, Outcome::Works, Outcome::NotMade]),
+    ];
+    let first = page(&names, &all, "");
+    let summary = "| check | 2.0 to 2.1 | 3.0 to 3.1 |\n| --- | --- | --- |\n| a | ok | ok |\n\
+                   | b | refused | ok |\n| c | ok | ok |\n";
+    assert!(first.contains(summary), "{first}");
+    assert!(
+        first.contains("\n* RELEASE is too old (2.0, 2.1)\n"),
+        "{first}"
+    );
+    assert_eq!(page(&names, &all[1..2], &first), first);
+
+    let error = Outcome::Fails("late\nand more".to_owned());
+    let again = page(
+        &names,
+        &[report("2.1", [error, Outcome::Works, Outcome::Works])],
+        &first,
+    );
+    let summary = "| check | 2.0 | 2.1 | 3.0 to 3.1 |";
+    assert!(again.contains(summary), "{again}");
+    let messages = "\n* RELEASE is too old (2.0)\n* a **fails**: late (2.1)\n";
+    assert!(again.contains(messages), "{again}");
 }

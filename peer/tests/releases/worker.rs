@@ -60,7 +60,7 @@ pub(crate) async fn checks(trial: &mut Trial) {
         return;
     };
     let address = cluster.scheduler.address().to_owned();
-    let functions = Functions::python()
+    let functions = Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .with("arrays", arrays);
     let worker = match rust(&address, "rust", functions).await {

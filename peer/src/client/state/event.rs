@@ -112,7 +112,7 @@ pub enum Event {
         /// as [`UpdateGraph`](crate::protocol::UpdateGraph).
         message: Box<FromClient>,
     },
-    /// Another client's result is wanted. Adds a handle.
+    /// The program asks for a result of another client. Adds a handle.
     Desire(Key),
     /// Data is about to be stored on the cluster, by a request. Adds a handle for
     /// each key.

@@ -45,12 +45,10 @@ impl Shared {
                 Ok(request) => self.reply_to(request, &channel).await,
                 Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
             };
-            let is_last = matches!(reply, Reply::CloseComm | Reply::Terminate) || incoming.is_last;
             let is_end = matches!(reply, Reply::Terminate);
-            if incoming.wants_reply && channel.sender.send(&reply).await.is_err() {
-                return;
-            }
-            if is_last {
+            let is_closing = is_end || incoming.is_last || matches!(reply, Reply::CloseComm);
+            let is_sent = !incoming.wants_reply || channel.sender.send(&reply).await.is_ok();
+            if is_closing || !is_sent {
                 channel.close().await;
                 if is_end {
                     self.close().await;

@@ -213,7 +213,7 @@ pub(super) struct Worker {
     pub(super) nbytes: u128,
     /// Tasks that were sent to the worker.
     pub(super) processing: BTreeSet<TaskId>,
-    /// Those of them that have left the thread pool.
+    /// The running tasks that have left the thread pool (`secede`).
     pub(super) long_running: BTreeSet<TaskId>,
     /// Tasks that wait for a slot, by the resources that they need.
     pub(super) stack: BTreeMap<Resources, Queue>,

@@ -515,3 +515,103 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
         );
     }
 }
+
+#[tokio::test]
+async fn terminates_for_a_peer_that_has_left() {
+    let scheduler = scheduler("inproc://terminated").await;
+    let mut channel = connect(scheduler.address()).await;
+    // The reply cannot be sent to a peer without a receiver.
+    drop(channel.receiver);
+    let request = Request::from(Terminate::default());
+    channel.sender.send(&request).await.expect("it listens");
+    let closed = tokio::time::timeout(Duration::from_secs(20), scheduler.closed()).await;
+    closed.expect("it ends").expect("no error");
+}
+
+#[tokio::test]
+async fn malformed_requests_are_replied_to_on_demand_only() {
+    let scheduler = scheduler("inproc://malformed").await;
+    let mut channel = connect(scheduler.address()).await;
+    let malformed = |reply| {
+        Unknown::new("gather")
+            .field("keys", 7)
+            .field("reply", reply)
+    };
+    let silent = Request::Unknown(malformed(false));
+    channel.sender.send(&silent).await.expect("it listens");
+    let loud = Request::Unknown(malformed(true));
+    assert!(channel.call::<Value>(&loud).await.is_err());
+    let reply: Value = channel
+        .call(&Ping::default().into())
+        .await
+        .expect("a reply");
+    assert_eq!(reply, Value::bytes(&b"pong"[..]));
+}
+
+#[tokio::test]
+async fn serves_a_limited_number_of_comms() {
+    let (notices, mut noticed) = tokio::sync::mpsc::unbounded_channel();
+    let options = Options {
+        max_comms: 2,
+        on_notice: Some(Arc::new(move |notice: &Notice| {
+            let _ = notices.send(notice.clone());
+        })),
+        ..Options::default()
+    };
+    let scheduler = scheduler_with("inproc://full", options).await;
+    let mut first = connect(scheduler.address()).await;
+    let mut second = connect(scheduler.address()).await;
+    let ping = Request::from(Ping::default());
+    for channel in [&mut first, &mut second] {
+        let _: Value = channel.call(&ping).await.expect("a reply");
+    }
+    let connector = Connector::new(
+        crate::transports(),
+        daskwire_comm::CommOptions {
+            connect_retry: false,
+            ..daskwire_comm::CommOptions::default()
+        },
+    );
+    let connecting = || connector.connect(scheduler.address(), daskwire_comm::Traffic::Normal);
+    connecting().await.expect_err("it is full");
+    let notice = noticed.recv().await.expect("a notice");
+    assert!(
+        matches!(notice, Notice::TooManyComms { limit: 2, .. }),
+        "{notice}"
+    );
+    // The end of a comm makes room.
+    second.close().await;
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while connecting().await.is_err() {
+        assert!(std::time::Instant::now() < deadline, "no room");
+    }
+    let _: Value = first.call(&ping).await.expect("a reply");
+}
+
+#[tokio::test]
+async fn messages_are_limited_by_the_options_of_the_listener() {
+    let limits = daskwire::Limits {
+        items: 100,
+        ..daskwire::Limits::HOST
+    };
+    let options = daskwire_comm::CommOptions {
+        limits,
+        ..daskwire_comm::CommOptions::default()
+    };
+    let at = "inproc://limited".parse().expect("an address");
+    let listener = crate::transports().bind(&at, options).await;
+    let scheduler = Scheduler::start([listener.expect("it is free")], Options::default());
+    let scheduler = scheduler.expect("it starts");
+    for (count, is_read) in [(10, true), (200, false)] {
+        let mut channel = connect(scheduler.address()).await;
+        let echo = Request::from(Echo {
+            data: Value::List(vec![Value::from(1); count].into()),
+            ..Echo::default()
+        });
+        assert_eq!(
+            channel.call::<Value>(&echo).await.is_ok(),
+            is_read,
+            "{count}"
+        );
+    }
+}

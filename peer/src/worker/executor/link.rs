@@ -15,12 +15,13 @@
 use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::io::retry_on_intr;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -28,8 +29,8 @@ use rustix::net::{
 
 use super::memory::{LONG, Region, SharedMemory};
 use crate::channel::Whole;
-use crate::growing::MessageScratch;
 use crate::protocol::{Field, Opener};
+use crate::scratch::MessageScratch;
 
 /// Length of the three numbers.
 const HEAD: usize = 16;
@@ -102,6 +103,30 @@ impl Link {
         written
     }
 
+    /// Sends a short message, unless the process does not read. Returns whether it was
+    /// sent.
+    ///
+    /// # Errors
+    ///
+    /// If only a part was sent, also.
+    pub(super) fn try_send(&mut self, message: &impl Field) -> io::Result<bool> {
+        let Self { scratch, out, .. } = self;
+        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, None, out));
+        built.map_err(io::Error::other)?;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match retry_on_intr(|| rustix::net::send(&self.socket, out, flags)) {
+            Ok(sent) if sent == out.len() => Ok(true),
+            Ok(_) => Err(io::ErrorKind::WriteZero.into()),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Has the process receive no more.
+    pub(super) fn close(&self) -> io::Result<()> {
+        self.socket.shutdown(Shutdown::Write)
+    }
+
     /// Waits for a message.
     pub(super) fn receive<T: Field>(&mut self) -> io::Result<T> {
         let frames = read(&self.socket, &self.memory)?;
@@ -123,9 +148,14 @@ fn pack(
     out.resize(HEAD, 0);
     for frame in frames {
         let long = memory.as_ref().filter(|_| frame.len() >= LONG);
-        let (index, offset) = match long.and_then(|memory| memory.find(frame)) {
-            Some((region, offset)) => {
-                let known = regions.iter().position(|known| Arc::ptr_eq(known, &region));
+        let found = long.and_then(|memory| {
+            let (region, offset) = memory.find(frame)?;
+            let known = regions.iter().position(|known| Arc::ptr_eq(known, &region));
+            let is_sent = known.is_some() || regions.len() < memory.max_sent_count;
+            is_sent.then_some((region, offset, known))
+        });
+        let (index, offset) = match found {
+            Some((region, offset, known)) => {
                 let index = known.unwrap_or(regions.len());
                 if known.is_none() {
                     regions.push(region);
@@ -310,6 +340,30 @@ mod tests {
         drop(sender);
         let end = receiver.receive::<RunInPython>().expect_err("closed");
         assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn a_message_to_a_process_that_does_not_read_is_not_sent() {
+        let memory = Arc::new(SharedMemory::new());
+        let (one, other) = UnixStream::pair().expect("a socket");
+        let mut sender = Link::new(one, Arc::clone(&memory));
+        let message = RunInPython {
+            key: "k".into(),
+            run_spec: Serialized::default(),
+            data: [].into_iter().collect(),
+            ..RunInPython::default()
+        };
+        let mut sent = 0;
+        while sender.try_send(&message).expect("it is open") {
+            sent += 1;
+        }
+        assert!(sent > 1);
+        let mut receiver = Link::new(other, memory);
+        for _ in 0..sent {
+            let arrived = receiver.receive::<RunInPython>();
+            assert_eq!(arrived.expect("a message"), message);
+        }
+        assert!(sender.try_send(&message).expect("it is open"));
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub(super) struct SharedMemory {
     /// By the address of the mapping.
     regions: Mutex<BTreeMap<usize, Weak<Region>>>,
     max_count: usize,
+    /// Maximum number of regions in a message.
+    pub(super) max_sent_count: usize,
     len: AtomicU64,
 }
 
@@ -80,9 +82,13 @@ impl SharedMemory {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         // The other half is for connections and files.
         let half = limit.current.unwrap_or(u64::MAX) / 2;
+        // A process raises its limit to the maximum. Before Python 3.13, it needs two
+        // descriptors for a region, and it keeps regions of earlier messages.
+        let quarter = limit.maximum.unwrap_or(u64::MAX) / 4;
         Self {
             regions: Mutex::default(),
             max_count: usize::try_from(half.min(MAX_REGIONS)).unwrap_or(usize::MAX),
+            max_sent_count: usize::try_from(quarter.min(MAX_REGIONS)).unwrap_or(usize::MAX),
             len: AtomicU64::new(0),
         }
     }

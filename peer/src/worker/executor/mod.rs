@@ -8,22 +8,33 @@
 //! A process keeps values that it has used or made, within a limit, and the worker
 //! knows which. If a process ends while it runs a task, the task is run again in
 //! another one; the worker and its data are not affected.
+//!
+//! One further process, the [host](host), runs what has state.
 
+mod host;
 mod link;
 mod memory;
+mod plugins;
 mod process;
 
 use core::fmt;
+use core::time::Duration;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+use std::thread;
+use std::time::Instant;
 
+use bytes::Bytes;
 use memory::SharedMemory;
+use plugins::Plugins;
 use process::{Executor, Process};
 
-use super::store::{Datum, DatumError, Steps};
+pub(super) use host::{Host, HostEvent, OnHost};
+
+use super::store::{Datum, DatumError, SpillDirectory, Steps};
 use crate::Key;
 use crate::failure::lock_counter;
 use crate::protocol::{
@@ -36,12 +47,33 @@ use crate::value::Serialized;
 pub(super) const MAX_DEATHS: usize = 4;
 
 /// The Python processes of a worker.
-#[derive(Debug)]
 pub(super) struct Executors {
-    interpreter: PathBuf,
+    interpreter: Interpreter,
     start: StartPython,
     memory: Arc<SharedMemory>,
     pool: Mutex<Pool>,
+    /// Notified when a process is idle, and when the worker ends.
+    changed: Condvar,
+    /// The host, if one was started. Never locked for long.
+    host: Mutex<Option<Arc<Host>>>,
+    /// The last runs of shuffles of hosts that have ended. Locked while a host starts.
+    stale_shuffles: Mutex<HashMap<String, u64>>,
+    on_host: OnceLock<Arc<OnHost>>,
+    plugins: Plugins,
+    /// Of a worker that does not spill.
+    _directory: Option<SpillDirectory>,
+}
+
+/// A task to run.
+#[derive(Debug)]
+pub(super) struct Call<'a> {
+    pub(super) key: &'a Key,
+    pub(super) run_spec: &'a Serialized,
+    pub(super) data: &'a HashMap<Key, Datum>,
+    /// Whether the task makes an actor.
+    pub(super) is_actor: bool,
+    /// Whether the task runs in the host.
+    pub(super) is_in_host: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +82,16 @@ struct Pool {
     idle: Vec<Executor>,
     all: Vec<Weak<Process>>,
     is_closed: bool,
+    /// Whether the last process could not be started.
+    has_failed: bool,
+}
+
+/// How processes are started.
+#[derive(Debug)]
+pub(super) struct Interpreter {
+    pub(super) path: PathBuf,
+    /// Variables that are added to the environment.
+    pub(super) variables: Vec<(String, String)>,
 }
 
 /// The outcome of a task.
@@ -62,6 +104,8 @@ pub(super) enum Outcome {
     },
     Erred(Box<PythonErred>),
     Reschedule,
+    /// The task has to run in the host.
+    NeedsHost,
 }
 
 /// The executor of a finished task, before it goes back to the others.
@@ -77,8 +121,10 @@ pub(super) struct Finisher {
 pub(super) enum RunError {
     /// An input cannot be sent.
     Input(Key, DatumError),
-    /// No process can be started.
+    /// No process can be started, for the first time since one could.
     Start(io::Error),
+    /// No process can be started, as before.
+    StillStart,
     /// The process ended, as described.
     Died(String),
     /// The worker ends.
@@ -90,6 +136,7 @@ impl fmt::Display for RunError {
         match self {
             Self::Input(key, error) => write!(f, "the data of {key}: {error}"),
             Self::Start(error) => write!(f, "no Python process: {error}"),
+            Self::StillStart => f.write_str("no Python process"),
             Self::Died(how) => f.write_str(how),
             Self::Closed => f.write_str("the worker ends"),
         }
@@ -99,19 +146,90 @@ impl fmt::Display for RunError {
 impl Finisher {
     /// A number by which Dask's dashboard distinguishes threads.
     pub(super) fn thread(&self) -> i64 {
-        self.executor.process.id.into()
+        self.executor.process.running.id.into()
     }
 }
 
 impl Executors {
     /// Returns the executors of a worker, none of which is started yet.
-    pub(super) fn new(interpreter: PathBuf, start: StartPython) -> Self {
+    pub(super) fn new(
+        interpreter: Interpreter,
+        start: StartPython,
+        directory: Option<SpillDirectory>,
+    ) -> Self {
         Self {
             interpreter,
             start,
             memory: Arc::new(SharedMemory::new()),
             pool: Mutex::default(),
+            changed: Condvar::new(),
+            host: Mutex::default(),
+            stale_shuffles: Mutex::default(),
+            on_host: OnceLock::new(),
+            plugins: Plugins::default(),
+            _directory: directory,
         }
+    }
+
+    /// Sets the callback for events of hosts. Without it, no host starts.
+    pub(super) fn on_host(&self, on: impl Fn(HostEvent) + Send + Sync + 'static) {
+        // It is set once.
+        let _ = self.on_host.set(Arc::new(on));
+    }
+
+    /// Adds, replaces or removes a plugin, without having the host set it up.
+    pub(super) fn change_plugin(&self, name: &str, plugin: Option<Bytes>) {
+        self.plugins.change(name, plugin);
+    }
+
+    /// Whether the host has something to set up before a task or a request needs it.
+    pub(super) fn needs_host(&self) -> bool {
+        self.plugins.needs_host() || !self.start.preload.is_empty()
+    }
+
+    /// The host, which is started if there is none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub(super) fn host(&self) -> Result<Arc<Host>, RunError> {
+        let mut stale = lock_counter(&self.stale_shuffles);
+        if let Some(host) = self.running_host() {
+            if !host.running.has_ended() {
+                return Ok(host);
+            }
+            stale.extend(host.lost_shuffles());
+            *lock_counter(&self.host) = None;
+        }
+        if self.is_closed() {
+            return Err(RunError::Closed);
+        }
+        let Some(on) = self.on_host.get() else {
+            return Err(RunError::Start(io::Error::other("the worker starts")));
+        };
+        let start = StartPython {
+            is_host: true,
+            // Its threads keep no values: what is in the host is used once.
+            cache_len: 0,
+            plugins: self.plugins.all(),
+            stale_shuffles: stale.clone().into_iter().collect(),
+            ..self.start.clone()
+        };
+        let started = Host::start(&self.interpreter, &start, &self.memory, Arc::clone(on));
+        let host = started.map_err(RunError::Start)?;
+        stale.clear();
+        *lock_counter(&self.host) = Some(Arc::clone(&host));
+        Ok(host)
+    }
+
+    /// The last host that was started.
+    pub(super) fn running_host(&self) -> Option<Arc<Host>> {
+        lock_counter(&self.host).clone()
+    }
+
+    /// Whether the worker ends.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().is_closed
     }
 
     /// Starts processes in advance, at the same time.
@@ -120,7 +238,7 @@ impl Executors {
     ///
     /// The error of one of them, if any failed.
     pub(super) fn warm(&self, count: usize) -> io::Result<()> {
-        let started = std::thread::scope(|scope| {
+        let started = thread::scope(|scope| {
             let starting: Vec<_> = (0..count)
                 .map(|_| scope.spawn(|| self.start_executor()))
                 .collect();
@@ -147,13 +265,15 @@ impl Executors {
     /// If the task has neither a result nor an exception.
     pub(super) fn run(
         &self,
-        key: &Key,
-        run_spec: &Serialized,
-        data: &HashMap<Key, Datum>,
+        call: &Call<'_>,
         steps: &Steps,
         mut on: impl FnMut(FromPython),
     ) -> Result<Outcome, RunError> {
-        let mut executor = self.take(data)?;
+        let Call { key, data, .. } = *call;
+        let mut executor = match call.is_in_host {
+            true => self.host()?.executor().map_err(RunError::Start)?,
+            false => self.take(data)?,
+        };
         let mut inputs = Vec::with_capacity(data.len());
         for (name, datum) in data {
             let payload = if executor.keeps(name, datum) {
@@ -172,11 +292,13 @@ impl Executors {
         }
         let message = RunInPython {
             key: key.clone(),
-            run_spec: run_spec.clone(),
+            run_spec: call.run_spec.clone(),
             data: inputs,
+            is_actor: call.is_actor,
             ..RunInPython::default()
         };
-        let sent = executor.link.send(&message);
+        let updated = executor.update_plugins(&self.plugins);
+        let sent = updated.and_then(|()| executor.link.send(&message));
         drop(message);
         for (name, datum) in data {
             executor.keep(name, datum);
@@ -188,6 +310,11 @@ impl Executors {
                 Ok(FromPython::PythonFinished(result)) => {
                     let is_kept = !result.gone.contains(key);
                     executor.is_without(&result.gone);
+                    if call.is_actor
+                        && let Some(host) = &executor.host
+                    {
+                        host.holds(key.clone());
+                    }
                     let mut used = used();
                     used.push(key.clone());
                     return Ok(Outcome::Finished {
@@ -209,12 +336,17 @@ impl Executors {
                     self.give_back(executor, &used());
                     return Ok(Outcome::Reschedule);
                 }
+                Ok(FromPython::PythonNeedsHost(message)) => {
+                    executor.is_without(&message.gone);
+                    self.give_back(executor, &used());
+                    return Ok(Outcome::NeedsHost);
+                }
                 Ok(message) => {
                     on(message);
                     executor.link.receive()
                 }
                 Err(error) => {
-                    let mut how = executor.process.end();
+                    let mut how = executor.process.running.end();
                     if self.lock().is_closed {
                         return Err(RunError::Closed);
                     }
@@ -247,7 +379,17 @@ impl Executors {
         self.give_back(executor, &used);
     }
 
-    /// Has the processes forget values whose data is gone.
+    /// Has the processes forget values, and the host actors, that are not needed.
+    pub(super) fn release(&self, keys: &[Key]) {
+        self.forget(keys);
+        if !keys.is_empty()
+            && let Some(host) = self.running_host()
+        {
+            host.release(keys);
+        }
+    }
+
+    /// Has the processes forget values whose data is not in memory.
     pub(super) fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
         let mut keys = keys.into_iter().peekable();
         if keys.peek().is_none() {
@@ -263,7 +405,7 @@ impl Executors {
         }
         // A process that fails here is not given a task any more.
         pool.idle
-            .retain_mut(|executor| executor.forget_stale(&[]).is_ok());
+            .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
     /// Memory that the processes take, without that shared with the worker, and the
@@ -271,21 +413,84 @@ impl Executors {
     pub(super) fn memory_len(&self) -> (u64, u64) {
         let all = self.lock().all.clone();
         let processes = all.iter().filter_map(Weak::upgrade);
-        let own = processes.map(|process| anonymous(&process.id.to_string()));
+        let mut ids: Vec<u32> = processes.map(|process| process.running.id).collect();
+        ids.extend(self.running_host().map(|host| host.running.id));
+        let own = ids.into_iter().map(|id| anonymous(&id.to_string()));
         (own.sum(), self.memory.len())
     }
 
-    /// Kills all processes, and refuses further tasks.
+    /// Ends the idle processes or, if there are none and `is_urgent`, the one that takes
+    /// most memory, which may be the host. Returns whether one was ended.
+    pub(super) fn relieve(&self, is_urgent: bool) -> bool {
+        let mut pool = self.lock();
+        let idle = core::mem::take(&mut pool.idle);
+        let all = pool.all.clone();
+        drop(pool);
+        if !idle.is_empty() {
+            return true;
+        }
+        if !is_urgent {
+            return false;
+        }
+        let processes = all.iter().filter_map(Weak::upgrade);
+        let processes = processes.map(|process| Arc::clone(&process.running));
+        let host = self.running_host().map(|host| Arc::clone(&host.running));
+        let running = processes.chain(host).filter(|running| !running.has_ended());
+        let largest = running
+            .map(|running| (anonymous(&running.id.to_string()), running))
+            .max_by_key(|(len, _)| *len);
+        let Some((len, running)) = largest else {
+            return false;
+        };
+        running.end_with(&format!(
+            ", because it took {} MiB of the worker's memory",
+            len >> 20
+        ));
+        true
+    }
+
+    /// Ends all processes, and refuses further tasks. Idle ones have time to end by
+    /// themselves, and others are killed.
     pub(super) fn close(&self) {
         let mut pool = self.lock();
         pool.is_closed = true;
         let idle = core::mem::take(&mut pool.idle);
         let all = core::mem::take(&mut pool.all);
         drop(pool);
-        drop(idle);
+        self.changed.notify_all();
+        let is_idle = |process: &Arc<Process>| {
+            let mut idle = idle.iter();
+            idle.any(|executor| Arc::ptr_eq(&executor.process, process))
+        };
         for process in all.iter().filter_map(Weak::upgrade) {
-            process.end();
+            if !is_idle(&process) {
+                process.running.end();
+            }
         }
+        for executor in &idle {
+            executor.ask_to_end();
+        }
+        let deadline = Instant::now() + END_TIMEOUT;
+        for executor in idle {
+            executor.wait(deadline.saturating_duration_since(Instant::now()));
+        }
+        // One that starts is closed, too.
+        drop(lock_counter(&self.stale_shuffles));
+        let host = lock_counter(&self.host).take();
+        if let Some(host) = host {
+            host.close();
+        }
+    }
+
+    /// Waits until a process is idle or the worker ends, or for a while.
+    pub(super) fn wait_for_idle(&self) {
+        let pool = self.lock();
+        let is_waiting = |pool: &mut Pool| pool.idle.is_empty() && !pool.is_closed;
+        // A panic elsewhere ends the worker.
+        drop(
+            self.changed
+                .wait_timeout_while(pool, START_PAUSE, is_waiting),
+        );
     }
 
     /// The idle executor that keeps most of the inputs, or a new one.
@@ -308,16 +513,25 @@ impl Executors {
             let executor = pool.idle.remove(index);
             drop(pool);
             // One that ended meanwhile did not end because of this task.
-            if !executor.process.has_ended() {
+            if !executor.process.running.has_ended() {
                 return Ok(executor);
             }
         }
     }
 
     fn start_executor(&self) -> Result<Executor, RunError> {
-        let started = Executor::start(&self.interpreter, &self.start, &self.memory);
-        let executor = started.map_err(RunError::Start)?;
+        let refuse = |message: FromPython| {
+            let what = format!("{:?} came before it was ready", message.op());
+            Err(io::Error::other(what))
+        };
+        let started = process::start(&self.interpreter, &self.start, &self.memory, refuse);
+        let started = started.map(|(_, link, running)| Executor::new(link, running, None));
         let mut pool = self.lock();
+        let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
+        let executor = started.map_err(|error| match has_failed {
+            true => RunError::StillStart,
+            false => RunError::Start(error),
+        })?;
         if pool.is_closed {
             return Err(RunError::Closed);
         }
@@ -330,11 +544,25 @@ impl Executors {
         if executor.forget_stale(used).is_err() {
             return;
         }
+        if let Some(host) = executor.host.take() {
+            return host.give_back(executor);
+        }
         let mut pool = self.lock();
+        if pool.is_closed {
+            return;
+        }
+        pool.idle.push(executor);
         // There are more while tasks wait for others.
-        let is_needed = (pool.idle.len() as u64) < self.start.nthreads;
-        if is_needed && !pool.is_closed {
-            pool.idle.push(executor);
+        let is_surplus = pool.idle.len() as u64 > self.start.nthreads;
+        let surplus = is_surplus.then(|| pool.idle.remove(0));
+        drop(pool);
+        self.changed.notify_one();
+        if let Some(surplus) = surplus {
+            surplus.ask_to_end();
+            // If there is no thread, it is killed.
+            let _ = thread::Builder::new()
+                .name("python-end".to_owned())
+                .spawn(move || surplus.wait(END_TIMEOUT));
         }
     }
 
@@ -342,6 +570,12 @@ impl Executors {
         lock_counter(&self.pool)
     }
 }
+
+/// Time that a process has to end by itself.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum time for which a task is held back when no process can be started.
+const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum number of inputs by which executors are compared.
 const MAX_COMPARED: usize = 32;

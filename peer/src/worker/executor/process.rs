@@ -1,20 +1,31 @@
-//! A Python process that runs tasks.
+//! A Python process that runs tasks, or hosts extensions.
 
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io::{self, PipeWriter, Write as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
+
+use super::Interpreter;
+use super::host::Host;
 use super::link::Link;
 use super::memory::SharedMemory;
+use super::plugins::Plugins;
 use crate::Key;
 use crate::failure::lock_counter;
-use crate::protocol::{ForgetInPython, FromPython, Keys, StartPython};
+use crate::protocol::{
+    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython, StartPython,
+};
 use crate::worker::store::{Datum, WeakDatum};
 
 /// The module that the process runs.
@@ -24,7 +35,10 @@ const MODULE: &str = include_str!("../../../python/daskwire/worker.py");
 /// frames of `distributed/worker` off tracebacks.
 const BOOTSTRAP: &str = r#"
 def main():
-    import os, socket, struct, sys, types
+    import sys
+    # Python's own modules precede those in the current directory.
+    sys.path.sort(key=lambda path: not path)
+    import os, socket, struct, types
     sock = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -46,22 +60,46 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Timeout for a process that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Maximum number of keys in a message that has to fit into the buffer of the socket.
+const MAX_FORGOTTEN: usize = 100;
+
+/// Length of the stack of a thread that waits for the end of a process.
+const WATCH_STACK_LEN: usize = 64 << 10;
+
 /// A process that runs no task, or whose task the caller waits for.
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) link: Link,
     pub(super) process: Arc<Process>,
+    /// The host, if this is a thread of that.
+    pub(super) host: Option<Arc<Host>>,
+    /// The number of the last change to plugins that the process knows.
+    plugins: u64,
 }
 
 /// What is shared with those who end a process or free its memory.
 #[derive(Debug)]
 pub(super) struct Process {
+    pub(super) running: Arc<Running>,
+    values: Mutex<Values>,
+}
+
+/// A process of the system, which ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Running {
     pub(super) id: u32,
-    child: Mutex<Child>,
+    child: Mutex<State>,
     /// When this is closed, also by the end of this process, the system kills the
     /// other one.
     _lifeline: PipeWriter,
-    values: Mutex<Values>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not waited for, so its id is not used again.
+    Started(Child),
+    /// How it ended.
+    Ended(String),
 }
 
 /// The values that a process keeps.
@@ -72,53 +110,89 @@ struct Values {
     stale: Vec<Key>,
 }
 
-impl Executor {
-    /// Starts a process, and waits until it is ready.
-    pub(super) fn start(
-        interpreter: &Path,
-        start: &StartPython,
-        memory: &Arc<SharedMemory>,
-    ) -> io::Result<Self> {
-        let (socket, other) = UnixStream::pair()?;
-        let (end, lifeline) = io::pipe()?;
-        // Without a buffer, so that what tasks print is not lost when it is killed; in
-        // a process group of its own, so that Ctrl-C is left to the worker.
-        let child = Command::new(interpreter)
-            .args(["-u", "-c", BOOTSTRAP])
-            .stdin(Stdio::from(OwnedFd::from(other)))
-            .process_group(0)
-            .spawn()?;
-        let process = Arc::new(Process {
-            id: child.id(),
-            child: Mutex::new(child),
-            _lifeline: lifeline,
-            values: Mutex::default(),
-        });
-        socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        let mut link = Link::new(socket.try_clone()?, Arc::clone(memory));
-        let ready = (|| {
-            (&socket).write_all(&(MODULE.len() as u64).to_le_bytes())?;
-            (&socket).write_all(MODULE.as_bytes())?;
-            link.send_with(start, end.as_fd())?;
-            link.set_timeout(Some(START_TIMEOUT))?;
-            let ready: FromPython = link.receive()?;
-            link.set_timeout(None)?;
-            Ok(ready)
-        })();
-        match ready {
-            Ok(FromPython::PythonReady(_)) => Ok(Self { link, process }),
-            Ok(message) => {
-                let what = format!("{:?} came before it was ready", message.op());
-                Err(io::Error::other(what))
-            }
-            Err::<_, io::Error>(error) => {
-                let ended = process.end();
-                Err(io::Error::new(
-                    error.kind(),
-                    format!("it did not start ({ended}); its errors are above: {error}"),
-                ))
+/// Starts a process, and waits until it is ready. `on` is called with its messages
+/// before that.
+pub(super) fn start(
+    interpreter: &Interpreter,
+    start: &StartPython,
+    memory: &Arc<SharedMemory>,
+    mut on: impl FnMut(FromPython) -> io::Result<()>,
+) -> io::Result<(UnixStream, Link, Arc<Running>)> {
+    let (socket, other) = UnixStream::pair()?;
+    let (end, lifeline) = io::pipe()?;
+    // Without a buffer, so that what tasks print is not lost when it is killed; in
+    // a process group of its own, so that Ctrl-C is left to the worker.
+    let child = Command::new(&interpreter.path)
+        .args(["-u", "-c", BOOTSTRAP])
+        .envs(interpreter.variables.iter().cloned())
+        .stdin(Stdio::from(OwnedFd::from(other)))
+        .process_group(0)
+        .spawn()?;
+    watch_end(&child, socket.try_clone()?);
+    let running = Arc::new(Running {
+        id: child.id(),
+        child: Mutex::new(State::Started(child)),
+        _lifeline: lifeline,
+    });
+    socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut link = Link::new(socket.try_clone()?, Arc::clone(memory));
+    let ready = (|| {
+        (&socket).write_all(&(MODULE.len() as u64).to_le_bytes())?;
+        (&socket).write_all(MODULE.as_bytes())?;
+        link.send_with(start, end.as_fd())?;
+        link.set_timeout(Some(START_TIMEOUT))?;
+        loop {
+            match link.receive()? {
+                FromPython::PythonReady(_) => break,
+                message => on(message)?,
             }
         }
+        link.set_timeout(None)
+    })();
+    match ready {
+        Ok(()) => Ok((socket, link, running)),
+        Err(error) => {
+            let ended = running.end();
+            Err(io::Error::new(
+                error.kind(),
+                format!("it did not start ({ended}); its errors are above: {error}"),
+            ))
+        }
+    }
+}
+
+impl Executor {
+    /// An executor over the link to a process, or to a thread of the host.
+    pub(super) fn new(link: Link, running: Arc<Running>, host: Option<Arc<Host>>) -> Self {
+        let values = Mutex::default();
+        Self {
+            link,
+            process: Arc::new(Process { running, values }),
+            host,
+            plugins: 0,
+        }
+    }
+
+    /// Sends the changes to plugins that the process does not know yet. The host gets
+    /// them as requests.
+    pub(super) fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<()> {
+        if self.host.is_some() {
+            return Ok(());
+        }
+        for (name, plugin) in plugins.since(&mut self.plugins) {
+            match plugin {
+                Some(plugin) => self.link.send(&AddPluginInPython {
+                    name,
+                    plugin,
+                    ..AddPluginInPython::default()
+                })?,
+                None => self.link.send(&RemovePluginInPython {
+                    name,
+                    ..RemovePluginInPython::default()
+                })?,
+            }
+        }
+        Ok(())
     }
 
     /// Whether the process keeps the value of a datum.
@@ -162,6 +236,41 @@ impl Executor {
             ..ForgetInPython::default()
         })
     }
+
+    /// Like [`forget_stale`](Self::forget_stale), later if the process does not read.
+    pub(super) fn try_forget_stale(&mut self) -> io::Result<()> {
+        loop {
+            let mut values = self.process.values();
+            let kept = values.stale.len().saturating_sub(MAX_FORGOTTEN);
+            let stale = values.stale.split_off(kept);
+            drop(values);
+            if stale.is_empty() {
+                return Ok(());
+            }
+            let message = ForgetInPython {
+                keys: Keys(stale),
+                ..ForgetInPython::default()
+            };
+            if !self.link.try_send(&message)? {
+                self.process.values().stale.extend(message.keys.0);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Has the process end when it has nothing more to do.
+    pub(super) fn ask_to_end(&self) {
+        // It may have ended.
+        let _ = self.link.close();
+    }
+
+    /// Waits until the process has ended, and kills it after a timeout.
+    pub(super) fn wait(mut self, timeout: Duration) {
+        let timeout = timeout.max(Duration::from_millis(1));
+        if self.link.set_timeout(Some(timeout)).is_ok() {
+            while self.link.receive::<FromPython>().is_ok() {}
+        }
+    }
 }
 
 impl Process {
@@ -173,35 +282,74 @@ impl Process {
         }
     }
 
-    /// Kills the process, and says how it ended: if it had ended before, by itself.
-    pub(super) fn end(&self) -> String {
-        let mut child = self.child();
-        let _ = child.kill();
-        let ended = child.wait();
-        drop(child);
-        let id = self.id;
-        match ended {
-            Ok(status) => format!("the Python process {id} ended with {status}"),
-            Err(error) => format!("the Python process {id} ended: {error}"),
-        }
-    }
-
-    /// Whether the process has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        let status: io::Result<Option<ExitStatus>> = self.child().try_wait();
-        !matches!(status, Ok(None))
-    }
-
-    fn child(&self) -> MutexGuard<'_, Child> {
-        lock_counter(&self.child)
-    }
-
     fn values(&self) -> MutexGuard<'_, Values> {
         lock_counter(&self.values)
     }
 }
 
-impl Drop for Process {
+impl Running {
+    /// Kills the process and those that it has started, and says how it ended: if it
+    /// had ended before, by itself.
+    pub(super) fn end(&self) -> String {
+        self.end_with("")
+    }
+
+    /// Like [`end`](Self::end), and adds `why` to the description.
+    pub(super) fn end_with(&self, why: &str) -> String {
+        let mut state = self.child();
+        let child = match &mut *state {
+            State::Started(child) => child,
+            State::Ended(how) => return how.clone(),
+        };
+        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+        // It may have left its group.
+        let _ = child.kill();
+        let id = self.id;
+        let how = match child.wait() {
+            Ok(status) => format!("the Python process {id} ended with {status}{why}"),
+            Err(error) => format!("the Python process {id} ended: {error}{why}"),
+        };
+        *state = State::Ended(how.clone());
+        how
+    }
+
+    /// Whether the process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        match &*self.child() {
+            State::Started(child) => {
+                let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+                let id = WaitId::Pid(Pid::from_child(child));
+                !matches!(waitid(id, options | WaitIdOptions::NOHANG), Ok(None))
+            }
+            State::Ended(_) => true,
+        }
+    }
+
+    fn child(&self) -> MutexGuard<'_, State> {
+        lock_counter(&self.child)
+    }
+}
+
+/// Has the socket closed when a process ends, which a process that it has forked may
+/// hold open.
+fn watch_end(child: &Child, socket: UnixStream) {
+    // Without it, the end is noticed when all have closed the socket.
+    let Ok(process) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
+        return;
+    };
+    let watching = move || {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+        let id = || WaitId::PidFd(process.as_fd());
+        // Fails if the process has been waited for already.
+        let _ = retry_on_intr(|| waitid(id(), options));
+        // What it has sent can still be received.
+        let _ = socket.shutdown(Shutdown::Both);
+    };
+    let builder = thread::Builder::new().name("python-end".to_owned());
+    let _ = builder.stack_size(WATCH_STACK_LEN).spawn(watching);
+}
+
+impl Drop for Running {
     fn drop(&mut self) {
         self.end();
     }

@@ -82,7 +82,12 @@ impl State {
         );
         assert!(self.busy_count() <= self.limits.nthreads);
         let asked = self.peers.values().filter(|state| state.asked.is_some());
-        assert_eq!(asked.count(), self.flight_count);
-        assert!(self.flight_count <= self.limits.transfer_count);
+        assert_eq!(asked.clone().count(), self.flight_count);
+        assert_eq!(
+            asked.map(|state| state.asked_len).sum::<u64>(),
+            self.flight_len
+        );
+        let is_within = self.flight_len <= self.limits.transfer_total_len;
+        assert!(is_within || self.flight_count == 1);
     }
 }

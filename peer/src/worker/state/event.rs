@@ -19,11 +19,16 @@ pub type Peer = Arc<str>;
 pub struct Limits {
     /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
-    /// Maximum number of peers asked for data at once. Default: 10, as in Dask.
+    /// Maximum number of peers asked for data at once, once the pending requests
+    /// are for 10,000,000 bytes or more; small data is not held back. Default: 50,
+    /// as in Dask.
     pub transfer_count: usize,
     /// Maximum number of bytes requested from a peer at once, unless a single
     /// datum is larger. Default: 50,000,000, as in Dask.
     pub transfer_len: u64,
+    /// Maximum number of bytes of all pending requests, unless a single datum is
+    /// larger. Default: no limit, as in Dask for a worker without a limit of memory.
+    pub transfer_total_len: u64,
     /// Pause before a busy peer is asked again. Default: 150 milliseconds, as in
     /// Dask.
     pub busy_pause: Duration,
@@ -36,8 +41,9 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             nthreads: 1,
-            transfer_count: 10,
+            transfer_count: 50,
             transfer_len: 50_000_000,
+            transfer_total_len: u64::MAX,
             busy_pause: Duration::from_millis(150),
             search_interval: Duration::from_secs(1),
         }

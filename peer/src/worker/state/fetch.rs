@@ -1,5 +1,6 @@
 //! Data: its arrival, its holders, and the requests to them.
 
+use core::mem::take;
 use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,6 +13,9 @@ use super::{Action, Event, State};
 use crate::Key;
 use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
 use crate::story::TaskChange;
+
+/// Bytes of pending requests below which their number is not limited, as in Dask.
+const SMALL_LEN: u64 = 10_000_000;
 
 impl State {
     /// Marks data as stored, and readies the tasks that waited for it.
@@ -127,7 +131,7 @@ impl State {
     }
 
     pub(super) fn start_transfers(&mut self) {
-        while self.flight_count < self.limits.transfer_count {
+        while self.flight_count < self.limits.transfer_count || self.flight_len < SMALL_LEN {
             // Of the peers that have the most urgent key, prefer the one with the
             // fewest keys queued; among equals, each worker prefers a different
             // one.
@@ -156,11 +160,20 @@ impl State {
                     .tasks
                     .get(key)
                     .map_or(0, |task| task.description.nbytes);
-                len = len.saturating_add(nbytes);
-                if len > self.limits.transfer_len && !keys.is_empty() {
+                let with_this = len.saturating_add(nbytes);
+                let total = self.flight_len.saturating_add(with_this);
+                let is_single = keys.is_empty();
+                let is_only = is_single && self.flight_count == 0;
+                if (with_this > self.limits.transfer_len && !is_single)
+                    || (total > self.limits.transfer_total_len && !is_only)
+                {
                     break;
                 }
+                len = with_this;
                 keys.push(key.clone());
+            }
+            if keys.is_empty() {
+                return;
             }
             for key in &keys {
                 self.leave_queues(key);
@@ -168,8 +181,11 @@ impl State {
                 let peer = Arc::clone(&peer);
                 self.record(key.clone(), TaskChange::Requested { peer });
             }
-            self.peers.entry(Arc::clone(&peer)).or_default().asked = Some(keys.clone());
+            let state = self.peers.entry(Arc::clone(&peer)).or_default();
+            state.asked = Some(keys.clone());
+            state.asked_len = len;
             self.flight_count += 1;
+            self.flight_len = self.flight_len.saturating_add(len);
             self.actions.push(Action::Fetch { peer, keys });
         }
     }
@@ -189,14 +205,14 @@ impl State {
             start,
             stop,
         } = fetched;
-        let asked = self
-            .peers
-            .get_mut(&peer)
-            .and_then(|state| state.asked.take());
-        let Some(asked) = asked else {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let Some(asked) = state.asked.take() else {
             return;
         };
         self.flight_count = self.flight_count.saturating_sub(1);
+        self.flight_len = self.flight_len.saturating_sub(take(&mut state.asked_len));
         let mut data = HashMap::new();
         let mut reason = "it does not have it";
         match answer {
@@ -301,7 +317,7 @@ impl State {
 
     pub(super) fn forget_peer(&mut self, peer: &str) {
         let affected: Vec<Key> = match self.peers.get_mut(peer) {
-            Some(state) => core::mem::take(&mut state.keys)
+            Some(state) => take(&mut state.keys)
                 .into_iter()
                 .map(|(_, key)| key)
                 .collect(),

@@ -115,6 +115,7 @@ pub struct State {
     executing: BTreeMap<Key, Running>,
     peers: BTreeMap<Peer, PeerState>,
     flight_count: usize,
+    flight_len: u64,
     missing: BTreeSet<Key>,
     /// How often tasks that cannot run here were given back, and when the last time.
     returns: HashMap<Key, (u32, Duration)>,
@@ -151,6 +152,7 @@ impl State {
             executing: BTreeMap::new(),
             peers: BTreeMap::new(),
             flight_count: 0,
+            flight_len: 0,
             missing: BTreeSet::new(),
             returns: HashMap::new(),
             is_searching: false,
@@ -255,10 +257,8 @@ impl State {
     }
 
     /// The number of bytes requested from peers.
-    pub fn transfer_len(&self) -> u64 {
-        let asked = self.peers.values().filter_map(|state| state.asked.as_ref());
-        let tasks = asked.flatten().filter_map(|key| self.tasks.get(key));
-        tasks.map(|task| task.description.nbytes).sum()
+    pub const fn transfer_len(&self) -> u64 {
+        self.flight_len
     }
 
     fn apply(&mut self, event: Event) {

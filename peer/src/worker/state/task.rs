@@ -164,6 +164,8 @@ pub(super) struct PeerState {
     pub(super) keys: Queue,
     /// The keys of the pending request.
     pub(super) asked: Option<Vec<Key>>,
+    /// Bytes of the pending request, as they were known when it was made.
+    pub(super) asked_len: u64,
     pub(super) is_busy: bool,
 }
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -136,8 +136,7 @@ pub(crate) struct Steps(Mutex<Vec<Done>>);
 
 impl Steps {
     fn add(&self, step: Step, len: u64, since: Instant) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let stop = now.unwrap_or_default().as_secs_f64();
+        let stop = crate::unix_time().as_secs_f64();
         let start = stop - since.elapsed().as_secs_f64();
         self.lock().push(Done {
             step,
@@ -461,7 +460,7 @@ impl Datum {
         drop(forms);
         let start = Instant::now();
         let made = match &value {
-            Some(value) => Serialized::for_numpy(value, self.0.common.numpy),
+            Some(value) => Serialized::with_pickling(value, self.0.common.pickling),
             None => Ok(Serialized::default()),
         };
         drop(value);
@@ -602,7 +601,7 @@ impl Datum {
         let made = match (serialized, &value) {
             (Some(serialized), _) => Ok(serialized),
             (None, Some(value)) => {
-                let made = Serialized::for_numpy(value, common.numpy);
+                let made = Serialized::with_pickling(value, common.pickling);
                 if let Ok(serialized) = &made {
                     common.meters.serialized.add(serialized.len(), start);
                 }

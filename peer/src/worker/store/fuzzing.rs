@@ -4,8 +4,8 @@ use core::hash::Hasher as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::pickling::Pickling;
 use bytes::Bytes;
-use daskwire_numpy::NumpyModules;
 use twox_hash::XxHash3_64;
 
 use super::datum::Evicted;
@@ -48,7 +48,7 @@ impl Spilled {
     pub fn new(parent: &Path, value: Value) -> Option<Self> {
         let directory = SpillDirectory::new(parent, "fuzz").expect("a writable directory");
         let path = directory.path().to_owned();
-        let store = Store::spilling(directory, 0, u64::MAX, NumpyModules::default());
+        let store = Store::spilling(directory, 0, u64::MAX, Pickling::default());
         let datum = store.made(value);
         store.insert(&"x".into(), datum.clone());
         if !matches!(datum.evict(), Evicted::Bytes(_)) {

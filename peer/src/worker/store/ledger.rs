@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use std::{fs, io};
 
-use daskwire_numpy::NumpyModules;
+use crate::pickling::Pickling;
 
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
@@ -36,8 +36,7 @@ type Relieved = dyn Fn() + Send + Sync;
 pub(super) struct Common {
     pub(super) failure: Failure,
     pub(super) meters: Meters,
-    /// The modules of numpy that readers have.
-    pub(super) numpy: NumpyModules,
+    pub(super) pickling: Pickling,
     /// The directory for spilled data. Without one, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
     /// Bytes of memory that data may take.
@@ -110,12 +109,12 @@ impl Common {
         directory: Option<SpillDirectory>,
         target: u64,
         full: u64,
-        numpy: NumpyModules,
+        pickling: Pickling,
     ) -> Self {
         Self {
             failure: Failure::default(),
             meters: Meters::default(),
-            numpy,
+            pickling,
             directory,
             target,
             full,
@@ -151,7 +150,8 @@ impl Common {
         is_full
     }
 
-    /// Not full if no data can be spilled: then only running tasks frees memory.
+    /// Whether no more data fits in memory. False if no data can be spilled: then only
+    /// running tasks frees memory.
     const fn is_above_full(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
     }

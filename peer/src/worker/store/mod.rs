@@ -58,7 +58,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use daskwire_numpy::NumpyModules;
+use crate::pickling::Pickling;
 
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -90,14 +90,14 @@ struct Held {
 /// A store that keeps all data in memory.
 impl Default for Store {
     fn default() -> Self {
-        Self::in_memory(NumpyModules::default())
+        Self::in_memory(Pickling::default())
     }
 }
 
 impl Store {
-    /// Returns a store that never spills, for readers with these modules of numpy.
-    pub(crate) fn in_memory(numpy: NumpyModules) -> Self {
-        Self::of(Common::new(None, u64::MAX, u64::MAX, numpy))
+    /// Returns a store that never spills.
+    pub(crate) fn in_memory(pickling: Pickling) -> Self {
+        Self::of(Common::new(None, u64::MAX, u64::MAX, pickling))
     }
 
     fn of(common: Common) -> Self {
@@ -115,9 +115,9 @@ impl Store {
         directory: SpillDirectory,
         target: u64,
         full: u64,
-        numpy: NumpyModules,
+        pickling: Pickling,
     ) -> Self {
-        Self::of(Common::new(Some(directory), target, full, numpy))
+        Self::of(Common::new(Some(directory), target, full, pickling))
     }
 
     /// Sets the maximum number of bytes on disk. Only the first call has an effect.

@@ -145,7 +145,7 @@ impl Spilling {
                 directory,
                 target,
                 target.saturating_add(1000),
-                NumpyModules::default(),
+                Pickling::default(),
             ),
             parent,
         }

@@ -253,6 +253,44 @@ async fn sends_no_heartbeats_while_its_farewell_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn asks_to_be_retired_once_its_heartbeat_is_answered() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w");
+    let (worker, _stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
+    let heartbeat = rpc.receiver.receive::<Request>().await;
+    assert!(
+        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{heartbeat:?}"
+    );
+    let retiring = async {
+        let _ = worker.retire().await;
+    };
+    let asked = async {
+        let early = scheduler.accept();
+        let early = tokio::time::timeout(Duration::from_millis(500), early).await;
+        assert!(early.is_err(), "a request before the heartbeat is answered");
+        let reply = HeartbeatReply {
+            status: ReplyStatus::Ok,
+            heartbeat_interval: Some(0.1),
+            ..HeartbeatReply::default()
+        };
+        rpc.sender.send(&reply).await.expect("peer listens");
+        let request = rpc.receiver.receive::<Request>().await;
+        assert!(
+            matches!(request, Ok(Some(Request::RetireWorkers(_)))),
+            "{request:?}"
+        );
+        // No heartbeats follow soon: the scheduler may have removed the worker already.
+        let next = rpc.receiver.receive::<Request>();
+        let next = tokio::time::timeout(Duration::from_millis(500), next).await;
+        assert!(next.is_err(), "{next:?}");
+        let retired = Value::dict([(worker.address(), Value::None)]);
+        rpc.sender.send(&retired).await.expect("peer listens");
+    };
+    tokio::join!(retiring, asked);
+}
+
+#[tokio::test(start_paused = true)]
 async fn sends_heartbeats_again_while_it_retires_for_long() {
     const INTERVAL: f64 = 0.1;
     let scheduler = Scheduler::new("inproc").await;
@@ -346,6 +384,7 @@ async fn a_process_above_its_limit_ends_the_worker() {
         pause: None,
         // This process takes more than a kilobyte.
         terminate: Some(0.95),
+        transfer: None,
         monitor_interval: Duration::from_millis(1),
     };
     let builder = scheduler.worker("w").memory_limit(1000);
@@ -413,4 +452,66 @@ async fn warns_of_schedulers_without_the_plugin_and_of_later_releases() {
         )
     );
     drop((worker, stream));
+}
+
+#[tokio::test]
+async fn terminates_for_a_peer_that_has_left() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let mut channel = asking(&worker).await;
+    // The reply cannot be sent to a peer without a receiver.
+    drop(channel.receiver);
+    let request = Request::from(Terminate::default());
+    channel.sender.send(&request).await.expect("peer listens");
+    let ended = tokio::time::timeout(Duration::from_secs(20), worker.ended()).await;
+    assert!(matches!(ended, Ok(Ended::Closed)), "{ended:?}");
+}
+
+#[tokio::test]
+async fn malformed_requests_are_replied_to_on_demand_only() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let mut channel = asking(&worker).await;
+    let malformed = |reply| {
+        Unknown::new("gather")
+            .field("who_has", 7)
+            .field("reply", reply)
+    };
+    let silent = Request::Unknown(malformed(false));
+    channel.sender.send(&silent).await.expect("peer listens");
+    let loud = Request::Unknown(malformed(true));
+    assert!(channel.call::<Value>(&loud).await.is_err());
+    let reply: Value = ask(&mut channel, Ping::default()).await;
+    assert_eq!(reply, Value::bytes(&b"pong"[..]));
+}
+
+#[tokio::test]
+async fn serves_a_limited_number_of_comms() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").max_comms(1);
+    let (worker, mut stream) = scheduler.start(builder).await;
+    let mut first = asking(&worker).await;
+    let _: Value = ask(&mut first, Ping::default()).await;
+    let at = address(worker.address());
+    let options = CommOptions {
+        connect_retry: false,
+        ..CommOptions::default()
+    };
+    let transports = transports();
+    transports
+        .connect(&at, &options)
+        .await
+        .expect_err("it is full");
+    match stream.next_message().await {
+        FromWorker::LogEvent(event) => {
+            let message = format!("{event:?}");
+            assert!(message.contains("it serves 1 comms"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    first.close().await;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while transports.connect(&at, &options).await.is_err() {
+        assert!(Instant::now() < deadline, "no room");
+    }
 }

@@ -80,7 +80,7 @@ impl Scheduler {
             .nthreads(2)
             .batch_interval(Duration::ZERO)
             .functions(
-                Functions::python()
+                Functions::builtins()
                     .function("slow", |n: i64| n)
                     .function("bytes", |len: usize| Value::bytes(vec![7; len])),
             )
@@ -110,15 +110,23 @@ impl Scheduler {
         builder: Builder,
         interval: f64,
     ) -> (Worker, Stream, Channel) {
+        let versions = Value::dict([("host", Value::Dict([].into()))]);
+        self.start_as(builder, interval, versions).await
+    }
+
+    /// Like [`start_with_heartbeats`](Self::start_with_heartbeats), with the versions
+    /// of the scheduler.
+    async fn start_as(
+        &self,
+        builder: Builder,
+        interval: f64,
+        versions: Value,
+    ) -> (Worker, Stream, Channel) {
         let starting = tokio::spawn(builder.start());
         let mut stream = self.accept().await;
         let mut rpc = self.accept().await;
-        let versions = rpc.receiver.receive::<Request>().await;
-        assert!(
-            matches!(versions, Ok(Some(Request::Versions(_)))),
-            "{versions:?}"
-        );
-        let versions = Value::dict([("host", Value::Dict([].into()))]);
+        let asked = rpc.receiver.receive::<Request>().await;
+        assert!(matches!(asked, Ok(Some(Request::Versions(_)))), "{asked:?}");
         rpc.sender.send(&versions).await.expect("peer listens");
         let register = stream.receiver.receive::<Request>().await;
         let Ok(Some(Request::RegisterWorker(register))) = register else {

@@ -46,6 +46,34 @@ async fn runs_tasks_and_serves_their_results() {
 }
 
 #[tokio::test]
+async fn tasks_are_given_back_while_the_scheduler_does_not_answer() {
+    let scheduler = Scheduler::new("inproc").await;
+    let packages = Value::dict([("distributed", "2026.8.0")]);
+    let versions = Value::dict([("packages", packages)]);
+    let builder = scheduler.worker("w").scheduler_plugin(false);
+    let (_worker, mut stream, rpc) = scheduler.start_as(builder, 600.0, versions).await;
+    drop(rpc);
+    stream
+        .compute(&Task::new("x", "no.such_function", [1]))
+        .await;
+    let mut rpc = scheduler.accept().await;
+    let asked = rpc.receiver.receive::<Request>().await;
+    assert!(matches!(asked, Ok(Some(Request::Identity(_)))), "{asked:?}");
+    drop(rpc);
+    // It pauses for a moment, so that the task does not come back at once.
+    let paused = stream.next_message().await;
+    assert!(
+        matches!(paused, FromWorker::WorkerStatusChange(_)),
+        "{paused:?}"
+    );
+    let answer = stream.next_message().await;
+    assert!(
+        matches!(&answer, FromWorker::Reschedule(task) if task.key == "x".into()),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
 async fn unreadable_and_failing_tasks_report_exceptions() {
     let scheduler = Scheduler::new("inproc").await;
     let (_worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
@@ -165,7 +193,7 @@ async fn requests_are_answered_or_refused() {
     assert_eq!(*reply.keys.expect("keys"), ["y".into()]);
 
     // Unsupported operations, and an unknown one
-    for op in ["run", "upload_file", "no such thing"] {
+    for op in ["run", "actor_execute", "no such thing"] {
         let unknown = Request::Unknown(Unknown {
             op: op.to_owned(),
             extra: vec![],

@@ -191,7 +191,7 @@ async fn bounds_the_number_of_outgoing_transfers() {
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
     // Inproc counts as the same host.
     let mut taken = Vec::new();
-    for _ in 0..100 {
+    for _ in 0..20 {
         let mut comm = asking(&worker).await;
         let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
         assert_eq!(reply.status, ReplyStatus::Ok);
@@ -217,4 +217,32 @@ async fn bounds_the_number_of_outgoing_transfers() {
     }
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
     assert_eq!(reply.status, ReplyStatus::Busy);
+}
+
+#[tokio::test]
+async fn transfers_without_acknowledgement_stop_counting() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w").transfer_limits(TransferLimits {
+        sending_count: 1,
+        ..TransferLimits::default()
+    });
+    let (worker, _stream) = scheduler.start(builder).await;
+    // Inproc counts as the same host.
+    let mut taken = Vec::new();
+    for _ in 0..2 {
+        let mut comm = asking(&worker).await;
+        let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+        assert_eq!(reply.status, ReplyStatus::Ok);
+        taken.push(comm);
+    }
+    let mut comm = asking(&worker).await;
+    let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+    assert_eq!(reply.status, ReplyStatus::Busy);
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
+    assert_eq!(reply.status, ReplyStatus::Ok);
+    // A late acknowledgement is read, and the comm goes on.
+    acknowledge(&mut taken[0]).await;
+    let _: Value = ask(&mut taken[0], Ping::default()).await;
 }

@@ -62,10 +62,45 @@ fn bounds_the_number_of_concurrent_requests() {
     let dependencies: Vec<(&str, &[&str])> = dependencies
         .map(|(key, holder)| (*key, &holder[..]))
         .collect();
-    assert_eq!(worker.message(task_with("x", &dependencies)).len(), 2);
+    let mut large = task_with("x", &dependencies);
+    for (_, nbytes) in &mut large.nbytes {
+        *nbytes = 5_000_000;
+    }
+    assert_eq!(worker.message(large).len(), 2);
     assert_eq!(worker.phases(), "waiting 1, fetch 1, flight 2");
     let more = worker.received(&peers[0], &["a"]);
     assert_eq!(more[1], format!("fetch c from {}", peers[2]));
+
+    let mut worker = Worker::new(1);
+    worker.0.limits.transfer_count = 2;
+    let small = task_with("x", &dependencies);
+    assert_eq!(
+        worker.message(small).len(),
+        3,
+        "small data is not held back"
+    );
+}
+
+#[test]
+fn bounds_the_bytes_of_all_requests() {
+    let mut worker = Worker::new(1);
+    worker.0.limits.transfer_total_len = 100;
+    let mut task = task_with("x", &[("a", &[A]), ("b", &[B])]);
+    task.nbytes[0].1 = 60;
+    task.nbytes[1].1 = 41;
+    assert_eq!(worker.message(task), ["fetch a from A"]);
+    assert_eq!(worker.0.transfer_len(), 60);
+    assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch b from B"]);
+    worker.received(B, &["b"]);
+    assert_eq!(worker.0.transfer_len(), 0);
+
+    let mut huge = task_with("y", &[("c", &[A])]);
+    huge.nbytes[0].1 = 101;
+    assert_eq!(
+        worker.message(huge),
+        ["fetch c from A"],
+        "a datum that is too large is fetched alone"
+    );
 }
 
 #[test]
@@ -167,7 +202,7 @@ fn unreachable_peers_are_no_holders() {
 #[test]
 fn does_not_ask_workers_that_left() {
     let mut worker = Worker::new(1);
-    worker.0.limits.transfer_count = 1;
+    worker.0.limits.transfer_total_len = 0;
     worker.message(task_with("x", &[("a", &[B])]));
     worker.message(task_with("y", &[("b", &[A])]));
     assert_eq!(

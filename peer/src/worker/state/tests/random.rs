@@ -18,7 +18,7 @@ fn random_events_leave_a_consistent_state() {
     let peers = [A, B, HERE];
     for _ in 0..300 {
         let mut worker = Worker::new(2);
-        worker.0.limits.transfer_count = 1;
+        worker.0.limits.transfer_total_len = 0;
         worker.0.story.limit(20);
         let mut runs: Vec<Key> = Vec::new();
         let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();

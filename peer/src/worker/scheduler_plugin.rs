@@ -4,21 +4,21 @@
 use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, Instant};
-use daskwire_pickle::Options;
 
 use super::Shared;
 use super::session::REGISTER_TIMEOUT;
 use super::state::{Event, Executed};
 use crate::channel::within;
-use crate::growing;
+use crate::pickling::Pickling;
 use crate::pool::Pool;
 use crate::protocol::{Identity, Unknown};
+use crate::scratch;
 use crate::value::ValueError;
 use crate::{RemoteError, RequestError, Value};
 use daskwire_comm::Address;
 
 /// The plugin of the scheduler, and the function that installs it.
-const SOURCE: &str = include_str!("apart.py");
+const SOURCE: &str = include_str!("scheduler_plugin.py");
 
 /// A function of Python that runs [`SOURCE`] and has it installed.
 const INSTALL: &str = "lambda source, dask_scheduler: \
@@ -40,12 +40,12 @@ const ANSWER_AGE: core::time::Duration = core::time::Duration::from_secs(1);
 // ROLES WORKER-8
 /// Installs the plugin in a scheduler of Dask, unless it has it.
 pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), RequestError> {
-    let function = growing::pickle(Options::default(), |writer| {
+    let function = scratch::pickle(Pickling::PORTABLE, |writer| {
         writer.reduce().global("builtins", "eval").tuple(1);
         writer.str(INSTALL);
         Ok::<(), ValueError>(())
     });
-    let arguments = growing::pickle(Options::default(), |writer| {
+    let arguments = scratch::pickle(Pickling::PORTABLE, |writer| {
         writer.tuple(1).str(SOURCE);
         Ok::<(), ValueError>(())
     });
@@ -104,10 +104,16 @@ impl Shared {
             ..Identity::default()
         };
         let request = request.into();
-        let reply = self.pool.call::<Value>(&self.scheduler, &request).await;
-        let found = reply.is_ok_and(|identity| has_python(&identity, &self.address));
-        *last = Some((now, found));
-        found
+        let reply = self.pool.call::<Value>(&self.scheduler, &request);
+        match within(REGISTER_TIMEOUT, "the identity", reply).await {
+            Ok(identity) => {
+                let found = has_python(&identity, &self.address);
+                *last = Some((now, found));
+                found
+            }
+            // A task that is given back can still run elsewhere.
+            Err(_) => last.is_none_or(|(_, found)| found),
+        }
     }
 }
 

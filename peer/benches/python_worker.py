@@ -1,0 +1,435 @@
+"""Measures `daskwire worker --python` beside `dask worker`, in one run.
+
+Usage: python_worker.py DASKWIRE [--rounds N] [--threads N] [--large MIB] [WORK...]
+
+DASKWIRE is the command, from a release build. The Python that runs this needs
+distributed 2026.8.0, pandas and pyarrow, such as `target/python/libraries-*/bin/python`,
+which the tests make; it runs all clusters, too.
+
+Three clusters of a real scheduler are compared, each with the same number of threads
+(default: 4) on each of its nodes:
+
+    daskwire    a node is one `daskwire worker --python`
+    threads     one `dask worker` with all threads
+    processes   one `dask worker` of one thread for each thread
+
+In each round (default: 3) they do the same work one after the other, in an order that
+rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
+if daskwire takes less. WORK is some of these, otherwise all of them.
+
+On one node:
+
+    rest      memory before any work: the proportional set sizes of all its processes
+    tasks     2,000 lambdas of `client.map`, gathered
+    chain     300 lambdas, each of the result of the one before it
+    python    8 tasks of a loop in Python that holds the interpreter lock
+    lag       a call that keeps the interpreter lock for seconds on each thread: the
+              longest time that a request for the worker's identity takes, and the
+              longest time between two heartbeats
+    arrays    8 arrays of 64 MiB, each made of the one before it
+    input     a task with an input of --large (default: 1024) MiB that is on the worker:
+              from `submit` until its first line runs
+
+On two nodes:
+
+    transfer  4 arrays of 64 MiB, made on one node and used on the other
+    p2p       a shuffle of 1,000,000 rows in 16 partitions, peer to peer
+    shuffle   the same by tasks
+    loaded    memory after all work, like `rest`
+
+With workers of their own, of one thread and 512 MiB:
+
+    spill     1 GiB of arrays made, and then each of them summed
+"""
+
+import argparse
+import asyncio
+import contextlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import dask
+import numpy
+import psutil
+from distributed import Client, wait
+from distributed.core import rpc
+
+KINDS = ["daskwire", "threads", "processes"]
+MIB = 1 << 20
+ARRAY = 64 * MIB // 8
+
+
+class Process:
+    """A process that has logged a line, and its children."""
+
+    def __init__(self, command, line):
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True
+        )
+        log = []
+        for text in self.process.stdout:
+            log.append(text)
+            found = re.search(line, text)
+            if found:
+                self.found = found.group(1)
+                break
+        else:
+            sys.exit(f"{command} has ended:\n{''.join(log)}")
+        # What it logs further is dropped, so that it can go on.
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def tree(self):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.process.pid)
+            return [process, *process.children(recursive=True)]
+        return []
+
+    def close(self):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Cluster:
+    """A scheduler, a client, and nodes of one kind."""
+
+    def __init__(self, kind, options, directory):
+        self.kind = kind
+        self.options = options
+        self.directory = directory
+        scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+        scheduler += ["--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+        self.scheduler = Process([sys.executable, *scheduler], r"Scheduler at: +(\S+)")
+        self.client = Client(self.scheduler.found, set_as_default=False)
+        self.workers = []
+        self.count = 0
+
+    def add_node(self, threads=None, memory="8GiB"):
+        """Starts a node, and returns the names of its workers."""
+        threads = threads or self.options.threads
+        each = 1 if self.kind == "processes" else threads
+        names = []
+        for _ in range(threads // each):
+            names.append(f"{self.kind}-{self.count}")
+            self.count += 1
+            own = ["--nthreads", str(each), "--memory-limit", memory, "--no-nanny"]
+            own += ["--name", names[-1], "--local-directory", self.directory]
+            if self.kind == "daskwire":
+                command = [self.options.daskwire, "worker", self.scheduler.found, *own]
+                command += ["--python", sys.executable]
+                line = r" at (\S+)"
+            else:
+                command = [sys.executable, "-m", "distributed.cli.dask_worker"]
+                command += [self.scheduler.found, *own, "--host", "127.0.0.1"]
+                command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+                line = r"Registered to: +(\S+)"
+            self.workers.append(Process(command, line))
+        self.client.wait_for_workers(len(self.workers), timeout=60)
+        return names
+
+    def processes(self):
+        return [process for worker in self.workers for process in worker.tree()]
+
+    def processor_time(self):
+        return sum(sum(process.cpu_times()[:2]) for process in self.processes())
+
+    def memory(self):
+        return sum(process.memory_full_info().pss for process in self.processes()) / MIB
+
+    def settle(self):
+        """Waits until the scheduler has no task any more."""
+        while self.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
+            time.sleep(0.02)
+        time.sleep(0.1)
+
+    def close(self):
+        self.client.close()
+        for process in [*self.workers, self.scheduler]:
+            process.close()
+
+
+def timed(cluster, work):
+    """The seconds that a work takes, and those of the workers' processors."""
+    processor = cluster.processor_time()
+    started = time.perf_counter()
+    kept = work()
+    elapsed = time.perf_counter() - started
+    processor = cluster.processor_time() - processor
+    del kept
+    return elapsed, processor
+
+
+def tasks(cluster):
+    client = cluster.client
+    work = lambda: client.gather(client.map(lambda x: x + 1, range(2000), pure=False))
+    elapsed, processor = timed(cluster, work)
+    return {
+        "2,000 lambdas of `client.map`, each (µs)": elapsed / 2000e-6,
+        "  processor time of the workers (µs)": processor / 2000e-6,
+    }
+
+
+def chain(cluster):
+    def work():
+        future = cluster.client.submit(lambda: 0, pure=False)
+        for _ in range(300):
+            future = cluster.client.submit(lambda x: x + 1, future, pure=False)
+        return future.result()
+
+    elapsed, processor = timed(cluster, work)
+    return {
+        "300 lambdas, one after the other, each (µs)": elapsed / 300e-6,
+        "  processor time of the workers (µs) ": processor / 300e-6,
+    }
+
+
+def loop(n):
+    total = 0
+    for i in range(n):
+        total += i % 7
+    return total
+
+
+def python(cluster):
+    client = cluster.client
+    work = lambda: client.gather(client.map(loop, [3_000_000] * 8, pure=False))
+    return {"8 loops in Python that hold the interpreter lock (s)": timed(cluster, work)[0]}
+
+
+def lag(cluster):
+    """The worst answer of a worker, and the worst time between its heartbeats."""
+
+    def watch(dask_scheduler):
+        beats = dask_scheduler.beats = {}
+        handler = dask_scheduler.handlers["heartbeat_worker"]
+        dask_scheduler.unwatched = handler
+
+        def heartbeat_worker(address, **arguments):
+            beats.setdefault(address, []).append(time.time())
+            return handler(address=address, **arguments)
+
+        dask_scheduler.handlers["heartbeat_worker"] = heartbeat_worker
+
+    def unwatch(dask_scheduler):
+        dask_scheduler.handlers["heartbeat_worker"] = dask_scheduler.unwatched
+        return dask_scheduler.beats
+
+    client = cluster.client
+    addresses = list(client.scheduler_info(n_workers=-1)["workers"])
+    client.run_on_scheduler(watch)
+    started = time.time()
+    threads = cluster.options.threads
+    # A call into C that does not let go of the lock.
+    futures = client.map(lambda n: sum(range(n)), [40_000_000] * 2 * threads, pure=False)
+
+    async def probe(address):
+        worst = 0
+        async with rpc(address) as worker:
+            while not all(future.done() for future in futures):
+                before = time.perf_counter()
+                await worker.identity()
+                worst = max(worst, time.perf_counter() - before)
+                await asyncio.sleep(0.005)
+        return worst
+
+    async def probe_all():
+        return max(await asyncio.gather(*map(probe, addresses)))
+
+    worst = asyncio.run(probe_all())
+    wait(futures)
+    ended = time.time()
+    beats = client.run_on_scheduler(unwatch)
+    gaps = []
+    for address in addresses:
+        times = [started, *beats.get(address, []), ended]
+        gaps += [later - sooner for sooner, later in zip(times, times[1:])]
+    return {
+        "calls that keep the lock: the worst answer of a worker (ms)": worst * 1e3,
+        "  the worst time between heartbeats (ms)": max(gaps) * 1e3,
+    }
+
+
+def arrays(cluster):
+    client = cluster.client
+
+    def work():
+        future = client.submit(numpy.ones, ARRAY, pure=False)
+        for _ in range(7):
+            future = client.submit(lambda array: array + 1, future, pure=False)
+        wait(future)
+        return future
+
+    elapsed = timed(cluster, work)[0]
+    return {"8 arrays of 64 MiB on one node, each of the one before (ms)": elapsed / 8e-3}
+
+
+def large_input(cluster):
+    client = cluster.client
+    array = client.submit(numpy.ones, cluster.options.large * MIB // 8, pure=False)
+    wait(array)
+
+    def first_line(array):
+        return time.time()
+
+    started = time.time()
+    after = client.submit(first_line, array, pure=False).result() - started
+    return {f"until a task with {cluster.options.large} MiB of input runs (ms)": after * 1e3}
+
+
+def transfer(cluster):
+    client = cluster.client
+    make = client.map(
+        lambda n: numpy.full(ARRAY, float(n)), range(4), pure=False, workers=cluster.nodes[0]
+    )
+    wait(make)
+    use = lambda: client.gather(
+        client.map(lambda array: array[-1], make, pure=False, workers=cluster.nodes[1])
+    )
+    return {"arrays of 64 MiB to the other node, each (ms)": timed(cluster, use)[0] / 4e-3}
+
+
+def frame(cluster, method):
+    import dask.dataframe as dd
+    import pandas
+
+    def part(n):
+        random = numpy.random.default_rng(n)
+        columns = {"key": random.integers(0, 1000, 62_500), "value": random.random(62_500)}
+        return pandas.DataFrame(columns).assign(name=lambda f: "n" + f.key.astype(str))
+
+    data = dd.from_map(part, range(16)).shuffle("key", shuffle_method=method)
+    with dask.config.set(scheduler=cluster.client):
+        return timed(cluster, lambda: cluster.client.compute(data.value.sum()).result())[0]
+
+
+def p2p(cluster):
+    return {"shuffle of a data frame, peer to peer (s)": frame(cluster, "p2p")}
+
+
+def shuffle(cluster):
+    return {"shuffle of a data frame, by tasks (s)": frame(cluster, "tasks")}
+
+
+def memory(when):
+    def measure(cluster):
+        return {f"memory of a node {when} (MiB)": cluster.memory() / len(cluster.nodes)}
+
+    return measure
+
+
+def spill(cluster):
+    [name] = cluster.nodes[-1]
+    client = cluster.client
+
+    def make():
+        futures = client.map(
+            lambda n: numpy.full(4 * MIB, float(n)), range(32), pure=False, workers=name
+        )
+        wait(futures)
+        return futures
+
+    futures = []
+    made = timed(cluster, lambda: futures.extend(make()))[0]
+    read = timed(
+        cluster,
+        lambda: client.gather(client.map(numpy.sum, futures, pure=False, workers=name)),
+    )[0]
+    return {
+        "1 GiB of arrays made on a worker of 512 MiB (s)": made,
+        "  each of them summed (s)": read,
+    }
+
+
+ON_ONE_NODE = {
+    "rest": memory("at rest"),
+    "tasks": tasks,
+    "chain": chain,
+    "python": python,
+    "lag": lag,
+    "arrays": arrays,
+    "input": large_input,
+}
+ON_TWO_NODES = {
+    "transfer": transfer,
+    "p2p": p2p,
+    "shuffle": shuffle,
+    "loaded": memory("after this work"),
+}
+ON_A_SMALL_WORKER = {"spill": spill}
+# The first run of these imports modules or starts processes.
+WARMED = {"tasks", "python", "p2p", "shuffle"}
+
+
+def measure(works, wanted, clusters, rounds):
+    for name, work in works.items():
+        if name not in wanted:
+            continue
+        count = 1 if name in ("rest", "loaded") else rounds
+        figures = {}
+        for round in range(-(name in WARMED), count):
+            for index in range(len(clusters)):
+                cluster = clusters[(index + round) % len(clusters)]
+                with cluster.client.as_current():
+                    result = work(cluster)
+                cluster.settle()
+                if round >= 0:
+                    for what, figure in result.items():
+                        figures.setdefault(what, {}).setdefault(cluster.kind, []).append(figure)
+        for what, of in figures.items():
+            medians = [statistics.median(of[kind]) for kind in KINDS]
+            ratios = " | ".join(f"{medians[0] / other:.2f}" for other in medians[1:])
+            shown = " | ".join(
+                f"{median:,.0f}" if median >= 1000 else f"{median:.4g}" for median in medians
+            )
+            print(f"| {what} | {shown} | {ratios} |", flush=True)
+
+
+def main():
+    names = [*ON_ONE_NODE, *ON_TWO_NODES, *ON_A_SMALL_WORKER]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("daskwire", help="the command")
+    parser.add_argument("work", nargs="*", help=f"some of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--large", type=int, default=1024, help="MiB of the large input")
+    options = parser.parse_intermixed_args()
+    wanted = options.work or names
+    for name in set(wanted).difference(names):
+        parser.error(f"no such work: {name}")
+    directory = tempfile.mkdtemp(prefix="daskwire-bench-")
+    clusters = []
+    try:
+        for kind in KINDS:
+            clusters.append(Cluster(kind, options, directory))
+            clusters[-1].nodes = [clusters[-1].add_node()]
+        print(f"| | {' | '.join(KINDS)} | to threads | to processes |")
+        print("| --- |" + " ---: |" * 5, flush=True)
+        measure(ON_ONE_NODE, wanted, clusters, options.rounds)
+        if not ON_TWO_NODES.keys().isdisjoint(wanted):
+            for cluster in clusters:
+                cluster.nodes.append(cluster.add_node())
+            measure(ON_TWO_NODES, wanted, clusters, options.rounds)
+        if not ON_A_SMALL_WORKER.keys().isdisjoint(wanted):
+            for cluster in clusters:
+                cluster.nodes.append(cluster.add_node(threads=1, memory="512MiB"))
+            measure(ON_A_SMALL_WORKER, wanted, clusters, options.rounds)
+    finally:
+        for cluster in clusters:
+            cluster.close()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    # So that the clusters end, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    main()

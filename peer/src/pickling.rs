@@ -1,0 +1,91 @@
+//! How pickles are written for the readers of a cluster.
+
+use daskwire_numpy::NumpyModules;
+use daskwire_pickle::{Framing, Options, Protocol};
+
+#[cfg(any(feature = "client", feature = "worker"))]
+use crate::{Release, Value};
+
+/// How pickles are written for the readers of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pickling {
+    /// The modules of numpy.
+    // ROLES CLIENT-10
+    pub(crate) numpy: NumpyModules,
+    // ROLES CLIENT-13
+    // ROLES CLIENT-13
+    pub(crate) protocol: Protocol,
+}
+
+impl Pickling {
+    pub(crate) const NEWEST: Self = Self {
+        numpy: NumpyModules::Underscore,
+        protocol: Protocol::V5,
+    };
+
+    /// Pickles that all releases of Python read from 3.4 on.
+    pub(crate) const PORTABLE: Options = Options {
+        protocol: Protocol::V4,
+        framing: Framing::Frames,
+    };
+
+    /// The pickling for a scheduler, from its reply to `versions`.
+    #[cfg(any(feature = "client", feature = "worker"))]
+    pub(crate) fn of_versions(versions: &Value) -> Self {
+        let numpy = versions.get("packages");
+        let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
+        let python = versions.get("host");
+        let python = python.and_then(|host| host.get("python")?.as_str()?.parse::<Release>().ok());
+        Self {
+            numpy: match numpy {
+                Some(version) if version.starts_with("1.") => NumpyModules::Core,
+                _ => NumpyModules::Underscore,
+            },
+            protocol: match python {
+                Some(python) if python < FIRST_WITH_PROTOCOL_5 => Protocol::V4,
+                _ => Protocol::V5,
+            },
+        }
+    }
+
+    /// The options of a pickle.
+    pub(crate) const fn options(self) -> Options {
+        Options {
+            protocol: self.protocol,
+            ..Self::PORTABLE
+        }
+    }
+}
+
+/// The first Python that reads pickles of protocol 5. A version of Python is read as
+/// that of Dask: three numbers, and anything after them.
+#[cfg(any(feature = "client", feature = "worker"))]
+const FIRST_WITH_PROTOCOL_5: Release = Release::new(3, 8, 0);
+
+#[cfg(all(test, any(feature = "client", feature = "worker")))]
+mod tests {
+    use super::*;
+
+    // ROLES CLIENT-10, CLIENT-13
+    #[test]
+    fn pickles_suit_python_and_numpy_of_the_cluster() {
+        let of = |python: &str, numpy: &str| {
+            let packages = Value::dict([("distributed", "2022.2.0"), ("numpy", numpy)]);
+            let versions = Value::dict([
+                ("host", Value::dict([("python", python)])),
+                ("packages", packages),
+            ]);
+            Pickling::of_versions(&versions)
+        };
+        let old = of("3.7.16.final.0", "1.21.6");
+        assert_eq!(
+            (old.protocol, old.numpy),
+            (Protocol::V4, NumpyModules::Core)
+        );
+        assert_eq!(of("3.8.0.final.0", "1.21.6").protocol, Protocol::V5);
+        assert_eq!(of("3.13.0.final.0", "2.1.0"), Pickling::default());
+        // Schedulers that do not run Python have no version.
+        let none = Pickling::of_versions(&Value::dict([("packages", Value::None)]));
+        assert_eq!(none, Pickling::default());
+    }
+}

@@ -1,0 +1,72 @@
+//! The worker plugins that Python processes set up.
+
+use std::sync::{Mutex, MutexGuard};
+
+use bytes::Bytes;
+
+use crate::failure::lock_counter;
+
+/// The name of Dask's plugin for P2P shuffles. Only the host has it, since it holds
+/// the state of shuffles.
+const SHUFFLE: &str = "shuffle";
+
+/// The plugins of a worker, by name, with the number of their last change.
+#[derive(Debug, Default)]
+pub(super) struct Plugins(Mutex<Changes>);
+
+#[derive(Debug, Default)]
+struct Changes {
+    last: u64,
+    /// In the order of `number`. `None` for one that was removed.
+    changes: Vec<Change>,
+}
+
+#[derive(Debug)]
+struct Change {
+    number: u64,
+    name: String,
+    plugin: Option<Bytes>,
+}
+
+impl Plugins {
+    /// Adds or replaces a plugin, or removes it if there is none.
+    pub(super) fn change(&self, name: &str, plugin: Option<Bytes>) {
+        let mut changes = self.lock();
+        changes.last += 1;
+        let number = changes.last;
+        changes.changes.retain(|change| change.name != name);
+        changes.changes.push(Change {
+            number,
+            name: name.to_owned(),
+            plugin,
+        });
+    }
+
+    /// Names and pickles, for the host.
+    pub(super) fn all(&self) -> Vec<(String, Bytes)> {
+        let changes = self.lock();
+        let all = changes.changes.iter();
+        all.filter_map(|change| Some((change.name.clone(), change.plugin.clone()?)))
+            .collect()
+    }
+
+    /// Whether there is one that is set up before the first task needs it.
+    pub(super) fn needs_host(&self) -> bool {
+        self.all().iter().any(|(name, _)| name != SHUFFLE)
+    }
+
+    /// The changes after number `seen`, which is set to that of the last, for a process
+    /// that is not the host.
+    pub(super) fn since(&self, seen: &mut u64) -> Vec<(String, Option<Bytes>)> {
+        let changes = self.lock();
+        let from = core::mem::replace(seen, changes.last);
+        let new = changes.changes.iter();
+        new.filter(|change| change.number > from && change.name != SHUFFLE)
+            .map(|change| (change.name.clone(), change.plugin.clone()))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Changes> {
+        lock_counter(&self.0)
+    }
+}

@@ -1,0 +1,183 @@
+//! Requests that need Python, which the [host](super::executor) answers.
+
+use std::io;
+use std::sync::Arc;
+
+use daskwire_comm::runtime;
+use daskwire_comm::{CommOptions, RawConnection};
+use tokio::net::UnixStream;
+
+use super::Shared;
+use super::executor::{Executors, Host, HostEvent, RunError};
+use super::state::Event;
+use crate::channel::{Channel, Ends};
+use crate::protocol::Unknown;
+use crate::{RemoteError, RequestError, Value};
+
+/// A comm to the host, for one comm of a peer, so that requests stay in order.
+#[derive(Debug, Default)]
+pub(super) struct HostComm(Option<Channel>);
+
+impl HostComm {
+    /// Has the host answer a request.
+    ///
+    /// # Errors
+    ///
+    /// If there is no host, or it ends.
+    pub(super) async fn answer(
+        &mut self,
+        shared: &Arc<Shared>,
+        mut request: Unknown,
+    ) -> Result<Value, RemoteError> {
+        let failed = |error: &dyn core::fmt::Display| {
+            let worker = &shared.title;
+            let message = format!("the Python host process of the worker {worker}: {error}");
+            RemoteError::new("OSError", &message)
+        };
+        // The peer's comm has both, too, and this one always answers.
+        let is_own = |key: &Value| matches!(key.as_str(), Some("reply" | "close"));
+        request.extra.retain(|(key, _)| !is_own(key));
+        let mut channel = match self.0.take() {
+            Some(channel) => channel,
+            None => {
+                let opened = open(shared).await;
+                opened.map_err(|error| failed(&error))?
+            }
+        };
+        let answered = async {
+            channel.sender.send(&request).await?;
+            channel.receiver.receive::<Value>().await
+        };
+        let reply = match answered.await {
+            Ok(Some(reply)) => reply,
+            Ok(None) => return Err(failed(&"it ended")),
+            Err(error) => return Err(failed(&error)),
+        };
+        self.0 = Some(channel);
+        shared.note_plugin(&request, &reply);
+        Ok(reply)
+    }
+}
+
+async fn open(shared: &Arc<Shared>) -> Result<Channel, RequestError> {
+    if runtime::sockets().is_some() {
+        let reason = "it needs tokio as the executor";
+        return Err(to_request(io::Error::new(
+            io::ErrorKind::Unsupported,
+            reason,
+        )));
+    }
+    let host = shared.host().await?;
+    let socket = host.open_comm().and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        UnixStream::from_std(socket)
+    });
+    let (reader, writer) = socket.map_err(to_request)?.into_split();
+    // The ends of the socket have no names.
+    let address = shared.scheduler.clone();
+    let connection = RawConnection::new(reader, writer, (address.clone(), address));
+    let comm = connection.handshake(&CommOptions::default()).await?;
+    let ends = Ends::new(&shared.name, "host", shared.observer.clone());
+    Ok(Channel::new(comm, ends))
+}
+
+fn to_request(error: io::Error) -> RequestError {
+    daskwire_comm::CommError::Io(error).into()
+}
+
+impl Shared {
+    /// The host, which is started if there is none.
+    async fn host(self: &Arc<Self>) -> Result<Arc<Host>, RequestError> {
+        let shared = Arc::clone(self);
+        let started = runtime::spawn_blocking(move || match &shared.executors {
+            Some(executors) => executors.host(),
+            None => Err(RunError::Closed),
+        });
+        let started = started.await.unwrap_or(Err(RunError::Closed));
+        started.map_err(|error| match error {
+            RunError::Start(error) => to_request(error),
+            error => to_request(io::Error::other(error.to_string())),
+        })
+    }
+
+    /// Notes the plugins of the scheduler, and has the host set them up.
+    pub(super) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
+        let Some(executors) = &self.executors else {
+            return;
+        };
+        if let Some(Value::Dict(plugins)) = plugins {
+            for (name, plugin) in &*plugins {
+                if let (Some(name), Value::Bytes(plugin)) = (name.as_str(), plugin) {
+                    executors.change_plugin(name, Some(plugin.clone()));
+                }
+            }
+        }
+        if executors.needs_host()
+            && let Err(error) = self.host().await
+        {
+            self.notice(&format!("no Python process for worker plugins: {error}"));
+        }
+    }
+
+    /// Notes a change of plugins that the host has made, for all other processes.
+    fn note_plugin(&self, request: &Unknown, reply: &Value) {
+        let is_done = reply.get("status").and_then(Value::as_str) == Some("OK");
+        let name = request.value("name").and_then(Value::as_str);
+        let (Some(executors), Some(name), true) = (&self.executors, name, is_done) else {
+            return;
+        };
+        match (&*request.op, request.value("plugin")) {
+            ("plugin-add", Some(Value::Bytes(plugin))) => {
+                executors.change_plugin(name, Some(plugin.clone()));
+            }
+            ("plugin-remove", _) => executors.change_plugin(name, None),
+            _ => {}
+        }
+    }
+
+    /// Has events of the host handled, for as long as the worker lives.
+    pub(super) fn attend_host(self: &Arc<Self>, executors: &Executors) {
+        let own = Arc::downgrade(self);
+        executors.on_host(move |event| {
+            if let Some(shared) = own.upgrade() {
+                shared.on_host(event);
+            }
+        });
+    }
+
+    fn on_host(self: &Arc<Self>, event: HostEvent) {
+        match event {
+            HostEvent::Log(event) => {
+                if let Some(stream) = &self.machine().stream {
+                    stream.send(event);
+                }
+            }
+            HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
+            HostEvent::Ended {
+                how,
+                actors,
+                has_shuffles,
+            } => {
+                let Some(executors) = &self.executors else {
+                    return;
+                };
+                if executors.is_closed() {
+                    return;
+                }
+                let count = actors.len();
+                self.notice(&format!("{how}, which was the host of {count} actors"));
+                if count != 0 {
+                    let jobs = self.react([], [Event::Lost(actors)]);
+                    jobs.into_iter().for_each(|job| self.queue.push(job));
+                }
+                // The next host has the scheduler start the shuffles again.
+                if (has_shuffles || executors.needs_host())
+                    && let Err(error) = executors.host()
+                {
+                    let message = format!("no Python process for shuffles and plugins: {error}");
+                    self.notice(&message);
+                }
+            }
+        }
+    }
+}
