@@ -1,9 +1,9 @@
 //! The `daskwire ps`, `logs` and `story` commands.
 
+use crate::inspect::capture::Time;
+use crate::table::{aligned, bytes, count, duration};
 use clap::Args;
 use daskwire::display::Printable;
-use daskwire_cli::inspect::capture::Time;
-use daskwire_cli::table::{aligned, bytes, count, duration};
 use daskwire_peer::Client;
 use daskwire_peer::client::{LogLine, StoryStep};
 use serde_json::{Value as Json, json};

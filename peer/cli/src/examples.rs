@@ -21,18 +21,20 @@ Examples:
 pub(crate) const RELAY: &str = "\
 Examples:
   daskwire relay --listen tcp://127.0.0.1:9000 --connect tcp://10.0.0.7:8786
-  daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask.sock";
+  daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask.sock --json";
 
 pub(crate) const WORKER: &str = "\
 Examples:
   daskwire worker tcp://10.0.0.7:8786 --nthreads 4 --memory-limit 4GiB
   daskwire worker --scheduler-file scheduler.json --nworkers auto --lifetime 1h --lifetime-restart
   daskwire worker tcp://10.0.0.7:8786 --resources GPU=2,MEM=1e9 --dashboard-address :8790
+  daskwire worker tcp://10.0.0.7:8786 --json > events.jsonl
   daskwire worker --functions";
 
 pub(crate) const JOURNEY: &str = "\
 Examples:
   daskwire journey
+  daskwire journey --json
   daskwire journey --verbose --scheduler tcp://127.0.0.1:8786";
 
 pub(crate) const SCATTER: &str = "\
@@ -62,6 +64,7 @@ Listing a pickle is always safe. Loading it may not be.
 
 Examples:
   daskwire pickle model.pkl
+  daskwire pickle model.pkl --json
   daskwire pickle array.pkl --buffers data.bin";
 
 pub(crate) const PS: &str = "\

@@ -1,7 +1,6 @@
 //! Why the command ends without success.
 
 use std::fmt;
-use std::process::ExitCode;
 
 /// A message for the user, and the exit code.
 #[derive(Debug)]
@@ -36,8 +35,8 @@ impl Failure {
         self.message.is_empty()
     }
 
-    pub(crate) fn code(&self) -> ExitCode {
-        self.code.into()
+    pub(crate) const fn code(&self) -> u8 {
+        self.code
     }
 }
 
@@ -54,5 +53,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// That of clap, and of most programs.
+/// The exit code for a wrong command line, as clap's.
 const BAD_USAGE: u8 = 2;

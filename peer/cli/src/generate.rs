@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
+use crate::command::Cli;
 use crate::failure::Result;
-use crate::{Cli, terminal};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {

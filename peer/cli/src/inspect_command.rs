@@ -5,15 +5,16 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::inspect::capture::{Capture, Conversation, Direction, Time, is_capture};
+use crate::inspect::{InspectErrorKind, Inspector, Options, Recorded};
+use crate::table::{bytes, count};
 use clap::Args;
 use daskwire::frame::{FrameErrorKind, Prefix};
-use daskwire_cli::inspect::capture::{Capture, Conversation, Direction, Time, is_capture};
-use daskwire_cli::inspect::{InspectErrorKind, Inspector, Options, Recorded};
-use daskwire_cli::table::{bytes, count};
 use serde_json::Value as Json;
 
+use crate::command::{LayoutChoice, PrefixChoice, name, read};
 use crate::failure::{Failure, Result};
-use crate::{LayoutChoice, PrefixChoice, name, read, terminal};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
@@ -123,7 +124,7 @@ impl Inspect {
         inspector: &mut Inspector<'a>,
         message: &Recorded<'a>,
         first: impl Fn(&mut serde_json::Map<String, Json>),
-    ) -> Result<Option<String>, daskwire_cli::inspect::InspectError> {
+    ) -> Result<Option<String>, crate::inspect::InspectError> {
         if !self.json && self.op.is_empty() {
             return inspector.text(message).map(Some);
         }

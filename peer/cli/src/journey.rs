@@ -17,7 +17,10 @@ use bytes::Bytes;
 use daskwire_peer::protocol::body;
 use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
+use serde_json::json;
+
 use crate::table::{bytes, count};
+use crate::terminal;
 
 /// A recorded message.
 #[derive(Clone, Debug)]
@@ -136,6 +139,20 @@ pub enum Step {
     Collection,
 }
 
+impl Step {
+    /// The name of the step in documents.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "submit",
+            Self::Transmit => "assign",
+            Self::Execute => "execute",
+            Self::Aftermath => "report",
+            Self::Gather => "gather",
+            Self::Collection => "release",
+        }
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -237,8 +254,20 @@ pub struct Outcome {
     pub took: Duration,
 }
 
+/// The form in which a journey is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Text, with the bodies of messages or without.
+    Text {
+        /// Whether to show bodies, and heartbeats.
+        verbose: bool,
+    },
+    /// A JSON document in a line for each message, heartbeats included.
+    Json,
+}
+
 /// Submits `x`, `y` and `z = add(x, y)`, gathers `z`, and releases everything.
-/// Calls `show` with each line of output.
+/// Calls `show` with each part of the output.
 ///
 /// # Errors
 ///
@@ -246,11 +275,24 @@ pub struct Outcome {
 pub async fn journey(
     client: &Client,
     recorder: &Recorder,
-    verbose: bool,
+    form: Form,
     show: &mut dyn FnMut(&str),
 ) -> Result<Outcome, Error> {
+    let format = |part, started| match form {
+        Form::Text { verbose } => format_messages(&recorder.take(), started, verbose),
+        Form::Json => messages_json(&recorder.take(), started, part),
+    };
+    let is_text = form != Form::Json;
+    let show = &mut |text: &str, is_shown: bool| {
+        if is_shown {
+            show(text);
+        }
+    };
     recorder.take();
-    show("x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n");
+    show(
+        "x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n",
+        is_text,
+    );
     // Unique keys, because a real cluster may have keys with these names.
     let [first, second, third] = ["x", "y", "z"].map(|name| match recorder.sees_all {
         true => Key::from(name),
@@ -271,9 +313,9 @@ pub async fn journey(
         .submit()?;
     x.finished().await?;
     y.finished().await?;
-    show(&format_messages(&recorder.take(), started, verbose));
+    show(&format("inputs", started), true);
 
-    show("\nz = client.submit(add, x, y)   # we follow z\n");
+    show("\nz = client.submit(add, x, y)   # we follow z\n", is_text);
     let started = Instant::now();
     let z = client
         .call("operator.add")
@@ -285,19 +327,20 @@ pub async fn journey(
     let status = z.status();
     let result = z.result().await?;
     let took = started.elapsed();
-    show(&format!("z is {:?}\n", status.name()));
-    show(&format_messages(&recorder.take(), started, verbose));
-    show(&format!(
-        "\nz.result() is {result}, {} after it was submitted\n",
-        time(took)
-    ));
+    show(&format!("z is {:?}\n", status.name()), is_text);
+    show(&format("z", started), true);
+    let taken = time(took);
+    show(
+        &format!("\nz.result() is {result}, {taken} after it was submitted\n"),
+        is_text,
+    );
 
-    show("\ndel x, y, z\n");
+    show("\ndel x, y, z\n", is_text);
     let started = Instant::now();
     drop((x, y, z));
     // The scheduler reports deletions to workers every 500 ms.
     tokio::time::sleep(Duration::from_millis(700)).await;
-    show(&format_messages(&recorder.take(), started, verbose));
+    show(&format("release", started), true);
     Ok(Outcome { result, took })
 }
 
@@ -311,6 +354,33 @@ pub fn time(time: Duration) -> String {
     } else {
         format!("{:.2} s", micros / 1e6)
     }
+}
+
+/// Formats messages as JSON documents, one in each line.
+fn messages_json(seen: &[RecordedMessage], started: Instant, part: &str) -> String {
+    let mut output = String::new();
+    for message in seen {
+        let summaries = message.summaries();
+        let step = summaries
+            .iter()
+            .find_map(|summary| summary.step(&message.from));
+        let summaries = summaries
+            .iter()
+            .map(|summary| json!({"op": summary.op, "about": summary.about}));
+        let document = json!({
+            "part": part,
+            "seconds": message.at.saturating_duration_since(started).as_secs_f64(),
+            "from": message.from,
+            "to": message.to,
+            "step": step.map(Step::name),
+            "frames": message.frame_count,
+            "bytes": message.len,
+            "messages": summaries.collect::<Vec<_>>(),
+        });
+        output.push_str(&terminal::json(&document));
+        output.push('\n');
+    }
+    output
 }
 
 /// Formats messages as lines, grouped by step.

@@ -1,9 +1,31 @@
-//! The parts of the `daskwire` command for other programs and tests: inspecting
-//! recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
+//! The `daskwire` command ([`main`]), and its parts for other programs and tests:
+//! inspecting recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
 //! ([`pickle`]), and following a task through a cluster ([`journey`]).
+// Everything that the command prints goes through `terminal`.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod encode;
 pub mod inspect;
 pub mod journey;
 pub mod pickle;
 pub mod table;
+
+mod command;
+mod config;
+mod connect;
+mod diagnose;
+mod examples;
+mod failure;
+mod generate;
+mod inspect_command;
+mod json;
+#[cfg(feature = "tracing")]
+mod log;
+mod shell;
+mod show;
+mod snapshot;
+mod terminal;
+mod top;
+mod worker_command;
+
+pub use command::main;

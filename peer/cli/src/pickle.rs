@@ -9,6 +9,9 @@ use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
 
+use serde_json::json;
+
+use crate::terminal;
 use daskwire_pickle::{
     Argument, Limits, Opcode, OutOfBandReader, PickleError, Reader, Token, Unescaped,
 };
@@ -106,6 +109,82 @@ pub fn list(
     options: &Options<'_>,
     out: &mut impl Write,
 ) -> io::Result<Option<Fault>> {
+    let width = pickle.len().to_string().len().max(5);
+    let (machine, reader, fault) = walk(pickle, options, |line| {
+        let indent = line.depth.min(MAX_INDENTS) * INDENT;
+        let mut text = format!("{:indent$}{}", "", line.opcode);
+        if let Some(argument) = line.argument {
+            text.push(' ');
+            text.push_str(&argument);
+        }
+        if let Some(remark) = line.remark {
+            let room = REMARKS.saturating_sub(text.chars().count());
+            write!(text, "{:room$}  # {remark}", "").map_err(io::Error::other)?;
+        }
+        writeln!(out, "{:>width$}  {text}", line.offset)
+    })?;
+    machine.summary(&reader, fault, out)?;
+    Ok(fault)
+}
+
+/// Like [`list`], as JSON: a document for each opcode, and one for the pickle.
+///
+/// # Errors
+///
+/// The error of writing to `out`.
+pub fn list_json(
+    pickle: &[u8],
+    options: &Options<'_>,
+    out: &mut impl Write,
+) -> io::Result<Option<Fault>> {
+    let (machine, reader, fault) = walk(pickle, options, |line| {
+        let document = json!({
+            "offset": line.offset,
+            "opcode": line.opcode.to_string(),
+            "depth": line.depth,
+            "argument": line.argument,
+            "remark": line.remark,
+        });
+        writeln!(out, "{}", terminal::json(&document))
+    })?;
+    let names = machine.sorted_names().into_iter().map(|(name, mentions)| {
+        json!({"name": name, "named": mentions.named_count, "called": mentions.called_count})
+    });
+    let names: Vec<_> = names.collect();
+    let document = json!({
+        "fault": fault.map(|fault| fault.to_string()),
+        "opcodes": machine.opcode_count,
+        "bytes": reader.position(),
+        "is_whole": reader.is_finished(),
+        "protocol": machine.newest_protocol,
+        "trailing": reader.trailing().len(),
+        "buffers": machine.used_buffers,
+        "persistent_ids": machine.persistent_ids,
+        "names": names,
+        "unknown_names": machine.unknown_names,
+        "other_calls": machine.other_calls,
+    });
+    writeln!(out, "{}", terminal::json(&document))?;
+    Ok(fault)
+}
+
+/// An opcode of a listing.
+struct Line {
+    offset: usize,
+    opcode: Opcode,
+    /// Number of open marks.
+    depth: usize,
+    argument: Option<String>,
+    remark: Option<String>,
+}
+
+/// Passes all opcodes that can be read to `each`, and returns the machine, the reader
+/// and the first fault.
+fn walk<'p, 'b>(
+    pickle: &'p [u8],
+    options: &Options<'b>,
+    mut each: impl FnMut(Line) -> io::Result<()>,
+) -> io::Result<(Machine<'p, 'b>, Reader<'p>, Option<Fault>)> {
     let limits = Limits {
         opcode_count: u32::MAX,
         ..Limits::HOST
@@ -119,7 +198,6 @@ pub fn list(
         buffers: options.buffers,
         ..Machine::default()
     };
-    let width = pickle.len().to_string().len().max(5);
     loop {
         let token = match reader.next_token() {
             Ok(Some(token)) => token,
@@ -131,10 +209,6 @@ pub fn list(
         };
         let before = machine.mark_count;
         let (remark, wrong) = machine.step(&token);
-        let depth = before.min(machine.mark_count).min(MAX_INDENTS);
-        let indent = depth * INDENT;
-        let mut line = format!("{:indent$}{}", "", token.opcode);
-        argument(&token.argument, &mut line);
         let remark = match wrong {
             Some(wrong) => {
                 machine.fault = machine.fault.or(Some(wrong));
@@ -145,15 +219,16 @@ pub fn list(
             }
             None => remark,
         };
-        if let Some(remark) = remark {
-            let room = REMARKS.saturating_sub(line.chars().count());
-            write!(line, "{:room$}  # {remark}", "").map_err(io::Error::other)?;
-        }
-        writeln!(out, "{:>width$}  {line}", token.offset)?;
+        each(Line {
+            offset: token.offset,
+            opcode: token.opcode,
+            depth: before.min(machine.mark_count),
+            argument: argument(&token.argument),
+            remark,
+        })?;
     }
     let fault = first(fault, machine.fault);
-    machine.summary(&reader, fault, out)?;
-    Ok(fault)
+    Ok((machine, reader, fault))
 }
 
 /// The reader's error for these buffers, if it refuses them.
@@ -572,6 +647,16 @@ impl<'p> Machine<'p, '_> {
         }
     }
 
+    /// All names that are known, in order.
+    fn sorted_names(&self) -> Vec<(String, &Mentions)> {
+        let mut names: Vec<_> = (0..self.names.len())
+            .zip(&self.names)
+            .map(|(number, mentions)| (self.shown(number), mentions))
+            .collect();
+        names.sort_by(|one, other| one.0.cmp(&other.0));
+        names
+    }
+
     fn summary(
         &self,
         reader: &Reader<'_>,
@@ -618,11 +703,7 @@ impl<'p> Machine<'p, '_> {
             writeln!(out, "names nothing{extent}")?;
         } else {
             writeln!(out, "names{extent}, which loading imports:")?;
-            let mut lines: Vec<_> = (0..self.names.len())
-                .zip(&self.names)
-                .map(|(number, mentions)| (self.shown(number), mentions))
-                .collect();
-            lines.sort_by(|one, other| one.0.cmp(&other.0));
+            let lines = self.sorted_names();
             let width = lines.iter().map(|(shown, _)| shown.chars().count()).max();
             let width = width.unwrap_or_default().min(60);
             for (shown, mentions) in lines {
@@ -654,9 +735,10 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-fn argument(argument: &Argument<'_>, line: &mut String) {
-    let shown = match argument {
-        Argument::None => return,
+/// The argument of an opcode, for people.
+fn argument(argument: &Argument<'_>) -> Option<String> {
+    Some(match argument {
+        Argument::None => return None,
         Argument::Bool(value) => if *value { "True" } else { "False" }.to_owned(),
         Argument::Int(value) => value.to_string(),
         Argument::BigInt(value) => match value.to_i128() {
@@ -685,9 +767,7 @@ fn argument(argument: &Argument<'_>, line: &mut String) {
         Argument::Code(value) => value.to_string(),
         Argument::Version(value) => value.to_string(),
         other => format!("{other:?}"),
-    };
-    line.push(' ');
-    line.push_str(&shown);
+    })
 }
 
 /// Quotes, escapes and shortens bytes; adds the length if shortened.

@@ -1,24 +1,27 @@
 //! The `daskwire scatter`, `gather`, `submit` and `release` commands.
 
+use core::fmt;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::journey::{Form, Recorder, time};
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
-use daskwire_cli::journey::{Recorder, time};
 use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::client::{ClientOptions, Meter, Route, Submission, TaskError};
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
+use crate::command::TlsArguments;
 use crate::connect::{address, announcing, connecting};
 use crate::failure::{Failure, Result};
-use crate::show::{ResultArguments, key_json};
-use crate::{TlsArguments, json, terminal};
+use crate::show::{ResultArguments, key_json, value_json};
+use crate::table::{bytes, duration};
+use crate::{json, terminal};
 
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -132,6 +135,9 @@ pub(crate) struct Journey {
     /// Show the bodies of messages
     #[arg(long, short)]
     verbose: bool,
+    /// Print a JSON document for each message, and one for the result
+    #[arg(long, conflicts_with = "verbose")]
+    json: bool,
     #[command(flatten)]
     tls: TlsArguments,
 }
@@ -149,13 +155,24 @@ enum TransportChoice {
 }
 
 impl TransportChoice {
-    const fn get(self) -> Transport {
+    const fn get(self) -> ClusterTransport {
         match self {
-            Self::Mem => Transport::Memory,
-            Self::Tcp => Transport::Tcp,
-            Self::Tls => Transport::Tls,
-            Self::Quic => Transport::Quic,
+            Self::Mem => ClusterTransport::Memory,
+            Self::Tcp => ClusterTransport::Tcp,
+            Self::Tls => ClusterTransport::Tls,
+            Self::Quic => ClusterTransport::Quic,
         }
+    }
+}
+
+/// Prints a warning if the scheduler runs a release that is not known; logs have it.
+fn warn_of_release(client: &Client) {
+    #[cfg(feature = "tracing")]
+    if crate::log::is_on() {
+        return;
+    }
+    if let Some(warning) = client.untested_release() {
+        terminal::note(warning);
     }
 }
 
@@ -177,7 +194,9 @@ impl SchedulerArguments {
         };
         let client = Client::connect_with(&self.scheduler, options);
         let client = async { client.await.map_err(message) };
-        connecting(&scheduler, &transports, client).await
+        let client = connecting(&scheduler, &transports, client).await?;
+        warn_of_release(&client);
+        Ok(client)
     }
 
     /// The options of a client, with those that are given here.
@@ -301,15 +320,20 @@ async fn with_progress<T>(
     if crate::log::is_on() {
         return work.await;
     }
-    let start = done();
+    let (start, started) = (done(), Instant::now());
     let mut work = core::pin::pin!(work);
     if let Ok(output) = tokio::time::timeout(SLOW, work.as_mut()).await {
         return output;
     }
-    let style = "{msg} {bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = "{msg} {bar:30} {bytes} of {total_bytes}{speed}";
     let bar = ProgressBar::new(total).with_message(what.to_owned());
     if let Ok(style) = ProgressStyle::with_template(style) {
-        bar.set_style(style);
+        let speed = move |state: &ProgressState, to: &mut dyn fmt::Write| {
+            let speed = speed(state.pos(), total, started.elapsed());
+            // A string takes all of it.
+            let _ = to.write_str(&speed);
+        };
+        bar.set_style(style.with_key("speed", speed));
     }
     let output = loop {
         bar.set_position((done() - start).min(total));
@@ -321,6 +345,24 @@ async fn with_progress<T>(
     output
 }
 
+/// The mean rate of a transfer since it began, and the time that is left then; empty
+/// until something has arrived.
+// The bar's own estimate takes what came before it was shown as sent at once.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "for people"
+)]
+fn speed(done: u64, total: u64, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64();
+    if done == 0 || !rate.is_finite() {
+        return String::new();
+    }
+    let left = total.saturating_sub(done) as f64 / rate;
+    format!(", {}/s, {} left", bytes(rate as u64), duration(left))
+}
+
 pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     if arguments.key.is_some() && arguments.files.len() != 1 {
         return Err(Failure::usage("--key is for a single file"));
@@ -328,12 +370,12 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     let mut data = Vec::new();
     let mut total = 0;
     for file in &arguments.files {
-        let bytes = crate::read(file)?;
+        let bytes = crate::command::read(file)?;
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
             // A key that begins with a dash would look like an option.
-            (None, _) if crate::is_standard_input(file) => Key::unique("stdin"),
+            (None, _) if crate::command::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };
@@ -471,6 +513,13 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
         // The reader may have closed the pipe.
         let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     };
+    let form = match arguments.json {
+        true => Form::Json,
+        false => Form::Text {
+            verbose: arguments.verbose,
+        },
+    };
+    let heading;
     let (client, cluster) = match &arguments.scheduler {
         Some(scheduler) => {
             let address = address(scheduler)?;
@@ -485,6 +534,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
             let client = Client::connect_with(scheduler, options);
             let client = async { client.await.map_err(message) };
             let client = connecting(&address, &transports, client).await?;
+            warn_of_release(&client);
             let count = client.workers().await.map_err(message)?.len();
             if count == 0 {
                 return Err(
@@ -492,10 +542,10 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
                 );
             }
             recorder.call(&address.to_string(), "scheduler");
-            show(&format!(
+            heading = format!(
                 "A real cluster at {scheduler} with {count} workers; what passes between the \
                  scheduler and these is not seen from here\n\n"
-            ));
+            );
             (client, None)
         }
         None => {
@@ -505,10 +555,10 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
                 .start()
                 .await
                 .map_err(message)?;
-            show(&format!(
+            heading = format!(
                 "A scheduler at {} and 2 workers, all in this process\n\n",
                 cluster.address()
-            ));
+            );
             let client = cluster.client().await.map_err(message)?;
             recorder.call(&cluster.address().to_string(), "scheduler");
             recorder.call(client.id(), "client");
@@ -518,16 +568,36 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
             (client, Some(cluster))
         }
     };
-    let outcome = daskwire_cli::journey::journey(&client, &recorder, arguments.verbose, &mut show);
+    if !arguments.json {
+        show(&heading);
+    }
+    let outcome = crate::journey::journey(&client, &recorder, form, &mut show);
     let outcome = outcome.await.map_err(message)?;
     client.close().await.map_err(message)?;
     if let Some(cluster) = cluster {
         cluster.close().await;
     }
-    show(&format!(
-        "\nz = {} took {}\n",
-        outcome.result,
-        time(outcome.took)
-    ));
+    let (result, took) = (outcome.result, outcome.took);
+    if arguments.json {
+        let result = value_json(&result);
+        let document = serde_json::json!({"result": result, "took": took.as_secs_f64()});
+        show(&format!("{}\n", terminal::json(&document)));
+    } else {
+        show(&format!("\nz = {result} took {}\n", time(took)));
+    }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_those_since_the_start() {
+        let of = |done, millis| speed(done, 100 << 20, Duration::from_millis(millis));
+        assert_eq!(of(10 << 20, 500), ", 20.0 MiB/s, 4 s left");
+        assert_eq!(of(100 << 20, 500), ", 200.0 MiB/s, 0 s left");
+        assert_eq!(of(0, 500), "");
+        assert_eq!(of(10, 0), "");
+    }
 }

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
+use crate::inspect::{Hooks, tagged};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
-use daskwire_cli::inspect::{Hooks, tagged};
 use daskwire_numpy::{ByteOrder, DType, Kind, Order};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
@@ -141,7 +141,7 @@ fn preview(array: &Array) -> Result<String, String> {
         "array of {}, shape ({}), {}",
         array.dtype(),
         shape.join(", "),
-        daskwire_cli::table::bytes(len),
+        crate::table::bytes(len),
     );
     let is_whole = array.len() <= PRINTED;
     rows(array, &mut Vec::new(), is_whole, &mut preview)?;

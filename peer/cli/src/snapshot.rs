@@ -71,7 +71,7 @@ impl Snapshot {
         let processing = known(client.processing(Workers::All).await)?;
         let states = Unknown::new("get_task_prefix_states");
         let states: Value = known(client.request(states).await)?;
-        let mut snapshot = Self::of(&identity, &states, daskwire_cli::table::now());
+        let mut snapshot = Self::of(&identity, &states, crate::table::now());
         snapshot.release = client.release().map(|release| release.to_string());
         for worker in &mut snapshot.workers {
             let mut of_workers = processing.iter();

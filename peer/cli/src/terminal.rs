@@ -8,6 +8,7 @@
 use daskwire::invariant::Ensured;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use daskwire::display::{Printable, is_printable};
 use serde::Serialize as _;
@@ -77,6 +78,34 @@ pub(crate) fn tell(output: impl Display) {
     let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
     // Errors cannot be reported anywhere else.
     let _ = write!(out, "{output}").and_then(|()| out.flush());
+}
+
+/// Whether events are documents on standard output.
+static ARE_EVENTS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Makes [`event`] print documents, by `--json` of commands that run until they are
+/// stopped.
+pub(crate) fn print_events_as_json() {
+    ARE_EVENTS_JSON.store(true, Ordering::Relaxed);
+}
+
+/// Reports an event: as a line on standard error, or as a document with these fields
+/// on standard output.
+pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value) {
+    if !ARE_EVENTS_JSON.load(Ordering::Relaxed) {
+        return note(message);
+    }
+    let mut document = serde_json::json!({
+        "event": name,
+        "time": crate::table::now(),
+        "message": message.to_string(),
+    });
+    if let (Some(document), serde_json::Value::Object(fields)) = (document.as_object_mut(), fields)
+    {
+        document.extend(fields);
+    }
+    // The command goes on without a reader of its events.
+    let _ = print(json(&document));
 }
 
 /// Formats JSON in one line. Unprintable characters are escaped as `\uXXXX`,

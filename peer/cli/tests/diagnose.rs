@@ -54,17 +54,181 @@ fn names(value: &Value, path: &str, out: &mut Vec<String>) {
 /// Asserts that a document has the names of the example that has the name `only`.
 #[track_caller]
 fn is_documented(only: &str, document: &Value) {
-    let mut examples = examples()
-        .into_iter()
-        .filter(|example| example.get(only).is_some());
+    is_documented_by(only, |example| example.get(only).is_some(), document);
+}
+
+/// Asserts that the document of an event has the names of the event's example that has
+/// the name `only`.
+#[track_caller]
+fn is_documented_event(event: &str, only: &str, document: &Value) {
+    let is_of_it = |example: &Value| example["event"] == event && example.get(only).is_some();
+    is_documented_by(event, is_of_it, document);
+}
+
+#[track_caller]
+fn is_documented_by(name: &str, is_of_it: impl Fn(&Value) -> bool, document: &Value) {
+    let mut examples = examples().into_iter().filter(is_of_it);
     let example = examples
         .next()
-        .unwrap_or_else(|| panic!("no example with {only}"));
-    assert_eq!(examples.next(), None, "{only}");
+        .unwrap_or_else(|| panic!("no example with {name}"));
+    assert_eq!(examples.next(), None, "{name}");
     let [mut expected, mut found] = [Vec::new(), Vec::new()];
     names(&example, "", &mut expected);
     names(document, "", &mut found);
     assert_eq!(found, expected, "{document}");
+}
+
+/// The documents of a command line.
+fn documents(ran: &Ran, line: &str) -> Vec<Value> {
+    let lines = ran.good(line).lines();
+    let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    lines.map(parse).collect()
+}
+
+/// A command that runs until it is stopped, with its events.
+struct Running {
+    process: std::process::Child,
+    events: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(line: &str) -> Self {
+        let mut process = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+            .args(line.split_whitespace())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let out = std::io::BufReader::new(process.stdout.take().expect("it is piped"));
+        let events = std::io::BufRead::lines(out);
+        Self { process, events }
+    }
+
+    /// The next event, which must be this one.
+    #[track_caller]
+    fn event(&mut self, event: &str) -> Value {
+        let line = self.events.next().expect("an event").expect("UTF-8");
+        let document: Value = serde_json::from_str(&line).expect("JSON");
+        assert_eq!(document["event"], event, "{document}");
+        document
+    }
+
+    fn terminate(&self) {
+        let id = self.process.id().to_string();
+        let sent = std::process::Command::new("kill").arg(&id).status();
+        assert!(sent.expect("the command kill").success());
+    }
+
+    /// Waits for the end, without further events.
+    #[track_caller]
+    fn end(mut self) {
+        assert!(self.events.next().is_none());
+        assert!(self.process.wait().expect("it was started").success());
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn documents_of_pickles_and_journeys_are_as_described() {
+    let pickle = b"\x80\x04(\x8c\x05posix\x8c\x06system\x93)R\x85.";
+    let ran = run(&["pickle", "-", "--json"], Some(pickle));
+    let mut listed = documents(&ran, "pickle");
+    let whole = listed.pop().expect("a document");
+    is_documented("trailing", &whole);
+    assert_eq!(whole["names"][0]["name"], "posix:system");
+    assert_eq!(whole["opcodes"], listed.len());
+    for opcode in &listed {
+        is_documented("opcode", opcode);
+    }
+    assert_eq!(listed[2]["argument"], "\"posix\"");
+    assert_eq!(
+        (&listed[1]["depth"], &listed[2]["depth"]),
+        (&0.into(), &1.into())
+    );
+    // A fault is in the last document, too.
+    let ran = run(&["pickle", "-", "--json"], Some(b"\x80\x04R."));
+    assert_eq!(ran.status, Some(1));
+    let last = ran.text().lines().last().expect("a document");
+    let last: Value = serde_json::from_str(last).expect("JSON");
+    assert!(last["fault"].is_string(), "{last}");
+
+    let ran = daskwire("journey --json");
+    let mut messages = documents(&ran, "journey");
+    let result = messages.pop().expect("a document");
+    is_documented("took", &result);
+    assert_eq!(result["result"], 10);
+    for message in &messages {
+        is_documented_by("part", |example| example.get("part").is_some(), &{
+            let mut message = message.clone();
+            // Of a batch, the first message stands for all.
+            message["messages"] = message["messages"][0].clone();
+            message["messages"] = Value::Array(vec![message["messages"].take()]);
+            message
+        });
+    }
+    let mut steps: Vec<&str> = messages
+        .iter()
+        .filter(|message| message["part"] == "z")
+        .filter_map(|message| message["step"].as_str())
+        .collect();
+    steps.dedup();
+    assert_eq!(steps.first(), Some(&"submit"), "{steps:?}");
+    assert!(
+        steps.contains(&"execute") && steps.contains(&"gather"),
+        "{steps:?}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn events_of_relays_and_workers_are_as_described() {
+    let cluster = daskwire_testing::scheduler_with_workers(0);
+    let at = cluster.address();
+    let mut relay = Running::start(&format!(
+        "relay --json --listen tcp://127.0.0.1:0 --connect {at}"
+    ));
+    let forwarding = relay.event("forwarding");
+    is_documented_event("forwarding", "from", &forwarding);
+    let through = forwarding["from"].as_str().expect("an address");
+    daskwire(&format!("identity {through}")).good("identity");
+    is_documented_event("ended", "there", &relay.event("ended"));
+    let port = through.trim_start_matches("tcp://");
+    let mut stream = std::net::TcpStream::connect(port).expect("it listens");
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    is_documented_event("disconnected", "error", &relay.event("disconnected"));
+    relay.terminate();
+    is_documented_event("stopping", "message", &relay.event("stopping"));
+    relay.end();
+
+    let mut worker = Running::start(&format!("worker {at} --json --nthreads 1 --name alice"));
+    let registered = worker.event("registered");
+    is_documented_event("registered", "scheduler", &registered);
+    assert_eq!(registered["name"], "alice");
+    daskwire(&format!("submit {at} operator.add 1 2")).good("submit");
+    worker.terminate();
+    for _ in 0..2 {
+        is_documented_event("stopping", "message", &{
+            let mut notice = worker.event("notice");
+            notice["event"] = "stopping".into();
+            notice
+        });
+    }
+    let ended = worker.event("ended");
+    is_documented_event("ended", "tasks", &ended);
+    assert_eq!(ended["tasks"][0]["prefix"], "add");
+    worker.end();
+
+    let ran = daskwire("worker --functions --json");
+    for function in documents(&ran, "functions") {
+        is_documented("function", &function);
+    }
 }
 
 #[test]
@@ -87,7 +251,7 @@ fn documents_are_as_described() {
         entries.insert("value".into(), value);
         document
     });
-    is_documented("tasks", &document(&format!("ps {at} --json")));
+    is_documented("prefixes", &document(&format!("ps {at} --json")));
     is_documented("logs", &document(&format!("logs {at} worker-0 --json")));
     is_documented("steps", &document(&format!("story {at} x --json")));
     is_documented("released", &document(&format!("release --json {at} x")));

@@ -665,7 +665,7 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
         }
     };
     add(
-        any(&|payload| payload["header"]["is-collection"] == true),
+        is_modern && any(&|payload| payload["header"]["is-collection"] == true),
         "this cannot be converted to the other layout: \
          it is a collection with a header for each element",
     );

@@ -3,14 +3,14 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire_cli::journey::{Recorder, Step, journey};
+use daskwire_cli::journey::{Form, Recorder, Step, journey};
 use daskwire_peer::Value;
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Checks each step in the order of the documentation.
-async fn the_journey_over(transport: Transport) {
+async fn the_journey_over(transport: ClusterTransport) {
     let recorder = Arc::new(Recorder::new(true));
     let cluster = LocalCluster::builder()
         .transport(transport)
@@ -26,7 +26,7 @@ async fn the_journey_over(transport: Transport) {
     }
     let mut text = String::new();
     let mut show = |line: &str| text.push_str(line);
-    let outcome = journey(&client, &recorder, false, &mut show)
+    let outcome = journey(&client, &recorder, Form::Text { verbose: false }, &mut show)
         .await
         .expect("it ends well");
     assert_eq!(outcome.result, Value::from(10));
@@ -67,20 +67,20 @@ async fn the_journey_over(transport: Transport) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_makes_its_journey_through_memory() {
-    the_journey_over(Transport::Memory).await;
+    the_journey_over(ClusterTransport::Memory).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_makes_its_journey_over_tcp() {
-    the_journey_over(Transport::Tcp).await;
+    the_journey_over(ClusterTransport::Tcp).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_makes_its_journey_over_tls() {
-    the_journey_over(Transport::Tls).await;
+    the_journey_over(ClusterTransport::Tls).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_makes_its_journey_over_quic() {
-    the_journey_over(Transport::Quic).await;
+    the_journey_over(ClusterTransport::Quic).await;
 }

@@ -1,4 +1,5 @@
-//! Schedulers of old releases, whose tasks have another form, must not be harmed.
+//! Schedulers of old releases, whose tasks have another form, must not be harmed; of
+//! those of later ones nothing is known.
 
 #[path = "support/command.rs"]
 mod command;
@@ -32,4 +33,21 @@ fn refuses_a_scheduler_of_2020() {
     let ran = daskwire(&format!("submit {at} operator.add 1 2 --timeout 60"));
     assert_eq!(ran.good("submit").trim(), "3");
     assert!(identity().contains("workers    1, 1 thread"));
+}
+
+#[test]
+fn warns_of_a_scheduler_of_2027() {
+    let scheduler = Peer::spawn(Environment::Current, "newer_scheduler.py", &[]);
+    let at = scheduler.address();
+    let ran = daskwire(&format!("ps {at}"));
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    assert_eq!(
+        ran.err,
+        "daskwire: the scheduler runs distributed 2027.1.0, which this program was not tested \
+         with: 2026.8.0 is the newest that it knows\n"
+    );
+    let ran = daskwire(&format!("-v ps {at}"));
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let count = ran.err.matches("was not tested").count();
+    assert_eq!(count, 1, "{}", ran.err);
 }

@@ -347,7 +347,12 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
         );
         // In the current release a dict is a collection, which has no other form.
         let pickled: &[&str] = match source {
-            Environment::Documented => &["pickled-value", "pickled-value-with-buffers"],
+            Environment::Documented => &[
+                "pickled-value",
+                "pickled-value-with-buffers",
+                "collection-list",
+                "collection-map",
+            ],
             Environment::Current => &["to-pickle"],
         };
         let expected = [

@@ -3,7 +3,8 @@
 #![cfg(target_os = "linux")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use daskwire_testing::cluster::{Cluster, until};
@@ -37,13 +38,29 @@ impl RustCluster {
 
 /// Starts a worker with two threads. What its tasks print is dropped.
 fn worker(cluster: &Cluster, name: &str, arguments: &[&str]) -> Peer {
+    worker_of(&interpreter(), cluster, name, arguments)
+}
+
+fn worker_of(python: &Path, cluster: &Cluster, name: &str, arguments: &[&str]) -> Peer {
+    worker_after("true", python, cluster, name, arguments)
+}
+
+/// Like [`worker_of`], after a command of the shell, such as one that sets limits.
+fn worker_after(
+    prepare: &str,
+    python: &Path,
+    cluster: &Cluster,
+    name: &str,
+    arguments: &[&str],
+) -> Peer {
     let mut command = Command::new("sh");
+    let script = format!("{prepare} && exec \"$0\" \"$@\" >/dev/null");
     command
-        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
+        .args(["-c", &script])
         .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
         .arg(cluster.scheduler.address())
         .args(["--no-nanny", "--nthreads", "2", "--name", name, "--python"])
-        .arg(interpreter())
+        .arg(python)
         .args(arguments);
     Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
 }
@@ -198,20 +215,324 @@ async fn no_process_outlives_the_worker() {
         let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);
         let processes = rust.children();
         assert_eq!(processes.len(), 2);
-        // One of them holds data and the interpreter lock for good.
+        // One of them holds data and the interpreter lock for good, and has forked.
         rust.cluster.python(
-            "from distributed import Event\n\
-             def spin(array):\n    Event('spins').set()\n    while True: sum(range(10 ** 8))\n\
+            "from distributed import Event\nimport os, time\n\
+             def spin(array):\n    if not os.fork():\n        while True: time.sleep(100)\n    \
+             Event('spins').set()\n    while True: sum(range(10 ** 8))\n\
              f = client.submit(spin, client.submit(np.ones, 1_000_000))\nEvent('spins').wait()",
         );
+        let forked = processes.iter().flat_map(|id| {
+            let id = id.parse().expect("a number");
+            children(id)
+        });
+        let forked: Vec<String> = forked.collect();
+        assert_eq!(forked.len(), 1);
         if signal == "TERM" {
             rust.cluster.python("f.cancel(force=True)");
         }
         rust.worker.signal(signal);
-        for id in &processes {
+        for id in processes.iter().chain(&forked) {
             until("the end of the process", || has_ended(id)).await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inputs_reach_a_task_whatever_its_process_keeps() {
+    // Each process keeps 64 MiB.
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    // The input from elsewhere replaces the one that was made there.
+    let displaced = "def both(n):\n    b = client.submit(bytes, 40_000_000 + n)\n    wait(b)\n    \
+                     [a] = client.scatter([bytes(41_000_000 + n)])\n    \
+                     return client.submit(lambda a, b: len(a) - len(b), a, b).result()\n\
+                     {both(n) for n in range(6)}";
+    assert_eq!(cluster.python(displaced), "{1000000}");
+    // Inputs of a task that failed before it had them
+    cluster.python(
+        "class Bad:\n    def __reduce__(self): return eval, ('1 / 0',)\n\
+         inputs = client.scatter([[n] for n in range(8)])\n[bad] = client.scatter([Bad()])",
+    );
+    let error = cluster
+        .try_python("client.submit(lambda *inputs: 0, *inputs, bad).result()")
+        .expect_err("it divides by zero");
+    assert!(error.contains("ZeroDivisionError"), "{error}");
+    let used = "client.submit(lambda *inputs: sum(map(sum, inputs)), *inputs).result()";
+    assert_eq!(cluster.python(used), "28");
+    cluster.python("del inputs, bad");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_process_is_seen_although_it_has_forked() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    let path = std::env::temp_dir().join(format!("daskwire-forks-{}", std::process::id()));
+    // Neither Python nor the socket is told of the second one.
+    let forks = format!(
+        "import ctypes, os\n\
+         def forks(end, by):\n    own = by()\n    if not own:\n        \
+         with open('{}', 'a') as file: file.write(f'{{os.getpid()}}\\n')\n        \
+         os.write(end[1], b'.')\n        while True: ctypes.PyDLL(None).pause()\n    \
+         os.read(end[0], 1)\n    ctypes.string_at(0)\n\
+         def by_python(): forks(os.pipe(), os.fork)\n\
+         def by_c(): forks(os.pipe(), ctypes.PyDLL(None).fork)",
+        path.display()
+    );
+    cluster.python(&forks);
+    for function in ["by_python", "by_c"] {
+        let error = cluster
+            .try_python(&format!("client.submit({function}).result()"))
+            .expect_err("it crashes");
+        assert!(error.contains("signal: 11 (SIGSEGV)"), "{error}");
+    }
+    let forked = fs::read_to_string(&path).expect("they were written");
+    fs::remove_file(&path).expect("it was read");
+    assert_eq!(forked.lines().count(), 8);
+    for id in forked.lines() {
+        until("the end of a forked process", || has_ended(id)).await;
+    }
+    // Those that a task forks are ended as usual.
+    let terminates = "def terminates():\n    import multiprocessing, time\n    codes = set()\n    \
+                      for _ in range(50):\n        \
+                      one = multiprocessing.get_context('fork').Process(target=time.sleep, args=(1000,))\n        \
+                      one.start()\n        one.terminate()\n        one.join(20)\n        \
+                      codes.add(one.exitcode)\n        one.kill()\n    return codes\n\
+                      client.submit(terminates).result()";
+    assert_eq!(cluster.python(terminates), "{-15}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_to_all_processes_hands_data_over() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--nanny"]);
+    let cluster = &mut rust.cluster;
+    let processes = |parent: u32| {
+        let workers = children(parent);
+        let [worker] = &workers[..] else {
+            panic!("{workers:?}");
+        };
+        let of_worker = children(worker.parse().expect("a number"));
+        (worker.clone(), of_worker)
+    };
+    let (own, python) = processes(rust.worker.id());
+    let kill = |ids: &[String]| {
+        let killed = Command::new("kill").args(["-s", "TERM"]).args(ids).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+    };
+    kill(&python);
+    let id = cluster.python(
+        "import os\nkept = client.scatter(list(range(100)))\nclient.submit(os.getpid).result()",
+    );
+    assert_eq!(python, [id]);
+    let other = worker(cluster, "other", &["--memory-limit", "1GiB"]);
+    let all = [vec![rust.worker.id().to_string(), own], python].concat();
+    kill(&all);
+    assert!(rust.worker.ended());
+    let log = rust.worker.log();
+    assert!(
+        log.contains("other workers have copies of all data"),
+        "{log}"
+    );
+    let gathered = "len(client.gather(kept))";
+    assert_eq!(cluster.python(gathered), "100");
+    cluster.python("del kept");
+    drop(other);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_takes_too_much_memory_costs_its_process_only() {
+    let mut rust = RustCluster::new(&["--memory-limit", "600MiB", "--nanny"]);
+    let cluster = &mut rust.cluster;
+    let workers = "sorted(client.scheduler_info()['workers'])";
+    let before = cluster.python(workers);
+    cluster
+        .python("kept = client.scatter(np.arange(1_000_000))\nclient.submit(len, kept).result()");
+    let greedy = "def greedy():\n    all = np.ones(100_000_000)\n    while True: all.sum()\n\
+                  client.submit(greedy).result()";
+    let error = cluster.try_python(greedy).expect_err("it is ended");
+    assert!(
+        error.contains("4 times, and each time its process ended")
+            && error.contains("MiB of the worker's memory"),
+        "{error}"
+    );
+    assert_eq!(cluster.python(workers), before);
+    assert_eq!(
+        cluster.python("client.gather(kept).sum()"),
+        "np.int64(499999500000)"
+    );
+    cluster.python("del kept");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_end_by_themselves() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    let path = |name: &str| {
+        let name = format!("daskwire-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name)
+    };
+    let (surplus, last) = (path("surplus"), path("last"));
+    // Three at once, of which the first goes on after the others.
+    let three = format!(
+        "import atexit, os\nfrom distributed import Event, get_client, secede\n\
+         def first():\n    get_client()\n    secede()\n    Event('go').wait()\n    \
+         atexit.register(lambda: open('{}', 'w').close())\n    return os.getpid()\n\
+         def second(own, other):\n    Event(own).set()\n    Event(other).wait()\n    \
+         atexit.register(lambda: open('{}', 'w').close())\n\
+         one = client.submit(first)\n\
+         client.gather([client.submit(second, 'a', 'b'), client.submit(second, 'b', 'a')])\n\
+         Event('go').set()\none.result()",
+        last.display(),
+        surplus.display()
+    );
+    let first = cluster.python(&three);
+    // The one that was idle for longest ends.
+    until("the end of a surplus process", || surplus.exists()).await;
+    assert!(!has_ended(&first) && !last.exists());
+    rust.worker.signal("TERM");
+    assert!(rust.worker.ended());
+    assert!(has_ended(&first) && last.exists());
+    for path in [surplus, last] {
+        fs::remove_file(path).expect("it exists");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_given_back_while_no_process_can_be_started() {
+    let mut cluster = Cluster::new(0);
+    let script = std::env::temp_dir().join(format!("daskwire-python-{}", std::process::id()));
+    let works = format!("#!/bin/sh\nexec '{}' \"$@\"\n", interpreter().display());
+    fs::write(&script, &works).expect("it is written");
+    let executable = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(&script, executable).expect("it is ours");
+    let worker = worker_of(&script, &cluster, "rust", &["--memory-limit", "1GiB"]);
+    fs::write(&script, "#!/bin/sh\nexit 1\n").expect("it is written");
+    for id in children(worker.id()) {
+        let killed = Command::new("kill").args(["-9", &id]).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+        until("the end of the process", || has_ended(&id)).await;
+    }
+    cluster.python("f = client.submit(lambda: 5)");
+    worker.wait_for_log("tasks are given back: no Python process: it did not start");
+    assert_eq!(cluster.python("f.status"), "'pending'");
+    fs::write(&script, &works).expect("it is written");
+    assert_eq!(cluster.python("f.result()"), "5");
+    fs::remove_file(&script).expect("it exists");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_without_descriptors_for_its_inputs_is_replaced() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let sum = "import os, resource\n\
+               def limit():\n    own = len(os.listdir('/proc/self/fd')) + 20\n    \
+               _, most = resource.getrlimit(resource.RLIMIT_NOFILE)\n    \
+               resource.setrlimit(resource.RLIMIT_NOFILE, (own, most))\n\
+               inputs = client.scatter([bytes(70_000 + n) for n in range(100)])\n\
+               client.submit(limit).result()\n\
+               client.submit(lambda *inputs: sum(map(len, inputs)), *inputs).result()";
+    assert_eq!(rust.cluster.python(sum), "7004950");
+    rust.cluster.python("del inputs");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_may_have_more_inputs_than_there_are_descriptors() {
+    let mut cluster = Cluster::new(0);
+    let arguments = ["--memory-limit", "1GiB"];
+    let limit = "ulimit -n 1024";
+    let worker = worker_after(limit, &interpreter(), &cluster, "rust", &arguments);
+    let sum = "inputs = client.map(lambda n: bytes(70_000 + n), range(2000))\n\
+               wait(inputs)\n\
+               client.submit(lambda *inputs: sum(map(len, inputs)), *inputs).result()";
+    assert_eq!(cluster.python(sum), "141999000");
+    assert!(!worker.log().contains("is run again"), "{}", worker.log());
+    cluster.python("del inputs");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_without_shared_memory_fails_its_task_only() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    // A limit for files counts for shared memory, too.
+    let limited = "import os, resource\n\
+                   def limit():\n    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n    \
+                   resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))\n    return os.getpid()\n\
+                   pid = client.submit(limit).result()\n\
+                   client.submit(bytes, 1 << 21, key='long').result()";
+    let error = rust.cluster.try_python(limited).expect_err("no memory");
+    assert!(
+        error.contains("no shared memory for 2097152 bytes"),
+        "{error}"
+    );
+    let same = "client.submit(os.getpid, pure=False).result() == pid, \
+                len(client.submit(bytes, 1 << 10).result())";
+    assert_eq!(rust.cluster.python(same), "(True, 1024)");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_have_the_environment_of_a_nanny() {
+    let mut cluster = Cluster::new(0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command
+        .args(["worker", cluster.scheduler.address()])
+        .args(["--no-nanny", "--memory-limit", "1GiB", "--python"])
+        .arg(interpreter())
+        .env_remove("OMP_NUM_THREADS")
+        .env("MKL_NUM_THREADS", "2")
+        .env("GLIBC_TUNABLES", "glibc.malloc.check=0")
+        .env(
+            "DASK_DISTRIBUTED__NANNY__ENVIRON",
+            "{'OWN': 3, 'OPENBLAS_NUM_THREADS': 4}",
+        );
+    let ready = |log: &str| address_after(log, " at ");
+    let _worker = Peer::spawn_command("rust", &mut command, ready);
+    let variables = "import os\n\
+                     def variables():\n    names = ['OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OWN', \
+                     'OPENBLAS_NUM_THREADS', 'GLIBC_TUNABLES']\n    \
+                     return [os.environ.get(name) for name in names]\n\
+                     client.submit(variables).result()";
+    assert_eq!(
+        cluster.python(variables),
+        "['1', '2', '3', '4', 'glibc.malloc.check=0']"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_reach_a_cluster_with_certificates() {
+    let interpreter = interpreter();
+    let scheduler = daskwire_testing::scheduler_in(&interpreter, "tls", 0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command
+        .args(["worker", scheduler.address(), "--nthreads", "2"])
+        .args(["--no-nanny", "--memory-limit", "1GiB"])
+        .args(daskwire_testing::TLS_ARGUMENTS)
+        .arg("--python")
+        .arg(&interpreter);
+    let ready = |log: &str| address_after(log, " at ");
+    let _worker = Peer::spawn_command("rust", &mut command, ready);
+    let program = "import sys\n\
+                   from distributed import Client, get_client\n\
+                   from distributed.security import Security\n\
+                   pem = sys.argv[2]\n\
+                   security = Security(tls_ca_file=pem, tls_client_cert=pem, tls_client_key=pem)\n\
+                   def inside(): return get_client().submit(sum, [1, 2]).result()\n\
+                   with Client(sys.argv[1], security=security) as client:\n    \
+                   print(client.submit(inside).result())";
+    let ran = Command::new(&interpreter)
+        .args([
+            "-c",
+            program,
+            scheduler.address(),
+            daskwire_testing::TLS_PEM,
+        ])
+        .output()
+        .expect("it starts");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "3\n", "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,7 +10,7 @@ use command::{Ran, run};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::msgpack::Writer;
 use daskwire_comm::{Address, Comm, CommOptions};
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::worker::Functions;
 use daskwire_peer::{Key, RemoteError, Value};
 use tokio::runtime::Runtime;
@@ -237,11 +237,11 @@ fn replies_of_schedulers() {
 }
 
 async fn cluster(worker_count: usize) -> LocalCluster {
-    let functions = Functions::python()
+    let functions = Functions::builtins()
         .with("fail", |_| Err(RemoteError::new(&hostile(), &hostile())))
         .with("say", |_| Ok(Value::from(hostile())));
     let cluster = LocalCluster::builder()
-        .transport(Transport::Tcp)
+        .transport(ClusterTransport::Tcp)
         .workers(worker_count)
         .functions(functions);
     cluster.start().await.expect("a cluster")

@@ -55,7 +55,7 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
     Worker::builder(address)
         .name(name)
         .nthreads(2)
-        .functions(Functions::python().function("zeros", |len: usize| Value::bytes(vec![0; len])))
+        .functions(Functions::builtins().function("zeros", |len: usize| Value::bytes(vec![0; len])))
         .memory_limit(1 << 30)
         .memory_thresholds(MemoryThresholds {
             target: Some(0.0),

@@ -682,7 +682,7 @@ async fn certificates_come_from_dask_s_configuration() {
 #[test]
 fn options_that_only_python_can_have_are_refused_with_a_reason() {
     for (option, value, reason) in [
-        ("--preload", "module", "loads no Python modules"),
+        ("--preload", "module", "only a worker with --python"),
         ("--preload-nanny", "module", "loads no Python modules"),
         ("--worker-class", "a.Worker", "daskwire-peer"),
         ("--scheduler-sni", "name", "are not compared"),

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use daskwire_peer::client::{Route, Submission};
-use daskwire_peer::cluster::{LocalCluster, Transport};
+use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::{Key, Value};
 
 /// A `daskwire worker`, which is killed when this is dropped.
@@ -109,7 +109,7 @@ fn worker_without_a_scheduler_reports_it_and_can_be_stopped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
     let cluster = LocalCluster::builder()
-        .transport(Transport::Tcp)
+        .transport(ClusterTransport::Tcp)
         .workers(1)
         .start()
         .await
@@ -140,7 +140,7 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
     // much again for a moment, for which a nanny would restart the worker.
     const LEN: usize = 125_000_000;
     let cluster = LocalCluster::builder()
-        .transport(Transport::Tcp)
+        .transport(ClusterTransport::Tcp)
         .workers(1)
         .start()
         .await

@@ -21,7 +21,7 @@ use daskwire_testing::cluster::{Cluster, until};
 
 /// The worker's functions in addition to Python's.
 fn functions() -> Functions {
-    Functions::python()
+    Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .function("double", |array: Array| -> Result<Array, RemoteError> {
             let all: Vec<f64> = array.to_vec::<f64>()?.iter().map(|x| x * 2.0).collect();

@@ -65,7 +65,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
         .options(&scheduler, ClientOptions::default())?;
     // Failures are shown, and followed by other attempts.
     options.comm.connect_retry = false;
-    let stop = crate::stop_requested()?;
+    let stop = crate::command::stop_requested()?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);

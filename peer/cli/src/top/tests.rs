@@ -84,8 +84,8 @@ fn shows_totals_workers_and_tasks() {
     }
     assert_eq!(
         lines[2],
-        "tasks  2 waiting   3 processing   4 in memory   0 released   1 erred   on workers: 4 \
-         running, 2 ready"
+        "tasks  2 waiting  3 processing  4 in memory  0 released  1 erred  on workers: 4 running, \
+         2 ready"
     );
     let words = |line: &str| {
         line.split_whitespace()
@@ -173,6 +173,48 @@ fn narrow_terminals_have_fewer_columns() {
     assert_eq!(
         words(&lines[6]).join(" "),
         "bob 150 % 900.0 MiB 2 20.0 MiB 30.0 KiB"
+    );
+}
+
+/// The first lines lack whole parts, the least important ones first.
+#[test]
+fn narrow_terminals_have_fewer_parts_of_the_heading() {
+    let view = View {
+        snapshot: Some(snapshot()),
+        ..View::default()
+    };
+    let heading = |width| -> Vec<String> {
+        let lines = drawn(&view, width, 16).into_iter().take(3);
+        lines.map(|line| line.trim().to_owned()).collect()
+    };
+    let narrow = heading(80);
+    assert_eq!(
+        narrow[0],
+        "daskwire top  tcp://10.0.0.1:8786  distributed 2026.8.0  up 3 min"
+    );
+    for part in ["cpu 160 % of 400 %", "memory 1000.0 MiB of 2.00 GiB"] {
+        assert!(narrow[1].contains(part), "{part}: {}", narrow[1]);
+    }
+    assert!(!narrow[1].contains("in "), "{}", narrow[1]);
+    assert_eq!(
+        narrow[2],
+        "tasks  2 waiting  3 processing  4 in memory  1 erred"
+    );
+    let narrower = heading(58);
+    assert_eq!(
+        narrower[0],
+        "daskwire top  tcp://10.0.0.1:8786  distributed 2026.8.0"
+    );
+    assert!(!narrower[1].contains("cpu"), "{}", narrower[1]);
+    assert!(narrower[1].ends_with("memory 1000.0 MiB of 2.00 GiB"));
+    let narrowest = heading(24);
+    assert_eq!(
+        narrowest,
+        [
+            "tcp://10.0.0.1:8786",
+            "2 workers, 4 threads",
+            "tasks  1 erred"
+        ]
     );
 }
 

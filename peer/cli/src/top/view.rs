@@ -3,13 +3,13 @@
 
 use core::cmp::Ordering;
 
+use crate::table::{bytes, count, duration};
 use daskwire::display::Printable;
-use daskwire_cli::table::{bytes, count, duration};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Gauge, Paragraph, Row, Table};
+use ratatui::widgets::{Cell, Gauge, Row, Table};
 
 use crate::snapshot::{Snapshot, Worker};
 
@@ -245,26 +245,25 @@ impl View {
     }
 
     fn head(&self, frame: &mut Frame<'_>, area: Rect) {
-        let mut parts = vec!["daskwire top".bold()];
-        if let Some(snapshot) = &self.snapshot {
-            parts.push(format!("  {}", Printable(&snapshot.address)).into());
-            if let Some(release) = &snapshot.release {
-                parts.push(format!("  distributed {}", Printable(release)).into());
-            }
-            if let Some(uptime) = snapshot.uptime {
-                parts.push(format!("  up {}", duration(uptime)).into());
-            }
-        }
+        let mut parts = vec![Part::of(2, "daskwire top".bold())];
         match (&self.trouble, &self.snapshot) {
             (Some(trouble), _) => {
-                // First, so that a narrow terminal shows it.
-                let trouble = format!("  {}; trying again", Printable(trouble));
-                parts.insert(1, trouble.red().bold());
+                let trouble = format!("{}; trying again", Printable(trouble));
+                parts.push(Part::of(0, trouble.red().bold()));
             }
-            (None, None) => parts.push("  connecting".into()),
+            (None, None) => parts.push(Part::of(0, "connecting")),
             (None, Some(_)) => {}
         }
-        frame.render_widget(Line::from(parts), area);
+        if let Some(snapshot) = &self.snapshot {
+            parts.push(Part::of(1, Printable(&snapshot.address).to_string()));
+            if let Some(release) = &snapshot.release {
+                parts.push(Part::of(3, format!("distributed {}", Printable(release))));
+            }
+            if let Some(uptime) = snapshot.uptime {
+                parts.push(Part::of(4, format!("up {}", duration(uptime))));
+            }
+        }
+        draw_parts(frame, area, parts);
     }
 
     fn draw_workers(&self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
@@ -323,6 +322,46 @@ impl View {
     }
 }
 
+/// A part of a line.
+struct Part<'s> {
+    /// Narrow terminals lack the parts with the largest numbers.
+    rank: usize,
+    span: Span<'s>,
+}
+
+impl<'s> Part<'s> {
+    fn of(rank: usize, span: impl Into<Span<'s>>) -> Self {
+        let span = span.into();
+        Self { rank, span }
+    }
+}
+
+/// Draws the parts of a line that have space, two columns apart. The first one by
+/// rank is always drawn.
+fn draw_parts(frame: &mut Frame<'_>, area: Rect, parts: Vec<Part<'_>>) {
+    const SPACE: usize = 2;
+    let mut left = usize::from(area.width) + SPACE;
+    let mut parts: Vec<_> = parts.into_iter().enumerate().collect();
+    parts.sort_by_key(|(_, part)| part.rank);
+    let mut is_first = true;
+    parts.retain(|(_, part)| {
+        let needed = part.span.width() + SPACE;
+        let fits = needed <= left || is_first;
+        is_first = false;
+        left = if fits { left.saturating_sub(needed) } else { 0 };
+        fits
+    });
+    parts.sort_by_key(|(index, _)| *index);
+    let mut spans = Vec::with_capacity(2 * parts.len());
+    for (_, part) in parts {
+        if !spans.is_empty() {
+            spans.push(" ".repeat(SPACE).into());
+        }
+        spans.push(part.span);
+    }
+    frame.render_widget(Line::from(spans), area);
+}
+
 fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let threads = snapshot.sum(|worker| worker.thread_count);
     let (memory, limit) = (
@@ -333,62 +372,90 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         .workers
         .iter()
         .fold(0.0, |sum, worker| sum + worker.cpu);
-    let [counts, cpu_area, memory_area, transfers] = Layout::horizontal([
-        Constraint::Length(26),
-        Constraint::Length(22),
-        Constraint::Length(36),
-        Constraint::Min(0),
-    ])
-    .spacing(1)
-    .areas(area);
     let threads_count = usize::try_from(threads).unwrap_or(usize::MAX);
-    let line = format!(
+    let counts_line = format!(
         "{}, {}",
         count(snapshot.workers.len(), "worker"),
         count(threads_count, "thread")
     );
-    frame.render_widget(Line::from(line), counts);
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     let ratio = |part: f64, all: u64| (part / (all.max(1) as f64)).clamp(0.0, 1.0);
+    let cpu_label = format!("cpu {cpu:.0} % of {} %", threads.saturating_mul(100));
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let used = ratio(memory as f64, limit);
+    let memory_label = match limit {
+        0 => format!("memory {}", bytes(memory)),
+        _ => format!("memory {} of {}", bytes(memory), bytes(limit)),
+    };
+    let sum = |number: fn(&Worker) -> u64| bytes(snapshot.sum(number));
+    let transfers = format!(
+        "in {}  out {}",
+        sum(|worker| worker.incoming),
+        sum(|worker| worker.outgoing)
+    );
+    // Two columns after the transfers.
+    let spilled = format!(" spilled {}", sum(|worker| worker.spilled));
+    // What has space, in this order; gauges have a minimum width, so that they are
+    // steady.
+    let widths = [
+        counts_line.len().max(24),
+        memory_label.len().max(32),
+        cpu_label.len().max(20),
+        transfers.len(),
+        spilled.len(),
+    ];
+    let mut left = usize::from(area.width) + 1;
+    let [
+        counts_width,
+        memory_width,
+        cpu_width,
+        transfers_width,
+        spilled_width,
+    ] = widths.map(|width| {
+        let fits = width < left;
+        left = if fits { left - width - 1 } else { 0 };
+        u16::try_from(width).unwrap_or(u16::MAX) * u16::from(fits)
+    });
+    let mut rest = area;
+    let mut take = |width: u16| {
+        let taken = Rect { width, ..rest };
+        let used = width.saturating_add(u16::from(width > 0));
+        rest.x = rest.x.saturating_add(used);
+        rest.width = rest.width.saturating_sub(used);
+        taken.intersection(area)
+    };
+    let (counts_area, cpu_area) = (take(counts_width), take(cpu_width));
+    let (memory_area, transfers_area) = (take(memory_width), take(transfers_width));
+    let spilled_area = take(spilled_width);
     let gauge = |ratio: f64, label: String| {
         let ratio = if ratio.is_finite() { ratio } else { 0.0 };
         let gauge = Gauge::default().ratio(ratio).label(label);
         gauge.gauge_style(Style::new().green().on_dark_gray())
     };
-    let label = format!("cpu {cpu:.0} % of {} %", threads.saturating_mul(100));
-    frame.render_widget(gauge(ratio(cpu / 100.0, threads), label), cpu_area);
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let used = ratio(memory as f64, limit);
-    let label = match limit {
-        0 => format!("memory {}", bytes(memory)),
-        _ => format!("memory {} of {}", bytes(memory), bytes(limit)),
-    };
-    frame.render_widget(gauge(used, label), memory_area);
-    let line = format!(
-        "in {}  out {}  spilled {}",
-        bytes(snapshot.sum(|worker| worker.incoming)),
-        bytes(snapshot.sum(|worker| worker.outgoing)),
-        bytes(snapshot.sum(|worker| worker.spilled)),
-    );
-    frame.render_widget(Line::from(line), transfers);
+    frame.render_widget(Line::from(counts_line), counts_area);
+    frame.render_widget(gauge(ratio(cpu / 100.0, threads), cpu_label), cpu_area);
+    frame.render_widget(gauge(used, memory_label), memory_area);
+    frame.render_widget(Line::from(transfers), transfers_area);
+    frame.render_widget(Line::from(spilled), spilled_area);
 }
 
 fn draw_states(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let states = snapshot.states();
-    let mut parts: Vec<Span<'_>> = vec!["tasks  ".bold()];
-    for (state, label) in STATES {
+    let mut parts = vec![Part::of(0, "tasks".bold())];
+    for (index, (state, label)) in STATES.into_iter().enumerate() {
         let number = states.get(state).copied().unwrap_or(0);
-        let part = Span::from(format!("{number} {label}   "));
+        let part = Span::from(format!("{number} {label}"));
         parts.push(match (state, number) {
-            ("erred", 1..) => part.red().bold(),
-            (_, 0) => part.dim(),
-            _ => part,
+            ("erred", 1..) => Part::of(1, part.red().bold()),
+            (_, 0) => Part::of(20 + index, part.dim()),
+            _ => Part::of(2 + index, part),
         });
     }
     let ready = snapshot.sum(|worker| worker.ready);
     let running = snapshot.sum(|worker| worker.executing);
-    parts.push(format!("on workers: {running} running, {ready} ready").into());
-    frame.render_widget(Paragraph::new(Line::from(parts)), area);
+    let on_workers = format!("on workers: {running} running, {ready} ready");
+    parts.push(Part::of(10, on_workers));
+    draw_parts(frame, area, parts);
 }
 
 /// The prefixes with most tasks that are not done, then with most tasks.

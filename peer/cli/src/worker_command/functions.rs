@@ -68,7 +68,7 @@ pub(super) const LIST: &[(&str, &str)] = &[
 
 /// Returns the functions of the demonstration worker.
 pub(super) fn functions() -> Functions {
-    Functions::python()
+    Functions::builtins()
         .with("crc32", |arguments| Ok(crc32(&data(&arguments)?).into()))
         .with("zlib.crc32", |arguments| {
             Ok(crc32(&data(&arguments)?).into())
@@ -291,7 +291,7 @@ fn sum(arguments: Arguments) -> Result<Value, RemoteError> {
         return Ok(sum.into());
     }
     // Anything else as Python sums it.
-    match Functions::python().call("builtins.sum", arguments) {
+    match Functions::builtins().call("builtins.sum", arguments) {
         Some(result) => result,
         None => Err(RemoteError::new("NotImplementedError", "sum")),
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use daskwire_peer::worker::Worker;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -39,9 +40,11 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let listener = TcpListener::bind((host, 0)).await?;
                 let other = listener.local_addr()?;
-                terminal::note(format_args!(
-                    "port {port} is in use; health and metrics are at http://{other}"
-                ));
+                terminal::event(
+                    "notice",
+                    format_args!("port {port} is in use; health and metrics are at http://{other}"),
+                    json!({}),
+                );
                 listener
             }
             bound => bound?,

@@ -1,4 +1,5 @@
-//! `daskwire worker`: a worker with demonstration functions.
+//! The command `daskwire worker`, which takes the options and the configuration of
+//! `dask worker`.
 
 mod functions;
 mod http;
@@ -8,6 +9,7 @@ mod quantity;
 mod settings;
 
 use core::cmp::Reverse;
+use core::fmt::Display;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -19,12 +21,14 @@ use daskwire::display::Printable;
 use daskwire_comm::{Address, BufferPool, CommOptions};
 use daskwire_peer::worker::{Builder, Ended, Tally, TaskCounters, Worker};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::command::TlsArguments;
 use crate::config::Config;
 use crate::connect::{address, connecting};
 use crate::failure::{Failure, Result};
-use crate::{TlsArguments, terminal};
+use crate::terminal;
 use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
 use settings::{Listen, Scheduler, Settings};
@@ -164,10 +168,21 @@ pub(crate) struct WorkerArguments {
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "python")]
     python_warm: bool,
+    /// With --python: a module, file or URL that each Python process loads; its dask_setup
+    /// and dask_teardown are called with the worker [default: distributed.worker.preload]
+    #[arg(long, value_name = "MODULE")]
+    preload: Vec<String>,
+    /// Arguments for the dask_setup of a --preload [default:
+    /// distributed.worker.preload-argv]
+    #[arg(last = true, value_name = "PRELOAD_ARGUMENT")]
+    preload_argv: Vec<String>,
 
     /// List the worker's functions, and exit
     #[arg(long)]
     functions: bool,
+    /// Print a JSON document for each event, or with --functions for each function
+    #[arg(long)]
+    json: bool,
     /// Log what the worker does; twice: each step of a task; three times: each
     /// message
     #[cfg(feature = "tracing")]
@@ -177,8 +192,6 @@ pub(crate) struct WorkerArguments {
     tls: TlsArguments,
 
     // Options of `dask worker` that are refused with a reason, or have no effect.
-    #[arg(long, hide = true)]
-    preload: Vec<String>,
     #[arg(long, hide = true)]
     preload_nanny: Vec<String>,
     #[arg(long, hide = true)]
@@ -210,12 +223,18 @@ fn resources(input: &str) -> Result<Resources, String> {
     quantity::resources(input).map(Resources)
 }
 
+/// The variable from which glibc's allocator reads its settings.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// The settings of [`allocator_settings`].
+const OWN_TUNABLES: &str = "glibc.malloc.mmap_threshold=262144:glibc.malloc.hugetlb=1";
+
 /// Settings for glibc's allocator, which it reads from the environment when a process
 /// starts. Large buffers are returned to the system when freed, without which a memory
 /// limit means little, and are allocated in huge pages, which makes up for the cost of
 /// allocating them more often.
 fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
-    const NAME: &str = "GLIBC_TUNABLES";
+    const NAME: &str = TUNABLES;
     const OWN: &str = "glibc.malloc.mmap_threshold";
     let mut tunables = std::env::var(NAME).unwrap_or_default();
     let has_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
@@ -225,8 +244,7 @@ fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
     if !tunables.is_empty() {
         tunables.push(':');
     }
-    tunables.push_str(OWN);
-    tunables.push_str("=262144:glibc.malloc.hugetlb=1");
+    tunables.push_str(OWN_TUNABLES);
     Some((NAME.to_owned(), tunables))
 }
 
@@ -237,11 +255,14 @@ fn tune_allocator(settings: &Settings) {
         && let Ok(own) = std::env::current_exe()
     {
         use std::os::unix::process::CommandExt as _;
+        let mut command = std::process::Command::new(own);
+        let mut arguments = std::env::args_os();
+        if let Some(name) = arguments.next() {
+            // By it, Python finds its virtual environment.
+            command.arg0(name);
+        }
         // Returns only if it fails; then this process continues unchanged.
-        let _ = std::process::Command::new(own)
-            .args(std::env::args_os().skip(1))
-            .env(name, tunables)
-            .exec();
+        let _ = command.args(arguments).env(name, tunables).exec();
     }
     #[cfg(not(unix))]
     let _ = settings;
@@ -267,13 +288,16 @@ impl Drop for PidFile<'_> {
 
 pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     if arguments.functions {
-        return list();
+        return list(arguments.json);
+    }
+    if arguments.json {
+        terminal::print_events_as_json();
     }
     let config = Config::load()?;
     let mut settings = Settings::new(arguments, &config)?;
     if let Some(index) = arguments.worker_process {
         settings.for_process(index);
-        return crate::on_cluster(worker(arguments, settings));
+        return crate::command::on_cluster(worker(arguments, settings));
     }
     if !settings.has_nanny {
         tune_allocator(&settings);
@@ -282,31 +306,64 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let _pid_file = pid_file.transpose()?;
     if settings.has_nanny {
         let variables = allocator_settings(&settings).into_iter().collect();
-        return crate::on_cluster(nanny::run(settings.nworkers, variables));
+        return crate::command::on_cluster(nanny::run(settings.nworkers, variables));
     }
-    crate::on_cluster(worker(arguments, settings))
+    crate::command::on_cluster(worker(arguments, settings))
 }
 
 /// Requests to stop: signals, and orders of a nanny.
-struct Stops(Option<mpsc::UnboundedReceiver<Order>>);
+struct Stops {
+    orders: Option<mpsc::UnboundedReceiver<Order>>,
+    counts: StopCounts,
+}
+
+/// Numbers of requests.
+#[derive(Debug, Default)]
+struct StopCounts {
+    signals: u32,
+    orders: u32,
+    /// Of those that were followed.
+    stops: u32,
+}
+
+impl StopCounts {
+    /// Whether there is a request that was not followed. A signal to all processes of
+    /// a service, as service managers send it, also comes as an order of the nanny.
+    fn is_next(&mut self) -> bool {
+        let is_next = self.signals.max(self.orders) > self.stops;
+        self.stops += u32::from(is_next);
+        is_next
+    }
+}
 
 impl Stops {
     fn new(arguments: &WorkerArguments) -> Self {
-        Self(arguments.worker_process.map(|_| nanny::orders()))
+        Self {
+            orders: arguments.worker_process.map(|_| nanny::orders()),
+            counts: StopCounts::default(),
+        }
     }
 
     /// Waits for the next request.
     async fn next(&mut self) -> Result<Order> {
-        let signal = crate::stop_requested()?;
-        let order = async {
-            match &mut self.0 {
-                Some(orders) => orders.recv().await.unwrap_or(Order::Gone),
-                None => core::future::pending().await,
+        loop {
+            let signal = crate::command::stop_requested()?;
+            let order = async {
+                match &mut self.orders {
+                    Some(orders) => orders.recv().await.unwrap_or(Order::Gone),
+                    None => core::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = signal => self.counts.signals += 1,
+                order = order => match order {
+                    Order::Stop => self.counts.orders += 1,
+                    Order::Gone => return Ok(Order::Gone),
+                },
             }
-        };
-        tokio::select! {
-            () = signal => Ok(Order::Stop),
-            order = order => Ok(order),
+            if self.counts.is_next() {
+                return Ok(Order::Stop);
+            }
         }
     }
 }
@@ -327,7 +384,8 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
             );
         }
         if !core::mem::replace(&mut has_told, true) {
-            terminal::note(format_args!("waiting for {}", path.display()));
+            let message = format_args!("waiting for {}", path.display());
+            terminal::event("waiting", message, json!({}));
         }
         tokio::time::sleep(FILE_INTERVAL).await;
     }
@@ -422,7 +480,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         .on_notice(move |message| {
             // The log has it.
             if !is_logging() {
-                notices.suspend(|| terminal::note(message));
+                notices.suspend(|| terminal::event("notice", message, json!({})));
             }
         });
     let started = Arc::new(OnceLock::new());
@@ -435,6 +493,18 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     #[cfg(target_os = "linux")]
     if let Some(python) = &arguments.python {
         builder = builder.python(python).warm_python(arguments.python_warm);
+        builder = builder.preload(settings.preload.clone(), arguments.preload_argv.clone());
+        for (name, value) in &settings.python_variables {
+            builder = builder.python_variable(name, value);
+        }
+        if scheduler.scheme() == "quic" {
+            terminal::event(
+                "notice",
+                "tasks of Python cannot reach the scheduler over QUIC: get_client, locks and the \
+                 like fail in them",
+                json!({}),
+            );
+        }
     }
     let starting = async {
         let started = builder.start().await;
@@ -444,16 +514,25 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         started = connecting(&scheduler, &transports, starting) => started?,
         stop = stops.next() => {
             stop?;
-            terminal::note(format_args!("stopped before registering with {scheduler}"));
+            let message = format_args!("stopped before registering with {scheduler}");
+            terminal::event("stopping", message, json!({}));
             return Ok(());
         }
     };
     let worker = Arc::clone(started.get_or_init(|| Arc::new(worker)));
-    terminal::note(format_args!(
-        "worker {} at {} works for {scheduler}",
-        worker.name(),
-        worker.address()
-    ));
+    terminal::event(
+        "registered",
+        format_args!(
+            "worker {} at {} works for {scheduler}",
+            worker.name(),
+            worker.address()
+        ),
+        json!({
+            "name": worker.name(),
+            "address": worker.address(),
+            "scheduler": scheduler.to_string(),
+        }),
+    );
     let showing = async {
         // A log and a progress line do not go together.
         while std::io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
@@ -484,12 +563,13 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
             Ok(())
         }
         End::Asked(Order::Gone) => {
-            terminal::note("the worker's nanny has ended, and so does the worker");
+            let message = "the worker's nanny has ended, and so does the worker";
+            terminal::event("stopping", message, json!({}));
             worker.close().await;
             Ok(())
         }
         End::Lifetime => {
-            terminal::note("the lifetime of the worker is over");
+            terminal::event("stopping", "the lifetime of the worker is over", json!({}));
             let is_stopped = leave(&worker, &mut stops).await?;
             match settings.is_reborn && !is_stopped {
                 true => Err(Failure::silent(RESTART)),
@@ -497,8 +577,15 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
             }
         }
     };
-    terminal::note(progress(&worker));
-    terminal::tell(table(worker.task_counters()));
+    let counters = worker.task_counters();
+    let tasks = counters.iter().map(|(prefix, done)| {
+        json!({"prefix": prefix, "count": done.count, "seconds": done.time.as_secs_f64()})
+    });
+    let tasks = json!({"tasks": tasks.collect::<Vec<_>>()});
+    terminal::event("ended", progress(&worker), tasks);
+    if !arguments.json {
+        terminal::tell(table(counters));
+    }
     outcome
 }
 
@@ -514,19 +601,19 @@ enum End {
 fn outcome(ended: &Ended, is_supervised: bool) -> Result {
     match ended {
         Ended::Restart { .. } | Ended::OutOfMemory { .. } => {
-            terminal::note(ended);
+            terminal::event("stopping", ended, json!({}));
             Err(Failure::silent(RESTART))
         }
         // Only a new worker helps, which a nanny starts.
         Ended::Forgotten | Ended::Panicked if is_supervised => {
-            terminal::note(ended);
+            terminal::event("stopping", ended, json!({}));
             Err(Failure::silent(RESTART))
         }
         Ended::Lost(_) | Ended::ListenerFailed(_) | Ended::Panicked | Ended::Forgotten => {
             Err(ended.to_string().into())
         }
         _ => {
-            terminal::note(ended);
+            terminal::event("stopping", ended, json!({}));
             Ok(())
         }
     }
@@ -544,7 +631,14 @@ const fn is_logging() -> bool {
     false
 }
 
-fn list() -> Result {
+fn list(is_json: bool) -> Result {
+    if is_json {
+        for (name, what) in functions::LIST {
+            let document = json!({"function": name, "description": what});
+            terminal::print(terminal::json(&document))?;
+        }
+        return Ok(());
+    }
     terminal::print(
         "Functions besides those of Python's operator and math, and builtins.\n\
          Python calls them with operator.methodcaller(\"native:NAME\").\n",
@@ -558,12 +652,13 @@ fn list() -> Result {
 /// Hands the worker's data over, until a timeout or a request to stop. Returns whether
 /// there was such a request.
 async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
-    terminal::note("handing over data; stop again to exit at once");
+    let notice = |message: &dyn Display| terminal::event("notice", message, json!({}));
+    notice(&"handing over data; stop again to exit at once");
     tokio::select! {
         retired = worker.retire() => match retired {
-            Ok(true) => terminal::note("other workers have copies of all data"),
-            Ok(false) => terminal::note("no other worker can take the data"),
-            Err(error) => terminal::note(format_args!("cannot hand over data: {error}")),
+            Ok(true) => notice(&"other workers have copies of all data"),
+            Ok(false) => notice(&"no other worker can take the data"),
+            Err(error) => notice(&format_args!("cannot hand over data: {error}")),
         },
         again = stops.next() => {
             again?;
@@ -571,7 +666,7 @@ async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
             return Ok(true);
         }
         () = tokio::time::sleep(HANDOVER) => {
-            terminal::note("handing over data timed out");
+            notice(&"handing over data timed out");
             worker.close().await;
         }
     }
@@ -651,6 +746,22 @@ fn seconds(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_and_an_order_are_one_request() {
+        let mut counts = StopCounts::default();
+        counts.signals += 1;
+        assert!(counts.is_next());
+        counts.orders += 1;
+        assert!(!counts.is_next());
+        // Once more to the nanny only, and then to all
+        counts.orders += 1;
+        assert!(counts.is_next());
+        counts.orders += 1;
+        assert!(counts.is_next());
+        counts.signals += 1;
+        assert!(!counts.is_next());
+    }
 
     #[test]
     fn lists_longest_first_and_bounds_the_table() {

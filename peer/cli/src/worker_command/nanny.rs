@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -64,7 +65,7 @@ pub(super) async fn run(count: usize, variables: Vec<(String, String)>) -> Resul
     }
     let mut outcome = Ok(());
     loop {
-        let requested = crate::stop_requested()?;
+        let requested = crate::command::stop_requested()?;
         tokio::select! {
             () = requested => stop.send_modify(|times| *times = times.saturating_add(1)),
             ended = workers.join_next() => match ended {
@@ -106,7 +107,7 @@ async fn keep(
             Some(0) => return Ok(()),
             _ if is_stopping => return Ok(()),
             Some(code) if code == i32::from(RESTART) => {
-                terminal::note("the worker starts again");
+                terminal::event("restarting", "the worker starts again", json!({}));
                 continue;
             }
             // A panic ends a process with 101.
@@ -119,13 +120,17 @@ async fn keep(
             true => (pause * 2).clamp(Duration::from_secs(1), MAX_PAUSE),
             false => Duration::ZERO,
         };
-        terminal::note(format_args!(
-            "the worker's process {process} has crashed ({status}), and starts again{}",
-            match pause {
-                Duration::ZERO => String::new(),
-                pause => format!(" in {} s", pause.as_secs()),
-            }
-        ));
+        let after = match pause {
+            Duration::ZERO => String::new(),
+            pause => format!(" in {} s", pause.as_secs()),
+        };
+        terminal::event(
+            "restarting",
+            format_args!(
+                "the worker's process {process} has crashed ({status}), and starts again{after}"
+            ),
+            json!({}),
+        );
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             Ok(()) = stopping.changed() => return Ok(()),
@@ -148,9 +153,14 @@ fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
         // Control-C is for this process, which passes it on.
         command.process_group(0);
     }
+    // Those of modules come last, after `--`.
+    let mut options: Vec<_> = std::env::args_os().skip(1).collect();
+    let end = options.iter().position(|option| option == "--");
+    let arguments = options.split_off(end.unwrap_or(options.len()));
     command
-        .args(std::env::args_os().skip(1))
+        .args(options)
         .args([PROCESS, &index.to_string()])
+        .args(arguments)
         .envs(variables.iter().cloned())
         .stdin(Stdio::piped())
         .spawn()

@@ -8,9 +8,10 @@ use std::time::Duration;
 use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
+use serde_json::{Value, json};
 
 use super::quantity::{self, MemoryLimit};
-use super::{WorkerArguments, machine};
+use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
 use crate::config::Config;
 use crate::connect::address;
 use crate::failure::{Failure, Result};
@@ -61,6 +62,10 @@ pub(super) struct Settings {
     pub(super) dashboard: Option<String>,
     /// The prefix of the names of metrics.
     pub(super) namespace: String,
+    /// Variables for the environment of Python processes.
+    pub(super) python_variables: BTreeMap<String, String>,
+    /// What Python processes load.
+    pub(super) preload: Vec<String>,
     tls: Option<TlsFiles>,
 }
 
@@ -83,11 +88,7 @@ impl Settings {
     /// Bad usage, or a setting that cannot be read.
     pub(super) fn new(arguments: &WorkerArguments, config: &Config) -> Result<Self> {
         refuse(arguments)?;
-        if config.get("distributed.worker.preload").is_some_and(is_set) {
-            terminal::note(
-                "distributed.worker.preload has no effect: this worker loads no Python modules",
-            );
-        }
+        let preload = preload(arguments, config)?;
         let scheme = config
             .string("distributed.comm.default-scheme")
             .unwrap_or_else(|| "tcp".to_owned());
@@ -181,6 +182,13 @@ impl Settings {
             namespace: config
                 .string("distributed.dashboard.prometheus.namespace")
                 .unwrap_or_else(|| "dask".to_owned()),
+            python_variables: {
+                let own = std::env::vars_os().filter_map(|(name, value)| {
+                    Some((name.into_string().ok()?, value.into_string().ok()?))
+                });
+                python_variables(arguments, config, &own.collect())
+            },
+            preload,
             tls: tls_files(config),
             scheduler,
         })
@@ -269,6 +277,69 @@ impl TlsFiles {
     }
 }
 
+/// The variables that Dask's nannies set, unless they are set in the environment `own`,
+/// and the certificates of the command line.
+fn python_variables(
+    arguments: &WorkerArguments,
+    config: &Config,
+    own: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let mut variables: BTreeMap<String, Option<String>> = DEFAULT_VARIABLES
+        .map(|(name, value)| (name.to_owned(), Some(value.to_owned())))
+        .into();
+    for setting in ["pre-spawn-environ", "environ"] {
+        let setting = config.get(&format!("distributed.nanny.{setting}"));
+        for (name, value) in setting.and_then(Value::as_object).into_iter().flatten() {
+            let value = match value {
+                Value::Null => None,
+                Value::String(value) => Some(value.clone()),
+                // As Python writes them.
+                Value::Bool(true) => Some("True".to_owned()),
+                Value::Bool(false) => Some("False".to_owned()),
+                value => Some(value.to_string()),
+            };
+            variables.insert(name.clone(), value);
+        }
+    }
+    variables.retain(|name, _| !own.contains_key(name));
+    // What is meant for this process only
+    if let Some(others) = own
+        .get(TUNABLES)
+        .and_then(|tunables| tunables.strip_suffix(OWN_TUNABLES))
+    {
+        let others = others.trim_end_matches(':').to_owned();
+        variables.insert(TUNABLES.to_owned(), Some(others));
+    }
+    let tls = &arguments.tls;
+    let certificate = tls.tls_cert.as_ref();
+    let key = tls.tls_key.as_ref().or(certificate);
+    for (names, file) in [
+        (&["CA_FILE"][..], tls.tls_ca_file.as_ref()),
+        (&["WORKER__CERT", "CLIENT__CERT"], certificate),
+        (&["WORKER__KEY", "CLIENT__KEY"], key),
+    ] {
+        // Python takes an absolute path for nothing but a string.
+        let file = file.and_then(|file| std::path::absolute(file).ok());
+        let Some(file) = file.and_then(|file| file.into_os_string().into_string().ok()) else {
+            continue;
+        };
+        for name in names {
+            let name = format!("DASK_DISTRIBUTED__COMM__TLS__{name}");
+            variables.insert(name, Some(file.clone()));
+        }
+    }
+    let set = |(name, value): (_, Option<_>)| Some((name, value?));
+    variables.into_iter().filter_map(set).collect()
+}
+
+/// Dask's default of `distributed.nanny.pre-spawn-environ`.
+const DEFAULT_VARIABLES: [(&str, &str); 4] = [
+    ("MALLOC_TRIM_THRESHOLD_", "65536"),
+    ("OMP_NUM_THREADS", "1"),
+    ("MKL_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+];
+
 fn tls_files(config: &Config) -> Option<TlsFiles> {
     let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
     Some(TlsFiles {
@@ -285,8 +356,8 @@ fn tls_files(config: &Config) -> Option<TlsFiles> {
 fn refuse(arguments: &WorkerArguments) -> Result<()> {
     let refused = [
         (
-            !arguments.preload.is_empty() || !arguments.preload_nanny.is_empty(),
-            "--preload: this worker loads no Python modules",
+            !arguments.preload_nanny.is_empty(),
+            "--preload-nanny: the nanny loads no Python modules",
         ),
         (
             arguments.worker_class.is_some(),
@@ -304,8 +375,43 @@ fn refuse(arguments: &WorkerArguments) -> Result<()> {
     }
 }
 
-fn is_set(value: &serde_json::Value) -> bool {
-    value.as_array().is_none_or(|items| !items.is_empty())
+/// What Python processes load.
+fn preload(arguments: &WorkerArguments, config: &Config) -> Result<Vec<String>> {
+    const SETTING: &str = "distributed.worker.preload";
+    if !arguments.preload_argv.is_empty() && arguments.preload.is_empty() {
+        return Err(Failure::usage("arguments after -- need a --preload"));
+    }
+    let mut preload = arguments.preload.clone();
+    if preload.is_empty() {
+        let string = |value: &Value| value.as_str().map(str::to_owned);
+        let named = match config.get(SETTING) {
+            Some(Value::Array(names)) => names.iter().map(string).collect(),
+            Some(name) => string(name).map(|name| vec![name]),
+            None => Some(Vec::new()),
+        };
+        let invalid = || Failure::usage(format_args!("{SETTING}: expected names of modules"));
+        preload = named.ok_or_else(invalid)?;
+    }
+    #[cfg(target_os = "linux")]
+    let runs_python = arguments.python.is_some();
+    #[cfg(not(target_os = "linux"))]
+    let runs_python = false;
+    if runs_python {
+        return Ok(preload);
+    }
+    if !arguments.preload.is_empty() {
+        return Err(Failure::usage(
+            "--preload: only a worker with --python loads modules",
+        ));
+    }
+    if !preload.is_empty() {
+        terminal::event(
+            "notice",
+            format_args!("{SETTING} has no effect: only a worker with --python loads modules"),
+            json!({}),
+        );
+    }
+    Ok(Vec::new())
 }
 
 /// Reads a setting.
@@ -352,6 +458,7 @@ fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
         pause: fraction("pause", default.pause)?,
         // Only a nanny starts a worker again.
         terminate: terminate.filter(|_| has_nanny),
+        transfer: fraction("transfer", default.transfer)?,
         monitor_interval: setting(config, "memory.monitor-interval", quantity::duration)?
             .unwrap_or(default.monitor_interval)
             .max(Duration::from_millis(10)),
@@ -412,11 +519,15 @@ fn memory_limit(limit: MemoryLimit, nthreads: usize, processors: usize) -> Optio
         MemoryLimit::Auto => Some(part((nthreads as f64 / processors as f64).min(1.0))),
         MemoryLimit::Fraction(fraction) => Some(part(fraction)),
         MemoryLimit::Len(len) if len > memory => {
-            terminal::note(format_args!(
-                "this machine has {} MiB of memory, which is less than the memory limit: \
-                 they are the limit",
-                memory >> 20
-            ));
+            terminal::event(
+                "notice",
+                format_args!(
+                    "this machine has {} MiB of memory, which is less than the memory limit: \
+                     they are the limit",
+                    memory >> 20
+                ),
+                json!({}),
+            );
             Some(memory)
         }
         MemoryLimit::Len(len) => Some(len),

@@ -1,0 +1,663 @@
+//! The command line, and the smaller commands.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::encode::{Target, documents};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use daskwire::frame::Prefix;
+use daskwire::message::Layout;
+use daskwire_comm::tls::{Tls, TlsSettings};
+use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_peer::relay::{RelayError, RelayStats};
+use daskwire_quic::{Congestion, Quic, QuicOptions};
+use serde_json::json;
+
+use crate::failure::{Failure, Result};
+#[cfg(feature = "tracing")]
+use crate::log;
+use crate::{
+    connect, diagnose, examples, generate, inspect_command, shell, terminal, top, worker_command,
+};
+
+/// The Dask distributed wire protocol on the command line.
+#[derive(Debug, Parser)]
+#[command(name = "daskwire", version)]
+pub(crate) struct Cli {
+    /// Log events of clients, workers, schedulers and their connections; -vv: each
+    /// step of a task; -vvv: each message. RUST_LOG, if set, overrides this
+    #[cfg(feature = "tracing")]
+    #[arg(short, action = clap::ArgAction::Count)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show recorded stream bytes, message by message
+    #[command(after_help = examples::INSPECT)]
+    Inspect(inspect_command::Inspect),
+    /// Encode JSON documents of `inspect --json --data` to stream bytes
+    #[command(after_help = examples::ENCODE)]
+    Encode(Encode),
+    /// Show a scheduler's identity and its workers
+    #[command(after_help = examples::IDENTITY)]
+    Identity(Identity),
+    /// Forward messages unopened between any two transports
+    #[command(after_help = examples::RELAY)]
+    Relay(Relay),
+    /// Run a worker for a scheduler, with functions in Rust
+    #[command(after_help = examples::WORKER)]
+    Worker(Box<worker_command::WorkerArguments>),
+    /// Follow a task from its submission until it is forgotten, message by
+    /// message
+    #[command(after_help = examples::JOURNEY)]
+    Journey(shell::Journey),
+    /// Store files on a cluster, and print their keys
+    #[command(after_help = examples::SCATTER)]
+    Scatter(shell::Scatter),
+    /// Call a function on a cluster, and print its result
+    #[command(after_help = examples::SUBMIT)]
+    Submit(shell::Submit),
+    /// Fetch a result from a cluster
+    #[command(after_help = examples::GATHER)]
+    Gather(shell::Gather),
+    /// Release keys that were scattered or held
+    #[command(after_help = examples::RELEASE)]
+    Release(shell::Release),
+    /// Show a cluster's workers, and its tasks by state
+    #[command(after_help = examples::PS)]
+    Ps(diagnose::Ps),
+    /// Show the log of a scheduler or of workers
+    #[command(after_help = examples::LOGS)]
+    Logs(diagnose::Logs),
+    /// Show what happened to a task, on the scheduler and all workers, in order
+    #[command(after_help = examples::STORY)]
+    Story(diagnose::Story),
+    /// Watch a cluster: workers, tasks by state, memory, transfers
+    #[command(after_help = examples::TOP)]
+    Top(top::Top),
+    /// Print a script that completes command lines in a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions(generate::Completions),
+    /// Write manual pages
+    #[command(after_help = examples::MAN)]
+    Man(generate::Man),
+    /// List the opcodes of a pickle without executing them
+    #[command(after_help = examples::PICKLE)]
+    Pickle(Pickle),
+}
+
+/// The prefix of a message's frames.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PrefixChoice {
+    /// No prefix: distributed up to 2021.2.0
+    None,
+    /// A length of 8 bytes: distributed 2021.3.0 and later
+    U64,
+    /// Detected from the input
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LayoutChoice {
+    /// Header, body, payload header: distributed 1.14.0 to 2021.3.0
+    Classic,
+    /// Body with placeholders: distributed 2021.3.1 and later
+    Modern,
+    /// Detected for each message
+    Auto,
+}
+
+#[derive(Debug, Args)]
+struct Encode {
+    /// JSON documents, each starting on a line of its own, or - for standard
+    /// input
+    file: PathBuf,
+    /// The file for the stream [default: standard output]
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    /// The prefix of the frames; auto: that of the document
+    #[arg(long, value_enum, default_value = "auto")]
+    prefix: PrefixChoice,
+    /// The layout of messages; auto: that of the document
+    #[arg(long, value_enum, default_value = "auto")]
+    layout: LayoutChoice,
+}
+
+#[derive(Debug, Args)]
+struct Identity {
+    /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
+    /// quic://HOST:PORT
+    address: String,
+    /// Timeout in seconds of the connection, the handshake and the reply, each
+    #[arg(long, default_value_t = 10)]
+    timeout: u64,
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+#[derive(Debug, Args)]
+struct Relay {
+    /// The address to listen on: tcp://, tls:// or quic://HOST:PORT, or
+    /// unix://PATH
+    #[arg(long, value_name = "ADDRESS")]
+    listen: String,
+    /// The address to connect to for each incoming connection
+    #[arg(long, value_name = "ADDRESS")]
+    connect: String,
+    /// Congestion control for quic://
+    #[arg(long, value_enum, default_value = "cubic")]
+    congestion: CongestionChoice,
+    /// Print a JSON document for each event
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+}
+
+#[derive(Debug, Args)]
+struct Pickle {
+    /// The pickle, or - for standard input
+    file: PathBuf,
+    /// The pickle's out-of-band buffers, in order, each a file
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    buffers: Option<Vec<PathBuf>>,
+    /// Print a JSON document for each opcode, and one for the whole pickle
+    #[arg(long)]
+    json: bool,
+    /// Read the text opcodes of protocols 0 and 1, which Dask never writes
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    text_opcodes: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum CongestionChoice {
+    /// The algorithm of most TCP implementations
+    Cubic,
+    /// Follows the measured bandwidth instead of losses, for links that lose packets
+    /// without being congested; sends more packets
+    Bbr,
+}
+
+/// TLS options, named as in Dask's commands.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArguments {
+    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_ca_file: Option<PathBuf>,
+    /// For tls:// and quic://: the certificate to present, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, a PEM file [default: the file of the
+    /// certificate]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+impl TlsArguments {
+    /// The TLS settings for comms at these addresses.
+    pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
+        Ok(match self.tls(addresses)? {
+            Some(tls) => daskwire_peer::transports_with_tls(&tls),
+            None => daskwire_peer::transports(),
+        })
+    }
+
+    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
+        let needs = |address: &&&Address| {
+            let scheme = address.scheme();
+            scheme == "tls" || scheme == "quic"
+        };
+        let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
+            if let Some(address) = addresses.iter().find(needs) {
+                return Err(Failure::usage(format_args!(
+                    "{address} needs TLS: give --tls-ca-file and --tls-cert, \
+                     and --tls-key if the key is not in the file of the certificate"
+                )));
+            }
+            return Ok(None);
+        };
+        // These options mean that nothing should be sent unencrypted.
+        if !addresses.iter().any(|address| needs(&address)) {
+            let address = addresses.first().map(ToString::to_string);
+            return Err(Failure::usage(format_args!(
+                "TLS options are given, but {} does not use TLS; use a tls:// address",
+                address.unwrap_or_default()
+            )));
+        }
+        let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
+        if let Some(key) = &self.tls_key {
+            settings = settings.with_key(key.as_path());
+        }
+        let tls = settings.build().map_err(|error| error.to_string())?;
+        Ok(Some(tls))
+    }
+}
+
+impl PrefixChoice {
+    pub(crate) const fn get(self) -> Option<Prefix> {
+        match self {
+            Self::None => Some(Prefix::None),
+            Self::U64 => Some(Prefix::U64),
+            Self::Auto => None,
+        }
+    }
+}
+
+impl LayoutChoice {
+    pub(crate) const fn get(self) -> Option<Layout> {
+        match self {
+            Self::Classic => Some(Layout::Classic),
+            Self::Modern => Some(Layout::Modern),
+            Self::Auto => None,
+        }
+    }
+}
+
+/// Runs the command with these arguments, of which the first is its name, and returns the
+/// exit status: 0, or 2 for wrong arguments, or another one for another failure.
+///
+/// It takes signals and the standard streams as a program does, and may replace or start
+/// this process again with the arguments that it was started with, so it is all that the
+/// process should do.
+pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let status = match Cli::try_parse_from(arguments) {
+        Ok(cli) => run_on_large_stack(cli),
+        Err(error) => {
+            // Nobody is left to tell if that fails.
+            let _ = error.print();
+            u8::try_from(error.exit_code()).unwrap_or(1)
+        }
+    };
+    // Only Rust's own start of a program does that.
+    let _ = std::io::stdout().flush();
+    status
+}
+
+fn run_on_large_stack(cli: Cli) -> u8 {
+    #[cfg(feature = "tracing")]
+    if let Err(error) = log::start(cli.verbose.saturating_add(cli.command.verbosity())) {
+        terminal::error(error);
+        return 1;
+    }
+    // Deeply nested messages become deeply nested JSON, which is printed and
+    // dropped recursively: 1024 levels need more than the default stack.
+    let work = std::thread::Builder::new()
+        .stack_size(256 << 20)
+        .spawn(move || run(cli.command));
+    let outcome = match work.map(std::thread::JoinHandle::join) {
+        Ok(Ok(outcome)) => outcome,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => Err(format!("cannot start a thread: {error}").into()),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(failure) => {
+            if !failure.is_silent() {
+                terminal::error(&failure);
+            }
+            failure.code()
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Command {
+    /// How often `-v` was given after the name of the command.
+    const fn verbosity(&self) -> u8 {
+        match self {
+            Self::Worker(arguments) => arguments.verbose,
+            _ => 0,
+        }
+    }
+}
+
+fn run(command: Command) -> Result {
+    match command {
+        Command::Inspect(arguments) => inspect_command::run(&arguments),
+        Command::Encode(arguments) => encode(&arguments),
+        Command::Identity(arguments) => identity(&arguments),
+        Command::Relay(arguments) => relay(&arguments),
+        Command::Pickle(arguments) => pickle(&arguments),
+        Command::Worker(arguments) => worker_command::run(&arguments),
+        Command::Journey(arguments) => on_cluster(shell::journey(&arguments)),
+        Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
+        Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
+        Command::Gather(arguments) => on_cluster(shell::gather(&arguments)),
+        Command::Ps(arguments) => on_cluster(diagnose::ps(&arguments)),
+        Command::Logs(arguments) => on_cluster(diagnose::logs(&arguments)),
+        Command::Story(arguments) => on_cluster(diagnose::story(&arguments)),
+        Command::Top(arguments) => on_cluster(top::top(&arguments)),
+        Command::Completions(arguments) => generate::completions(&arguments),
+        Command::Man(arguments) => generate::man(&arguments),
+        Command::Release(arguments) => on_cluster(shell::release(&arguments)),
+    }
+}
+
+pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let outcome = runtime.block_on(work);
+    // Does not wait for pending name lookups.
+    runtime.shutdown_background();
+    outcome
+}
+
+pub(crate) fn is_standard_input(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+/// The name of the input in messages.
+pub(crate) fn name(file: &Path) -> String {
+    if is_standard_input(file) {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    }
+}
+
+pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
+    let bytes = if is_standard_input(file) {
+        let mut bytes = Vec::new();
+        let read = std::io::stdin().lock().read_to_end(&mut bytes);
+        read.map(|_| bytes)
+    } else {
+        std::fs::read(file)
+    };
+    Ok(bytes.map_err(|error| format!("{}: {error}", name(file)))?)
+}
+
+fn encode(arguments: &Encode) -> Result {
+    let name = name(&arguments.file);
+    let input = String::from_utf8(read(&arguments.file)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format!("{name}: not UTF-8 at byte {at}")
+    })?;
+    let target = Target {
+        prefix: arguments.prefix.get(),
+        layout: arguments.layout.get(),
+    };
+    let mut stream = Vec::new();
+    for (line, document) in documents(&input) {
+        let message = crate::encode::encode(document, target).map_err(|error| {
+            let line = line + error.line() - 1;
+            format!("{name}: line {line}: {error}")
+        })?;
+        stream.extend_from_slice(&message);
+    }
+    if stream.is_empty() {
+        return Err(format!(
+            "{name}: the input is empty: expected documents of `daskwire inspect --json --data`"
+        )
+        .into());
+    }
+    match &arguments.output {
+        Some(path) => {
+            std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None if std::io::stdout().is_terminal() => {
+            return Err(Failure::usage(
+                "refusing to write binary data to a terminal: give --output FILE",
+            ));
+        }
+        None => std::io::stdout()
+            .lock()
+            .write_all(&stream)
+            .map_err(|error| format!("standard output: {error}"))?,
+    }
+    Ok(())
+}
+
+fn identity(arguments: &Identity) -> Result {
+    let address = connect::address(&arguments.address)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let patience = Duration::from_secs(arguments.timeout);
+    let transports = arguments.tls.transports(&[&address])?;
+    let options = daskwire_peer::identity::options(patience);
+    let asked = daskwire_peer::identity::identity(&address, &transports, &options);
+    let asked = async { asked.await.map_err(|error| format!("{address}: {error}")) };
+    let (identity, agreement) =
+        runtime.block_on(connect::connecting(&address, &transports, asked))?;
+    let release = identity
+        .release
+        .map(|release| format!("distributed {release}"));
+    let python = agreement.peer_python;
+    let python = python.map(|[major, minor, micro]| format!("Python {major}.{minor}.{micro}"));
+    let runs_on: Vec<String> = release.into_iter().chain(python).collect();
+    let mut facts = String::new();
+    if !runs_on.is_empty() {
+        facts = format!("\n  runs on    {}", runs_on.join(", "));
+    }
+    let layout = match agreement.layout {
+        Layout::Classic => "classic",
+        Layout::Modern => "modern",
+    };
+    if arguments.json {
+        let document = crate::table::identity_json(&identity, &agreement);
+        return Ok(terminal::print(terminal::json(&document))?);
+    }
+    facts.push_str(&format!(
+        "\n  comm       {layout} layout, pickle protocol {}\n",
+        agreement.pickle_protocol
+    ));
+    let now = crate::table::now();
+    let table = crate::table::table(&identity, now).replacen('\n', &facts, 1);
+    Ok(terminal::print(table.trim_end())?)
+}
+
+fn relay(arguments: &Relay) -> Result {
+    if arguments.json {
+        terminal::print_events_as_json();
+    }
+    let listen = connect::address(&arguments.listen)?;
+    let connect = connect::address(&arguments.connect)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let tls = arguments.tls.tls(&[&listen, &connect])?;
+    runtime.block_on(async {
+        let quic = QuicOptions {
+            congestion: match arguments.congestion {
+                CongestionChoice::Cubic => Congestion::Cubic,
+                CongestionChoice::Bbr => Congestion::Bbr,
+            },
+            // Well within the time that a service manager gives a process to
+            // stop.
+            drain_timeout: Duration::from_secs(2),
+            tls: tls.as_ref().map(Into::into).unwrap_or_default(),
+            ..QuicOptions::default()
+        };
+        let transports = match &tls {
+            Some(tls) => daskwire_peer::transports_with_tls(tls).with(Quic::new(quic)),
+            None => daskwire_peer::transports(),
+        };
+        let listener = transports.bind(&listen, CommOptions::default()).await;
+        let listener = listener.map_err(|error| error.to_string())?;
+        let bound = listener
+            .local_address()
+            .map_err(|error| error.to_string())?;
+        // A signal may come as soon as the line is read.
+        let asked = stop_requested()?;
+        terminal::event(
+            "forwarding",
+            format_args!("forwarding from {bound} to {connect}"),
+            json!({"from": bound.to_string(), "to": connect.to_string()}),
+        );
+        let report = |peer: &Address, outcome: Result<_, RelayError>| {
+            let from = peer.to_string();
+            let document =
+                |stats: &RelayStats| json!({"messages": stats.message_count, "bytes": stats.len});
+            match outcome {
+                Ok((there, back)) => {
+                    let (there, back): (RelayStats, RelayStats) = (there, back);
+                    terminal::event(
+                        "ended",
+                        format_args!(
+                            "{peer} has ended: {} messages, {} bytes there; {} messages, {} bytes \
+                             back",
+                            there.message_count, there.len, back.message_count, back.len
+                        ),
+                        json!({"peer": from, "there": document(&there), "back": document(&back)}),
+                    );
+                }
+                Err(error) => terminal::event(
+                    "disconnected",
+                    format_args!("{peer} was disconnected: {error}"),
+                    json!({"peer": from, "error": error.to_string()}),
+                ),
+            }
+        };
+        let options = daskwire_peer::relay::Options::default();
+        let stop = async {
+            asked.await;
+            terminal::event("stopping", "stopping; closing all connections", json!({}));
+        };
+        let serving =
+            daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
+        let outcome = serving.await.map_err(|error| error.to_string().into());
+        // Closing explicitly notifies peers now, rather than after their
+        // timeouts.
+        let closing = async { tokio::join!(listener.close(), transports.close()) };
+        let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
+        outcome
+    })
+}
+
+/// Waits until this process is asked to end: by Control-C, by SIGTERM, or by
+/// SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored when
+/// the process started, as under `nohup`.
+pub(crate) fn stop_requested() -> Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let asked = {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut hangup = match is_hangup_ignored() {
+            true => None,
+            false => Some(listen(SignalKind::hangup())?),
+        };
+        async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                Some(()) = async { hangup.as_mut()?.recv().await } => {}
+            }
+        }
+    };
+    #[cfg(not(unix))]
+    let asked = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // The system's default action then ends the process.
+            std::future::pending::<()>().await;
+        }
+    };
+    Ok(asked)
+}
+
+/// Whether SIGHUP was ignored when the process started, as far as Linux reports
+/// it.
+#[cfg(unix)]
+fn is_hangup_ignored() -> bool {
+    // Listening for the signal later resets that, so the answer is kept.
+    static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_IGNORED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        // SIGHUP is number 1, which is bit 0.
+        ignored.is_some_and(|mask| mask & 1 != 0)
+    })
+}
+
+fn pickle(arguments: &Pickle) -> Result {
+    let pickle = read(&arguments.file)?;
+    let paths = arguments.buffers.as_deref();
+    let buffers: Option<Vec<Vec<u8>>> = paths
+        .map(|paths| paths.iter().map(|path| read(path)).collect())
+        .transpose()?;
+    let options = crate::pickle::Options {
+        buffers: buffers.as_deref(),
+        text_opcodes: arguments.text_opcodes,
+    };
+    let mut out = terminal::stdout();
+    let listed = match arguments.json {
+        true => crate::pickle::list_json(&pickle, &options, &mut out),
+        false => crate::pickle::list(&pickle, &options, &mut out),
+    };
+    let listed = listed.and_then(|fault| out.flush().map(|()| fault));
+    match listed {
+        Ok(None) => Ok(()),
+        Ok(Some(fault)) => Err(format!("{}: {fault}", name(&arguments.file)).into()),
+        // The reader has closed the pipe.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(format!("standard output: {error}").into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The words of a line of a shell, in which single quotes are the only syntax.
+    fn words(line: &str) -> Vec<String> {
+        let mut words = vec![String::new()];
+        for (index, part) in line.split('\'').enumerate() {
+            let mut pieces = if index % 2 == 0 {
+                part.split(' ').collect()
+            } else {
+                vec![part]
+            }
+            .into_iter();
+            if let (Some(last), Some(piece)) = (words.last_mut(), pieces.next()) {
+                last.push_str(piece);
+            }
+            words.extend(pieces.map(str::to_owned));
+        }
+        words
+    }
+
+    #[test]
+    fn every_command_has_examples_which_parse() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let help = command.get_after_help().unwrap_or_default().to_string();
+            let (_, examples) = help
+                .split_once("Examples:\n")
+                .unwrap_or_else(|| panic!("{name} has no examples"));
+            assert!(examples.contains(&format!("daskwire {name}")), "{name}");
+            for line in examples.lines() {
+                let line = line.split(['>', '|']).next().unwrap_or_default();
+                let mut words = words(line.trim());
+                words.retain(|word| !word.is_empty());
+                assert_eq!(
+                    words.first().map(String::as_str),
+                    Some("daskwire"),
+                    "{line}"
+                );
+                if let Err(error) = Cli::try_parse_from(&words) {
+                    panic!("{line}: {error}");
+                }
+            }
+        }
+    }
+}

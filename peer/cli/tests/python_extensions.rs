@@ -1,0 +1,377 @@
+//! `daskwire worker --python`: extensions of Dask, in clusters of Python, of Rust and of
+//! both.
+#![cfg(target_os = "linux")]
+
+use std::path::Path;
+use std::process::Command;
+
+use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::{Environment, Peer, address_after};
+
+/// Starts a worker with two threads, whose tasks' output is dropped.
+fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>) -> Peer {
+    worker_with(cluster, name, interpreter, &["--no-nanny"], &[])
+}
+
+/// Starts a worker with arguments and with variables in its environment.
+fn worker_with(
+    cluster: &Cluster,
+    name: &str,
+    interpreter: Option<&Path>,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Peer {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
+        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
+        .arg(cluster.scheduler.address())
+        .args(["--nthreads", "2", "--name", name])
+        .args(["--memory-limit", "1GiB"])
+        .envs(variables.iter().copied());
+    if let Some(interpreter) = interpreter {
+        command.arg("--python").arg(interpreter);
+    }
+    command.args(arguments);
+    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+}
+
+/// Programs with results that depend neither on the kind nor on the number of workers.
+const PROGRAMS: [&str; 19] = [
+    // Functions beside tasks
+    "set(client.run(lambda: 5).values())",
+    "def named(prefix, *, dask_worker): return prefix + type(dask_worker.address).__name__\n\
+     set(client.run(named, 'is ').values())",
+    "sorted(client.run(lambda: 1)) == sorted(client.scheduler_info()['workers'])",
+    "set(client.run(np.arange, 200_000).popitem()[1][-2:])",
+    "client.run(lambda: 1 / 0)",
+    "import asyncio\n\
+     async def later(x):\n    await asyncio.sleep(0)\n    return x\n\
+     set(client.run(later, 'later').values())",
+    "def keep(dask_worker): dask_worker.kept = 1\n\
+     _ = client.run(keep)\n\
+     set(client.run(lambda dask_worker: dask_worker.kept).values())",
+    // Files
+    "import pathlib, tempfile\n\
+     folder = tempfile.TemporaryDirectory()\n\
+     module = pathlib.Path(folder.name) / 'uploaded_module.py'\n\
+     module.write_text('def value(): return 1')\n\
+     {result['status'] for result in client.upload_file(str(module)).values()}",
+    "def use():\n    import uploaded_module\n    return uploaded_module.value()\n\
+     set(client.gather([client.submit(use, pure=False) for _ in range(20)]))",
+    "set(client.run(use).values())",
+    "module.write_text('def value(): return 2222')\n\
+     _ = client.upload_file(str(module))\n\
+     set(client.gather([client.submit(use, pure=False) for _ in range(20)]))",
+    // Plugins
+    "from distributed import get_worker\n\
+     from distributed.diagnostics.plugin import WorkerPlugin\n\
+     class Setting(WorkerPlugin):\n    name = 'setting'\n    def __init__(self, value): self.value = value\n    \
+     def setup(self, worker): worker.setting = self.value\n    \
+     def teardown(self, worker): del worker.setting\n\
+     {result['status'] for result in client.register_plugin(Setting(3)).values()}",
+    "def setting(): return get_worker().setting, get_worker().plugins['setting'].value\n\
+     set(client.gather([client.submit(setting, pure=False) for _ in range(20)]))",
+    "_ = client.register_plugin(Setting(4))\n\
+     set(client.gather([client.submit(setting, pure=False) for _ in range(20)]))",
+    "{result['status'] for result in client.unregister_worker_plugin('setting').values()}",
+    "client.submit(lambda: hasattr(get_worker(), 'setting'), pure=False).result()",
+    "client.submit(lambda: get_worker().plugins['setting'], pure=False).result()",
+    "class Fails(WorkerPlugin):\n    def setup(self, worker): raise RuntimeError('no setup')\n\
+     client.register_plugin(Fails())",
+    "_ = client.unregister_worker_plugin(next(name for name in client.run_on_scheduler(\
+     lambda dask_scheduler: list(dask_scheduler.worker_plugins)) if name.startswith('Fails')))",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_have_the_results_of_workers_in_python() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut python = Cluster::new(2);
+    let mut rust = Cluster::new(0);
+    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
+    let mut mixed = Cluster::new(1);
+    let _mixed = worker(&mixed, "rust", Some(&interpreter));
+    for program in PROGRAMS {
+        let expected = python.try_python(program);
+        assert_eq!(rust.try_python(program), expected, "{program}");
+        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_the_scheduler_are_set_up_at_the_start() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    cluster.python(
+        "from distributed import get_worker\n\
+         from distributed.diagnostics.plugin import WorkerPlugin\n\
+         class Early(WorkerPlugin):\n    def setup(self, worker): worker.log_event('early', 'set up')\n\
+         client.register_plugin(Early(), name='early')",
+    );
+    let worker = worker(&cluster, "rust", Some(&interpreter));
+    // Before there is a task.
+    until("the event", || {
+        cluster.python("len(client.get_events('early'))") == "1"
+    })
+    .await;
+    assert_eq!(
+        cluster.python("client.submit(lambda: 'early' in get_worker().plugins).result()"),
+        "True"
+    );
+    // Teardown, when the worker leaves.
+    cluster.python(
+        "import os, tempfile\n\
+         left = tempfile.mktemp()\n\
+         class Leaves(WorkerPlugin):\n    def teardown(self, worker): open(left, 'w').close()\n\
+         _ = client.register_plugin(Leaves(), name='leaves')",
+    );
+    worker.signal("TERM");
+    until("the teardown", || {
+        cluster.python("os.path.exists(left)") == "True"
+    })
+    .await;
+    cluster.python("os.remove(left)");
+    cluster.check_logs();
+}
+
+/// Sets an attribute of the worker to an argument. There is a file LIVES for as long as the
+/// host lives.
+const PRELOADED: &str = "\
+import click, os
+
+@click.command()
+@click.option('--value', default='default')
+async def dask_setup(worker, value):
+    worker.preloaded = value
+    worker.log_event('preload', 'set up')
+    if hasattr(worker, 'handlers'):
+        open(LIVES, 'w').close()
+
+def dask_teardown(worker):
+    if hasattr(worker, 'handlers'):
+        os.remove(LIVES)
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn preloaded_modules_are_set_up_in_all_processes() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("preloaded.py");
+    let lives = folder.join("lives");
+    let source = format!("LIVES = {:?}\n{PRELOADED}", lives.display().to_string());
+    std::fs::write(&file, source).expect("written");
+    let file = file.to_str().expect("a path of text");
+    let seen = "from distributed import get_worker\n\
+                def value(): return get_worker().preloaded\n\
+                def of_host(dask_worker): return dask_worker.preloaded\n\
+                {client.submit(value, pure=False).result(), *client.run(of_host).values()}";
+    for (arguments, variables, value) in [
+        (
+            &["--preload", file, "--", "--value", "given"][..],
+            &[][..],
+            "{'given'}",
+        ),
+        (
+            &["--no-nanny"],
+            &[
+                ("DASK_DISTRIBUTED__WORKER__PRELOAD", file),
+                (
+                    "DASK_DISTRIBUTED__WORKER__PRELOAD_ARGV",
+                    "['--value=configured']",
+                ),
+            ],
+            "{'configured'}",
+        ),
+    ] {
+        let mut cluster = Cluster::new(0);
+        let worker = worker_with(&cluster, "rust", Some(&interpreter), arguments, variables);
+        // Before there is a task
+        until("the setup in the host", || lives.exists()).await;
+        assert_eq!(cluster.python(seen), value);
+        // Of the host and of the process of the task
+        until("the events", || {
+            cluster.python("len(client.get_events('preload'))") == "2"
+        })
+        .await;
+        worker.signal("TERM");
+        until("the teardown", || !lives.exists()).await;
+        cluster.check_logs();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_are_told_of_the_transitions_of_tasks() {
+    let mut python = Cluster::new(1);
+    let mut rust = Cluster::new(0);
+    let _rust = worker(
+        &rust,
+        "a",
+        Some(&daskwire_testing::python(Environment::Current)),
+    );
+    for cluster in [&mut python, &mut rust] {
+        cluster.python(
+            "from distributed.diagnostics.plugin import WorkerPlugin\n\
+             class Tells(WorkerPlugin):\n    def setup(self, worker): self.worker = worker\n    \
+             def transition(self, key, start, finish, **kwargs):\n        \
+             self.worker.log_event('told', [key, start, finish])\n\
+             _ = client.register_plugin(Tells(), name='tells')",
+        );
+        // An input, a result and an exception, and their ends
+        cluster.python(
+            "one = client.submit(lambda: 1, key='one')\n\
+             two = client.submit(lambda x: x, one, key='two')\n\
+             wait([two, client.submit(lambda x: x / 0, two, key='three')])\n\
+             del one, two",
+        );
+        until("the ends", || {
+            let ends = "sum(event[2] == 'forgotten' for _, event in client.get_events('told'))";
+            cluster.python(ends) == "3"
+        })
+        .await;
+        // None comes after that.
+        cluster.python(
+            "_ = client.unregister_worker_plugin('tells')\nclient.submit(abs, -1).result()",
+        );
+    }
+    let told = "[[event[1:] for _, event in client.get_events('told') if event[0] == key] \
+                for key in ('one', 'two', 'three')]";
+    assert_eq!(rust.python(told), python.python(told));
+    rust.check_logs();
+}
+
+/// A worker without Python does not make calls fail that are for Python.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_without_python_ignore_plugins_and_files() {
+    let mut cluster = Cluster::new(1);
+    let _without = worker(&cluster, "without", None);
+    cluster.python(
+        "from distributed import get_worker\n\
+         from distributed.diagnostics.plugin import WorkerPlugin\n\
+         import pathlib, tempfile\n\
+         folder = tempfile.TemporaryDirectory()\n\
+         module = pathlib.Path(folder.name) / 'mixed_module.py'\n\
+         module.write_text('def value(): return 1')",
+    );
+    assert_eq!(
+        cluster.python("sorted(r['status'] for r in client.upload_file(str(module)).values())"),
+        "['OK', 'OK']"
+    );
+    let statuses = "class Nothing(WorkerPlugin): pass\n\
+                    sorted(r['status'] for r in client.register_plugin(Nothing(), name='nothing').values())";
+    assert_eq!(cluster.python(statuses), "['OK', 'OK']");
+    assert_eq!(
+        cluster.python("client.submit(lambda: __import__('mixed_module').value()).result()"),
+        "1"
+    );
+    let removed =
+        "sorted(r['status'] for r in client.unregister_worker_plugin('nothing').values())";
+    assert_eq!(cluster.python(removed), "['OK', 'OK']");
+    let logs = cluster.python("client.get_worker_logs()");
+    assert!(logs.contains("runs no Python and ignores"), "{logs}");
+    cluster.check_logs();
+}
+
+/// Programs that shuffle peer-to-peer.
+const SHUFFLES: [&str; 8] = [
+    "import dask\nimport dask.array as da\nimport dask.dataframe as dd\n\
+     data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), 'c': [f'x{n % 5}' for n in range(3000)]})\n\
+     other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
+     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
+     shuffled = left.shuffle('a', shuffle_method='p2p', npartitions=8).compute()\n\
+     len(shuffled), (shuffled.sort_values('b').a.to_numpy() == data.a.to_numpy()).all()",
+    "parts = dask.compute(*left.shuffle('a', shuffle_method='p2p').to_delayed())\n\
+     sorted(int(n) for part in parts for n in part.a.unique())",
+    "merged = left.merge(right, on='a', shuffle_method='p2p').compute()\n\
+     len(merged), merged.groupby('name').b.sum().sort_index().to_dict()",
+    "left.set_index('b', shuffle_method='p2p', npartitions=4).a.sum().compute()",
+    "left.groupby('c').b.mean(split_out=3, shuffle_method='p2p').compute().sort_index().to_dict()",
+    "x = da.arange(40_000, chunks=100).reshape(200, 200)\n\
+     x = x.rechunk((50, 200), method='p2p')\n\
+     [block for block in x.rechunk((200, 25), method='p2p').sum(axis=0).compute()[:3]]",
+    "client.gather([client.compute(x.rechunk((200, 20), method='p2p').sum()),\
+     client.compute(left.shuffle('c', shuffle_method='p2p').b.sum())])",
+    "bool((x.rechunk((20, 20), method='p2p').compute() == np.arange(40_000).reshape(200, 200)).all())",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shuffles_have_the_results_of_workers_in_python() {
+    let interpreter = daskwire_testing::python_with_libraries();
+    let mut python = Cluster::with(&interpreter, 2);
+    let mut rust = Cluster::with(&interpreter, 0);
+    let mut mixed = Cluster::with(&interpreter, 1);
+    let workers = [(&rust, "a"), (&rust, "b"), (&mixed, "c")];
+    let workers = workers.map(|(cluster, name)| worker(cluster, name, Some(&interpreter)));
+    // It must be left out.
+    let _without = worker(&mixed, "without", None);
+    for program in SHUFFLES {
+        let expected = python.try_python(program);
+        assert!(expected.is_ok(), "{program}: {expected:?}");
+        let logs = || workers.each_ref().map(Peer::log).join("\n");
+        let result = rust.try_python(program);
+        assert_eq!(result, expected, "{program}\n{}", logs());
+        let result = mixed.try_python(program);
+        assert_eq!(result, expected, "{program}, mixed\n{}", logs());
+    }
+}
+
+/// Programs with actors.
+const ACTORS: [&str; 11] = [
+    "class Counter:\n    n = 0\n    def __init__(self, start=0): self.n = start\n    \
+     def add(self, by=1):\n        self.n += by\n        return self.n\n    \
+     async def later(self): return self.n\n    def fail(self): raise ValueError('no')\n\
+     f = client.submit(Counter, 10, actor=True)\ncounter = f.result()\nrepr(counter).split(',')[0]",
+    "counter.n",
+    "counter.add().result()",
+    "max(future.result() for future in [counter.add(n) for n in range(5)])",
+    "counter.later().result()",
+    "counter.fail().result()",
+    "counter.missing",
+    // In tasks
+    "client.submit(lambda c: c.add(100).result(), counter).result()",
+    "client.submit(lambda c: c.add(100).result(), f).result()",
+    "many = client.map(Counter, range(4), actors=True)\n\
+     [one.add(1).result() for one in client.gather(many)]",
+    "counter.n",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_have_the_results_of_workers_in_python() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut python = Cluster::new(2);
+    let mut rust = Cluster::new(0);
+    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
+    for program in ACTORS {
+        let expected = python.try_python(program);
+        assert_eq!(rust.try_python(program), expected, "{program}");
+    }
+    // The end of a process is an error that names it, and costs nothing else.
+    let killed = "import os, signal\n\
+                  _ = client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), on_error='return')\n\
+                  client.submit(abs, -5, pure=False).result()";
+    assert_eq!(rust.python(killed), "5");
+    let failed = "client.submit(lambda: 0, pure=False).result()\ncounter.add().result()";
+    let error = rust.try_python(failed).expect_err("the actor is gone");
+    assert!(error.contains("lost") || error.contains("gone"), "{error}");
+    let next = "client.submit(Counter, 7, actor=True, pure=False).result().add().result()";
+    assert_eq!(rust.python(next), "8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_actor_that_takes_too_much_memory_costs_the_host_only() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let worker = worker_with(&cluster, "a", Some(&interpreter), &[], &[]);
+    let workers = "sorted(client.scheduler_info()['workers'])";
+    let before = cluster.python(workers);
+    cluster.python(
+        "kept = client.submit(np.arange, 1000)\n\
+         class Greedy:\n    def grow(self): self.all = np.ones(140_000_000)\n\
+         greedy = client.submit(Greedy, actor=True).result()\n\
+         growing = greedy.grow()",
+    );
+    worker.wait_for_log("MiB of the worker's memory, which was the host of 1 actors");
+    let next = "client.submit(sum, kept).result(), client.submit(set, actor=True).result().__class__.__name__";
+    assert_eq!(cluster.python(next), "(np.int64(499500), 'Actor')");
+    assert_eq!(cluster.python(workers), before);
+}
