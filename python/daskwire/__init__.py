@@ -1,10 +1,17 @@
-"""Transports of daskwire for Dask: ``quic://``, ``tcp+rs://`` and ``tls+rs://``.
+"""Dask with Rust: transports, and functions of workers in Rust.
 
-Dask finds them by their schemes; nothing has to be imported::
+Dask finds the transports, ``quic://``, ``tcp+rs://`` and ``tls+rs://``, by their schemes;
+nothing has to be imported::
 
     dask scheduler --protocol quic --tls-ca-file ca.pem --tls-cert cert.pem
+
+:func:`native` calls functions of workers in Rust. ``python -m daskwire`` is the command
+``daskwire``.
 """
 
-from daskwire._security import annotate_contexts
+from daskwire._function import NativeFunction, native
+from daskwire._security import annotate_when_imported
 
-annotate_contexts()
+__all__ = ["NativeFunction", "native"]
+
+annotate_when_imported()

@@ -1,6 +1,20 @@
-"""Connections over the transports in Rust; see `daskwire.comm` for their use."""
+"""Connections over the transports in Rust, and the command `daskwire`.
+
+`daskwire.comm` uses the connections.
+"""
 
 from typing import Any
+
+def run_command(arguments: list[str]) -> int:
+    """Runs the command, whose name is the first argument, and returns its exit status."""
+
+def close_all(
+    connections: list[Connection], transports: list[Transports], seconds: float
+) -> None:
+    """Closes connections, and then what comms share, for at most `seconds`."""
+
+def forget(object: Any) -> None:
+    """Leaves an object to the process that this one was forked from, without dropping it."""
 
 class ConnectionClosed(Exception):
     """The connection has ended, or could not be made."""

@@ -8,35 +8,77 @@ from __future__ import annotations
 
 import copyreg
 import ssl
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from distributed.security import Security
+# Importing this package does not import Dask, which takes ten times as long.
+if TYPE_CHECKING:
+    from distributed.security import Security
 
+_MODULE = "distributed.security"
 _ATTRIBUTE = "_daskwire_settings"
 
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """The TLS settings of one role; each of the first three is a path or PEM."""
+    """The TLS settings of one role; each of the first three is PEM, or a path."""
 
     ca_file: str
     cert: str
-    key: str | None = None
+    key: str | None = field(default=None, repr=False)
     ciphers: str | None = None
     min_version: str | None = None
     max_version: str | None = None
 
 
-def annotate_contexts() -> None:
-    """Makes every ``Security`` note its settings in the contexts that it makes.
+def annotate_when_imported() -> None:
+    """Makes every ``Security`` note its settings in the contexts that it makes, now or once
+    Dask is imported.
 
     Processes that unpickle a ``Security``, such as the workers of a nanny, import this
     package with it.
     """
+    if _MODULE in sys.modules:
+        _annotate(sys.modules[_MODULE].Security)
+    else:
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Annotates ``Security`` when its module is imported."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if fullname != _MODULE or self not in sys.meta_path:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_annotate(module: ModuleType) -> None:
+                execute(module)
+                _annotate(module.Security)
+
+            spec.loader.exec_module = execute_and_annotate  # type: ignore[method-assign]
+        return spec
+
+
+def _annotate(Security: type[Security]) -> None:
     original = Security._get_tls_context
-    if hasattr(original, "__wrapped__"):
+    if hasattr(original, _ATTRIBUTE):
         return
 
     @wraps(original)
@@ -46,6 +88,7 @@ def annotate_contexts() -> None:
             setattr(context, _ATTRIBUTE, _settings(self, tls))
         return context
 
+    setattr(annotated, _ATTRIBUTE, True)
     Security._get_tls_context = annotated
     copyreg.pickle(Security, lambda security: (_unpickle, (_state(security),)))
 
@@ -55,7 +98,7 @@ def settings_of(context: Any) -> TlsSettings:
 
     A context that was made before this package was imported has none. Dask's
     configuration, where ``Security()`` reads its settings, is used then if all its roles
-    have the same certificate.
+    have the same certificate, and the context is as that makes it.
 
     Raises
     ------
@@ -72,25 +115,33 @@ def settings_of(context: Any) -> TlsSettings:
     settings = getattr(context, _ATTRIBUTE, None)
     if settings is not None:
         return settings
-    return _configured()
+    return _configured(context)
 
 
 def _settings(security: Security, tls: dict[str, Any]) -> TlsSettings:
     return TlsSettings(
-        ca_file=tls["ca_file"],
-        cert=tls["cert"],
-        key=tls.get("key"),
+        # As they are now: files may be renewed, and the next context has the new ones.
+        ca_file=_pem(tls["ca_file"]),
+        cert=_pem(tls["cert"]),
+        key=_pem(tls["key"]) if tls.get("key") else None,
         ciphers=tls.get("ciphers"),
         min_version=_version(getattr(security, "tls_min_version", None)),
         max_version=_version(getattr(security, "tls_max_version", None)),
     )
 
 
+def _pem(text: str) -> str:
+    """PEM, as it is or from a file: Dask tells them by their lines."""
+    return text if "\n" in text else Path(text).read_text()
+
+
 def _version(version: Any) -> str | None:
     return {ssl.TLSVersion.TLSv1_2: "1.2", ssl.TLSVersion.TLSv1_3: "1.3"}.get(version)
 
 
-def _configured() -> TlsSettings:
+def _configured(context: ssl.SSLContext) -> TlsSettings:
+    from distributed.security import Security
+
     security = Security()
     found = set()
     for role in ["client", "scheduler", "worker"]:
@@ -103,18 +154,36 @@ def _configured() -> TlsSettings:
             "the certificates behind this ssl_context are not known, and Dask's "
             f"configuration {what}: `import daskwire` before Dask uses the Security"
         )
-    return found.pop()
+    for arguments in (security.get_connection_args, security.get_listen_args):
+        own = arguments("scheduler")["ssl_context"]
+        if own is not None and _known(own) == _known(context):
+            return found.pop()
+    raise ValueError(
+        "this ssl_context was not made by a Security, and is not what Dask's configuration "
+        "makes: the certificates behind it are not known"
+    )
+
+
+def _known(context: ssl.SSLContext) -> Any:
+    """What can be read back from a context."""
+    return (
+        context.get_ca_certs(True),
+        context.check_hostname,
+        context.verify_mode,
+        context.minimum_version,
+        context.maximum_version,
+        context.get_ciphers(),
+    )
 
 
 def _state(security: Security) -> dict[str, Any]:
-    return {name: getattr(security, name) for name in _slots() if hasattr(security, name)}
-
-
-def _slots() -> list[str]:
-    return list(Security.__slots__)
+    slots = type(security).__slots__
+    return {name: getattr(security, name) for name in slots if hasattr(security, name)}
 
 
 def _unpickle(state: dict[str, Any]) -> Security:
+    from distributed.security import Security
+
     security = Security.__new__(Security)
     for name, value in state.items():
         setattr(security, name, value)

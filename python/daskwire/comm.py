@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import ssl
 import tempfile
 import weakref
@@ -44,7 +45,6 @@ class _Operations:
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
         self.notifier = _native.Notifier()
-        self._loop = weakref.ref(loop)
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._tokens = itertools.count()
         loop.add_reader(self.notifier.fileno(), self._wake)
@@ -79,9 +79,18 @@ class _Operations:
                 self._waiting.pop(token, None)
 
 
+_all_transports: weakref.WeakSet[_native.Transports] = weakref.WeakSet()
+
+
 @lru_cache(maxsize=64)
 def _transports(settings: TlsSettings | None) -> _native.Transports:
     """The transports with these settings, which share connections over QUIC."""
+    transports = _make_transports(settings)
+    _all_transports.add(transports)
+    return transports
+
+
+def _make_transports(settings: TlsSettings | None) -> _native.Transports:
     if settings is None:
         return _native.Transports(_SHARD)
     return _native.Transports(
@@ -112,7 +121,8 @@ class RustComm(Comm):
         self._peer_addr = peer_addr
         super().__init__(deserialize=deserialize)
         self._operations = _Operations.current()
-        self._extra = _extra_info(connection)
+        self._encryption = connection.encryption
+        _comms.add(self)
         self._finalizer = weakref.finalize(self, _abandon, connection, repr(self))
         self._finalizer.atexit = False
 
@@ -126,7 +136,7 @@ class RustComm(Comm):
 
     @property
     def extra_info(self) -> dict[str, Any]:
-        return self._extra
+        return _extra_info(self._encryption)
 
     async def read(self, deserializers: Any = None) -> Any:
         connection = self._open()
@@ -188,7 +198,15 @@ class RustComm(Comm):
     async def close(self) -> None:
         connection = self._ended()
         if connection is not None:
-            await self._operations.until(connection.close().is_done)
+            closing = self._operations.until(connection.close().is_done)
+            try:
+                await asyncio.wait_for(closing, _CLOSE_TIMEOUT)
+            except asyncio.TimeoutError:
+                # What is left to send goes on without anybody waiting.
+                pass
+            except BaseException:
+                connection.abort()
+                raise
 
     def abort(self) -> None:
         connection = self._ended()
@@ -227,12 +245,17 @@ def _abandon(connection: _native.Connection, name: str) -> None:
     connection.abort()
 
 
-def _extra_info(connection: _native.Connection) -> dict[str, Any]:
+@lru_cache(maxsize=1024)
+def _extra_info(encryption: tuple[str, str | None, bytes | None] | None) -> dict[str, Any]:
     """``peercert`` and ``cipher`` as ``SSLSocket`` has them, and the certificate."""
-    if connection.encryption is None:
+    if encryption is None:
         return {}
-    version, cipher, certificate = connection.encryption
-    extra: dict[str, Any] = {"cipher": (cipher, version, _secret_bits(cipher))}
+    version, cipher, certificate = encryption
+    if cipher is not None:
+        cipher = cipher.replace("TLS13_", "TLS_")
+    extra: dict[str, Any] = {
+        "cipher": (cipher, version.replace("_", "."), _secret_bits(cipher))
+    }
     if certificate is not None:
         extra["peercert_der"] = certificate
         extra["peercert"] = _decode_certificate(certificate)
@@ -251,13 +274,60 @@ def _decode_certificate(der: bytes) -> dict[str, Any]:
     decode = getattr(ssl._ssl, "_test_decode_cert", None)
     if decode is None:
         return {}
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
-        file.write(ssl.DER_cert_to_PEM_cert(der))
-        file.flush()
-        try:
+    try:
+        with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+            file.write(ssl.DER_cert_to_PEM_cert(der))
+            file.flush()
             return decode(file.name)
-        except ssl.SSLError:
-            return {}
+    except OSError:
+        return {}
+
+
+# The comms and listeners of this process.
+_comms: weakref.WeakSet[RustComm] = weakref.WeakSet()
+_listeners: weakref.WeakSet[_RustListener] = weakref.WeakSet()
+
+# How long closing a comm waits for its peer to get what was written, in seconds.
+_CLOSE_TIMEOUT = 5.0
+
+# How long the end of the process waits for peers to get what was written, in seconds.
+_EXIT_TIMEOUT = 1.0
+
+
+def _close_all() -> None:
+    """Has peers notice the end of this process at once, as the system does for TCP."""
+    open_comms = [comm._ended() for comm in list(_comms)]
+    connections = [connection for connection in open_comms if connection is not None]
+    if connections or _all_transports:
+        _native.close_all(connections, list(_all_transports), _EXIT_TIMEOUT)
+
+
+def _leave_to_parent() -> None:
+    """Gives up the comms and listeners of the process that this one was forked from.
+
+    The threads that do their I/O are not in this process.
+    """
+    for comm in list(_comms):
+        connection = comm._ended()
+        if connection is not None:
+            _native.forget(connection)
+    for listener in list(_listeners):
+        if listener._listener is not None:
+            _native.forget(listener._listener)
+            listener._listener = None
+        listener._accepting = None
+    _native.forget((list(_all_transports), list(_Operations._of_loops.values())))
+    _comms.clear()
+    _listeners.clear()
+    _all_transports.clear()
+    _Operations._of_loops.clear()
+    _transports.cache_clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+# Finalizers run after the functions by which Dask closes its clients and clusters at exit,
+# which need their comms.
+weakref.finalize(RustComm, _close_all)
 
 
 class Tcp(RustComm):
@@ -338,7 +408,7 @@ class _RustConnector(Connector, _Scheme):
             raise CommClosedError(f"in {self}: {error}") from error
         return self.comm_class(
             connection,
-            self.prefix + _concrete(connection.local, unparse_host_port(host, port)),
+            self.prefix + _concrete(connection.local, connection.peer),
             self.prefix + address,
             deserialize,
         )
@@ -377,6 +447,7 @@ class _RustListener(BaseListener, _Scheme):
         self._listener: _native.Listener | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
+        _listeners.add(self)
 
     async def start(self) -> None:
         operations = _Operations.current()
@@ -384,7 +455,7 @@ class _RustListener(BaseListener, _Scheme):
         binding = self._native_transports.listen(
             operations.notifier,
             self.scheme,
-            unparse_host_port(self.ip or "0.0.0.0", int(self.port)),
+            unparse_host_port(self.ip, int(self.port)),
             float(timeout),
         )
         self._listener = await operations.until(binding.take)

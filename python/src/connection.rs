@@ -1,18 +1,16 @@
 //! Connections, and making them.
 
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daskwire_comm::{
-    Address, CommError, CommOptions, CommReader, CommWriter, Encryption, RawConnection, Traffic,
-    Transports,
-};
+use daskwire_comm::{Address, CommReader, CommWriter, Encryption, RawConnection, Traffic};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 use wire::Limits;
 use wire::frame::Prefix;
 
@@ -20,6 +18,7 @@ use crate::error::{ConnectionClosed, to_python};
 use crate::frame::{Message, Outgoing};
 use crate::notify::{Notifier, Slot, Waiter, Wakeups};
 use crate::runtime;
+use crate::transports::{Operation, Outcome, Transports, to_duration};
 
 /// The bytes of received messages that wait to be read, beyond which no more are received.
 const INBOX_MAX: usize = 1 << 20;
@@ -30,29 +29,20 @@ const OUTBOX_MAX: usize = 16 << 20;
 /// A connection that is being made. Dropping it gives it up.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connecting {
-    slot: Arc<Slot<Result<Connection, CommError>>>,
+    slot: Outcome<Connection>,
     task: AbortHandle,
 }
 
 impl Connecting {
-    pub(crate) fn start(
-        transports: Arc<Transports>,
-        wakeups: Arc<Wakeups>,
-        shard_len: usize,
-        address: Address,
-        options: CommOptions,
-    ) -> io::Result<Self> {
-        let slot = Arc::new(Slot::default());
-        let own = Arc::clone(&slot);
-        let task = runtime::handle()?.spawn(async move {
-            let connected = transports.connect_raw(&address, &options, Traffic::Normal);
-            let connected = connected.await;
-            own.set(connected.map(|raw| Connection::start(raw, shard_len, wakeups)));
-        });
-        Ok(Self {
-            slot,
-            task: task.abort_handle(),
-        })
+    pub(crate) fn start(operation: Operation) -> io::Result<Self> {
+        let (slot, task) = operation.start(async |own| {
+            let connecting =
+                own.transports
+                    .connect_raw(&own.address, &own.options, Traffic::Normal);
+            let raw = connecting.await?;
+            Ok(Connection::start(raw, own.shard_len, own.wakeups))
+        })?;
+        Ok(Self { slot, task })
     }
 }
 
@@ -77,11 +67,12 @@ impl Drop for Connecting {
     }
 }
 
-/// A connection that carries messages. Dropping it ends it once everything is sent.
+/// A connection that carries messages. Dropping it without closing it is like aborting it.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     outbox: mpsc::UnboundedSender<Order>,
+    is_closing: AtomicBool,
     receiving: AbortHandle,
     sending: AbortHandle,
     local: Address,
@@ -93,12 +84,14 @@ pub(crate) struct Connection {
 struct Shared {
     wakeups: Arc<Wakeups>,
     inbox: Mutex<Inbox>,
+    /// Why no more messages can be sent.
+    send_end: Mutex<Option<String>>,
     /// Tells the receiving task that a message was taken.
     taken: Notify,
     /// The bytes that wait to be sent.
     queued: AtomicUsize,
     /// Who waits for that to become less.
-    drained: Mutex<Option<Waiter>>,
+    drained: Mutex<Vec<Waiter>>,
 }
 
 #[derive(Default)]
@@ -106,8 +99,10 @@ struct Inbox {
     messages: VecDeque<Message>,
     /// The bytes of all messages.
     len: usize,
-    /// Why no more messages come.
+    /// Why no more messages come, after those that are here.
     end: Option<String>,
+    /// Messages that still come are dropped.
+    is_discarded: bool,
     waiter: Option<Waiter>,
 }
 
@@ -117,8 +112,11 @@ type TlsInfo = (&'static str, Option<&'static str>, Option<Vec<u8>>);
 /// What the sending task does next.
 enum Order {
     Send { frames: Vec<Outgoing>, len: usize },
-    Close(Arc<Slot<()>>),
+    Close(OnClosed),
 }
+
+/// Called once a connection is closed.
+type OnClosed = Box<dyn FnOnce() + Send>;
 
 impl Connection {
     /// Starts the tasks of a connection. Called on the runtime.
@@ -126,6 +124,7 @@ impl Connection {
         let shared = Arc::new(Shared {
             wakeups,
             inbox: Mutex::default(),
+            send_end: Mutex::default(),
             taken: Notify::new(),
             queued: AtomicUsize::new(0),
             drained: Mutex::default(),
@@ -134,17 +133,78 @@ impl Connection {
         let writer = CommWriter::new(raw.writer, Prefix::U64);
         let (outbox, orders) = mpsc::unbounded_channel();
         let receiving = tokio::spawn(receive(reader, shard_len, Arc::clone(&shared)));
-        let sending = tokio::spawn(send(writer, orders, Arc::clone(&shared)));
+        let receiving = receiving.abort_handle();
+        let sending = send(writer, orders, Arc::clone(&shared), receiving.clone());
+        let sending = tokio::spawn(sending);
         Self {
             shared,
             outbox,
-            receiving: receiving.abort_handle(),
+            is_closing: AtomicBool::new(false),
+            receiving,
             sending: sending.abort_handle(),
             local: raw.local,
             peer: raw.peer,
             encryption: raw.encryption,
         }
     }
+}
+
+impl Connection {
+    /// Closes the connection once what was written is sent.
+    fn begin_close(&self, closed: OnClosed) {
+        // Receiving goes on: to stop the peer would look like a loss to it.
+        self.is_closing.store(true, Ordering::Release);
+        self.shared.discard();
+        let reason = "the connection was closed on this side";
+        self.shared.end(reason.to_owned());
+        if let Err(mpsc::error::SendError(Order::Close(closed))) =
+            self.outbox.send(Order::Close(closed))
+        {
+            self.receiving.abort();
+            closed();
+        }
+    }
+}
+
+/// Closes connections, and then what comms share, for at most `seconds`.
+///
+/// # Errors
+///
+/// `ValueError` for a number of seconds that is no duration.
+#[pyfunction]
+pub(crate) fn close_all(
+    py: Python<'_>,
+    connections: Vec<Py<Connection>>,
+    transports: Vec<Py<Transports>>,
+    seconds: f64,
+) -> PyResult<()> {
+    let limit = to_duration(seconds)?;
+    let transports: Vec<_> = transports.iter().map(|one| one.get().inner()).collect();
+    let (sender, all_closed) = std::sync::mpsc::channel::<()>();
+    let all_closed = Mutex::new(all_closed);
+    for connection in &connections {
+        let sender = sender.clone();
+        connection.get().begin_close(Box::new(move || drop(sender)));
+    }
+    drop(sender);
+    let runtime = runtime::handle()?;
+    py.detach(move || {
+        let start = std::time::Instant::now();
+        // Ends when all senders are dropped.
+        let all_closed = all_closed
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let _ = all_closed.recv_timeout(limit);
+        runtime.block_on(async {
+            let closing = async {
+                for transports in &transports {
+                    transports.close().await;
+                }
+            };
+            let _ = timeout(limit.saturating_sub(start.elapsed()), closing).await;
+        });
+    });
+    Ok(())
 }
 
 /// Receives messages until the connection ends.
@@ -169,6 +229,7 @@ async fn send(
     mut writer: CommWriter,
     mut orders: mpsc::UnboundedReceiver<Order>,
     shared: Arc<Shared>,
+    receiving: AbortHandle,
 ) {
     let mut next = orders.recv().await;
     while let Some(order) = next {
@@ -180,22 +241,26 @@ async fn send(
                 sent
             }
             Order::Close(closed) => {
-                // The peer has to get what was written before.
+                // The peer has to get what was written before, and may write meanwhile.
                 let _ = writer.close().await;
-                closed.set(());
+                closed();
+                receiving.abort();
                 return;
             }
         };
-        let sent = match (sent, orders.try_recv()) {
-            (Ok(()), Ok(order)) => {
-                next = Some(order);
-                continue;
-            }
-            (Ok(()), Err(_)) => writer.flush().await,
-            (error, _) => error,
+        let sent = match sent {
+            Ok(()) => match orders.try_recv() {
+                Ok(order) => {
+                    next = Some(order);
+                    continue;
+                }
+                Err(_) => writer.flush().await,
+            },
+            error => error,
         };
         if let Err(error) = sent {
-            shared.end(error.to_string());
+            // Messages of the peer may still be under way.
+            shared.end_sending(error.to_string());
             break;
         }
         next = orders.recv().await;
@@ -205,7 +270,10 @@ async fn send(
     while let Some(order) = orders.recv().await {
         match order {
             Order::Send { len, .. } => shared.sent(len),
-            Order::Close(closed) => closed.set(()),
+            Order::Close(closed) => {
+                receiving.abort();
+                closed();
+            }
         }
     }
 }
@@ -217,18 +285,41 @@ impl Shared {
 
     fn add(&self, message: Message) {
         let mut inbox = self.inbox();
+        if inbox.is_discarded {
+            return;
+        }
         inbox.len += message.len();
         inbox.messages.push_back(message);
         wake(inbox.waiter.take());
     }
 
-    /// Ends the connection, for readers once they have read what came before.
+    /// Ends both directions, for readers once they have read what came before.
     fn end(&self, reason: String) {
         let mut inbox = self.inbox();
-        inbox.end.get_or_insert(reason);
+        inbox.end.get_or_insert_with(|| reason.clone());
         wake(inbox.waiter.take());
         drop(inbox);
-        wake(self.drained().take());
+        self.end_sending(reason);
+    }
+
+    fn end_sending(&self, reason: String) {
+        self.send_end().get_or_insert(reason);
+        self.wake_writers();
+    }
+
+    /// Drops the messages that are here and those that still come.
+    fn discard(&self) {
+        let mut inbox = self.inbox();
+        inbox.is_discarded = true;
+        inbox.len = 0;
+        let messages = core::mem::take(&mut inbox.messages);
+        drop(inbox);
+        drop(messages);
+        self.taken.notify_one();
+    }
+
+    fn send_end(&self) -> MutexGuard<'_, Option<String>> {
+        self.send_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_full(&self) -> bool {
@@ -236,14 +327,19 @@ impl Shared {
         !inbox.messages.is_empty() && inbox.len >= INBOX_MAX
     }
 
-    fn drained(&self) -> MutexGuard<'_, Option<Waiter>> {
+    fn drained(&self) -> MutexGuard<'_, Vec<Waiter>> {
         self.drained.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_writers(&self) {
+        let waiters = core::mem::take(&mut *self.drained());
+        waiters.into_iter().for_each(Waiter::wake);
     }
 
     fn sent(&self, len: usize) {
         let before = self.queued.fetch_sub(len, Ordering::AcqRel);
         if before.saturating_sub(len) <= OUTBOX_MAX {
-            wake(self.drained().take());
+            self.wake_writers();
         }
     }
 }
@@ -281,7 +377,7 @@ impl Connection {
     /// Puts a message of these frames, contiguous buffers of bytes, at the end of what is to
     /// be sent. Returns whether the writer should wait until less is left.
     fn write(&self, frames: Vec<Bound<'_, PyAny>>) -> PyResult<bool> {
-        if let Some(reason) = &self.shared.inbox().end {
+        if let Some(reason) = &*self.shared.send_end() {
             return Err(ConnectionClosed::new_err(reason.clone()));
         }
         let wakeups = &self.shared.wakeups;
@@ -300,23 +396,19 @@ impl Connection {
     /// operation `token` is woken then.
     fn is_drained(&self, notifier: &Notifier, token: u64) -> bool {
         let mut drained = self.shared.drained();
-        let is_over = || self.shared.inbox().end.is_some();
+        let is_over = || self.shared.send_end().is_some();
         if self.shared.queued.load(Ordering::Acquire) <= OUTBOX_MAX || is_over() {
             return true;
         }
-        *drained = Some(Waiter::new(notifier.wakeups(), token));
+        drained.push(Waiter::new(notifier.wakeups(), token));
         false
     }
 
     /// Begins to close the connection: what was written is sent first.
     fn close(&self) -> Closing {
-        self.receiving.abort();
-        let reason = "the connection was closed on this side";
-        self.shared.end(reason.to_owned());
         let slot = Arc::new(Slot::default());
-        if self.outbox.send(Order::Close(Arc::clone(&slot))).is_err() {
-            slot.set(());
-        }
+        let own = Arc::clone(&slot);
+        self.begin_close(Box::new(move || own.set(())));
         Closing(slot)
     }
 
@@ -324,6 +416,7 @@ impl Connection {
     fn abort(&self) {
         self.receiving.abort();
         self.sending.abort();
+        self.shared.discard();
         let reason = "the connection was aborted on this side";
         self.shared.end(reason.to_owned());
     }
@@ -360,7 +453,9 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.receiving.abort();
+        if !self.is_closing.load(Ordering::Acquire) {
+            self.receiving.abort();
+        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The native half of the Python package `daskwire`: connections over the transports of
-//! this project, for the event loops of asyncio.
+//! this project, for the event loops of asyncio, and the command `daskwire`.
 //!
 //! I/O runs on threads that never wait for the GIL. What has finished is put in a list of a
 //! `Notifier`, whose socket wakes the event loop once for all of it; the
 //! loop then takes the results. Messages are lists of frames without the handshake of Dask,
 //! which `daskwire/comm.py` leaves to `distributed`.
 
+mod command;
 mod connection;
 mod error;
 mod frame;
@@ -20,7 +21,9 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
-    use super::connection::{Closing, Connecting, Connection};
+    use super::command::run_command;
+    #[pymodule_export]
+    use super::connection::{Closing, Connecting, Connection, close_all};
     #[pymodule_export]
     use super::error::{ConnectionClosed, ConnectionRefused};
     #[pymodule_export]
@@ -29,6 +32,8 @@ mod _native {
     use super::listener::{Binding, Listener};
     #[pymodule_export]
     use super::notify::Notifier;
+    #[pymodule_export]
+    use super::runtime::forget;
     #[pymodule_export]
     use super::transports::Transports;
 }

@@ -5,39 +5,27 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daskwire_comm::{Address, CommError, CommOptions};
+use daskwire_comm::CommError;
 use pyo3::prelude::*;
 use tokio::task::AbortHandle;
 
 use crate::connection::Connection;
 use crate::error::to_python;
-use crate::notify::{Notifier, Slot, Waiter, Wakeups};
-use crate::runtime;
+use crate::notify::{Notifier, Waiter, Wakeups};
+use crate::transports::{Operation, Outcome};
 
 /// A listener that is being bound.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Binding {
-    slot: Arc<Slot<Result<Listener, CommError>>>,
+    slot: Outcome<Listener>,
 }
 
 impl Binding {
-    pub(crate) fn start(
-        transports: Arc<daskwire_comm::Transports>,
-        wakeups: Arc<Wakeups>,
-        shard_len: usize,
-        address: Address,
-        options: CommOptions,
-    ) -> io::Result<Self> {
-        let slot = Arc::new(Slot::default());
-        let own = Arc::clone(&slot);
-        let runtime = runtime::handle()?;
-        let inside = runtime.clone();
-        runtime.spawn(async move {
-            own.set(match transports.bind(&address, options).await {
-                Ok(listener) => Listener::start(listener, shard_len, wakeups, &inside),
-                Err(error) => Err(error),
-            });
-        });
+    pub(crate) fn start(operation: Operation) -> io::Result<Self> {
+        let (slot, _) = operation.start(async |own| {
+            let listener = own.transports.bind(&own.address, own.options).await?;
+            Listener::start(listener, own.shard_len, own.wakeups)
+        })?;
         Ok(Self { slot })
     }
 }
@@ -73,16 +61,16 @@ struct Accepted {
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Listener {
+    /// Starts to accept. Must be called on the threads of the I/O.
     fn start(
         listener: daskwire_comm::Listener,
         shard_len: usize,
         wakeups: Arc<Wakeups>,
-        runtime: &tokio::runtime::Handle,
     ) -> Result<Self, CommError> {
         let address = listener.local_address()?;
         let accepted = Arc::new(Mutex::new(Accepted::default()));
         let own = Arc::clone(&accepted);
-        let task = runtime.spawn(async move {
+        let task = tokio::spawn(async move {
             loop {
                 match listener.accept().await {
                     Ok(incoming) => {

@@ -1,23 +1,26 @@
 //! Transports with the settings of one role.
 
 use core::time::Duration;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use daskwire_comm::tls::{Pem, TlsSettings, TlsVersion};
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_quic::{Quic, QuicOptions};
 use daskwire_tcp::{Tcp, TcpOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use tokio::task::AbortHandle;
 
 use crate::connection::Connecting;
 use crate::listener::Binding;
-use crate::notify::Notifier;
+use crate::notify::{Notifier, Slot, Wakeups};
+use crate::runtime;
 
 /// The transports for `tcp`, `tls` and `quic`. Connections over QUIC to one peer are shared
 /// by all that are made with one of these.
-#[pyclass(frozen, module = "daskwire._native")]
+#[pyclass(frozen, weakref, module = "daskwire._native")]
 pub(crate) struct Transports {
     transports: Arc<daskwire_comm::Transports>,
     shard_len: usize,
@@ -80,20 +83,10 @@ impl Transports {
         location: &str,
         timeout: f64,
     ) -> PyResult<Connecting> {
-        let address = address(scheme, location)?;
-        let options = CommOptions {
-            connect_timeout: seconds(timeout)?,
-            connect_retry: false,
-            handshake_timeout: seconds(timeout)?,
-            ..CommOptions::default()
-        };
-        Ok(Connecting::start(
-            Arc::clone(&self.transports),
-            Arc::clone(notifier.wakeups()),
-            self.shard_len,
-            address,
-            options,
-        )?)
+        let mut operation = self.operation(notifier, scheme, location, timeout)?;
+        operation.options.connect_timeout = operation.options.handshake_timeout;
+        operation.options.connect_retry = false;
+        Ok(Connecting::start(operation)?)
     }
 
     /// Begins to listen. Handshakes of a transport, such as that of TLS, take at most
@@ -105,18 +98,62 @@ impl Transports {
         location: &str,
         timeout: f64,
     ) -> PyResult<Binding> {
-        let address = address(scheme, location)?;
-        let options = CommOptions {
-            handshake_timeout: seconds(timeout)?,
-            ..CommOptions::default()
-        };
-        Ok(Binding::start(
-            Arc::clone(&self.transports),
-            Arc::clone(notifier.wakeups()),
-            self.shard_len,
-            address,
-            options,
-        )?)
+        let operation = self.operation(notifier, scheme, location, timeout)?;
+        Ok(Binding::start(operation)?)
+    }
+}
+
+impl Transports {
+    fn operation(
+        &self,
+        notifier: &Notifier,
+        scheme: &str,
+        location: &str,
+        timeout: f64,
+    ) -> PyResult<Operation> {
+        Ok(Operation {
+            transports: Arc::clone(&self.transports),
+            wakeups: Arc::clone(notifier.wakeups()),
+            shard_len: self.shard_len,
+            address: address(scheme, location)?,
+            options: CommOptions {
+                handshake_timeout: to_duration(timeout)?,
+                ..CommOptions::default()
+            },
+        })
+    }
+    pub(crate) fn inner(&self) -> Arc<daskwire_comm::Transports> {
+        Arc::clone(&self.transports)
+    }
+}
+
+/// What it takes to connect or to listen.
+pub(crate) struct Operation {
+    pub(crate) transports: Arc<daskwire_comm::Transports>,
+    pub(crate) wakeups: Arc<Wakeups>,
+    pub(crate) shard_len: usize,
+    pub(crate) address: Address,
+    pub(crate) options: CommOptions,
+}
+
+/// The result of an operation, for the event loop that waits for it.
+pub(crate) type Outcome<T> = Arc<Slot<Result<T, CommError>>>;
+
+impl Operation {
+    /// Runs `steps` on the threads of the I/O.
+    pub(crate) fn start<T, F>(
+        self,
+        steps: impl FnOnce(Self) -> F,
+    ) -> io::Result<(Outcome<T>, AbortHandle)>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, CommError>> + Send + 'static,
+    {
+        let outcome = Arc::new(Slot::default());
+        let own = Arc::clone(&outcome);
+        let steps = steps(self);
+        let task = runtime::handle()?.spawn(async move { own.set(steps.await) });
+        Ok((outcome, task.abort_handle()))
     }
 }
 
@@ -125,7 +162,12 @@ fn address(scheme: &str, location: &str) -> PyResult<Address> {
     address.map_err(|error| PyValueError::new_err(format!("{scheme}://{location}: {error}")))
 }
 
-fn seconds(seconds: f64) -> PyResult<Duration> {
+/// A number of seconds as a duration.
+///
+/// # Errors
+///
+/// `ValueError` if it is negative, too large, or no number.
+pub(crate) fn to_duration(seconds: f64) -> PyResult<Duration> {
     let duration = Duration::try_from_secs_f64(seconds);
     duration.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))
 }

@@ -9,24 +9,16 @@ import sys
 import time
 
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
+from conftest import rust_worker
+from dask.utils import parse_bytes
 from distributed import Client, LocalCluster, wait
 
-
-@pytest.fixture
-def certificates(security, tmp_path):
-    """The options of Dask's commands for the certificates of the fixture `security`."""
-    options = []
-    for name, pem in [
-        ("ca-file", security.tls_ca_file),
-        ("cert", security.tls_scheduler_cert),
-        ("key", security.tls_scheduler_key),
-    ]:
-        path = tmp_path / f"{name}.pem"
-        path.write_text(pem)
-        options += [f"--tls-{name}", str(path)]
-    return options
+# The bytes of a large array; 2 GiB take 12 GiB of memory.
+LARGE = parse_bytes(os.environ.get("DASKWIRE_LARGE", "64 MiB"))
 
 
 @pytest.fixture(params=["tcp+rs", "tls+rs", "quic"])
@@ -50,11 +42,23 @@ def test_programs(cluster):
         assert (x + x[::-1]).sum().compute() == 999_999_000_000
         workers = client.scheduler_info()["workers"]
         assert {address.split("://")[0] for address in workers} == {scheme}
+        frame = dd.from_pandas(
+            pd.DataFrame({"group": np.arange(10_000) % 7, "x": np.arange(10_000)}), 20
+        )
+        means = frame.groupby("group").x.mean().compute()
+        assert means.sort_index().tolist() == [4998.0, 4999.0, 5000.0, 5001.0, 4998.5, 4999.5, 5000.5]
         # From worker to worker, and with the scheduler between.
-        large = client.submit(np.ones, 8 << 20, workers=[list(workers)[0]], pure=False)
+        large = client.submit(np.ones, LARGE, "u1", workers=[list(workers)[0]], pure=False)
         summed = client.submit(np.sum, large, workers=[list(workers)[1]])
-        assert summed.result() == 8 << 20
-        assert client.gather(large, direct=False).sum() == 8 << 20
+        assert summed.result() == LARGE
+        assert client.gather(large, direct=False).sum() == LARGE
+
+
+@pytest.mark.parametrize("cluster", ["quic"], indirect=True)
+def test_ten_thousand_tasks(cluster):
+    with Client(cluster) as client:
+        negated = client.map(operator.neg, range(9_999))
+        assert client.submit(sum, negated).result(timeout=240) == -49_985_001
 
 
 def test_a_killed_worker_is_replaced(cluster):
@@ -64,6 +68,29 @@ def test_a_killed_worker_is_replaced(cluster):
         pids = client.run(os.getpid)
         os.kill(next(iter(pids.values())), signal.SIGKILL)
         assert client.gather(futures) == list(range(60))
+
+
+def test_peers_in_rust(security, certificates):
+    """A worker and a client in Rust in a cluster of Python, by `quic://`."""
+    with LocalCluster(
+        n_workers=1, protocol="quic", security=security, dashboard_address=None
+    ) as cluster:
+        address = cluster.scheduler_address
+        worker = rust_worker(address, "--name", "rust", *certificates)
+        with worker, Client(cluster) as client:
+            client.wait_for_workers(2, timeout=60)
+            made = client.submit(np.arange, 1 << 20, workers=[0])
+            length = client.submit(len, made, workers=["rust"])
+            assert length.result(timeout=60) == 1 << 20
+            submit = [sys.executable, "-m", "daskwire", "submit", address, *certificates]
+            for function, arguments in [
+                ("operator.add", ["20", "22"]),
+                ("native:sum", ["[20, 22]", "--workers", "rust"]),
+            ]:
+                process = subprocess.run(
+                    [*submit, function, *arguments], capture_output=True, text=True, timeout=60
+                )
+                assert process.stdout == "42\n", process.stderr
 
 
 def dask(*arguments):
@@ -95,6 +122,55 @@ def test_the_commands_of_dask(certificates, security, tmp_path):
         logs = [process.communicate(timeout=60)[1] for process in (worker, scheduler)]
     for log in logs:
         assert "Traceback" not in log, log
+
+
+class Scheduler:
+    """A `dask scheduler` at a port of its own, and a worker of it."""
+
+    def __init__(self, port, certificates, file):
+        file.unlink(missing_ok=True)
+        listening = ["--protocol", "quic", "--host", "127.0.0.1", "--no-dashboard"]
+        self.processes = [
+            dask("scheduler", *listening, "--port", port, "--scheduler-file", file, *certificates),
+            dask(
+                "worker", "--scheduler-file", file, "--host", "127.0.0.1", "--no-nanny",
+                "--protocol", "quic", "--no-dashboard", *certificates,
+            ),
+        ]  # fmt: skip
+        while not file.exists():
+            assert self.processes[0].poll() is None, self.processes[0].communicate()[1]
+            time.sleep(0.05)
+        self.address = json.loads(file.read_text())["address"]
+
+    def end(self, number):
+        """Ends the scheduler by a signal, and then the worker, which cannot tell it."""
+        for process, number in zip(self.processes, [number, signal.SIGKILL]):
+            process.send_signal(number)
+            process.communicate(timeout=60)
+
+
+def test_a_scheduler_is_started_again(certificates, security, tmp_path):
+    file = tmp_path / "scheduler.json"
+    scheduler = Scheduler(0, certificates, file)
+    try:
+        address = scheduler.address
+        port = address.rsplit(":")[-1]
+        with Client(address, security=security) as client:
+            assert client.submit(operator.add, 1, 2).result(timeout=60) == 3
+            # It says that it ends, and the same client connects again.
+            scheduler.end(signal.SIGTERM)
+            scheduler = Scheduler(port, certificates, file)
+            assert scheduler.address == address
+            client.wait_for_workers(1, timeout=60)
+            assert client.submit(operator.add, 3, 4).result(timeout=60) == 7
+            # It is killed, which its client is not told. New comms do not wait on the
+            # connection that the client still has.
+            scheduler.end(signal.SIGKILL)
+            scheduler = Scheduler(port, certificates, file)
+            with Client(address, security=security, timeout=10, set_as_default=False) as other:
+                assert other.submit(operator.add, 5, 6).result(timeout=60) == 11
+    finally:
+        scheduler.end(signal.SIGKILL)
 
 
 def test_the_subcommand():

@@ -87,7 +87,8 @@ def test_addresses_and_handshake(pair):
                 assert near.extra_info == {}
             else:
                 cipher, version, bits = near.extra_info["cipher"]
-                assert version == "TLSv1_3"
+                assert version == "TLSv1.3"
+                assert cipher is None or cipher.startswith("TLS_AES_") or "CHACHA20" in cipher
                 assert cipher is None or bits in (128, 256)
                 subject = dict(part for (part,) in near.extra_info["peercert"]["subject"])
                 assert subject["commonName"] == "dask-internal"
@@ -150,6 +151,68 @@ def test_what_was_written_before_closing_arrives(pair):
             assert pair.near.closed()
             with pytest.raises(CommClosedError):
                 await pair.near.write({})
+
+    run(test())
+
+
+def test_a_peer_that_writes_gets_what_was_written_before_closing(pair):
+    """Closing does not stop the peer from writing, which would end its reading too."""
+
+    async def test():
+        async with pair:
+            await pair.near.write({"x": to_serialize(np.zeros(30 << 20, "u1"))})
+            closing = asyncio.create_task(pair.near.close())
+            await asyncio.sleep(0)
+            for _ in range(100):
+                await pair.far.write({"heartbeat": 1})
+            assert (await pair.far.read())["x"].nbytes == 30 << 20
+            with pytest.raises(CommClosedError):
+                await pair.far.read()
+            await closing
+            await pair.far.close()
+
+    run(test())
+
+
+def test_both_ends_close_while_one_writes_much(pair):
+    """More than the other end still receives once it is closed."""
+
+    async def test():
+        async with pair:
+            message = {"x": to_serialize(np.zeros(30 << 20, "u1"))}
+            writes = [asyncio.create_task(pair.far.write(message)) for _ in range(4)]
+            await pair.near.write(message)
+            closing = asyncio.create_task(pair.near.close())
+            assert (await pair.far.read())["x"].nbytes == 30 << 20
+            for outcome in await asyncio.gather(*writes, return_exceptions=True):
+                assert isinstance(outcome, (int, CommClosedError)), outcome
+            await closing
+            await pair.far.close()
+
+    run(test())
+
+
+def test_closing_does_not_wait_for_a_peer_that_does_not_read(pair):
+    async def test():
+        async with pair:
+            message = {"x": to_serialize(np.zeros(30 << 20, "u1"))}
+            writes = [asyncio.create_task(pair.near.write(message)) for _ in range(4)]
+            await pair.far.read()
+            await pair.near.close()
+            await asyncio.gather(*writes, return_exceptions=True)
+            pair.far.abort()
+
+    run(test())
+
+
+def test_writers_wait_side_by_side(pair):
+    async def test():
+        async with pair:
+            message = {"x": to_serialize(np.zeros(40 << 20, "u1"))}
+            writing = [asyncio.create_task(pair.near.write(message)) for _ in range(3)]
+            for _ in writing:
+                await pair.far.read()
+            await asyncio.gather(*writing)
 
     run(test())
 
@@ -270,6 +333,54 @@ def test_certificates_are_needed(scheme):
             await connect(f"{scheme}://127.0.0.1:1")
 
     run(test())
+
+
+def test_only_a_context_of_the_configuration_may_have_been_made_before(security, tmp_path):
+    """As by processes that import this package late."""
+    import ssl
+
+    import dask
+
+    from daskwire._security import _ATTRIBUTE, settings_of
+
+    paths = {}
+    for name, pem in [("ca", security.tls_ca_file), ("key", security.tls_scheduler_key)]:
+        paths[name] = tmp_path / f"{name}.pem"
+        paths[name].write_text(pem)
+    tls = {"distributed.comm.tls.ca-file": str(paths["ca"])}
+    for role in ["client", "scheduler", "worker"]:
+        tls[f"distributed.comm.tls.{role}.cert"] = str(paths["ca"])
+        tls[f"distributed.comm.tls.{role}.key"] = str(paths["key"])
+
+    def without_note(context):
+        delattr(context, _ATTRIBUTE)
+        return context
+
+    with dask.config.set(tls):
+        own = Security().get_connection_args("client")["ssl_context"]
+        assert settings_of(without_note(own)).cert == security.tls_ca_file
+        with pytest.raises(ValueError, match="is not what Dask's configuration makes"):
+            settings_of(ssl.create_default_context())
+
+
+def test_renewed_certificates_are_read_again(security, tmp_path):
+    from daskwire._security import settings_of
+
+    files = {}
+    for name in ["ca", "key"]:
+        files[name] = tmp_path / f"{name}.pem"
+    for issued in [security, Security.temporary()]:
+        files["ca"].write_text(issued.tls_ca_file)
+        files["key"].write_text(issued.tls_client_key)
+        from_files = Security(
+            tls_ca_file=str(files["ca"]),
+            tls_client_cert=str(files["ca"]),
+            tls_client_key=str(files["key"]),
+        )
+        settings = settings_of(from_files.get_connection_args("client")["ssl_context"])
+        assert settings.cert == issued.tls_ca_file
+        assert settings.key == issued.tls_client_key
+        assert issued.tls_client_key not in repr(settings)
 
 
 def test_a_context_from_elsewhere_says_what_to_do():

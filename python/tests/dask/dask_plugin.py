@@ -1,11 +1,15 @@
 """Runs Dask's own tests over the transports of this package.
 
-A plugin of pytest: `tcp://` is the transport in Rust, and `tls://` that for TLS, or for QUIC
-if DASKWIRE_TLS is `quic`. Tests keep their addresses; see `dask_tests.sh`.
+Imported by `sitecustomize` in all processes of a test: `tcp://` is the transport in Rust, or
+QUIC with a certificate of its own if DASKWIRE_TCP is `quic`, and `tls://` that for TLS, or for
+QUIC if DASKWIRE_TLS is `quic`. Tests keep their addresses; see `run.sh`.
 """
 
+import atexit
 import os
+import shutil
 import ssl
+import tempfile
 
 import distributed.comm.tcp as dask_tcp
 from daskwire import _security, comm
@@ -42,8 +46,34 @@ _recording("load_cert_chain")
 _quic = os.environ.get("DASKWIRE_TLS") == "quic"
 
 
+def _own_settings():
+    """A certificate that all processes of a test have."""
+    folder = os.environ.get("DASKWIRE_TEST_CERTIFICATE")
+    if folder is None:
+        from distributed.security import Security
+
+        folder = tempfile.mkdtemp(prefix="daskwire-")
+        atexit.register(shutil.rmtree, folder)
+        security = Security.temporary()
+        for name, pem in [("ca", security.tls_ca_file), ("key", security.tls_scheduler_key)]:
+            with open(f"{folder}/{name}.pem", "w") as file:
+                file.write(pem)
+        os.environ["DASKWIRE_TEST_CERTIFICATE"] = folder
+    ca = f"{folder}/ca.pem"
+    return _security.TlsSettings(ca, ca, f"{folder}/key.pem")
+
+
+def _quic_as_tcp(self, address, connection_args):
+    # Refuses addresses if encryption is required, as for `tcp://`.
+    comm._TcpScheme._transports(self, address, connection_args)
+    return comm._transports(_own_settings())
+
+
 def _with_prefix(base, prefix):
-    return type(base.__name__, (base,), {"prefix": prefix})
+    attributes = {"prefix": prefix}
+    if prefix == "tcp://" and base.scheme == "quic":
+        attributes |= {"encrypted": False, "_transports": _quic_as_tcp}
+    return type(base.__name__, (base,), attributes)
 
 
 def _backend(base, prefix):
@@ -54,7 +84,8 @@ def _backend(base, prefix):
     return type(base.__name__, (base,), names)
 
 
-dask_tcp.TCPBackend = _backend(comm.TcpBackend, "tcp://")
+_tcp = comm.QuicBackend if os.environ.get("DASKWIRE_TCP") == "quic" else comm.TcpBackend
+dask_tcp.TCPBackend = _backend(_tcp, "tcp://")
 dask_tcp.TLSBackend = _backend(comm.QuicBackend if _quic else comm.TlsBackend, "tls://")
 for scheme, backend in [("TCP", dask_tcp.TCPBackend), ("TLS", dask_tcp.TLSBackend)]:
     backends[scheme.lower()] = backend()

@@ -1,0 +1,111 @@
+"""Comms when a process ends or forks."""
+
+import asyncio
+import multiprocessing
+import sys
+
+import pytest
+from distributed.comm import CommClosedError, connect, listen
+
+SCHEMES = ["tcp+rs", "tls+rs", "quic"]
+
+# Connects, writes, and ends without closing anything.
+PEER = """
+import asyncio, sys
+import daskwire
+from distributed.comm import connect
+from distributed.security import Security
+
+scheme, address, ca, key = sys.argv[1:]
+security = Security(tls_ca_file=ca, tls_client_cert=ca, tls_client_key=key)
+arguments = {} if scheme == "tcp+rs" else security.get_connection_args("client")
+
+async def main():
+    global comm
+    comm = await connect(address, **arguments)
+    await comm.write({"last": b"1" * 1_000_000})
+
+asyncio.run(main())
+"""
+
+
+def arguments(scheme, args):
+    return {} if scheme == "tcp+rs" else args
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, tmp_path):
+    """Also over QUIC, where it would take 30 seconds without a word."""
+    ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    ca.write_text(security.tls_ca_file)
+    key.write_text(security.tls_client_key)
+
+    async def test():
+        messages = asyncio.Queue()
+
+        async def handle(comm):
+            try:
+                while True:
+                    messages.put_nowait(await comm.read())
+            except CommClosedError:
+                messages.put_nowait("closed")
+
+        listener = await listen(f"{scheme}://127.0.0.1:0", handle, **arguments(scheme, listen_args))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PEER, scheme, listener.contact_address, ca, key
+        )
+        assert (await asyncio.wait_for(messages.get(), 60)) == {"last": b"1" * 1_000_000}
+        assert await process.wait() == 0
+        # Within less than the idle timeout of a connection that only disappears.
+        assert await asyncio.wait_for(messages.get(), 20) == "closed"
+        listener.stop()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_forked_process_has_connections_of_its_own(scheme, listen_args, connect_args):
+    async def echo(comm):
+        try:
+            while True:
+                await comm.write(await comm.read())
+        except CommClosedError:
+            pass
+
+    async def round_trip(address):
+        comm = await connect(address, **arguments(scheme, connect_args))
+        await comm.write("question")
+        assert await comm.read() == "question"
+        return comm
+
+    def in_child(address, comm):
+        assert comm.closed()
+        comm.abort()
+
+        async def test():
+            comm = await round_trip(address)
+            await comm.close()
+            listener = await listen(
+                f"{scheme}://127.0.0.1:0", echo, **arguments(scheme, listen_args)
+            )
+            await (await round_trip(listener.contact_address)).close()
+            listener.stop()
+
+        asyncio.run(asyncio.wait_for(test(), 60))
+
+    async def test():
+        listener = await listen(f"{scheme}://127.0.0.1:0", echo, **arguments(scheme, listen_args))
+        comm = await round_trip(listener.contact_address)
+        child = multiprocessing.get_context("fork").Process(
+            target=in_child, args=(listener.contact_address, comm)
+        )
+        child.start()
+        await asyncio.to_thread(child.join, 60)
+        assert child.exitcode == 0
+        # That of this process is as it was.
+        await comm.write("again")
+        assert await comm.read() == "again"
+        await comm.close()
+        listener.stop()
+
+    asyncio.run(test())
