@@ -48,8 +48,10 @@ pub(super) struct Shared {
     clock: Clock,
     /// Notified when a worker has joined, or has received or lost data.
     changed: Notify,
-    stream_count: AtomicUsize,
-    stream_ended: Notify,
+    /// Number of streams, and of comms for heartbeats.
+    member_comm_count: AtomicUsize,
+    member_comm_ended: Notify,
+    is_closing: AtomicBool,
     is_closed: watch::Sender<bool>,
     random: AtomicU64,
 }
@@ -189,8 +191,9 @@ impl Shared {
             address,
             clock: Clock::new(),
             changed: Notify::new(),
-            stream_count: AtomicUsize::new(0),
-            stream_ended: Notify::new(),
+            member_comm_count: AtomicUsize::new(0),
+            member_comm_ended: Notify::new(),
+            is_closing: AtomicBool::new(false),
             is_closed: watch::Sender::new(false),
             random: AtomicU64::new(options.policy.seed),
             options,
@@ -291,8 +294,8 @@ impl Shared {
     }
 
     #[cfg(test)]
-    pub(super) fn open_stream_count(&self) -> usize {
-        self.stream_count.load(Ordering::Acquire)
+    pub(super) fn member_comm_count(&self) -> usize {
+        self.member_comm_count.load(Ordering::Acquire)
     }
 
     /// The error that has ended the scheduler.
@@ -374,14 +377,16 @@ impl Shared {
         self.notify(&Notice::ListenerFailed { address, error });
     }
 
-    /// Notifies all peers, and ends.
+    /// Notifies all peers, and ends once they have left. Until then, workers get
+    /// replies to their heartbeats: one that gets none reports an error.
     pub(super) async fn close(&self) {
+        self.is_closing.store(true, Ordering::Release);
         self.handle(Event::Close);
         let gone = async {
             loop {
-                let mut ended = core::pin::pin!(self.stream_ended.notified());
+                let mut ended = core::pin::pin!(self.member_comm_ended.notified());
                 ended.as_mut().enable();
-                if self.stream_count.load(Ordering::Acquire) == 0 {
+                if self.member_comm_count.load(Ordering::Acquire) == 0 {
                     return;
                 }
                 ended.await;

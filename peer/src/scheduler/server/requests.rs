@@ -1,11 +1,13 @@
 //! Replies to requests.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use daskwire_comm::Incoming;
 
 use super::Shared;
 use super::reply::{Reply, refused, uncaught};
+use super::streams::MemberComm;
 use crate::Value;
 use crate::channel::{Channel, Ends};
 use crate::event;
@@ -28,6 +30,7 @@ impl Shared {
 
     /// Replies to requests until one makes the comm a stream, or the comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
+        let mut heartbeats = None;
         while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
                 return;
@@ -42,7 +45,12 @@ impl Shared {
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
                 }
-                Ok(request) => self.reply_to(request, &channel).await,
+                Ok(request) => {
+                    if let Request::HeartbeatWorker(_) = request {
+                        heartbeats.get_or_insert_with(|| MemberComm::new(&self));
+                    }
+                    self.reply_to(request, &channel).await
+                }
                 Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
             };
             let is_end = matches!(reply, Reply::Terminate);
@@ -50,6 +58,7 @@ impl Shared {
             let is_sent = !incoming.wants_reply || channel.sender.send(&reply).await.is_ok();
             if is_closing || !is_sent {
                 channel.close().await;
+                drop(heartbeats);
                 if is_end {
                     self.close().await;
                 }
@@ -68,8 +77,9 @@ impl Shared {
                 Reply::Value(Value::dict([("host", none()), ("packages", none())]))
             }
             Request::HeartbeatWorker(request) => {
+                let is_closing = self.is_closing.load(Ordering::Acquire);
                 let interval = self.with_core(|core| {
-                    let is_known = core.state.has_worker(&request.address);
+                    let is_known = is_closing || core.state.has_worker(&request.address);
                     core.handle(Event::Heartbeat {
                         worker: request.address,
                         metrics: request.metrics,

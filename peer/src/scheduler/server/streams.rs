@@ -251,32 +251,48 @@ enum Member {
     Worker(WorkerId),
 }
 
+/// Counts a comm that [`Shared::close`] waits for.
+pub(super) struct MemberComm<'s>(&'s Shared);
+
+impl<'s> MemberComm<'s> {
+    pub(super) fn new(shared: &'s Shared) -> Self {
+        shared.member_comm_count.fetch_add(1, Ordering::AcqRel);
+        Self(shared)
+    }
+}
+
+impl Drop for MemberComm<'_> {
+    fn drop(&mut self) {
+        self.0.member_comm_count.fetch_sub(1, Ordering::AcqRel);
+        self.0.member_comm_ended.notify_waiters();
+    }
+}
+
 /// Counts an open stream, and removes its client or worker if a panic ends it,
 /// for example one of an observer.
 struct StreamGuard<'s> {
-    shared: &'s Shared,
     member: Member,
+    comm: MemberComm<'s>,
 }
 
 impl<'s> StreamGuard<'s> {
     fn new(shared: &'s Shared, member: Member) -> Self {
-        shared.stream_count.fetch_add(1, Ordering::AcqRel);
-        Self { shared, member }
+        let comm = MemberComm::new(shared);
+        Self { member, comm }
     }
 }
 
 impl Drop for StreamGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            let shared = self.comm.0;
             // A second panic here would abort the process.
-            let _ = self.shared.try_with_core(|core| match self.member {
+            let _ = shared.try_with_core(|core| match self.member {
                 Member::Client(id) => core.handle(Event::ClientLeft(id)),
                 Member::Worker(id) => core.handle(Event::WorkerLeft(id)),
             });
-            self.shared.changed.notify_waiters();
+            shared.changed.notify_waiters();
         }
-        self.shared.stream_count.fetch_sub(1, Ordering::AcqRel);
-        self.shared.stream_ended.notify_waiters();
     }
 }
 

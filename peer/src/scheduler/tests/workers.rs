@@ -270,7 +270,7 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
         worker: "inproc://let-go-1".to_owned(),
         close: true,
     });
-    until(|| scheduler.shared.open_stream_count() == 0).await;
+    until(|| scheduler.shared.member_comm_count() == 0).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -327,4 +327,28 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!(client.gather("x").await, Value::from(3));
     drop(other);
+}
+
+/// A worker in Python sends heartbeats until it has read that it shall close, and
+/// reports an error if one has no reply.
+#[tokio::test]
+async fn heartbeats_have_replies_until_the_workers_have_left() {
+    let scheduler = scheduler("tcp://127.0.0.1:0").await;
+    let mut worker = ManualWorker::new(scheduler.address(), "tcp://127.0.0.1:0").await;
+    let mut requests = connect(scheduler.address()).await;
+    let heartbeat = Request::from(HeartbeatWorker {
+        address: worker.address.clone(),
+        ..HeartbeatWorker::default()
+    });
+    let reply: HeartbeatReply = requests.call(&heartbeat).await.expect("it replies");
+    assert_eq!(reply.status, ReplyStatus::Ok);
+    let closing = tokio::spawn(scheduler.close());
+    let receiver = &mut worker.stream.receiver;
+    while let Ok(Some(_)) = receiver.receive_batch::<ToWorker>().await {}
+    drop(worker);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let reply: HeartbeatReply = requests.call(&heartbeat).await.expect("it replies");
+    assert_eq!(reply.status, ReplyStatus::Ok);
+    drop(requests);
+    closing.await.expect("no panic");
 }
