@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::{Environment, Peer};
+use crate::{Environment, Peer, READY_TIMEOUT};
 
 /// A scheduler and workers in Python, and a client.
 #[derive(Debug)]
@@ -41,7 +41,13 @@ impl Cluster {
     /// Like [`python`](Self::python), returning the exception.
     pub fn try_python(&mut self, code: &str) -> Result<String, String> {
         let question = serde_json::json!({"op": "do", "code": code}).to_string();
-        let (answer, _) = tokio::task::block_in_place(|| self.client.ask(&question, &[]));
+        let asked = tokio::task::block_in_place(|| self.client.try_ask(&question, &[]));
+        let (answer, _) = asked.unwrap_or_else(|error| {
+            let peers = [&self.scheduler].into_iter();
+            let peers = peers.chain(self.scheduler.workers());
+            let logs: Vec<String> = peers.map(Peer::log).collect();
+            panic!("{code}: {error}; the logs:\n{}", logs.join("\n"));
+        });
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("a document");
         match answer["value"].as_str() {
             Some(value) => Ok(value.to_owned()),
@@ -86,7 +92,7 @@ impl Cluster {
 ///
 /// If that takes too long.
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + READY_TIMEOUT;
     while !is_so() {
         assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -401,6 +401,29 @@ pub fn address_after(log: &str, label: &str) -> Option<String> {
 /// seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// Timeout of an answer; after it the process is killed, so that a test whose
+/// cluster has lost a worker ends.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Kills a process unless it is dropped within [`ANSWER_TIMEOUT`].
+struct Deadline {
+    _dropped: mpsc::Sender<()>,
+}
+
+impl Deadline {
+    fn start(process: u32) -> Self {
+        let (dropped, end) = mpsc::channel();
+        thread::spawn(move || {
+            if end.recv_timeout(ANSWER_TIMEOUT) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("process {process} gave no answer within {ANSWER_TIMEOUT:?}");
+                let id = process.to_string();
+                let _ = Command::new("kill").args(["-s", "KILL", &id]).status();
+            }
+        });
+        Self { _dropped: dropped }
+    }
+}
+
 /// A Python process, which is killed when this is dropped. If the test is failing
 /// then, its standard error is printed.
 #[derive(Debug)]
@@ -664,7 +687,7 @@ impl Peer {
     ///
     /// # Panics
     ///
-    /// If the process has ended, or does not answer questions.
+    /// If the process has ended, does not answer questions, or not in time.
     pub fn ask(&mut self, question: &str, data: &[u8]) -> (String, Vec<u8>) {
         self.try_ask(question, data)
             .unwrap_or_else(|error| panic!("{} does not answer {question}: {error}", self.name))
@@ -682,6 +705,7 @@ impl Peer {
         stdin.write_all(&record)?;
         stdin.flush()?;
         let stdout = self.stdout.as_mut().ok_or_else(missing)?;
+        let _deadline = Deadline::start(self.child.id());
         let mut len = || {
             let mut bytes = [0; 4];
             stdout
