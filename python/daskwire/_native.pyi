@@ -43,6 +43,7 @@ class Transports:
         ciphers: str | None = None,
         min_version: str | None = None,
         max_version: str | None = None,
+        congestion: str | None = None,
     ) -> None: ...
     def connect(
         self, notifier: Notifier, scheme: str, location: str, timeout: float

@@ -82,15 +82,24 @@ class _Operations:
 _all_transports: weakref.WeakSet[_native.Transports] = weakref.WeakSet()
 
 
-@lru_cache(maxsize=64)
 def _transports(settings: TlsSettings | None) -> _native.Transports:
     """The transports with these settings, which share connections over QUIC."""
-    transports = _make_transports(settings)
+    congestion = dask.config.get("distributed.comm.quic.congestion", "cubic")
+    return _cached_transports(settings, congestion)
+
+
+@lru_cache(maxsize=64)
+def _cached_transports(
+    settings: TlsSettings | None, congestion: str
+) -> _native.Transports:
+    transports = _make_transports(settings, congestion)
     _all_transports.add(transports)
     return transports
 
 
-def _make_transports(settings: TlsSettings | None) -> _native.Transports:
+def _make_transports(
+    settings: TlsSettings | None, congestion: str
+) -> _native.Transports:
     if settings is None:
         return _native.Transports(_SHARD)
     return _native.Transports(
@@ -101,6 +110,7 @@ def _make_transports(settings: TlsSettings | None) -> _native.Transports:
         settings.ciphers,
         settings.min_version,
         settings.max_version,
+        congestion,
     )
 
 
@@ -321,7 +331,7 @@ def _leave_to_parent() -> None:
     _listeners.clear()
     _all_transports.clear()
     _Operations._of_loops.clear()
-    _transports.cache_clear()
+    _cached_transports.cache_clear()
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use daskwire_comm::tls::{Pem, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, CommError, CommOptions};
-use daskwire_quic::{Quic, QuicOptions};
+use daskwire_quic::{Congestion, Quic, QuicOptions};
 use daskwire_tcp::{Tcp, TcpOptions};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,9 +30,10 @@ pub(crate) struct Transports {
 impl Transports {
     /// Makes transports for peers that split buffers into frames of `shard_len` bytes, with
     /// these certificates, each a path or PEM; without, those that need them refuse
-    /// addresses.
+    /// addresses. `congestion` is the algorithm of QUIC.
     #[new]
-    #[pyo3(signature = (shard_len, ca_file=None, cert=None, key=None, ciphers=None, min_version=None, max_version=None))]
+    #[pyo3(signature = (shard_len, ca_file=None, cert=None, key=None, ciphers=None, min_version=None, max_version=None, congestion=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python passes most by name")]
     fn new(
         shard_len: usize,
         ca_file: Option<String>,
@@ -41,6 +42,7 @@ impl Transports {
         ciphers: Option<String>,
         min_version: Option<&str>,
         max_version: Option<&str>,
+        congestion: Option<&str>,
     ) -> PyResult<Self> {
         let (Some(ca_file), Some(cert)) = (ca_file, cert) else {
             let transports = daskwire_comm::Transports::new()
@@ -64,6 +66,7 @@ impl Transports {
         let tls = tls.map_err(|error| PyValueError::new_err(error.to_string()))?;
         let quic = QuicOptions {
             tls: (&tls).into(),
+            congestion: algorithm(congestion.unwrap_or("cubic"))?,
             ..QuicOptions::default()
         };
         let transports = daskwire_comm::Transports::new()
@@ -178,6 +181,16 @@ fn pem(text: String) -> Pem {
         Pem::from(text)
     } else {
         Pem::from(PathBuf::from(text))
+    }
+}
+
+fn algorithm(name: &str) -> PyResult<Congestion> {
+    match name {
+        "cubic" => Ok(Congestion::Cubic),
+        "bbr" => Ok(Congestion::Bbr),
+        _ => Err(PyValueError::new_err(format!(
+            "distributed.comm.quic.congestion is {name:?}, not 'cubic' or 'bbr'"
+        ))),
     }
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 
+import dask
 import numpy as np
 import pytest
 from distributed.comm import CommClosedError, connect, listen
@@ -267,6 +268,19 @@ def test_a_dangling_comm_is_reported_and_ended(pair, caplog):
             with pytest.raises(CommClosedError):
                 await pair.far.read()
             pair.near = pair.far
+
+    run(test())
+
+
+def test_the_congestion_control_of_quic_is_a_setting(listen_args, connect_args):
+    async def test():
+        with dask.config.set({"distributed.comm.quic.congestion": "bbr"}):
+            async with Pair("quic", listen_args, connect_args) as pair:
+                await pair.near.write({"data": 1})
+                assert await pair.far.read() == {"data": 1}
+        with dask.config.set({"distributed.comm.quic.congestion": "fast"}):
+            with pytest.raises(ValueError, match="'fast', not 'cubic' or 'bbr'"):
+                await connect("quic://127.0.0.1:1", **connect_args)
 
     run(test())
 
