@@ -11,9 +11,7 @@ use core::hint::black_box;
 use std::time::Instant;
 
 use daskwire::Limits;
-use daskwire::compression::{
-    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
-};
+use daskwire::compression::{Codec, Compression, Lz4, Policy, Snappy, decompress};
 
 struct Random(u64);
 
@@ -145,10 +143,8 @@ fn main() {
 fn run(name: &str, payload: &[u8], rounds: usize) {
     let limits = &Limits::HOST;
     let len = payload.len();
-    let mut lz4_table = Lz4Table::new();
-    let mut snappy_table = SnappyTable::new();
-    let mut lz4 = Lz4::new(&mut lz4_table);
-    let mut snappy = Snappy::new(&mut snappy_table);
+    let mut lz4 = Lz4::new();
+    let mut snappy = Snappy::new();
     let mut snap_encoder = snap::raw::Encoder::new();
     let mut snap_decoder = snap::raw::Decoder::new();
     // Touched once, so that no round pays for page faults.
@@ -236,8 +232,7 @@ fn run(name: &str, payload: &[u8], rounds: usize) {
         max_percent: 0,
         ..Policy::DASK
     };
-    let mut table = Lz4Table::new();
-    let mut whole = Lz4::new(&mut table);
+    let mut whole = Lz4::new();
     let mut random = Random(7);
     let policy_work: Vec<Contestant<'_>> = vec![
         (

@@ -1,17 +1,14 @@
 //! Compressed frames.
 
 use daskwire::Limits;
-use daskwire::compression::{
-    Codec, Compression, Lz4, Lz4Table, Snappy, SnappyTable, decompress, decompressed_len,
-};
+use daskwire::compression::{Codec, Compression, Lz4, Snappy, decompress, decompressed_len};
 
 use super::LIMITS;
 
 /// Decompressing any bytes, and compressing them and back.
 pub(crate) fn lz4(input: &[u8]) {
     codec(Codec::Lz4, input);
-    let mut table = Lz4Table::new();
-    compress(&mut Lz4::new(&mut table), input, |packed| {
+    compress(&mut Lz4::new(), input, |packed| {
         let (len, block) = packed.split_first_chunk().expect("a length");
         let len = u32::from_le_bytes(*len) as usize;
         let mut out = vec![0; len];
@@ -35,8 +32,7 @@ pub(crate) fn lz4(input: &[u8]) {
 /// Decompressing any bytes, and compressing them and back.
 pub(crate) fn snappy(input: &[u8]) {
     codec(Codec::Snappy, input);
-    let mut table = SnappyTable::new();
-    compress(&mut Snappy::new(&mut table), input, |packed| {
+    compress(&mut Snappy::new(), input, |packed| {
         snap::raw::Decoder::new()
             .decompress_vec(packed)
             .expect("snap reads it")

@@ -5,8 +5,8 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use daskwire::compression::{Codec, Compression as _, Lz4, Lz4Table};
-use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind, Shard};
+use daskwire::compression::{Lz4, Policy};
+use daskwire::message::{BuilderScratch, FrameCompressor, Layout, MessageBuilder, PayloadKind};
 use daskwire_comm::CommOptions;
 use daskwire_peer::client::{ClientOptions, Route, TaskError, TaskFuture};
 use daskwire_peer::graph::Argument;
@@ -186,8 +186,13 @@ async fn cluster_works_after_a_rust_client() {
     client.close().await.expect("closed");
 }
 
+/// 200 times `a`, 200 different bytes, 200 times `b`.
+fn three_parts() -> Vec<u8> {
+    [vec![b'a'; 200], (0..200).collect(), vec![b'b'; 200]].concat()
+}
+
 /// A scheduler forwards data that others have compressed: each frame is
-/// decompressed before merging.
+/// decompressed before merging. Here the first and the last are compressed.
 #[tokio::test]
 async fn reads_compressed_frames_without_negotiation() {
     let listener = daskwire_peer::transports()
@@ -230,29 +235,8 @@ async fn reads_compressed_frames_without_negotiation() {
             .expect("a request")
             .expect("gather");
 
-        // 300 times `a`, then 100 uncompressed bytes, then 200 times `b`: the
-        // first and the last piece are compressed.
-        let mut table = Lz4Table::new();
-        let mut compress = |byte: u8, len: usize| {
-            let mut out = vec![0; 1000];
-            let compressed = Lz4::new(&mut table).compress(&vec![byte; len], &mut out);
-            out.truncate(compressed.expect("room"));
-            out
-        };
-        let (first, last, plain) = (compress(b'a', 300), compress(b'b', 200), [b'-'; 100]);
-        let shards = [
-            Shard {
-                bytes: &first,
-                codec: Some(Codec::Lz4),
-                plain_len: 300,
-            },
-            Shard::plain(&plain),
-            Shard {
-                bytes: &last,
-                codec: Some(Codec::Lz4),
-                plain_len: 200,
-            },
-        ];
+        let data = three_parts();
+        let (mut lz4, mut random, mut out) = (Lz4::new(), |_| 0, [0; 1000]);
         let class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
         let entries: [(&str, &[u8]); 4] = [
             ("serializer", b"\xa4dask"),
@@ -266,7 +250,16 @@ async fn reads_compressed_frames_without_negotiation() {
             headers: &mut headers,
             slots: &mut slots,
         };
-        let mut builder = MessageBuilder::new(Layout::Modern, buffers);
+        let compressor = FrameCompressor {
+            compression: &mut lz4,
+            policy: Policy {
+                min_len: 100,
+                ..Policy::DASK
+            },
+            out: &mut out,
+            random: &mut random,
+        };
+        let mut builder = MessageBuilder::new(Layout::Modern, buffers).with_compression(compressor);
         builder
             .body()
             .map(2)
@@ -276,17 +269,18 @@ async fn reads_compressed_frames_without_negotiation() {
             .map(1)
             .str("x");
         builder
-            .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
+            .payload(PayloadKind::Serialized, &entries, &[&data], 200)
             .expect("room");
         let frames = builder.finish().expect("a message");
+        let lens: Vec<usize> = frames[2..].iter().map(|frame| frame.len()).collect();
+        assert!(matches!(lens[..], [..100, 200, ..100]), "{lens:?}");
         requests.write_message(frames).await.expect("sent");
         // Until the client is gone
         let _ = requests.read_message().await;
     });
     let client = Client::connect(&address).await.expect("connected");
     let future = client.future("x").expect("a future");
-    let expected = [[b'a'; 300].as_slice(), &[b'-'; 100], &[b'b'; 200]].concat();
-    assert_eq!(result(&future).await, Value::bytes(expected));
+    assert_eq!(result(&future).await, Value::bytes(three_parts()));
     drop((future, client));
     serving.await.expect("served");
 }

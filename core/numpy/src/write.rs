@@ -6,7 +6,7 @@ use super::{
     PayloadWriteError,
 };
 use daskwire::invariant::Ensured;
-use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, Shard, shards};
+use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, shards};
 use daskwire::msgpack;
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
@@ -260,7 +260,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         let shard_len = options.shard_len;
         let frames = core::iter::once(pickle).chain(buffers.iter().map(PickleBuffer::as_bytes));
         let pieces = frames.enumerate().flat_map(move |(index, frame)| {
-            shards(frame, shard_len, 1).map(move |shard| (index, Shard::plain(shard)))
+            shards(frame, shard_len, 1).map(move |shard| (index, shard))
         });
         let count = buffers.len().saturating_add(1);
         Ok(self.written_pieces(PayloadKind::Serialized, (2, &write), true, count, pieces)?)
@@ -275,7 +275,6 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
             writer.str("pickled-obj").bin(pickle);
         };
         let pieces = buffers.iter().map(PickleBuffer::as_bytes).enumerate();
-        let pieces = pieces.map(|(index, bytes)| (index, Shard::plain(bytes)));
         let kind = PayloadKind::Pickled;
         Ok(self.written_pieces(kind, (1, &write), false, buffers.len(), pieces)?)
     }
@@ -319,7 +318,7 @@ fn class_payload<'b, 's, 'a>(
         count.saturating_add(4)
     };
     let shard_len = options.shard_len;
-    let pieces = shards(data, shard_len, item_len).map(|shard| (0, Shard::plain(shard)));
+    let pieces = shards(data, shard_len, item_len).map(|shard| (0, shard));
     let kind = PayloadKind::Serialized;
     Ok(builder.written_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
 }

@@ -9,42 +9,34 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_outpu
 use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal};
 use crate::BufferTooSmall;
 
-/// Working memory of lz4 compression: about 16 KiB, reusable.
-pub struct Lz4Table(CompressTable);
+/// The lz4 compressor (PROTOCOL COMPRESS-1), with the working memory that it
+/// uses again for each frame: about 16 KiB.
+pub struct Lz4 {
+    table: CompressTable,
+}
 
-impl Lz4Table {
-    /// Creates a table for data of any length.
+impl Lz4 {
+    /// Creates a compressor for data of any length.
     pub fn new() -> Self {
-        Self(CompressTable::large())
+        Self {
+            table: CompressTable::large(),
+        }
     }
 }
 
-impl Default for Lz4Table {
+impl Default for Lz4 {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl core::fmt::Debug for Lz4Table {
+impl core::fmt::Debug for Lz4 {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Lz4Table")
+        f.write_str("Lz4")
     }
 }
 
-/// The lz4 compressor (PROTOCOL COMPRESS-1).
-#[derive(Debug)]
-pub struct Lz4<'t> {
-    table: &'t mut Lz4Table,
-}
-
-impl<'t> Lz4<'t> {
-    /// Creates a compressor with this table.
-    pub const fn new(table: &'t mut Lz4Table) -> Self {
-        Self { table }
-    }
-}
-
-impl Compression for Lz4<'_> {
+impl Compression for Lz4 {
     fn codec(&self) -> Codec {
         Codec::Lz4
     }
@@ -61,7 +53,7 @@ impl Compression for Lz4<'_> {
             return Ok(0);
         };
         *len = u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes();
-        match compress_into_with_table(data, block, &mut self.table.0) {
+        match compress_into_with_table(data, block, &mut self.table) {
             Ok(block_len) => Ok(block_len.saturating_add(4)),
             // Cannot happen: the buffer has the length that lz4_flex requested.
             Err(_) => Err(CompressionError::Malformed {

@@ -3,8 +3,8 @@
 //! [`decompress`] handles every codec that is compiled in. It checks the
 //! declared length of a frame against the maximum ratio of its codec
 //! ([`Codec::max_ratio`]) and against the [`Limits`] before it writes a byte. A
-//! [`Compression`] compresses with a table that the caller supplies, and a
-//! [`Policy`] decides whether to compress a frame, with Dask's rules.
+//! [`Compression`] compresses with memory of a fixed size, and a [`Policy`]
+//! decides whether to compress a frame, with Dask's rules.
 //!
 //! | codec | format | without a heap |
 //! | --- | --- | --- |
@@ -19,11 +19,11 @@
 //! ```
 //! # #[cfg(feature = "snappy")] {
 //! use daskwire::Limits;
-//! use daskwire::compression::{Codec, Compression, Snappy, SnappyTable, decompress};
+//! use daskwire::compression::{Codec, Compression, Snappy, decompress};
 //!
 //! let data = [7; 1000];
-//! let (mut table, mut packed) = (SnappyTable::new(), [0; 1500]);
-//! let len = Snappy::new(&mut table).compress(&data, &mut packed)?;
+//! let mut packed = [0; 1500];
+//! let len = Snappy::new().compress(&data, &mut packed)?;
 //! assert!(len < 100);
 //!
 //! let mut unpacked = [0; 1000];
@@ -60,10 +60,10 @@ use crate::invariant::Ensured as _;
 use crate::{BufferTooSmall, Limits};
 
 #[cfg(feature = "lz4")]
-pub use lz4::{Lz4, Lz4Table};
+pub use lz4::Lz4;
 pub use policy::Policy;
 #[cfg(feature = "snappy")]
-pub use snappy::{Snappy, SnappyTable};
+pub use snappy::Snappy;
 
 /// A codec of Dask (PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and
 /// COMPRESS-4).
@@ -361,7 +361,7 @@ pub(crate) fn grow(out: &mut Vec<u8>, more: usize) -> Result<(), CompressionErro
     Ok(())
 }
 
-/// A compressor for frames that works in memory supplied by the caller.
+/// A compressor for frames, which it writes to a buffer of the caller.
 pub trait Compression {
     /// The codec.
     fn codec(&self) -> Codec;

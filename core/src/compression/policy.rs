@@ -64,10 +64,9 @@ impl Policy {
     ///
     /// ```
     /// # #[cfg(feature = "snappy")] {
-    /// use daskwire::compression::{Policy, Snappy, SnappyTable};
+    /// use daskwire::compression::{Policy, Snappy};
     /// let frame = [0; 20_000];
-    /// let mut table = SnappyTable::new();
-    /// let mut snappy = Snappy::new(&mut table);
+    /// let mut snappy = Snappy::new();
     /// let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, frame.len())];
     /// let mut random = |bound: u64| bound / 2; // use a random generator here
     /// let packed = Policy::DASK.maybe_compress(&mut snappy, &frame, &mut scratch, &mut random)?;

@@ -22,36 +22,39 @@ const MIN_SLOTS: usize = 1 << 8;
 /// The number of bytes at the end of a block that are not searched for matches.
 const MARGIN: usize = 15;
 
-/// Working memory of snappy compression, reusable: 2 bytes for each of `SLOTS`
-/// positions of earlier data.
+/// The snappy compressor (PROTOCOL COMPRESS-2), with the working memory that it
+/// uses again for each frame: 2 bytes for each of `SLOTS` positions of earlier
+/// data.
 ///
 /// Default: 16,384 slots, 32 KiB. With fewer slots data of any length can be
 /// compressed, too, but fewer repetitions are found in data of more than `SLOTS`
 /// bytes.
 ///
 /// ```
-/// use daskwire::compression::{Compression, Snappy, SnappyTable};
+/// use daskwire::compression::{Compression, Snappy};
 ///
 /// // 512 bytes.
-/// let mut table = SnappyTable::<256>::sized();
+/// let mut snappy = Snappy::<256>::sized();
 /// let mut packed = [0; 1300];
-/// let len = Snappy::new(&mut table).compress(&[7; 1000], &mut packed)?;
+/// let len = snappy.compress(&[7; 1000], &mut packed)?;
 /// assert!(len < 100);
 /// # Ok::<(), daskwire::compression::CompressionError>(())
 /// ```
 #[derive(Clone)]
-pub struct SnappyTable<const SLOTS: usize = MAX_SLOTS>([u16; SLOTS]);
+pub struct Snappy<const SLOTS: usize = MAX_SLOTS> {
+    table: [u16; SLOTS],
+}
 
-impl SnappyTable {
-    /// Creates a table of the default size.
+impl Snappy {
+    /// Creates a compressor with the default number of slots.
     pub const fn new() -> Self {
         Self::sized()
     }
 }
 
-impl<const SLOTS: usize> SnappyTable<SLOTS> {
-    /// Creates a table of any size: a power of two from 256 to 16,384, which the
-    /// compiler checks.
+impl<const SLOTS: usize> Snappy<SLOTS> {
+    /// Creates a compressor with any number of slots: a power of two from 256 to
+    /// 16,384, which the compiler checks.
     pub const fn sized() -> Self {
         const {
             assert!(
@@ -59,38 +62,23 @@ impl<const SLOTS: usize> SnappyTable<SLOTS> {
                 "SLOTS has to be a power of two from 256 to 16,384"
             );
         }
-        Self([0; SLOTS])
+        Self { table: [0; SLOTS] }
     }
 }
 
-impl Default for SnappyTable {
+impl Default for Snappy {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const SLOTS: usize> core::fmt::Debug for SnappyTable<SLOTS> {
+impl<const SLOTS: usize> core::fmt::Debug for Snappy<SLOTS> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("SnappyTable")
+        write!(f, "Snappy<{SLOTS}>")
     }
 }
 
-/// The snappy compressor (PROTOCOL COMPRESS-2).
-#[derive(Debug)]
-pub struct Snappy<'t> {
-    table: &'t mut [u16],
-}
-
-impl<'t> Snappy<'t> {
-    /// Creates a compressor with this table.
-    pub const fn new<const SLOTS: usize>(table: &'t mut SnappyTable<SLOTS>) -> Self {
-        Self {
-            table: &mut table.0,
-        }
-    }
-}
-
-impl Compression for Snappy<'_> {
+impl<const SLOTS: usize> Compression for Snappy<SLOTS> {
     fn codec(&self) -> Codec {
         Codec::Snappy
     }
@@ -112,7 +100,7 @@ impl Compression for Snappy<'_> {
         }
         output.put([low_byte(len)]);
         for block in data.chunks(BLOCK_LEN) {
-            compress_block(block, self.table, &mut output);
+            compress_block(block, &mut self.table, &mut output);
         }
         Ok(output.at)
     }

@@ -36,15 +36,14 @@ pub struct BuilderScratch<'s, 'a> {
 ///
 /// ```
 /// # #[cfg(feature = "snappy")] {
-/// use daskwire::compression::{Policy, Snappy, SnappyTable};
+/// use daskwire::compression::{Policy, Snappy};
 /// use daskwire::message::{
 ///     BuilderScratch, FrameCompressor, Layout, MessageBuilder, PayloadKind, SHARD_LEN,
 /// };
 ///
 /// let data = [7; 4000];
 /// let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 4]);
-/// let (mut table, mut out) = (SnappyTable::new(), [0; 5000]);
-/// let (mut snappy, mut random) = (Snappy::new(&mut table), |_| 0);
+/// let (mut snappy, mut random, mut out) = (Snappy::new(), |_| 0, [0; 5000]);
 /// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
 ///     body: &mut body, headers: &mut headers, slots: &mut slots,
 /// })
@@ -75,6 +74,10 @@ pub struct FrameCompressor<'s, 'a> {
 }
 
 impl<'a> FrameCompressor<'_, 'a> {
+    fn codec(&self) -> Codec {
+        self.compression.codec()
+    }
+
     /// Returns the compressed frame, or the frame itself.
     fn compress(&mut self, frame: &'a [u8]) -> Result<&'a [u8], BuildError> {
         let packed = self
@@ -97,28 +100,6 @@ impl fmt::Debug for FrameCompressor<'_, '_> {
             .field("codec", &self.compression.codec())
             .field("policy", &self.policy)
             .finish_non_exhaustive()
-    }
-}
-
-/// A piece of a payload frame as it is sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Shard<'a> {
-    /// The bytes to send.
-    pub bytes: &'a [u8],
-    /// The codec that compressed them.
-    pub codec: Option<Codec>,
-    /// Length before compression, in bytes.
-    pub plain_len: u64,
-}
-
-impl<'a> Shard<'a> {
-    /// Creates an uncompressed shard.
-    pub const fn plain(bytes: &'a [u8]) -> Self {
-        Self {
-            bytes,
-            codec: None,
-            plain_len: bytes.len() as u64,
-        }
     }
 }
 
@@ -181,9 +162,6 @@ pub enum BuildError {
         /// The reason, for error messages.
         reason: &'static str,
     },
-    /// A frame of a [`PayloadKind::Pickled`] payload has zero or several
-    /// pieces, which its header cannot express (PROTOCOL MODERN-4).
-    PickledInPieces,
 }
 
 impl fmt::Display for BuildError {
@@ -199,9 +177,6 @@ impl fmt::Display for BuildError {
             Self::Compression(error) => write!(f, "compressing a frame: {error}"),
             Self::NotConvertible { reason } => {
                 write!(f, "this cannot be converted to the other layout: {reason}")
-            }
-            Self::PickledInPieces => {
-                f.write_str("each frame of a __Pickled__ payload has to be one piece")
             }
         }
     }
@@ -290,8 +265,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Compresses the frames of the payloads that follow, where it is
-    /// worthwhile. Forwarded payloads, and those whose frames are given as
-    /// shards or with an encoded header, stay as they are.
+    /// worthwhile. Forwarded payloads, and those with an encoded header, stay as
+    /// they are.
     #[must_use]
     pub fn with_compression(mut self, compressor: FrameCompressor<'s, 'a>) -> Self {
         self.compressor = Some(compressor);
@@ -337,33 +312,25 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             PayloadKind::Serialized => shard_len,
             PayloadKind::Pickled => usize::MAX,
         };
-        let pieces = frames.iter().enumerate().flat_map(move |(index, frame)| {
-            shards(frame, shard_len, 1).map(move |shard| (index, Shard::plain(shard)))
-        });
-        self.pieces(kind, entries, frames.len(), pieces)
-    }
-
-    /// Writes a payload of split and compressed frames as the next value of the
-    /// body; `frames` has a list of shards per frame.
-    ///
-    /// # Errors
-    ///
-    /// As [`payload`](Self::payload), and [`BuildError::PickledInPieces`] if a
-    /// frame of [`PayloadKind::Pickled`] is not one shard.
-    pub fn compressed_payload(
-        &mut self,
-        kind: PayloadKind,
-        entries: &[(&str, &[u8])],
-        frames: &[&[Shard<'a>]],
-    ) -> Result<&mut Self, BuildError> {
-        if kind == PayloadKind::Pickled && frames.iter().any(|shards| shards.len() != 1) {
-            return Err(BuildError::PickledInPieces);
+        for (_, value) in entries {
+            let mut reader = Reader::new(value);
+            let whole = reader.skip().is_ok() && reader.is_empty();
+            if !whole {
+                self.refuse_pickled(kind)?;
+                return Err(BuildError::Entry);
+            }
         }
-        let pieces = frames
-            .iter()
-            .enumerate()
-            .flat_map(|(index, shards)| shards.iter().map(move |shard| (index, *shard)));
-        self.pieces(kind, entries, frames.len(), pieces)
+        let pieces = frames.iter().enumerate().flat_map(move |(index, frame)| {
+            shards(frame, shard_len, 1).map(move |shard| (index, shard))
+        });
+        let has_writeable = entries.iter().any(|(key, _)| *key == "writeable");
+        let write = |writer: &mut Writer<'_>| {
+            for (key, value) in entries {
+                writer.str(key).encoded(value);
+            }
+        };
+        let entries = (narrow(entries.len()), &write as &dyn Fn(&mut Writer<'_>));
+        self.written_pieces(kind, entries, has_writeable, frames.len(), pieces)
     }
 
     /// Writes a payload with an encoded header as the next value of the body.
@@ -404,37 +371,16 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
     }
 
-    fn pieces(
-        &mut self,
-        kind: PayloadKind,
-        entries: &[(&str, &[u8])],
-        logical_count: usize,
-        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
-    ) -> Result<&mut Self, BuildError> {
-        for (_, value) in entries {
-            let mut reader = Reader::new(value);
-            let whole = reader.skip().is_ok() && reader.is_empty();
-            if !whole {
-                self.refuse_pickled(kind)?;
-                return Err(BuildError::Entry);
-            }
-        }
-        let has_writeable = entries.iter().any(|(key, _)| *key == "writeable");
-        let write = |writer: &mut Writer<'_>| {
-            for (key, value) in entries {
-                writer.str(key).encoded(value);
-            }
-        };
-        let entries = (narrow(entries.len()), &write as &dyn Fn(&mut Writer<'_>));
-        self.written_pieces(kind, entries, has_writeable, logical_count, pieces)
-    }
-
     /// Writes a payload as [`payload`](Self::payload), with a function that
     /// writes the entries of the header, and their number. The function is
     /// called more than once and must write the same each time.
     ///
     /// `has_writeable` declares that `writeable` is among them; otherwise it is
     /// added in the layout that requires it.
+    ///
+    /// `pieces` are those of the `logical_count` frames in order, each with the
+    /// index of its frame. A frame of [`PayloadKind::Pickled`] must be one piece
+    /// (PROTOCOL MODERN-4).
     ///
     /// # Errors
     ///
@@ -445,7 +391,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         (entry_count, write_entries): (u32, &dyn Fn(&mut Writer<'_>)),
         has_writeable: bool,
         logical_count: usize,
-        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
+        pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone,
     ) -> Result<&mut Self, BuildError> {
         self.refuse_pickled(kind)?;
         let count = pieces.clone().count();
@@ -463,22 +409,21 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             Layout::Modern => 1,
             Layout::Classic => 0,
         });
-        let mut codec = None;
-        for (index, (_, shard)) in pieces.clone().enumerate() {
-            let mut bytes = shard.bytes;
-            if let (Some(compressor), None) = (&mut self.compressor, shard.codec) {
-                codec = Some(compressor.compression.codec());
-                bytes = compressor.compress(bytes)?;
-            }
-            self.set_slot(first.saturating_add(index), bytes)?;
+        for (index, (_, piece)) in pieces.clone().enumerate() {
+            let sent = match &mut self.compressor {
+                Some(compressor) => compressor.compress(piece)?,
+                None => piece,
+            };
+            self.set_slot(first.saturating_add(index), sent)?;
         }
+        let codec = self.compressor.as_ref().map(FrameCompressor::codec);
         let slots = core::mem::take(&mut self.slots);
         let sent = slots.get(first..).ensured();
-        let pieces = pieces.zip(sent).map(|((index, mut shard), bytes)| {
-            if !core::ptr::eq(*bytes, shard.bytes) {
-                (shard.bytes, shard.codec) = (bytes, codec);
-            }
-            (index, shard)
+        let pieces = pieces.zip(sent).map(|((index, plain), sent)| Piece {
+            index,
+            plain_len: plain.len() as u64,
+            // A compressed piece is in another buffer.
+            codec: codec.filter(|_| !core::ptr::eq(plain, *sent)),
         });
         let header = self.encode(|writer: &mut Writer<'_>| {
             writer.map(entry_count.saturating_add(narrow(frames.entry_count())));
@@ -766,6 +711,14 @@ fn enum_member(writer: &mut Writer<'_>, member: EnumMember<'_>) {
     writer.str("__name__").str_bytes(member.class.as_bytes());
 }
 
+/// A piece of a frame, as the header describes it.
+struct Piece {
+    /// Index of the frame.
+    index: usize,
+    codec: Option<Codec>,
+    plain_len: u64,
+}
+
 /// The entries of a header about frames.
 struct FrameEntries {
     layout: Layout,
@@ -785,11 +738,7 @@ impl FrameEntries {
         }
     }
 
-    fn write<'a>(
-        &self,
-        writer: &mut Writer<'_>,
-        pieces: impl Iterator<Item = (usize, Shard<'a>)> + Clone,
-    ) {
+    fn write(&self, writer: &mut Writer<'_>, pieces: impl Iterator<Item = Piece> + Clone) {
         let count = narrow(self.count);
         let logical_count = narrow(self.logical_count);
         // The number of pieces of each frame and their lengths, in one pass.
@@ -798,10 +747,10 @@ impl FrameEntries {
             let mut ahead = pieces.next();
             (0..self.logical_count).map(move |index| {
                 let (mut count, mut len) = (0_u64, 0_u64);
-                while let Some((_, shard)) = ahead.take_if(|(of, _)| *of == index) {
+                while let Some(piece) = ahead.take_if(|piece| piece.index == index) {
                     ahead = pieces.next();
                     count = count.saturating_add(1);
-                    len = len.saturating_add(shard.plain_len);
+                    len = len.saturating_add(piece.plain_len);
                 }
                 (count, len)
             })
@@ -828,8 +777,8 @@ impl FrameEntries {
             }
         }
         writer.str("compression").array(count);
-        for (_, shard) in pieces {
-            match shard.codec {
+        for piece in pieces {
+            match piece.codec {
                 Some(codec) => writer.str(codec.name()),
                 None => writer.nil(),
             };

@@ -66,9 +66,7 @@ mod walk;
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{
-    BuildError, BuilderScratch, FrameCompressor, MessageBuilder, SHARD_LEN, Shard, shards,
-};
+pub use builder::{BuildError, BuilderScratch, FrameCompressor, MessageBuilder, SHARD_LEN, shards};
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
 pub use item::{EnumMember, Item, PathElement};

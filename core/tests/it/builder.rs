@@ -8,12 +8,12 @@ use crate::support::{
     LIMITS, Random, Vector, Workspaces, cut, in_parallel, is_frame, merged, vector, vectors,
 };
 use daskwire::BufferTooSmall;
-use daskwire::compression::{Codec, CompressionError};
+use daskwire::compression::{Codec, Compression, CompressionError, Policy};
 use daskwire::frame::{FramedMessage, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, ItemList, Layout, Message, MessageBuilder, MessageError,
-    MessageErrorKind, Payload, PayloadHeader, PayloadKind, ReadOptions, SHARD_LEN, Serializer,
-    Shard, Workspace, shards,
+    BuildError, BuilderScratch, FrameCompressor, Item, ItemList, Layout, Message, MessageBuilder,
+    MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind, ReadOptions, SHARD_LEN,
+    Serializer, Workspace, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
 
@@ -57,6 +57,7 @@ const AMPLE: Size = Size {
 struct Store {
     body: Vec<u8>,
     headers: Vec<u8>,
+    compressed: Vec<u8>,
     size: Size,
 }
 
@@ -66,6 +67,7 @@ impl Store {
             // Not zeros, so that unwritten bytes are noticed.
             body: vec![0xa5; size.body],
             headers: vec![0x5a; size.headers],
+            compressed: vec![0xee; size.body],
             size,
         }
     }
@@ -80,6 +82,17 @@ impl Store {
         layout: Layout,
         write: impl FnOnce(&mut MessageBuilder<'_, 'f>) -> Result<(), BuildError>,
     ) -> Result<Vec<&'f [u8]>, BuildError> {
+        self.build_compressed(layout, None, write)
+    }
+
+    /// As `build`, and compresses every frame of at least `min_len` bytes as one
+    /// literal.
+    fn build_compressed<'f>(
+        &'f mut self,
+        layout: Layout,
+        codec: Option<(Codec, u64)>,
+        write: impl FnOnce(&mut MessageBuilder<'_, 'f>) -> Result<(), BuildError>,
+    ) -> Result<Vec<&'f [u8]>, BuildError> {
         let mut slots = vec![&[][..]; self.size.slots];
         let mut scratch = Workspace::fixed(self.size.levels, self.size.pending, 0);
         let mut builder = MessageBuilder::new(
@@ -91,6 +104,20 @@ impl Store {
             },
         )
         .with_scratch(&mut scratch);
+        let (mut literals, mut random);
+        if let Some((codec, min_len)) = codec {
+            (literals, random) = (Literals(codec), |_| 0);
+            builder = builder.with_compression(FrameCompressor {
+                compression: &mut literals,
+                policy: Policy {
+                    min_len,
+                    max_percent: u32::MAX,
+                    ..Policy::DASK
+                },
+                out: &mut self.compressed,
+                random: &mut random,
+            });
+        }
         write(&mut builder)?;
         Ok(builder.finish()?.to_vec())
     }
@@ -985,63 +1012,117 @@ fn frames_are_split_by_shard_length() {
     assert_eq!(shards(&[], 0, 8).map(<[u8]>::len).collect::<Vec<_>>(), [0]);
 }
 
-/// A shard and its decompressed data.
-struct MadeShard {
-    bytes: Vec<u8>,
-    codec: Option<Codec>,
-    plain: Vec<u8>,
-}
+/// A compressor that finds no repetition, for builds without codecs too: data of
+/// up to 59 bytes becomes one literal.
+struct Literals(Codec);
 
-impl MadeShard {
-    /// Compressed without any repetition in it, if this build has the codec.
-    fn new(codec: Option<Codec>, plain: &[u8]) -> Self {
-        let len = u8::try_from(plain.len()).unwrap();
-        let codec = codec.filter(|codec| codec.is_compiled_in());
-        let (codec, mut bytes) = match codec {
-            Some(Codec::Lz4) if len < 15 => (codec, vec![len, 0, 0, 0, len << 4]),
-            Some(Codec::Lz4) => (codec, vec![len, 0, 0, 0, 0xf0, len - 15]),
-            Some(Codec::Snappy) if len == 0 => (codec, vec![0]),
-            Some(Codec::Snappy) => (codec, vec![len, (len - 1) << 2]),
-            _ => (None, vec![]),
-        };
-        bytes.extend_from_slice(plain);
-        let plain = plain.to_vec();
-        Self {
-            bytes,
-            codec,
-            plain,
-        }
+impl Compression for Literals {
+    fn codec(&self) -> Codec {
+        self.0
     }
 
-    fn shard(&self) -> Shard<'_> {
-        Shard {
-            bytes: &self.bytes,
-            codec: self.codec,
-            plain_len: self.plain.len() as u64,
+    fn max_compressed_len(&self, len: usize) -> Option<usize> {
+        Some(len + 6)
+    }
+
+    fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError> {
+        let packed = literal(self.0, data);
+        out[..packed.len()].copy_from_slice(&packed);
+        Ok(packed.len())
+    }
+}
+
+fn literal(codec: Codec, data: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(data.len()).unwrap();
+    let head = match codec {
+        Codec::Lz4 if len < 15 => vec![len, 0, 0, 0, len << 4],
+        Codec::Lz4 => vec![len, 0, 0, 0, 0xf0, len - 15],
+        Codec::Snappy if len == 0 => vec![0],
+        _ => vec![len, (len - 1) << 2],
+    };
+    [&head, data].concat()
+}
+
+// PROTOCOL COMPRESS-6 and SPLIT-3
+#[test]
+fn pieces_are_compressed_where_the_policy_says() {
+    let frames: [&[u8]; 3] = [b"compressed, not", b"", b"compressed"];
+    for (layout, codec) in LAYOUTS
+        .into_iter()
+        .flat_map(|layout| [(layout, Codec::Lz4), (layout, Codec::Snappy)])
+    {
+        let mut store = Store::ample();
+        let built = store
+            .build_compressed(layout, Some((codec, 10)), |builder| {
+                let kind = PayloadKind::Serialized;
+                builder.payload(kind, BYTES, &frames, 10).map(drop)
+            })
+            .unwrap();
+        let heads = if layout == Layout::Modern { 2 } else { 3 };
+        let packed = literal(codec, b"compressed");
+        assert_eq!(built[heads..], [&packed, &b", not"[..], b"", &packed]);
+        assert!(is_same_slice(built[heads + 1], &frames[0][10..]));
+        let mut workspaces = Workspaces::new();
+        let (message, _) = workspaces.open(&built, layout, &READING).unwrap();
+        let payload = message.payload(0).unwrap();
+        let names = payload.header().list("compression").unwrap().unwrap();
+        let names = names.codec_names().map(|name| name.unwrap());
+        let names: Vec<_> = names.map(|name| name.map(|name| name.as_bytes())).collect();
+        let name = Some(codec.name().as_bytes());
+        assert_eq!(names, [name, None, None, name]);
+        if codec.is_compiled_in() {
+            assert_eq!(merged(&payload), Ok(frames.map(<[u8]>::to_vec).to_vec()));
         }
     }
 }
 
 // PROTOCOL COMPRESS-6 and SPLIT-5
 #[test]
-fn shards_can_have_different_compression() {
-    let lz4 = MadeShard::new(Some(Codec::Lz4), b"compressed");
-    let snappy = MadeShard::new(Some(Codec::Snappy), b", snappily");
-    let first = [Shard::plain(b"not "), lz4.shard(), snappy.shard()];
-    let shards: [&[Shard<'_>]; 4] = [&first, &[], &[Shard::plain(b"")], &first[1..2]];
-    let logical: [&[u8]; 4] = [b"not compressed, snappily", b"", b"", b"compressed"];
+fn frames_can_have_different_compression() {
+    let codecs = [Codec::Lz4, Codec::Snappy].map(|codec| codec.is_compiled_in().then_some(codec));
+    let piece = |codec: Option<Codec>, data: &[u8]| match codec {
+        Some(codec) => literal(codec, data),
+        None => data.to_vec(),
+    };
+    let (lz4, snappy) = (
+        piece(codecs[0], b"compressed"),
+        piece(codecs[1], b", snappily"),
+    );
+    let (no_lz4, no_snappy) = (piece(codecs[0], b""), piece(codecs[1], b""));
+    let sent: [&[u8]; 7] = [b"not ", &lz4, &snappy, b"", &no_lz4, &no_snappy, &lz4];
+    let logical: [&[u8]; 5] = [b"not compressed, snappily", b"", b"", b"", b"compressed"];
     for layout in LAYOUTS {
+        let header = encoded(|writer| {
+            match layout {
+                Layout::Modern => {
+                    writer.map(4).str("split-num-sub-frames").array(5);
+                    writer.u64(3).u64(1).u64(1).u64(1).u64(1);
+                    writer.str("split-offsets").array(5);
+                    writer.u64(0).u64(3).u64(4).u64(5).u64(6);
+                    writer.str("num-sub-frames").u64(7);
+                }
+                Layout::Classic => {
+                    writer.map(3).str("lengths").array(5);
+                    writer.u64(24).u64(0).u64(0).u64(0).u64(10);
+                    writer.str("count").u64(7);
+                }
+            }
+            writer.str("compression").array(7);
+            let [lz4, snappy] = codecs;
+            for codec in [None, lz4, snappy, None, lz4, snappy, lz4] {
+                match codec {
+                    Some(codec) => writer.str(codec.name()),
+                    None => writer.nil(),
+                };
+            }
+        });
         let mut store = Store::ample();
         let built = store
             .build(layout, |builder| {
-                builder.compressed_payload(PayloadKind::Serialized, BYTES, &shards)?;
-                Ok(())
+                let kind = PayloadKind::Serialized;
+                builder.payload_as_is(kind, &header, &sent, false).map(drop)
             })
             .unwrap();
-        let heads = if layout == Layout::Modern { 2 } else { 3 };
-        let sent: [&[u8]; 5] = [b"not ", &lz4.bytes, &snappy.bytes, b"", &lz4.bytes];
-        assert_eq!(built[heads..], sent);
-        assert!(is_same_slice(built[heads + 1], &lz4.bytes));
         let (_, payloads) = meaning(&built, layout, &READING).unwrap();
         assert_eq!(payloads, [logical], "{layout:?}");
         // Conversion to the other layout.
@@ -1162,26 +1243,15 @@ fn pickle_buffers_are_never_split() {
     });
     assert_eq!(built[1], header);
 
-    let piece = Shard::plain(b"01234");
-    let mut store = Store::ample();
-    let built = store.build(Layout::Modern, |builder| {
-        builder.body().array(1);
-        for pieces in [&[piece, piece][..], &[]] {
-            let error = builder.compressed_payload(PayloadKind::Pickled, PICKLED, &[pieces]);
-            assert_eq!(error.map(|_| ()), Err(BuildError::PickledInPieces));
-        }
-        builder.compressed_payload(PayloadKind::Pickled, PICKLED, &[&[piece]])?;
-        Ok(())
-    });
-    assert_eq!(built.unwrap().len(), 3);
-
     // The classic layout cannot express them.
     let mut store = Store::ample();
     let built = store.build(Layout::Classic, |builder| {
         let kind = PayloadKind::Pickled;
         for error in [
             builder.payload(kind, PICKLED, &buffers, 4).map(|_| ()),
-            builder.compressed_payload(kind, PICKLED, &[]).map(|_| ()),
+            builder
+                .written_pieces(kind, (0, &|_| ()), false, 0, core::iter::empty())
+                .map(|_| ()),
             builder.payload_as_is(kind, b"\x80", &[], false).map(|_| ()),
         ] {
             let reason = "the classic layout has no __Pickled__";
@@ -1959,8 +2029,6 @@ fn header_entries_must_be_one_value() {
                 let entries: &Entries<'_> = &[("good", b"\x01"), ("bad", value)];
                 let error = builder.payload(kind, entries, &[b"x"], SHARD_LEN);
                 assert_eq!(error.map(|_| ()), Err(BuildError::Entry), "{value:?}");
-                let error = builder.compressed_payload(kind, entries, &[]);
-                assert_eq!(error.map(|_| ()), Err(BuildError::Entry), "{value:?}");
             }
             builder.body().nil();
             Ok(())
@@ -2047,7 +2115,6 @@ fn errors_name_the_sizes_needed() {
             BuildError::NotConvertible { reason: "because" },
             &["other layout", "because"],
         ),
-        (BuildError::PickledInPieces, &["__Pickled__", "one piece"]),
     ] {
         let text = error.to_string();
         assert!(words.iter().all(|word| text.contains(word)), "{text}");
@@ -2069,19 +2136,15 @@ enum Node {
     Payload(usize),
 }
 
-/// A random payload: the shards of each frame.
+/// A random payload: the pieces of each frame.
 struct Made {
     kind: PayloadKind,
-    frames: Vec<Vec<MadeShard>>,
+    frames: Vec<Vec<Vec<u8>>>,
 }
 
 impl Made {
     fn logical(&self) -> Vec<Vec<u8>> {
-        let whole = |shards: &Vec<MadeShard>| {
-            let plain: Vec<&[u8]> = shards.iter().map(|shard| &shard.plain[..]).collect();
-            plain.concat()
-        };
-        self.frames.iter().map(whole).collect()
+        self.frames.iter().map(|pieces| pieces.concat()).collect()
     }
 }
 
@@ -2150,14 +2213,12 @@ impl Maker {
         let pickled = self.pickled && self.random.below(4) == 0;
         let frame_count = self.random.below(4);
         let frames = (0..frame_count).map(|_| {
-            let shard_count = if pickled { 1 } else { 1 + self.random.below(3) };
-            let shards = (0..shard_count).map(|_| {
+            let piece_count = if pickled { 1 } else { 1 + self.random.below(3) };
+            let pieces = (0..piece_count).map(|_| {
                 let len = self.random.below(40);
-                let plain: Vec<u8> = (0..len).map(|_| self.random.below(256) as u8).collect();
-                let codec = [None, Some(Codec::Lz4), Some(Codec::Snappy)][self.random.below(3)];
-                MadeShard::new(codec, &plain)
+                (0..len).map(|_| self.random.below(256) as u8).collect()
             });
-            shards.collect()
+            pieces.collect()
         });
         let frames = frames.collect();
         let kind = if pickled {
@@ -2222,16 +2283,21 @@ fn write<'f>(
         }
         Node::Payload(number) => {
             let made = &payloads[*number];
-            let shards = made.frames.iter();
-            let shards: Vec<Vec<Shard<'f>>> = shards
-                .map(|shards| shards.iter().map(MadeShard::shard).collect())
-                .collect();
-            let shards: Vec<&[Shard<'f>]> = shards.iter().map(Vec::as_slice).collect();
+            let pieces = made.frames.iter().enumerate();
+            let pieces = pieces
+                .flat_map(|(index, pieces)| pieces.iter().map(move |piece| (index, &piece[..])));
             let entries = match made.kind {
                 PayloadKind::Serialized => BYTES,
                 PayloadKind::Pickled => PICKLED,
             };
-            builder.compressed_payload(made.kind, entries, &shards)?;
+            let write = |writer: &mut Writer<'_>| {
+                for (key, value) in entries {
+                    writer.str(key).encoded(value);
+                }
+            };
+            let entry_count = entries.len() as u32;
+            let frame_count = made.frames.len();
+            builder.written_pieces(made.kind, (entry_count, &write), false, frame_count, pieces)?;
             items.push("payload".into());
         }
     }
@@ -2272,8 +2338,12 @@ fn random_message(seed: u64) -> (usize, bool) {
         ..AMPLE
     });
     let ample = store.size;
+    // A third of the messages has no compression.
+    let codec = [None, Some(Codec::Lz4), Some(Codec::Snappy)][maker.random.below(3)];
+    let codec = codec.filter(|codec| codec.is_compiled_in());
+    let codec = codec.map(|codec| (codec, maker.random.below(30) as u64));
     let built = store
-        .build(layout, |builder| {
+        .build_compressed(layout, codec, |builder| {
             write(&root, &maker.payloads, builder, &mut items)
         })
         .unwrap();

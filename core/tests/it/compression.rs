@@ -3,8 +3,7 @@
 
 use crate::support;
 use daskwire::compression::{
-    Codec, Compression, CompressionError, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
-    decompressed_len,
+    Codec, Compression, CompressionError, Lz4, Policy, Snappy, decompress, decompressed_len,
 };
 use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{Layout, Message, MessageErrorKind, ReadOptions, Scratch};
@@ -94,11 +93,11 @@ fn compress(compression: &mut dyn Compression, payload: &[u8]) -> Vec<u8> {
 }
 
 fn to_lz4(payload: &[u8]) -> Vec<u8> {
-    compress(&mut Lz4::new(&mut Lz4Table::new()), payload)
+    compress(&mut Lz4::new(), payload)
 }
 
 fn to_snappy(payload: &[u8]) -> Vec<u8> {
-    compress(&mut Snappy::new(&mut SnappyTable::new()), payload)
+    compress(&mut Snappy::new(), payload)
 }
 
 /// Decompresses twice, into buffers with different former contents, and checks
@@ -176,8 +175,7 @@ fn snappy_agrees_with_the_snap_crate() {
 #[test]
 fn small_tables_compress_data_of_any_length() {
     fn check<const SLOTS: usize>(payload: &[u8]) {
-        let mut table = SnappyTable::<SLOTS>::sized();
-        let ours = compress(&mut Snappy::new(&mut table), payload);
+        let ours = compress(&mut Snappy::<SLOTS>::sized(), payload);
         let read = snap::raw::Decoder::new().decompress_vec(&ours).unwrap();
         assert_eq!(read, payload);
         // Data that is as short as the table uses as much of a larger one.
@@ -193,14 +191,13 @@ fn small_tables_compress_data_of_any_length() {
 }
 
 #[test]
-fn tables_are_reusable_without_clearing() {
-    let mut lz4_table = Lz4Table::default();
-    let mut snappy_table = SnappyTable::default();
+fn compressors_are_reusable() {
+    let (mut used_lz4, mut used_snappy) = (Lz4::default(), Snappy::default());
     for payload in payloads(0xfeed, 400) {
-        // Earlier use of a table makes no difference.
-        let lz4 = compress(&mut Lz4::new(&mut lz4_table), &payload);
+        // Earlier use of a compressor makes no difference.
+        let lz4 = compress(&mut used_lz4, &payload);
         assert!(lz4 == to_lz4(&payload));
-        let snappy = compress(&mut Snappy::new(&mut snappy_table), &payload);
+        let snappy = compress(&mut used_snappy, &payload);
         assert!(snappy == to_snappy(&payload));
     }
 }
@@ -774,8 +771,7 @@ fn samples_match_dask_at_the_same_positions() {
 
 #[test]
 fn real_payloads_are_compressed_if_worthwhile() {
-    let mut table = Lz4Table::new();
-    let mut lz4 = Lz4::new(&mut table);
+    let mut lz4 = Lz4::new();
     let mut random = Random(11);
     let mut draws = Random(12);
     let noise: Vec<u8> = (0..200_000).map(|_| random.next() as u8).collect();

@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use daskwire::Limits;
-use daskwire::compression::{
-    Codec, Compression, Lz4, Lz4Table, Policy, Snappy, SnappyTable, decompress,
-};
+use daskwire::compression::{Codec, Compression, Lz4, Policy, Snappy, decompress};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, Layout, Message, MessageBuilder, PayloadKind, ReadOptions,
-    Scratch, Shard, Workspace,
+    BuildError, BuilderScratch, FrameCompressor, Item, Layout, Message, MessageBuilder,
+    PayloadKind, ReadOptions, Scratch, Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_cli::inspect::{Hooks, Inspector, Options, tagged};
@@ -454,11 +452,7 @@ fn compressed_blocks_are_compatible() {
             assert_eq!(len, Ok(data.len()), "{codec}, block {seed}");
             assert_eq!(out, data, "{codec}, block {seed}");
         }
-        let (mut lz4_table, mut snappy_table) = (Lz4Table::new(), SnappyTable::new());
-        let ours: [&mut dyn Compression; 2] = [
-            &mut Lz4::new(&mut lz4_table),
-            &mut Snappy::new(&mut snappy_table),
-        ];
+        let ours: [&mut dyn Compression; 2] = [&mut Lz4::new(), &mut Snappy::new()];
         for compression in ours {
             let codec = compression.codec();
             let mut packed = vec![0; compression.max_compressed_len(data.len()).expect("short")];
@@ -494,27 +488,8 @@ fn real_dask_reads_split_and_compressed_payloads() {
     let bytes_class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
     for environment in [Environment::Current, Environment::Documented] {
         let (prefix, layout) = layout_of(environment);
-        let mut table = SnappyTable::new();
-        let mut snappy = Snappy::new(&mut table);
-        let pieces: Vec<(Vec<u8>, u64)> = data
-            .chunks(30_000)
-            .map(|chunk| {
-                let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, chunk.len())];
-                let packed = Policy::DASK
-                    .maybe_compress(&mut snappy, chunk, &mut scratch, &mut |_| 0)
-                    .expect("there is room")
-                    .expect("sevens compress well");
-                (packed.to_vec(), chunk.len() as u64)
-            })
-            .collect();
-        let shards: Vec<Shard<'_>> = pieces
-            .iter()
-            .map(|(bytes, plain_len)| Shard {
-                bytes,
-                codec: Some(Codec::Snappy),
-                plain_len: *plain_len,
-            })
-            .collect();
+        let (mut snappy, mut random) = (Snappy::new(), |_| 0);
+        let mut out = vec![0; 200_000];
         let (mut body, mut headers) = ([0; 256], [0; 1024]);
         let (mut slots, mut scratch) = ([&[][..]; 8], Scratch::<4, 1>::new());
         let mut builder = MessageBuilder::new(
@@ -525,7 +500,13 @@ fn real_dask_reads_split_and_compressed_payloads() {
                 slots: &mut slots,
             },
         )
-        .with_scratch(&mut scratch);
+        .with_scratch(&mut scratch)
+        .with_compression(FrameCompressor {
+            compression: &mut snappy,
+            policy: Policy::DASK,
+            out: &mut out,
+            random: &mut random,
+        });
         builder.body().map(1).str("x");
         let entries: [(&str, &[u8]); 4] = [
             ("serializer", b"\xa4dask"),
@@ -534,9 +515,11 @@ fn real_dask_reads_split_and_compressed_payloads() {
             ("sub-header", b"\x80"),
         ];
         builder
-            .compressed_payload(PayloadKind::Serialized, &entries, &[&shards])
+            .payload(PayloadKind::Serialized, &entries, &[&data], 30_000)
             .expect("there is room");
         let frames = builder.finish().expect("a message");
+        let lens = frames.iter().rev().take(3).map(|frame| frame.len());
+        assert!(lens.max() < Some(10_000), "sevens compress well");
         let mut peer = daskwire_testing::loads(environment);
         let (answer, _) = ask(
             &mut peer,

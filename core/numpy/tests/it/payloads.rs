@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::records::with_type;
 use crate::support::{Workspaces, is_frame, merged, vector, vectors};
-use daskwire::compression::{CompressionError, Policy, Snappy, SnappyTable};
+use daskwire::compression::{CompressionError, Policy, Snappy};
 use daskwire::message::{
     BuildError, BuilderScratch, FrameCompressor, Layout, MessageBuilder, MessageErrorKind, Payload,
     PayloadHeader, PayloadKind, Scratch, Serializer,
@@ -940,9 +940,9 @@ fn written_payloads_can_be_compressed() {
     for layout in [Layout::Classic, Layout::Modern] {
         for out_len in [120_000, 100] {
             let (mut body, mut headers, mut slots) = ([0; 256], [0; 4096], [&[][..]; 16]);
-            let (mut scratch, mut table) = (Scratch::<4, 4>::new(), SnappyTable::new());
+            let mut scratch = Scratch::<4, 4>::new();
             let mut out = vec![0; out_len];
-            let (mut snappy, mut random) = (Snappy::new(&mut table), |_| 0);
+            let (mut snappy, mut random) = (Snappy::new(), |_| 0);
             let scratch_buffers = BuilderScratch {
                 body: &mut body,
                 headers: &mut headers,

@@ -17,12 +17,12 @@ use core::fmt::{self, Write};
 use core::hint::black_box;
 
 use daskwire::comm::{Comm, Options as CommOptions};
-use daskwire::compression::{Codec, Compression, Policy, Snappy, SnappyTable, decompress};
+use daskwire::compression::{Codec, Compression, Policy, Snappy, decompress};
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, PayloadHeader, PayloadKind,
-    ReadOptions, Scratch, Shard,
+    BuilderScratch, FrameCompressor, Item, Layout, Message, MessageBuilder, Payload, PayloadHeader,
+    PayloadKind, ReadOptions, SHARD_LEN, Scratch,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 use daskwire::{BufferTooSmall, Limits, copy};
@@ -517,6 +517,7 @@ fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
 /// Builds a message with a new payload, split and compressed again.
 fn send_anew(frame: &[u8]) -> Result<(), Fault> {
     let frame = frame.get(..64).unwrap_or(frame);
+    let mut snappy = Snappy::<256>::sized();
     let entries: [(&str, &[u8]); 2] = [("serializer", b"\xa4dask"), ("type", b"\xa5bytes")];
     for layout in [Layout::Modern, Layout::Classic] {
         let (mut body, mut headers) = ([0; 128], [0; 512]);
@@ -533,12 +534,18 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
         builder.body().array(2);
         let kind = PayloadKind::Serialized;
         builder.payload(kind, &entries, &[frame, &[]], black_box(16))?;
-        let shards = [Shard {
-            bytes: frame,
-            codec: Some(Codec::Zlib),
-            plain_len: black_box(100),
-        }];
-        builder.compressed_payload(kind, &entries, &[&shards])?;
+        let (mut packed, mut random) = ([0; 128], |bound| bound / 2);
+        let mut builder = builder.with_compression(FrameCompressor {
+            compression: &mut snappy,
+            policy: Policy {
+                min_len: black_box(1),
+                max_percent: black_box(1000),
+                ..Policy::DASK
+            },
+            out: &mut packed,
+            random: &mut random,
+        });
+        builder.payload(kind, &entries, &[frame, &[]], SHARD_LEN)?;
         let answer = builder.finish()?;
         let mut wire = [0; 1024];
         ensure(!join(answer, &mut wire)?.is_empty(), "nothing to send")?;
@@ -712,12 +719,11 @@ fn lay<'o>(pieces: &[&[u8]], out: &'o mut [u8]) -> Result<&'o [u8], Fault> {
 }
 
 /// Compresses with snappy if worthwhile, and decompresses the result.
-pub fn compress(data: &[u8], table: &mut SnappyTable) -> Result<usize, Fault> {
-    let mut snappy = Snappy::new(table);
+pub fn compress(data: &[u8], snappy: &mut Snappy) -> Result<usize, Fault> {
     let (mut packed, mut plain) = ([0; 12_000], [0; 10_000]);
     let policy = black_box(Policy::DASK);
     let packed = policy
-        .maybe_compress(&mut snappy, data, &mut packed, &mut |bound| bound / 2)?
+        .maybe_compress(snappy, data, &mut packed, &mut |bound| bound / 2)?
         .ok_or(Fault::Wrong("it does not pay"))?;
     let limits = black_box(Limits::MICROCONTROLLER);
     let len = decompress(Codec::Snappy, packed, &mut plain, &limits)?;
@@ -929,7 +935,7 @@ pub fn pickle(pickle: &[u8], log: &mut dyn Write) -> Result<(u32, u32), Fault> {
 }
 
 /// Runs everything and prints the results.
-pub fn everything(table: &mut SnappyTable, log: &mut dyn Write) -> Result<(), Fault> {
+pub fn everything(snappy: &mut Snappy, log: &mut dyn Write) -> Result<(), Fault> {
     for message in &ONES {
         let bytes = black_box(message.bytes);
         let found = exchange(bytes, message.prefix, message.layout, log)?;
@@ -981,7 +987,7 @@ pub fn everything(table: &mut SnappyTable, log: &mut dyn Write) -> Result<(), Fa
     ensure(count == 2, "another mask was read")?;
     writeln!(log, "    vectors of heapless, records, masked arrays")?;
     let data = [7_u8; 10_000];
-    let len = compress(black_box(&data), table)?;
+    let len = compress(black_box(&data), snappy)?;
     writeln!(log, "    snappy: 10000 bytes into {len} and back")?;
     // A dictionary of 5 entries, all None.
     let len = write_pickle(black_box(b"\x1112345"))?;

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use daskwire::compression::{Compression, Lz4, Lz4Table, Snappy, SnappyTable};
+use daskwire::compression::{Compression, Lz4, Snappy};
 use daskwire_numpy::Element;
 use daskwire_peer::worker::{Arguments, Functions};
 use daskwire_peer::{Array, RemoteError, Value};
@@ -82,12 +82,10 @@ pub(super) fn functions() -> Functions {
             Ok(XxHash3_64::oneshot(&data(&arguments)?).into())
         })
         .with("lz4_len", |arguments| {
-            let mut table = Lz4Table::new();
-            compressed_len(&mut Lz4::new(&mut table), &data(&arguments)?)
+            compressed_len(&mut Lz4::new(), &data(&arguments)?)
         })
         .with("snappy_len", |arguments| {
-            let mut table = SnappyTable::new();
-            compressed_len(&mut Snappy::new(&mut table), &data(&arguments)?)
+            compressed_len(&mut Snappy::new(), &data(&arguments)?)
         })
         .with("count_bytes", |arguments| {
             Ok(data(&arguments)?.len().into())

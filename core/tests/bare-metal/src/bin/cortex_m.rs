@@ -5,7 +5,7 @@
 
 use core::fmt::Write;
 
-use daskwire::compression::SnappyTable;
+use daskwire::compression::Snappy;
 
 #[path = "../cortex_m.rs"]
 mod cortex_m;
@@ -21,8 +21,8 @@ fn program(out: &mut cortex_m::Semihosting) -> bool {
 }
 
 fn run(out: &mut cortex_m::Semihosting) -> Result<(), daskwire_bare_metal::Fault> {
-    let mut table = SnappyTable::new();
-    daskwire_bare_metal::everything(&mut table, out)?;
+    let mut snappy = Snappy::new();
+    daskwire_bare_metal::everything(&mut snappy, out)?;
     let (flash, stack) = cortex_m::memory_used();
     writeln!(
         out,

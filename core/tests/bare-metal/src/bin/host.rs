@@ -9,7 +9,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use core::fmt;
 
-use daskwire::compression::SnappyTable;
+use daskwire::compression::Snappy;
 
 #[link(name = "c")]
 unsafe extern "C" {
@@ -61,8 +61,8 @@ impl fmt::Write for Out {
 #[unsafe(no_mangle)]
 pub extern "C" fn main(_count: c_int, _arguments: *const *const c_char) -> c_int {
     use fmt::Write;
-    let mut table = SnappyTable::new();
-    match daskwire_bare_metal::everything(&mut table, &mut Out) {
+    let mut snappy = Snappy::new();
+    match daskwire_bare_metal::everything(&mut snappy, &mut Out) {
         Ok(()) => c_int::from(daskwire_bare_metal::break_a_promise()),
         Err(fault) => {
             let _ = writeln!(Out, "    failed: {fault}");

@@ -3,7 +3,7 @@
 #![no_std]
 #![no_main]
 
-use daskwire::compression::SnappyTable;
+use daskwire::compression::Snappy;
 
 #[path = "../../../src/cortex_m.rs"]
 mod cortex_m;
@@ -13,8 +13,8 @@ mod panics;
 mod report;
 
 fn program(out: &mut cortex_m::Semihosting) -> bool {
-    let mut table = SnappyTable::new();
-    let right = daskwire_bare_metal::everything(&mut table, &mut Nowhere).is_ok();
+    let mut snappy = Snappy::new();
+    let right = daskwire_bare_metal::everything(&mut snappy, &mut Nowhere).is_ok();
     report::report(out, daskwire_bare_metal::RECORDED_LEN);
     right
 }
