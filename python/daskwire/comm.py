@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import os
 import ssl
 import tempfile
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -297,6 +299,13 @@ def _decode_certificate(der: bytes) -> dict[str, Any]:
 _comms: weakref.WeakSet[RustComm] = weakref.WeakSet()
 _listeners: weakref.WeakSet[_RustListener] = weakref.WeakSet()
 
+# When listeners at ports of QUIC were stopped. Connections keep their socket for some time, so
+# a new listener may have to wait for the port.
+_stopped: dict[int, float] = {}
+
+# How long a new listener waits for the port of a stopped one, in seconds.
+_PORT_TIMEOUT = 5.0
+
 # How long closing a comm waits for its peer to get what was written, in seconds.
 _CLOSE_TIMEOUT = 5.0
 
@@ -460,6 +469,19 @@ class _RustListener(BaseListener, _Scheme):
         _listeners.add(self)
 
     async def start(self) -> None:
+        while True:
+            try:
+                self._listener = await self._bind()
+                break
+            except OSError as error:
+                stopped = _stopped.get(int(self.port), float("-inf"))
+                is_late = time.monotonic() - stopped >= _PORT_TIMEOUT
+                if error.errno != errno.EADDRINUSE or is_late:
+                    raise
+            await asyncio.sleep(0.05)
+        self._accepting = asyncio.create_task(self._accept(self._listener))
+
+    async def _bind(self) -> _native.Listener:
         operations = _Operations.current()
         timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
         binding = self._native_transports.listen(
@@ -468,8 +490,7 @@ class _RustListener(BaseListener, _Scheme):
             unparse_host_port(self.ip, int(self.port)),
             float(timeout),
         )
-        self._listener = await operations.until(binding.take)
-        self._accepting = asyncio.create_task(self._accept(self._listener))
+        return await operations.until(binding.take)
 
     async def _accept(self, listener: _native.Listener) -> None:
         operations = _Operations.current()
@@ -507,6 +528,8 @@ class _RustListener(BaseListener, _Scheme):
             self._accepting = None
         if listener is not None:
             listener.stop()
+            if self.scheme == "quic":
+                _stopped[listener.port] = time.monotonic()
 
     def get_host_port(self) -> tuple[str, int]:
         """The address that the listener is bound to."""

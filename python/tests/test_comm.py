@@ -308,6 +308,32 @@ def test_a_port_in_use_is_an_error():
     run(test())
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_port_is_free_again_at_once(scheme, listen_args, connect_args):
+    """Although the connection of QUIC is kept for a second, on the socket of the listener."""
+
+    async def round_trip(address):
+        async def echo(comm):
+            await comm.write(await comm.read())
+            await comm.close()
+
+        listener = await listen(address, echo, **arguments(scheme, listen_args))
+        address = listener.contact_address
+        comm = await connect(address, **arguments(scheme, connect_args))
+        await comm.write("question")
+        assert await comm.read() == "question"
+        listener.stop()
+        await comm.close()
+        return address
+
+    async def test():
+        address = await round_trip(f"{scheme}://127.0.0.1:0")
+        for _ in range(3):
+            assert await round_trip(address) == address
+
+    run(test())
+
+
 @pytest.mark.parametrize("scheme", ["tls+rs", "quic"])
 def test_a_peer_of_another_authority_is_refused_at_once(scheme, listen_args):
     async def test():
