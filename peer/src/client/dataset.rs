@@ -37,7 +37,8 @@ impl Client {
         name: impl Into<Key>,
         value: impl Into<Value>,
     ) -> Result<(), RequestError> {
-        let data = Serialized::of(&value.into()).map_err(RequestError::unwritable)?;
+        let data = Serialized::with_pickling(&value.into(), self.dialect().pickling);
+        let data = data.map_err(RequestError::unwritable)?;
         self.publish(&name.into(), data, &[]).await
     }
 

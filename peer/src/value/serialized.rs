@@ -120,6 +120,12 @@ impl Serialized {
         Ok(built.ensured())
     }
 
+    /// The payload of `bytes` that all releases of Python read from 3.4 on.
+    #[cfg(feature = "worker")]
+    pub(crate) fn of_bytes(bytes: &Bytes) -> Self {
+        Self::built(&[bytes], &Content::Bytes(bytes, Protocol::V4)).ensured()
+    }
+
     /// The payload for readers before 2021.11.0: the keys of a class are in the header
     /// itself, not in `sub-header`.
     // PROTOCOL HEADER-4

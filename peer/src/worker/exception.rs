@@ -82,9 +82,8 @@ impl RemoteError {
                 .str(&message);
             Ok::<(), ValueError>(())
         });
-        let exception = pickle.and_then(|pickle| Serialized::of(&Value::Bytes(pickle.into())));
-        match exception {
-            Ok(exception) => Value::Serialized(exception),
+        match pickle {
+            Ok(pickle) => Value::Serialized(Serialized::of_bytes(&pickle.into())),
             // Clients make an exception of a string.
             Err(_) => Value::from(self.to_string()),
         }
@@ -141,4 +140,25 @@ pub(super) fn class_of(value: &Value) -> Option<Bytes> {
         Value::Object(_) | Value::Serialized(_) => return None,
     };
     Some(Bytes::from_static(pickle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Schedulers that run Python 3.7 have clients that do not read protocol 5.
+    #[test]
+    fn exceptions_can_be_read_by_python_3_7() {
+        let error = RemoteError {
+            class: "ValueError".to_owned(),
+            ..RemoteError::default()
+        };
+        let Value::Serialized(exception) = error.to_exception() else {
+            panic!("not a payload");
+        };
+        let parts = [exception.header()].into_iter();
+        for part in parts.chain(exception.frames().iter().map(AsRef::as_ref)) {
+            assert!(!part.windows(2).any(|pair| pair == [0x80, 5]), "{part:?}");
+        }
+    }
 }

@@ -168,10 +168,7 @@ impl Shared {
 
 fn to_failure(error: PythonErred) -> Failure {
     // Python workers send the pickles as values of bytes.
-    let payload = |pickle| match Serialized::of(&Value::Bytes(pickle)) {
-        Ok(payload) => Value::Serialized(payload),
-        Err(_) => Value::None,
-    };
+    let payload = |pickle| Value::Serialized(Serialized::of_bytes(&pickle));
     Failure {
         exception: payload(error.exception),
         traceback: error.traceback.0.map_or(Value::None, payload),
