@@ -669,7 +669,10 @@ impl Outgoing<'_> {
         let unsent = self.end.saturating_sub(self.start);
         let available = self.buffer.len().saturating_sub(unsent);
         if available < needed {
-            return Err(BufferTooSmall { needed, available }.into());
+            return Err(EncodeError::BufferTooSmall(BufferTooSmall {
+                needed,
+                available,
+            }));
         }
         if self.buffer.len().saturating_sub(self.end) < needed {
             // Moves the unsent bytes to the start.

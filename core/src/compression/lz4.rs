@@ -6,7 +6,7 @@
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal};
+use super::{Codec, Compression, CompressionError, Input, copy_back};
 use crate::BufferTooSmall;
 
 /// The lz4 compressor (PROTOCOL COMPRESS-1), with the working memory that it
@@ -81,27 +81,12 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
     loop {
         let token = input.byte().ok_or_else(|| input.ends())?;
 
-        let literal_len = usize::from(token >> 4);
-        if literal_len < 15 {
-            // Copies 16 bytes at once if there are as many; the excess is
-            // overwritten by later elements.
-            if let (Some(source), Some(place)) = (
-                input.rest.first_chunk::<16>(),
-                out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>),
-            ) {
-                *place = *source;
-                input.take(literal_len).ok_or_else(|| input.ends())?;
-            } else {
-                let literal = input.take(literal_len).ok_or_else(|| input.ends())?;
-                copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
-            }
-            at = at.wrapping_add(literal_len);
-        } else {
-            let literal_len = long_len(&mut input, literal_len)?;
-            let literal = input.take(literal_len).ok_or_else(|| input.ends())?;
-            copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
-            at = at.wrapping_add(literal_len);
+        let mut literal_len = usize::from(token >> 4);
+        if literal_len == 15 {
+            literal_len = long_len(&mut input, literal_len)?;
         }
+        input.literal(out, at, literal_len, too_long)?;
+        at = at.wrapping_add(literal_len);
         if input.rest.is_empty() {
             // The last sequence of a block has literals only.
             return if at == out.len() {

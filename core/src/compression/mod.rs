@@ -482,6 +482,29 @@ impl<'a> Input<'a> {
         Some(data)
     }
 
+    /// Copies a literal of `len` bytes to `out[at..]`. `too_long` is the error if
+    /// it does not fit.
+    #[inline(always)]
+    fn literal(
+        &mut self,
+        out: &mut [u8],
+        at: usize,
+        len: usize,
+        too_long: fn(&Self) -> CompressionError,
+    ) -> Result<(), CompressionError> {
+        // Copies 16 bytes at once if there are as many; the excess is
+        // overwritten by later elements.
+        if len <= 16
+            && let Some(source) = self.rest.first_chunk::<16>()
+            && let Some(place) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>)
+        {
+            *place = *source;
+            return self.take(len).map(drop).ok_or_else(|| self.ends());
+        }
+        let literal = self.take(len).ok_or_else(|| self.ends())?;
+        copy_literal(out, at, literal).ok_or_else(|| too_long(self))
+    }
+
     #[cold]
     fn fault(&self, reason: &'static str) -> CompressionError {
         CompressionError::Malformed {

@@ -89,11 +89,7 @@ impl Policy {
         if !self.covers(frame.len()) || compression.max_compressed_len(frame.len()).is_none() {
             return Ok(None);
         }
-        let needed = self.scratch_len(compression, frame.len());
-        let available = scratch.len();
-        if available < needed {
-            return Err(BufferTooSmall { needed, available }.into());
-        }
+        BufferTooSmall::check(scratch, self.scratch_len(compression, frame.len()))?;
         if self.is_sampled(frame.len()) && !self.samples_pay(compression, frame, scratch, random)? {
             return Ok(None);
         }

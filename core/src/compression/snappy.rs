@@ -312,18 +312,6 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
         let (offset, len) = match tag & 3 {
             0 => {
                 let code = usize::from(tag >> 2);
-                if code < 16
-                    && let (Some(source), Some(place)) = (
-                        input.rest.first_chunk::<16>(),
-                        out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>),
-                    )
-                {
-                    *place = *source;
-                    let len = code.wrapping_add(1);
-                    input.take(len).ok_or_else(|| input.ends())?;
-                    at = at.wrapping_add(len);
-                    continue;
-                }
                 let last = if code < 60 {
                     code
                 } else {
@@ -335,8 +323,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
                     usize::try_from(u32::from_le_bytes(bytes)).map_err(|_| input.ends())?
                 };
                 let len = last.checked_add(1).ok_or_else(|| input.ends())?;
-                let literal = input.take(len).ok_or_else(|| input.ends())?;
-                copy_literal(out, at, literal).ok_or_else(|| too_long(&input))?;
+                input.literal(out, at, len, too_long)?;
                 at = at.wrapping_add(len);
                 continue;
             }

@@ -114,9 +114,7 @@ impl<'a> Prelude<'a> {
 
     /// The length of frame `index`, in bytes.
     pub fn length(&self, index: usize) -> Option<u64> {
-        self.lengths
-            .get(index)
-            .map(|bytes| u64::from_le_bytes(*bytes))
+        self.lengths().nth(index)
     }
 
     /// Splits `bytes`, which holds the frames back to back, into `slots`.
@@ -222,7 +220,8 @@ where
         return Err(EncodeError::NoFrames);
     }
     let len = prelude_len(prefix, lengths.len()).ok_or(EncodeError::TooLong)?;
-    let (words, _) = BufferTooSmall::check(out, len)?.as_chunks_mut::<8>();
+    let out = BufferTooSmall::check(out, len).map_err(EncodeError::BufferTooSmall)?;
+    let (words, _) = out.as_chunks_mut::<8>();
     let mut words = words.iter_mut();
     let mut put = |value: u64| {
         if let Some(word) = words.next() {
@@ -254,12 +253,6 @@ pub enum EncodeError {
     /// The length of the message does not fit in a `u64`, or the length of the
     /// prelude in a `usize`.
     TooLong,
-}
-
-impl From<BufferTooSmall> for EncodeError {
-    fn from(error: BufferTooSmall) -> Self {
-        Self::BufferTooSmall(error)
-    }
 }
 
 impl fmt::Display for EncodeError {

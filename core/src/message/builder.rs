@@ -74,10 +74,6 @@ pub struct FrameCompressor<'s, 'a> {
 }
 
 impl<'a> FrameCompressor<'_, 'a> {
-    fn codec(&self) -> Codec {
-        self.compression.codec()
-    }
-
     /// Returns the compressed frame, or the frame itself.
     fn compress(&mut self, frame: &'a [u8]) -> Result<&'a [u8], BuildError> {
         let packed = self
@@ -416,7 +412,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             };
             self.set_slot(first.saturating_add(index), sent)?;
         }
-        let codec = self.compressor.as_ref().map(FrameCompressor::codec);
+        let compressor = self.compressor.as_ref();
+        let codec = compressor.map(|compressor| compressor.compression.codec());
         let slots = core::mem::take(&mut self.slots);
         let sent = slots.get(first..).ensured();
         let pieces = pieces.zip(sent).map(|((index, plain), sent)| Piece {
@@ -552,10 +549,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         if self.layout == Layout::Classic && self.pending_count == 0 {
             self.slot_count = 2;
         }
-        let (needed, available) = (self.slot_count, self.slots.len());
-        if needed > available {
-            return Err(BuildError::Slots(BufferTooSmall { needed, available }));
-        }
+        self.check_slots(self.slot_count)?;
         match self.layout {
             Layout::Modern => self.set_slot(0, body)?,
             Layout::Classic => {
@@ -636,11 +630,11 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             .saturating_add(frame_count)
             .saturating_add(self.pending_count)
             .saturating_add(1);
-        let available = self.slots.len();
-        if needed > available {
-            return Err(BuildError::Slots(BufferTooSmall { needed, available }));
-        }
-        Ok(())
+        self.check_slots(needed).map(drop)
+    }
+
+    fn check_slots(&mut self, needed: usize) -> Result<&mut [&'a [u8]], BuildError> {
+        BufferTooSmall::check(self.slots, needed).map_err(BuildError::Slots)
     }
 
     /// Adds the placeholder to the body and the header to the list of frames.
@@ -662,9 +656,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.body.map(1).encoded(key).u64(frame);
             }
             Layout::Classic => {
-                let at = offset(self.body.len());
+                let start = offset(self.body.len());
                 if let Some(slot) = self.pending.at(self.pending_count) {
-                    *slot = Slot::Built { at, bytestring };
+                    *slot = Slot::Built { start, bytestring };
                 }
                 self.pending_count = self.pending_count.saturating_add(1);
                 let index = self.slots.len().wrapping_sub(self.pending_count);
@@ -684,17 +678,10 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     fn set_slot(&mut self, index: usize, frame: &'a [u8]) -> Result<(), BuildError> {
-        let available = self.slots.len();
-        match self.slots.get_mut(index) {
-            Some(slot) => {
-                *slot = frame;
-                Ok(())
-            }
-            None => Err(BuildError::Slots(BufferTooSmall {
-                needed: index.saturating_add(1),
-                available,
-            })),
+        if let Some(slot) = self.check_slots(index.saturating_add(1))?.last_mut() {
+            *slot = frame;
         }
+        Ok(())
     }
 }
 

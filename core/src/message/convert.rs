@@ -23,8 +23,8 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         }
         payload.check()?;
         let mut logical_count = 0_usize;
-        for count in payload.group_counts()? {
-            count.map_err(regrouped)?;
+        for group in payload.groups()? {
+            group.map_err(regrouped)?;
             logical_count = logical_count.saturating_add(1);
         }
         let value = if is_collection {
@@ -62,7 +62,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
     fn write_layout(&self, writer: &mut Writer<'_>) {
         let header = self.payload.header();
         let groups = || {
-            let groups = self.payload.group_counts().ok();
+            let groups = self.payload.groups().ok();
             groups.into_iter().flatten().map(Ensured::ensured)
         };
         if let Some(counts) = header.get("split-num-sub-frames")
@@ -73,7 +73,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
             writer.str("split-offsets").encoded(offsets);
         } else {
             write_split(writer, self.logical_count, || {
-                groups().map(|count| count as u64)
+                groups().map(|group| group.len() as u64)
             });
         }
         copy(writer, header, &["compression"]);
@@ -410,11 +410,11 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         let mut next = 0_usize;
         let logical_count = payload.logical_count()?;
         if let Some(offsets) = header.list("split-offsets")? {
-            for (offset, count) in offsets.numbers().zip(payload.group_counts()?) {
+            for (offset, group) in offsets.numbers().zip(payload.groups()?) {
                 if offset? != next as u64 {
                     return not_convertible("its frames are not in order");
                 }
-                next = next.saturating_add(count?);
+                next = next.saturating_add(group?.len());
             }
             if next != payload.frames().len() {
                 return not_convertible("some of its frames are unused");
@@ -486,11 +486,11 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
             .into_iter()
             .flatten()
             .map(|len| len.ok().flatten().ensured());
-        let groups = self.payload.group_counts().ok().into_iter().flatten();
-        for count in groups.map(Ensured::ensured) {
+        let groups = self.payload.groups().ok().into_iter().flatten();
+        for group in groups.map(Ensured::ensured) {
             let len = lens
                 .by_ref()
-                .take(count)
+                .take(group.len())
                 .fold(0_u64, |sum, len| sum.saturating_add(len));
             writer.u64(len);
         }

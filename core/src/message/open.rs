@@ -98,9 +98,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         }
         .run(&mut levels, &mut table)?;
 
-        table
-            .check()
-            .map_err(|kind| MessageError::new(body_frame, 0, kind))?;
+        table.check().map_err(|short| {
+            MessageError::new(body_frame, 0, MessageErrorKind::TooFewSlots(short))
+        })?;
         table.pack();
         let count = table.count;
         let slots = slots.into_slice().get_mut(..count).ensured();

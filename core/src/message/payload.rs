@@ -1,5 +1,7 @@
 //! A payload: its header and its frames, decoded on request.
 
+use core::ops::Range;
+
 use super::header::ItemList;
 use super::open::codec_entry;
 use super::slot::{Slot, span};
@@ -524,25 +526,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         split.check()?;
         let mut by_index = ByIndex::new(frames);
         for _ in 0..split.counts.count_left() {
-            // `check` has compared them with the number of frames, a usize.
-            let (first, end) = split.next_range()?;
-            for index in first..end {
-                if let Some(frame) = by_index.frame(usize::try_from(index).ensured()) {
+            for index in split.next_range()? {
+                if let Some(frame) = by_index.frame(index) {
                     visit(Part::Frame(frame?))?;
                 }
             }
             visit(Part::End)?;
         }
         Ok(())
-    }
-
-    fn groups(&self, grouping: Grouping<'a>) -> Result<Groups<'a, T>, MessageError> {
-        Ok(Groups {
-            grouping,
-            next: 0,
-            sub_frames: self.sub_frames()?,
-            fault: None,
-        })
     }
 
     /// Converts an error about the buffer after `filled` bytes to one about the
@@ -581,19 +572,13 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         MessageError,
     > {
         self.check()?;
-        let grouping = self.grouping()?;
-        let payload = *self;
-        let count = self.group_count(&grouping);
-        let mut groups = self.groups(grouping)?;
+        let frames = self.frames;
         let mut by_index = ByIndex::new(self.sub_frames()?);
-        Ok((0..count).map(move |_| {
-            let (first, part_count) = groups.next_group(&payload)?;
-            let parts = payload
-                .frames
-                .get(first..first.saturating_add(part_count))
-                .ensured();
+        Ok(self.groups()?.map(move |group| {
+            let group = group?;
+            let parts = frames.get(group.clone()).ensured();
             let mut compressed = false;
-            for index in first..first.saturating_add(parts.len()) {
+            for index in group {
                 if let Some(frame) = by_index.frame(index) {
                     compressed |= !matches!(frame?.codec, Ok(None));
                 }
@@ -602,16 +587,27 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         }))
     }
 
-    /// The number of sub-frames of each logical frame, if `lengths` match the
-    /// frames.
-    pub(super) fn group_counts(
+    /// The frames of each logical frame, by index, if `lengths` match the frames.
+    /// After an error all later items fail too.
+    pub(super) fn groups(
         &self,
-    ) -> Result<impl Iterator<Item = Result<usize, MessageError>> + use<'a, T>, MessageError> {
-        let payload = *self;
+    ) -> Result<impl Iterator<Item = Result<Range<usize>, MessageError>> + use<'a, T>, MessageError>
+    {
         let grouping = self.grouping()?;
         let count = self.group_count(&grouping);
-        let mut groups = self.groups(grouping)?;
-        Ok((0..count).map(move |_| Ok(groups.next_group(&payload)?.1)))
+        let mut groups = Groups {
+            payload: *self,
+            grouping,
+            next: 0,
+            sub_frames: self.sub_frames()?,
+        };
+        let mut fault = Ok(());
+        Ok((0..count).map(move |_| {
+            fault?;
+            let group = groups.next_group();
+            fault = group.as_ref().map(drop).map_err(|error| *error);
+            group
+        }))
     }
 
     /// The decompressed length of each frame, `None` if it is not declared.
@@ -635,44 +631,23 @@ enum Grouping<'a> {
     Lengths(ItemList<'a>),
 }
 
-/// Iterator over the groups of frames of logical frames.
+/// The groups of frames that are logical frames.
 struct Groups<'a, T> {
+    payload: Payload<'a, T>,
     grouping: Grouping<'a>,
     next: usize,
     sub_frames: SubFrames<'a, T>,
-    fault: Option<MessageError>,
 }
 
 impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
-    /// The first frame of the next logical frame and the number of its frames.
-    /// After an error all later groups fail too.
-    fn next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
-        if let Some(fault) = self.fault {
-            return Err(fault);
-        }
-        let group = self.try_next_group(payload);
-        self.fault = group.err();
-        group
-    }
-
-    fn try_next_group(&mut self, payload: &Payload<'a, T>) -> Result<(usize, usize), MessageError> {
-        let first = self.next;
+    /// The frames of the next logical frame.
+    fn next_group(&mut self) -> Result<Range<usize>, MessageError> {
+        let (payload, first) = (&self.payload, self.next);
         match &mut self.grouping {
-            Grouping::Single => {
-                self.next = first.saturating_add(1);
-                Ok((first, 1))
-            }
-            Grouping::Split(split) => {
-                let (first, end) = split.next_range()?;
-                // `check` has compared them with the number of frames, a usize.
-                let count = end.saturating_sub(first);
-                Ok((
-                    usize::try_from(first).ensured(),
-                    usize::try_from(count).ensured(),
-                ))
-            }
+            Grouping::Single => self.next = first.saturating_add(1),
+            Grouping::Split(split) => return split.next_range(),
             // Of the classic layout only.
-            Grouping::Lengths(_) if !payload.layout.is_classic() => Ok((first, 0)),
+            Grouping::Lengths(_) if !payload.layout.is_classic() => {}
             Grouping::Lengths(lengths) => {
                 let fault = payload.header.fault(MessageErrorKind::SplitLists);
                 let wanted = lengths.number().ok_or(fault)?;
@@ -710,9 +685,9 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
                     count = count.saturating_add(1);
                 }
                 self.next = first.saturating_add(count);
-                Ok((first, count))
             }
         }
+        Ok(first..self.next)
     }
 }
 
@@ -751,15 +726,16 @@ impl Split<'_> {
         MessageError::new(self.location.0, self.location.1, kind)
     }
 
-    /// The next logical frame: the index of its first sub-frame, and of the one
-    /// after its last.
+    /// The sub-frames of the next logical frame.
     #[inline(never)]
-    fn next_range(&mut self) -> Result<(u64, u64), MessageError> {
+    fn next_range(&mut self) -> Result<Range<usize>, MessageError> {
         if let (Some(count), Some(offset)) = (self.counts.number(), self.offsets.number())
             && let Some(end) = offset.checked_add(count)
             && end <= self.frame_count
         {
-            return Ok((offset, end));
+            // Both fit, since the number of frames is a usize.
+            let (first, end) = (usize::try_from(offset), usize::try_from(end));
+            return Ok(first.ensured()..end.ensured());
         }
         Err(self.fault(MessageErrorKind::SplitLists))
     }
@@ -780,8 +756,8 @@ impl Split<'_> {
         let mut in_order = true;
         for _ in 0..count {
             let range = split.next_range()?;
-            in_order &= range.0 >= end || range.0 == range.1;
-            end = end.max(range.1);
+            in_order &= range.start >= end || range.is_empty();
+            end = end.max(range.end);
         }
         if in_order {
             return Ok(());
@@ -798,7 +774,7 @@ impl Split<'_> {
                 let other = others.next_range()?;
                 // The intersection of two ranges; empty if one of them is
                 // empty.
-                if one.0.max(other.0) < one.1.min(other.1) {
+                if one.start.max(other.start) < one.end.min(other.end) {
                     return Err(overlap);
                 }
             }
@@ -836,17 +812,14 @@ impl<'a, T: AsRef<[u8]>> Iterator for SubFrames<'a, T> {
         self.frames = rest;
         let index = self.index;
         self.index = index.saturating_add(1);
-        let codec = match &mut self.compression {
-            None => Ok(None),
-            Some(list) => match list.next().map(codec_entry) {
-                Some(Err(kind @ MessageErrorKind::UnknownCodec { .. })) => Err(kind),
-                Some(Err(kind)) => {
-                    return Some(Err(MessageError::new(list.frame(), list.at(), kind)));
-                }
-                Some(Ok(codec)) => Ok(codec),
-                None => Ok(None),
-            },
-        };
+        let entry = self.compression.as_mut().and_then(Iterator::next);
+        let codec = entry.map_or(Ok(None), codec_entry);
+        // Only the data of a frame with an unknown codec is unavailable.
+        if let (Err(kind), Some(list)) = (codec, &self.compression)
+            && !matches!(kind, MessageErrorKind::UnknownCodec { .. })
+        {
+            return Some(Err(MessageError::new(list.frame(), list.at(), kind)));
+        }
         Some(Ok(SubFrame {
             bytes: frame.as_ref(),
             codec,

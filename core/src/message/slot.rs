@@ -4,7 +4,7 @@ use core::cmp::Ordering;
 
 use super::classic::ClassicEntry;
 use super::scratch::Storage;
-use super::{Layout, MessageErrorKind, PayloadKind};
+use super::{Layout, PayloadKind};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
@@ -32,8 +32,8 @@ pub(super) enum Slot {
     /// A payload with a path; offsets in the payload header.
     Path(ClassicEntry),
     /// A payload of a classic message that is built, in place of the nil at
-    /// `at` in the body.
-    Built { at: u32, bytestring: bool },
+    /// `start` in the body.
+    Built { start: u32, bytestring: bool },
 }
 
 impl Slot {
@@ -41,9 +41,14 @@ impl Slot {
         match self {
             Self::Placeholder { start, .. }
             | Self::Set { start, .. }
-            | Self::Enum { start, .. } => *start,
-            Self::Free | Self::Path(_) | Self::Built { .. } => u32::MAX,
+            | Self::Enum { start, .. }
+            | Self::Built { start, .. } => *start,
+            Self::Free | Self::Path(_) => u32::MAX,
         }
+    }
+
+    pub(super) const fn is_bytestring(&self) -> bool {
+        matches!(self, Self::Built { bytestring, .. } if *bytestring)
     }
 
     pub(super) const fn frame(&self) -> u32 {
@@ -128,15 +133,8 @@ impl<'t, 's> Table<'t, 's> {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), MessageErrorKind> {
-        let available = self.slots.as_slice().len();
-        if self.max_count > available {
-            return Err(MessageErrorKind::TooFewSlots(BufferTooSmall {
-                needed: self.max_count,
-                available,
-            }));
-        }
-        Ok(())
+    pub(super) fn check(&mut self) -> Result<(), BufferTooSmall> {
+        BufferTooSmall::check(self.slots.as_mut(), self.max_count).map(drop)
     }
 }
 

@@ -40,18 +40,6 @@ impl<'a> RawStr<'a> {
     }
 }
 
-impl PartialEq<str> for RawStr<'_> {
-    fn eq(&self, other: &str) -> bool {
-        self.0 == other.as_bytes()
-    }
-}
-
-impl PartialEq<&str> for RawStr<'_> {
-    fn eq(&self, other: &&str) -> bool {
-        self.0 == other.as_bytes()
-    }
-}
-
 impl fmt::Debug for RawStr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.0.escape_ascii())
@@ -90,17 +78,17 @@ impl<'a> Str<'a> {
     }
 }
 
-impl PartialEq<str> for Str<'_> {
-    fn eq(&self, other: &str) -> bool {
-        self.0 == other.as_bytes()
-    }
+macro_rules! equals {
+    ($($string:ident: $other:ty),+) => {
+        $(impl PartialEq<$other> for $string<'_> {
+            fn eq(&self, other: &$other) -> bool {
+                self.0 == other.as_bytes()
+            }
+        })+
+    };
 }
 
-impl PartialEq<&str> for Str<'_> {
-    fn eq(&self, other: &&str) -> bool {
-        self.0 == other.as_bytes()
-    }
-}
+equals!(RawStr: str, RawStr: &str, Str: str, Str: &str);
 
 impl fmt::Display for Str<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

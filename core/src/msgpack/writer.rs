@@ -83,12 +83,6 @@ impl fmt::Display for WriteError {
 
 impl core::error::Error for WriteError {}
 
-impl From<BufferTooSmall> for WriteError {
-    fn from(error: BufferTooSmall) -> Self {
-        Self::BufferTooSmall(error)
-    }
-}
-
 impl<'b> Writer<'b> {
     /// Creates a writer to `out`. With an empty buffer it measures.
     #[inline]
@@ -145,7 +139,7 @@ impl<'b> Writer<'b> {
         let (needed, out) = (self.len, self.out as &[u8]);
         let available = out.len();
         let short = BufferTooSmall { needed, available };
-        out.get(..needed).ok_or(short.into())
+        out.get(..needed).ok_or(WriteError::BufferTooSmall(short))
     }
 
     /// Writes nil.

@@ -9,13 +9,6 @@ use crate::message::scratch::Storage;
 use crate::message::slot::{Slot, offset};
 use crate::msgpack::{Reader, Writer};
 
-/// A payload of a message whose body is complete.
-#[derive(Clone, Copy)]
-struct Pending<'a> {
-    header: &'a [u8],
-    bytestring: bool,
-}
-
 /// Writes `headers`, `keys` and `bytestrings` of a classic message.
 pub(in crate::message) fn write_payload_header(
     writer: &mut Writer<'_>,
@@ -26,27 +19,18 @@ pub(in crate::message) fn write_payload_header(
 ) -> Result<(), BuildError> {
     let count = narrow(payloads.len());
     writer.map(3).str("headers").map(count);
-    for_each_path(body, payloads, headers, levels, |path, pending| {
+    for_each_path(body, payloads, headers, levels, |path, header, _| {
         write_path(writer, body, path);
-        writer.encoded(pending.header);
+        writer.encoded(header);
     })?;
     writer.str("keys").array(count);
-    for_each_path(body, payloads, headers, levels, |path, _| {
+    for_each_path(body, payloads, headers, levels, |path, _, _| {
         write_path(writer, body, path);
     })?;
-    let is_bytestring = |slot: &&Slot| {
-        matches!(
-            slot,
-            Slot::Built {
-                bytestring: true,
-                ..
-            }
-        )
-    };
-    let bytestring_count = payloads.iter().filter(is_bytestring).count();
+    let bytestring_count = payloads.iter().filter(|slot| slot.is_bytestring()).count();
     writer.str("bytestrings").array(narrow(bytestring_count));
-    for_each_path(body, payloads, headers, levels, |path, pending| {
-        if pending.bytestring {
+    for_each_path(body, payloads, headers, levels, |path, _, is_bytestring| {
+        if is_bytestring {
             write_path(writer, body, path);
         }
     })
@@ -66,13 +50,14 @@ fn write_path(writer: &mut Writer<'_>, body: &[u8], path: &[Level]) {
 }
 
 /// Scans a body written by the builder and calls `found` for each payload with
-/// the levels of its path. The headers of the payloads are in reverse order.
+/// the levels of its path, its header, and whether it is plain bytes. The headers
+/// are in reverse order.
 fn for_each_path(
     body: &[u8],
     payloads: &[Slot],
     headers: &[&[u8]],
     levels: &mut Storage<'_, Level>,
-    mut found: impl FnMut(&[Level], Pending<'_>),
+    mut found: impl FnMut(&[Level], &[u8], bool),
 ) -> Result<(), BuildError> {
     let mut reader = Reader::new(body);
     let mut payloads = payloads.iter().zip(headers.iter().rev()).peekable();
@@ -86,19 +71,9 @@ fn for_each_path(
             }
             container.owed = container.owed.wrapping_sub(1);
         }
-        while let Some((
-            Slot::Built {
-                at: next,
-                bytestring,
-            },
-            header,
-        )) = payloads.peek()
-            && *next == at
-        {
-            let (header, bytestring) = (*header, *bytestring);
-            payloads.next();
+        while let Some((slot, header)) = payloads.next_if(|(slot, _)| slot.start() == at) {
             let path = levels.as_slice().get(..depth).ensured();
-            found(path, Pending { header, bytestring });
+            found(path, header, slot.is_bytestring());
         }
         let container = Container::of(token);
         if container.count != 0 {

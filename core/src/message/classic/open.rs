@@ -100,14 +100,8 @@ impl<'a> Heads<'a> {
         let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
         let mut heads = heads.ok_or(missing("headers"))?;
         let mut keys = keys.ok_or(missing("keys"))?;
-        let heads_at = heads.position();
-        let count = heads.map().map_err(|error| {
-            MessageError::new(2, heads_at, entry_kind("headers", "a map", error))
-        })?;
-        let keys_at = keys.position();
-        let key_count = keys.array().map_err(|error| {
-            MessageError::new(2, keys_at, entry_kind("keys", "an array", error))
-        })?;
+        let count = heads.map().map_err(wrong_kind("headers", "a map"))?;
+        let key_count = keys.array().map_err(wrong_kind("keys", "an array"))?;
         Ok(Some(Self {
             document,
             heads,
@@ -234,8 +228,6 @@ fn mark_bytestrings(
     bytestrings: &mut Reader<'_>,
     slots: &mut [Slot],
 ) -> Result<(), MessageError> {
-    let at = bytestrings.position();
-    let fault = |kind| MessageError::new(2, at, kind);
     for place in slots.iter_mut() {
         if let Slot::Path(entry) = place {
             entry.bytestring = Some(false);
@@ -243,7 +235,7 @@ fn mark_bytestrings(
     }
     let count = bytestrings
         .array()
-        .map_err(|error| fault(entry_kind("bytestrings", "an array", error)))?;
+        .map_err(wrong_kind("bytestrings", "an array"))?;
     for _ in 0..count {
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
         let place =
@@ -272,11 +264,13 @@ fn check_path(path: &[u8]) -> Result<(), MessageErrorKind> {
     }
 }
 
-/// The error for an entry that is not a container.
-fn entry_kind(key: &'static str, expected: &'static str, error: Malformed) -> MessageErrorKind {
-    match error.kind {
-        MalformedKind::Unexpected { .. } => MessageErrorKind::EntryKind { key, expected },
-        kind => MessageErrorKind::Malformed(kind),
+/// Converts the error of reading the entry `key`, which is not `expected`.
+fn wrong_kind(key: &'static str, expected: &'static str) -> impl Fn(Malformed) -> MessageError {
+    move |error| match error.kind {
+        MalformedKind::Unexpected { .. } => {
+            MessageError::new(2, error.at, MessageErrorKind::EntryKind { key, expected })
+        }
+        _ => MessageError::malformed(2)(error),
     }
 }
 
