@@ -114,7 +114,8 @@ impl<'a> Prelude<'a> {
 
     /// The length of frame `index`, in bytes.
     pub fn length(&self, index: usize) -> Option<u64> {
-        self.lengths().nth(index)
+        let bytes = self.lengths.get(index)?;
+        Some(u64::from_le_bytes(*bytes))
     }
 
     /// Splits `bytes`, which holds the frames back to back, into `slots`.
