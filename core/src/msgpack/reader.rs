@@ -344,8 +344,13 @@ impl<'a> Reader<'a> {
     /// lists and tuples are both arrays (PROTOCOL MSGPACK-7).
     #[inline]
     pub fn array(&mut self) -> Result<u32, Malformed> {
-        if let Some(count) = self.short_container(0x90, 1) {
-            return Ok(count);
+        if let Some((&marker @ 0x90..=0x9f, rest)) = self.rest.split_first() {
+            let count = u32::from(marker & 0x0f);
+            if let Some(items_left) = claim(self.items_left, rest, u64::from(count)) {
+                self.items_left = items_left;
+                self.rest = rest;
+                return Ok(count);
+            }
         }
         self.expect(Kind::Array, pick!(Token::Array(count) => count))
     }
@@ -353,21 +358,16 @@ impl<'a> Reader<'a> {
     /// Reads the head of a map and returns its number of key-value pairs.
     #[inline]
     pub fn map(&mut self) -> Result<u32, Malformed> {
-        if let Some(count) = self.short_container(0x80, 2) {
-            return Ok(count);
+        if let Some((&marker @ 0x80..=0x8f, rest)) = self.rest.split_first() {
+            let count = u32::from(marker & 0x0f);
+            if let Some(items_left) = claim(self.items_left, rest, u64::from(count).wrapping_mul(2))
+            {
+                self.items_left = items_left;
+                self.rest = rest;
+                return Ok(count);
+            }
         }
         self.expect(Kind::Map, pick!(Token::Map(count) => count))
-    }
-
-    /// Reads the head of a container with up to 15 times `width` values: `first`
-    /// and the count in one byte.
-    #[inline(always)]
-    fn short_container(&mut self, first: u8, width: u64) -> Option<u32> {
-        let (&marker, rest) = self.rest.split_first()?;
-        let count = u32::from(marker.checked_sub(first).filter(|count| *count < 16)?);
-        self.items_left = claim(self.items_left, rest, u64::from(count).wrapping_mul(width))?;
-        self.rest = rest;
-        Some(count)
     }
 
     /// Reads an extension value: its type code and its data.

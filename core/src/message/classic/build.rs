@@ -71,7 +71,10 @@ fn for_each_path(
             }
             container.owed = container.owed.wrapping_sub(1);
         }
-        while let Some((slot, header)) = payloads.next_if(|(slot, _)| slot.start() == at) {
+        while let Some(&(slot, header)) = payloads.peek()
+            && slot.start() == at
+        {
+            payloads.next();
             let path = levels.as_slice().get(..depth).ensured();
             found(path, header, slot.is_bytestring());
         }
