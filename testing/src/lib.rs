@@ -23,6 +23,7 @@ use std::{env, fs, thread};
 
 pub mod bench;
 pub mod cluster;
+pub mod process;
 mod random;
 pub mod release;
 
@@ -87,7 +88,7 @@ pub fn python(environment: Environment) -> PathBuf {
     interpreter.get_or_init(|| make(environment)).clone()
 }
 
-/// The interpreter of the current release with pyarrow and scikit-learn, which is
+/// The interpreter of the current release with pyarrow, scikit-learn and xarray, which is
 /// created if it does not exist.
 ///
 /// # Panics

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::process::{children, has_ended};
 use daskwire_testing::{Environment, Peer, address_after};
 
 #[path = "support/command.rs"]
@@ -63,24 +64,6 @@ fn worker_after(
         .arg(python)
         .args(arguments);
     Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
-}
-
-fn children(parent: u32) -> Vec<String> {
-    let processes = fs::read_dir("/proc").expect("Linux");
-    let ids = processes.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    ids.filter(|id| stat(id).is_some_and(|(state, of)| of == parent.to_string() && state != "Z"))
-        .collect()
-}
-
-/// The state and the parent of a process.
-fn stat(id: &str) -> Option<(String, String)> {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    let mut fields = stat.rsplit(')').next()?.split_whitespace();
-    Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
-}
-
-fn has_ended(id: &str) -> bool {
-    stat(id).is_none_or(|(state, _)| state == "Z")
 }
 
 /// Programs with results, or exceptions, that do not depend on the kind of worker.

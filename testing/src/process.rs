@@ -1,0 +1,27 @@
+//! Processes of Linux.
+
+use std::fs;
+
+/// The ids of the processes that a process has started and that have not ended.
+///
+/// # Panics
+///
+/// If there is no `/proc`.
+pub fn children(parent: u32) -> Vec<String> {
+    let processes = fs::read_dir("/proc").expect("Linux");
+    let ids = processes.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    ids.filter(|id| stat(id).is_some_and(|(state, of)| of == parent.to_string() && state != "Z"))
+        .collect()
+}
+
+/// Whether a process has ended. Its parent may not have noticed yet.
+pub fn has_ended(id: &str) -> bool {
+    stat(id).is_none_or(|(state, _)| state == "Z")
+}
+
+/// The state and the parent of a process.
+fn stat(id: &str) -> Option<(String, String)> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
+}
