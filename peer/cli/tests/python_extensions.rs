@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::process::children;
 use daskwire_testing::{Environment, Peer, address_after};
 
 /// Starts a worker with two threads, whose tasks' output is dropped.
@@ -312,6 +313,82 @@ async fn shuffles_have_the_results_of_workers_in_python() {
         assert_eq!(result, expected, "{program}\n{}", logs());
         let result = mixed.try_python(program);
         assert_eq!(result, expected, "{program}, mixed\n{}", logs());
+    }
+}
+
+/// Programs that start a shuffle as `f`, of which a task waits for the event `go`.
+const BLOCKED_SHUFFLES: [(&str, &str); 3] = [
+    // While it sends its inputs
+    (
+        "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
+         f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6).groupby('a').b.sum())",
+        "shuffle-transfer",
+    ),
+    // While it makes its outputs
+    (
+        "left = dd.from_map(part, range(8), [''] * 8, meta=meta)\n\
+         f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6)\
+         .map_partitions(unpack, meta=meta).groupby('a').b.sum())",
+        "shuffle-barrier",
+    ),
+    // With a table
+    (
+        "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
+         right = dd.from_pandas(pd.DataFrame({'a': range(7), 'c': 1.0}), npartitions=3)\n\
+         f = client.compute(left.merge(right, on='a', shuffle_method='p2p').groupby('a').b.sum())",
+        "hash-join-transfer",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shuffle_starts_again_when_processes_are_killed() {
+    let interpreter = daskwire_testing::python_with_libraries();
+    for python_count in [0, 1] {
+        let mut cluster = Cluster::with(&interpreter, python_count);
+        let killed = worker(&cluster, "a", Some(&interpreter));
+        let other = worker(&cluster, "b", Some(&interpreter));
+        cluster.python(
+            "import os\nimport dask.dataframe as dd\nfrom distributed import Event\n\
+             meta = pd.DataFrame({'a': [1], 'b': [1.0]})\n\
+             def part(n, waits):\n    if n == 7 and waits == 'transfer': Event('go').wait()\n    \
+             return pd.DataFrame({'a': np.arange(100) % 7, 'b': np.arange(100.0) + n})\n\
+             def unpack(part):\n    Event('go').wait()\n    return part\n\
+             def done(prefix):\n    def count(dask_scheduler):\n        \
+             return sum(prefix in str(key) and task.state == 'memory' for key, task in dask_scheduler.tasks.items())\n    \
+             return client.run_on_scheduler(count)\n\
+             [address] = [a for a, w in client.scheduler_info()['workers'].items() if w['name'] == 'a']",
+        );
+        for (index, (shuffle, done)) in BLOCKED_SHUFFLES.into_iter().enumerate() {
+            // The host's id is that of functions beside tasks.
+            let host = cluster.python(&format!(
+                "Event('go').clear()\n{shuffle}\n\
+                 while not done('{done}'): time.sleep(0.01)\n\
+                 client.run(os.getpid, workers=[address])[address]"
+            ));
+            // The host only, and then all processes.
+            let ids = match index % 2 == python_count {
+                true => vec![host],
+                false => children(killed.id()),
+            };
+            let status = Command::new("kill").arg("-9").args(&ids).status();
+            assert!(status.is_ok_and(|status| status.success()));
+            let sums = "Event('go').set()\n\
+                        f.result(timeout=120).sort_index().to_dict()";
+            let expected = "sum((part(n, '') for n in range(8)), []) if 0 else \
+                            pd.concat([part(n, '') for n in range(8)]).groupby('a').b.sum().to_dict()";
+            let expected = cluster.python(expected);
+            let result = cluster.try_python(sums);
+            let logs = || {
+                format!(
+                    "{}\n{}\n{}",
+                    cluster.scheduler.log(),
+                    killed.log(),
+                    other.log()
+                )
+            };
+            assert_eq!(result.as_ref(), Ok(&expected), "{shuffle}\n{}", logs());
+            cluster.python("del f");
+        }
     }
 }
 

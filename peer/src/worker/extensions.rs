@@ -1,7 +1,7 @@
 //! Requests that need Python, which the [host](super::executor) answers.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use daskwire_comm::runtime;
 use daskwire_comm::{CommOptions, RawConnection};
@@ -16,7 +16,7 @@ use crate::{RemoteError, RequestError, Value};
 
 /// A comm to the host, for one comm of a peer, so that requests stay in order.
 #[derive(Debug, Default)]
-pub(super) struct HostComm(Option<Channel>);
+pub(super) struct HostComm(Option<(Channel, Weak<Host>)>);
 
 impl HostComm {
     /// Has the host answer a request.
@@ -37,9 +37,10 @@ impl HostComm {
         // The peer's comm has both, too, and this one always answers.
         let is_own = |key: &Value| matches!(key.as_str(), Some("reply" | "close"));
         request.extra.retain(|(key, _)| !is_own(key));
-        let mut channel = match self.0.take() {
-            Some(channel) => channel,
-            None => {
+        let lives = |host: &Weak<Host>| host.upgrade().is_some_and(|host| !host.has_ended());
+        let (mut channel, host) = match self.0.take() {
+            Some((channel, host)) if lives(&host) => (channel, host),
+            _ => {
                 let opened = open(shared).await;
                 opened.map_err(|error| failed(&error))?
             }
@@ -53,13 +54,13 @@ impl HostComm {
             Ok(None) => return Err(failed(&"it ended")),
             Err(error) => return Err(failed(&error)),
         };
-        self.0 = Some(channel);
+        self.0 = Some((channel, host));
         shared.note_plugin(&request, &reply);
         Ok(reply)
     }
 }
 
-async fn open(shared: &Arc<Shared>) -> Result<Channel, RequestError> {
+async fn open(shared: &Arc<Shared>) -> Result<(Channel, Weak<Host>), RequestError> {
     if runtime::sockets().is_some() {
         let reason = "it needs tokio as the executor";
         return Err(to_request(io::Error::new(
@@ -78,7 +79,7 @@ async fn open(shared: &Arc<Shared>) -> Result<Channel, RequestError> {
     let connection = RawConnection::new(reader, writer, (address.clone(), address));
     let comm = connection.handshake(&CommOptions::default()).await?;
     let ends = Ends::new(&shared.name, "host", shared.observer.clone());
-    Ok(Channel::new(comm, ends))
+    Ok((Channel::new(comm, ends), Arc::downgrade(&host)))
 }
 
 fn to_request(error: io::Error) -> RequestError {

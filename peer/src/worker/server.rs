@@ -131,8 +131,11 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
             Request::GetData(request) => send_data_while_member(shared, channel, request).await,
             #[cfg(target_os = "linux")]
             Request::Unknown(request) if shared.executors.is_some() => {
+                let is_of_shuffle = request.op.starts_with("shuffle_");
                 let reply = match host.answer(shared, request).await {
                     Ok(reply) => Reply::Value(reply),
+                    // Dask tries again as after the end of a worker, but not after an error.
+                    Err(_) if is_of_shuffle => return Ok(()),
                     Err(error) => Reply::Failed(Box::new(error.to_status())),
                 };
                 match wants_reply {

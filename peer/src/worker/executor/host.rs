@@ -120,6 +120,11 @@ impl Host {
         self.open(true)
     }
 
+    /// Whether the process has ended.
+    pub(in crate::worker) fn has_ended(&self) -> bool {
+        self.running.has_ended()
+    }
+
     /// An executor that runs tasks in the host.
     pub(super) fn executor(self: &Arc<Self>) -> io::Result<Executor> {
         let idle = lock_counter(&self.idle).pop();
@@ -247,10 +252,12 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
                 let how = host.running.end();
                 drop(draining);
                 let actors = core::mem::take(&mut *lock_counter(&host.actors));
+                // Unlocked before the callback, which reads the shuffles.
+                let has_shuffles = !lock_counter(&host.shuffles).is_empty();
                 on(HostEvent::Ended {
                     how,
                     actors: actors.into_iter().collect(),
-                    has_shuffles: !lock_counter(&host.shuffles).is_empty(),
+                    has_shuffles,
                 });
                 return;
             }

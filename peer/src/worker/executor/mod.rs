@@ -195,7 +195,7 @@ impl Executors {
     pub(super) fn host(&self) -> Result<Arc<Host>, RunError> {
         let mut stale = lock_counter(&self.stale_shuffles);
         if let Some(host) = self.running_host() {
-            if !host.running.has_ended() {
+            if !host.has_ended() {
                 return Ok(host);
             }
             stale.extend(host.lost_shuffles());
