@@ -279,7 +279,7 @@ def test_the_congestion_control_of_quic_is_a_setting(listen_args, connect_args):
                 await pair.near.write({"data": 1})
                 assert await pair.far.read() == {"data": 1}
         with dask.config.set({"distributed.comm.quic.congestion": "fast"}):
-            with pytest.raises(ValueError, match="'fast', not 'cubic' or 'bbr'"):
+            with pytest.raises(ValueError, match="\"fast\", not 'cubic' or 'bbr'"):
                 await connect("quic://127.0.0.1:1", **connect_args)
 
     run(test())
