@@ -1,6 +1,7 @@
 //! Connections, and making them.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,10 @@ const INBOX_MAX: usize = 1 << 20;
 
 /// The bytes of messages that wait to be sent, beyond which writers wait.
 const OUTBOX_MAX: usize = 16 << 20;
+
+/// The bytes that are still sent by a connection that was aborted, and for how long.
+const ABORTED_MAX: usize = 64 << 10;
+const ABORTED_TIME: Duration = Duration::from_secs(1);
 
 /// A connection that is being made. Dropping it gives it up.
 #[pyclass(frozen, module = "daskwire._native")]
@@ -412,13 +417,26 @@ impl Connection {
         Closing(slot)
     }
 
-    /// Ends the connection at once.
-    fn abort(&self) {
+    /// Ends the connection at once for this side. A little that was written is still sent,
+    /// for a while, as the system does for a socket that is closed.
+    fn abort(&self) -> PyResult<()> {
+        let is_little = self.shared.queued.load(Ordering::Acquire) <= ABORTED_MAX;
+        if is_little && !self.is_closing.load(Ordering::Acquire) {
+            self.begin_close(Box::new(|| {}));
+            let (receiving, sending) = (self.receiving.clone(), self.sending.clone());
+            runtime::handle()?.spawn(async move {
+                tokio::time::sleep(ABORTED_TIME).await;
+                receiving.abort();
+                sending.abort();
+            });
+            return Ok(());
+        }
         self.receiving.abort();
         self.sending.abort();
         self.shared.discard();
         let reason = "the connection was aborted on this side";
         self.shared.end(reason.to_owned());
+        Ok(())
     }
 
     /// Whether the connection has ended and all messages that came before were read.

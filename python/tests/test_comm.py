@@ -229,6 +229,21 @@ def test_abort_is_noticed_by_the_peer(pair):
     run(test())
 
 
+def test_what_was_written_before_an_abort_arrives(pair):
+    """As over Dask's TCP, where the system sends it."""
+
+    async def test():
+        for _ in range(30):
+            async with pair:
+                await pair.near.write("last")
+                pair.near.abort()
+                assert await pair.far.read() == "last"
+                with pytest.raises(CommClosedError):
+                    await pair.far.read()
+
+    run(test())
+
+
 def test_a_cancelled_read_ends_the_comm(pair):
     async def test():
         async with pair:
