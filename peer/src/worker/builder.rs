@@ -36,20 +36,25 @@ pub struct Builder {
     pub(super) is_restartable: bool,
     pub(super) functions: Functions,
     #[cfg(target_os = "linux")]
-    pub(super) python: Option<PathBuf>,
-    #[cfg(target_os = "linux")]
-    pub(super) python_variables: Vec<(String, String)>,
-    #[cfg(target_os = "linux")]
-    pub(super) is_python_warm: bool,
-    #[cfg(target_os = "linux")]
-    pub(super) preload: Vec<String>,
-    #[cfg(target_os = "linux")]
-    pub(super) preload_argv: Vec<String>,
+    pub(super) python: PythonOptions,
     pub(super) options: CommOptions,
     pub(super) transports: Transports,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) batch_interval: Duration,
     pub(super) installs_plugin: bool,
+}
+
+/// How a worker runs functions of Python.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Debug, Default)]
+pub(super) struct PythonOptions {
+    /// None for a worker that does not.
+    pub(super) interpreter: Option<PathBuf>,
+    /// Variables that are added to the environment.
+    pub(super) variables: Vec<(String, String)>,
+    pub(super) is_warm: bool,
+    pub(super) preload: Vec<String>,
+    pub(super) preload_argv: Vec<String>,
 }
 
 /// Limits of the transfers between a worker and its peers.
@@ -261,62 +266,6 @@ impl Builder {
         self
     }
 
-    /// Sets a Python interpreter for the tasks that do not call a [native
-    /// function](crate::graph::Function::Native): each thread gets a process of it.
-    /// Then the functions of [`Functions::builtins`] run in Python, too. Default: none;
-    /// such tasks are given back to a scheduler that may have workers with Python.
-    ///
-    /// One more process answers requests for Python, such as those of `Client.run`, and
-    /// holds actors and shuffles; it starts when it is needed, and needs tokio as the
-    /// executor.
-    ///
-    /// The interpreter must have `distributed`, of the scheduler's release, and what the
-    /// tasks import. The processes end with this one, however that ends.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
-        self.python = Some(interpreter.into());
-        self
-    }
-
-    /// Sets a variable in the environment of the Python processes, such as
-    /// `OMP_NUM_THREADS`. Default: they have the environment of this process.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn python_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
-        self.python_variables.push((name.into(), value.into()));
-        self
-    }
-
-    /// Sets whether the Python processes of all threads start at once. Default: no;
-    /// one starts with the worker, and each of the others with the first task that
-    /// needs it.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub const fn warm_python(mut self, is_warm: bool) -> Self {
-        self.is_python_warm = is_warm;
-        self
-    }
-
-    /// Sets what each Python process loads before it is ready, as Dask's option
-    /// `--preload` does: names of modules, files that end in `.py`, and URLs. Their
-    /// `dask_setup` is called with the object that `get_worker()` returns there, and their
-    /// `dask_teardown` when a process ends in order. Default: nothing.
-    ///
-    /// `arguments` are for a `dask_setup` that is a command of `click`. If there are none,
-    /// `distributed.worker.preload-argv` of Dask's configuration is taken.
-    #[cfg(target_os = "linux")]
-    #[must_use]
-    pub fn preload(
-        mut self,
-        modules: impl IntoIterator<Item = String>,
-        arguments: impl IntoIterator<Item = String>,
-    ) -> Self {
-        self.preload = modules.into_iter().collect();
-        self.preload_argv = arguments.into_iter().collect();
-        self
-    }
-
     /// Sets the options of comms, outgoing and incoming.
     #[must_use]
     pub fn options(mut self, options: CommOptions) -> Self {
@@ -365,6 +314,62 @@ impl Builder {
     /// * [`StartError::Thread`] if the system refuses to start a thread.
     pub async fn start(self) -> Result<Worker, StartError> {
         start_boxed(self).await
+    }
+}
+
+/// Functions in Python.
+#[cfg(target_os = "linux")]
+impl Builder {
+    /// Sets a Python interpreter for the tasks that do not call a [native
+    /// function](crate::graph::Function::Native): each thread gets a process of it.
+    /// Then the functions of [`Functions::builtins`] run in Python, too. Default: none;
+    /// such tasks are given back to a scheduler that may have workers with Python.
+    ///
+    /// One more process answers requests for Python, such as those of `Client.run`, and
+    /// holds actors and shuffles; it starts when it is needed, and needs tokio as the
+    /// executor.
+    ///
+    /// The interpreter must have `distributed`, of the scheduler's release, and what the
+    /// tasks import. The processes end with this one, however that ends.
+    #[must_use]
+    pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
+        self.python.interpreter = Some(interpreter.into());
+        self
+    }
+
+    /// Sets a variable in the environment of the Python processes, such as
+    /// `OMP_NUM_THREADS`. Default: they have the environment of this process.
+    #[must_use]
+    pub fn python_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.python.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets whether the Python processes of all threads start at once. Default: no;
+    /// one starts with the worker, and each of the others with the first task that
+    /// needs it.
+    #[must_use]
+    pub const fn warm_python(mut self, is_warm: bool) -> Self {
+        self.python.is_warm = is_warm;
+        self
+    }
+
+    /// Sets what each Python process loads before it is ready, as Dask's option
+    /// `--preload` does: names of modules, files that end in `.py`, and URLs. Their
+    /// `dask_setup` is called with the object that `get_worker()` returns there, and their
+    /// `dask_teardown` when a process ends in order. Default: nothing.
+    ///
+    /// `arguments` are for a `dask_setup` that is a command of `click`. If there are none,
+    /// `distributed.worker.preload-argv` of Dask's configuration is taken.
+    #[must_use]
+    pub fn preload(
+        mut self,
+        modules: impl IntoIterator<Item = String>,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Self {
+        self.python.preload = modules.into_iter().collect();
+        self.python.preload_argv = arguments.into_iter().collect();
+        self
     }
 }
 

@@ -114,15 +114,7 @@ impl Worker {
             is_restartable: false,
             functions: Functions::builtins(),
             #[cfg(target_os = "linux")]
-            python: None,
-            #[cfg(target_os = "linux")]
-            python_variables: Vec::new(),
-            #[cfg(target_os = "linux")]
-            is_python_warm: false,
-            #[cfg(target_os = "linux")]
-            preload: Vec::new(),
-            #[cfg(target_os = "linux")]
-            preload_argv: Vec::new(),
+            python: super::builder::PythonOptions::default(),
             options: CommOptions::default(),
             transports: crate::transports(),
             observer: None,

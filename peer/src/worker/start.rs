@@ -57,14 +57,6 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         functions,
         #[cfg(target_os = "linux")]
         python,
-        #[cfg(target_os = "linux")]
-        python_variables,
-        #[cfg(target_os = "linux")]
-        is_python_warm,
-        #[cfg(target_os = "linux")]
-        preload,
-        #[cfg(target_os = "linux")]
-        preload_argv,
         options,
         transports,
         observer,
@@ -73,7 +65,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     } = builder;
     // Tasks of Python are welcome.
     #[cfg(target_os = "linux")]
-    let installs_plugin = installs_plugin && python.is_none();
+    let installs_plugin = installs_plugin && python.interpreter.is_none();
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
     let transports = transports.separate();
@@ -173,7 +165,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     };
     let state = State::new(&address, limits, resources.clone());
     #[cfg(target_os = "linux")]
-    let needs_directory = python.is_some();
+    let needs_directory = python.interpreter.is_some();
     #[cfg(not(target_os = "linux"))]
     let needs_directory = false;
     let parent = local_directory;
@@ -191,11 +183,11 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     }
     let failure = store.failure().clone();
     #[cfg(target_os = "linux")]
-    let executors = match python {
+    let executors = match python.interpreter {
         Some(path) => {
             let interpreter = Interpreter {
                 path,
-                variables: python_variables,
+                variables: python.variables,
             };
             let start = StartPython {
                 id: id.clone(),
@@ -206,11 +198,11 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
                 local_directory: store_directory.display().to_string(),
                 memory_limit: Nullable(memory_limit),
                 cache_len: cache_len(memory_limit, nthreads),
-                preload,
-                preload_argv,
+                preload: python.preload,
+                preload_argv: python.preload_argv,
                 ..StartPython::default()
             };
-            let count = if is_python_warm { nthreads } else { 1 };
+            let count = if python.is_warm { nthreads } else { 1 };
             let executors = Executors::new(interpreter, start, directory);
             Some(start_python(executors, count).await?)
         }
