@@ -383,6 +383,31 @@ async fn processes_end_by_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_seceded_tasks_do_not_have_a_process_each() {
+    let mut rust = RustCluster::new(&["--memory-limit", "0"]);
+    let cluster = &mut rust.cluster;
+    // Each of them waits for one that starts after it.
+    cluster.python(
+        "import os\nfrom distributed import get_client, secede\n\
+         def nested(n):\n    if not n: return {os.getpid()}\n    \
+         inner = get_client().submit(nested, n - 1)\n    secede()\n    \
+         return {os.getpid()} | inner.result()\n\
+         ids = client.submit(nested, 20).result()",
+    );
+    // Those of the two threads, and the host
+    assert_eq!(cluster.python("len(ids)"), "11");
+    until("the end of the others", || {
+        children(rust.worker.id()).len() == 3
+    })
+    .await;
+    // The next task is not in the host.
+    let alone = "host, = client.run(os.getpid).values()\n\
+                 client.submit(os.getpid).result() != host, host in ids";
+    assert_eq!(rust.cluster.python(alone), "(True, True)");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_are_given_back_while_no_process_can_be_started() {
     let mut cluster = Cluster::new(0);
     let script = std::env::temp_dir().join(format!("daskwire-python-{}", std::process::id()));

@@ -9,6 +9,10 @@
 //! knows which. If a process ends while it runs a task, the task is run again in
 //! another one; the worker and its data are not affected.
 //!
+//! A task that secedes keeps its process until it ends, and another process is started for the
+//! next task. From a number of them on, tasks run in threads of the host instead: thousands of
+//! waiting tasks are not thousands of processes.
+//!
 //! One further process, the [host](host), runs what has state.
 
 mod host;
@@ -493,7 +497,8 @@ impl Executors {
         );
     }
 
-    /// The idle executor that keeps most of the inputs, or a new one.
+    /// The idle executor that keeps most of the inputs, or a new one. If there are many, the
+    /// new one is a thread of the host.
     fn take(&self, data: &HashMap<Key, Datum>) -> Result<Executor, RunError> {
         loop {
             let mut pool = self.lock();
@@ -507,8 +512,13 @@ impl Executors {
             };
             let best = (0..pool.idle.len()).max_by_key(|&index| kept(&pool.idle[index]));
             let Some(index) = best else {
+                pool.all.retain(|process| process.strong_count() != 0);
+                let count = pool.all.len() as u64;
                 drop(pool);
-                return self.start_executor();
+                if count < MAX_PER_THREAD.saturating_mul(self.start.nthreads) {
+                    return self.start_executor();
+                }
+                return self.host()?.executor().map_err(RunError::Start);
             };
             let executor = pool.idle.remove(index);
             drop(pool);
@@ -576,6 +586,9 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum time for which a task is held back when no process can be started.
 const START_PAUSE: Duration = Duration::from_secs(1);
+
+/// Number of processes per thread of the worker from which on no more are started.
+const MAX_PER_THREAD: u64 = 5;
 
 /// Maximum number of inputs by which executors are compared.
 const MAX_COMPARED: usize = 32;
