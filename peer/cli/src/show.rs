@@ -18,8 +18,9 @@ use crate::terminal;
 /// How a result is shown.
 #[derive(Debug, Args)]
 pub(crate) struct ResultArguments {
-    /// Write the result to a file: .npy for arrays, .csv for rows, .json for any
-    /// value; with any other name, the bytes of bytes, strings and arrays
+    /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
+    /// and data frames (if it was built with the feature parquet), .json for any value;
+    /// with any other name, the bytes of bytes, strings and arrays
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print a string or bytes without quotes and escapes
@@ -39,8 +40,13 @@ impl ResultArguments {
     pub(crate) fn check(&self) -> Result {
         let extension = self.output.as_ref().and_then(|file| file.extension());
         match extension.and_then(|extension| extension.to_str()) {
-            Some(format @ ("parquet" | "arrow" | "feather")) => Err(Failure::usage(format_args!(
-                ".{format} is not supported; use .npy, .csv or .json"
+            Some("parquet") if cfg!(feature = "parquet") => Ok(()),
+            Some("parquet") => Err(Failure::usage(
+                ".parquet is not part of this build: install daskwire-cli with its feature parquet, \
+                 or use .npy, .csv or .json",
+            )),
+            Some(format @ ("arrow" | "feather")) => Err(Failure::usage(format_args!(
+                ".{format} is not supported; use .npy, .csv, .parquet or .json"
             ))),
             _ => Ok(()),
         }
@@ -108,6 +114,8 @@ fn write(file: &Path, result: &Value) -> Result {
             string = csv(result).map_err(|error| format!("{name}: {error}"))?;
             string.as_bytes()
         }
+        #[cfg(feature = "parquet")]
+        Some("parquet") => &parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
         Some("json") => {
             string = value_json(result).to_string() + "\n";
             string.as_bytes()
@@ -358,6 +366,25 @@ fn npy(result: &Value) -> Result<Vec<u8>, String> {
         None => view.items().for_each(|item| file.extend_from_slice(item)),
     }
     Ok(file)
+}
+
+/// A table or data frame as a file of Parquet, compressed by snappy as pandas does.
+#[cfg(feature = "parquet")]
+fn parquet(result: &Value) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    use parquet::arrow::ArrowWriter;
+    use parquet::basic::Compression;
+    use parquet::file::properties::WriterProperties;
+
+    let batches = result.to_record_batches()?;
+    let Some(first) = batches.first() else {
+        return Err("a table without batches has no schema".into());
+    };
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY);
+    let mut writer = ArrowWriter::try_new(Vec::new(), first.schema(), Some(properties.build()))?;
+    for batch in &batches {
+        writer.write(batch)?;
+    }
+    Ok(writer.into_inner()?)
 }
 
 /// Rows as comma-separated values (RFC 4180, with a line feed after each row). Lists

@@ -479,7 +479,12 @@ fn results_are_readable_and_become_files() {
         let ran = daskwire(&line);
         assert_eq!(ran.refused(&line), format!("{}: {error}", file.display()));
     }
-    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.parquet");
-    assert!(ran.misused("parquet").contains(".parquet is not supported"));
+    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.feather");
+    assert!(ran.misused("feather").contains(".feather is not supported"));
+    #[cfg(not(feature = "parquet"))]
+    {
+        let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.parquet");
+        assert!(ran.misused("parquet").contains("with its feature parquet"));
+    }
     assert_eq!(cluster.complaints(), [""; 0]);
 }
