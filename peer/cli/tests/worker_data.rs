@@ -197,7 +197,13 @@ async fn tasks_read_inputs_from_disk_and_metrics_report_it() {
                 \x20   return worker.memory.spilled, worker.memory.managed, worker.metrics['spilled_bytes']\n\
                 spilled, managed, bytes_ = client.run_on_scheduler(memory)\n\
                 (spilled // 1000000, bytes_['memory'] // 1000000, managed < 1000000)";
-    until("a heartbeat", || cluster.python(code) == "(20, 20, True)").await;
+    let is_reported = || {
+        let found = cluster.python(code);
+        // In the output if the test fails.
+        println!("{found}");
+        found == "(20, 20, True)"
+    };
+    until("a heartbeat", is_reported).await;
     let code = "def reads(dask_scheduler):\n\
                 \x20   return [d for g in dask_scheduler.task_prefixes['len'].groups for d in g.all_durations]\n\
                 'disk-read' in client.run_on_scheduler(reads)";
