@@ -84,6 +84,7 @@ pub const fn outgoing_len(frame_count: usize, frames_len: usize) -> usize {
 /// Which side chooses the prefix and the layout of messages, which are not
 /// negotiated and differ between releases (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HandshakeRole {
     /// Send the handshake at once, in this layout and with the prefix of the
     /// comm, and refuse a peer with another prefix. Required for listeners:
