@@ -35,7 +35,7 @@ def arguments(scheme, args):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, tmp_path):
-    """Also over QUIC, where it would take 30 seconds without a word."""
+    """Also over QUIC, where no system does it for the process."""
     ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
     ca.write_text(security.tls_ca_file)
     key.write_text(security.tls_client_key)

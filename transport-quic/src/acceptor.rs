@@ -76,7 +76,7 @@ impl Acceptor {
         drop(handshaking);
         let connection = self
             .connections
-            .insert(connection, self.runtime.clone(), &self.settings);
+            .insert(connection, &quinn, &self.runtime, &self.settings);
         let local_port = quinn.local_addr().map_or(0, |local| local.port());
         // Do not keep the socket open for this alone.
         drop(quinn);

@@ -21,6 +21,7 @@ use crate::acceptor::{Acceptor, Incoming};
 use crate::config::{ClientSide, bind_every_interface, bind_socket, client_side, server_config};
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
+use crate::liveness;
 use crate::stream::{self, Receiver, Sender};
 use crate::transport::Quic;
 use crate::{QuicOptions, Tls};
@@ -496,7 +497,7 @@ impl Endpoint {
 
     fn share(&self, connection: quinn::Connection) -> Arc<SharedConnection> {
         self.connections
-            .insert(connection, self.runtime.clone(), &self.settings)
+            .insert(connection, &self.quinn, &self.runtime, &self.settings)
     }
 }
 
@@ -640,12 +641,18 @@ impl Connections {
     pub(crate) fn insert(
         &self,
         connection: quinn::Connection,
-        runtime: Spawner,
+        quinn: &quinn::Endpoint,
+        runtime: &Spawner,
         settings: &QuicOptions,
     ) -> Arc<SharedConnection> {
         let drain_len = settings.stream_window as usize;
+        let drain_timeout = settings.drain_timeout;
         let connection =
-            SharedConnection::new(connection, runtime, settings.drain_timeout, drain_len);
+            SharedConnection::new(connection, runtime.clone(), drain_timeout, drain_len);
+        if let Some(keep_alive) = settings.keep_alive.filter(|_| settings.probe_port) {
+            let local = quinn.local_addr().ok().map(|local| local.ip());
+            runtime.spawn(liveness::watch(Arc::clone(&connection), local, keep_alive));
+        }
         let mut all = lock(&self.0);
         // Only sometimes, so that the cost is amortized.
         if all.len() == all.capacity() {
@@ -671,11 +678,11 @@ fn explain(
         // The server refused the certificate after the TLS handshake was done here.
         (_, Some(reason)) if error::is_final(&reason) => CommError::Connect {
             address,
-            error: error::lost(reason),
+            error: connection.lost(reason),
         }
         .into(),
         // The connection died meanwhile, or allows no more streams.
-        (_, Some(reason)) if !is_fresh => error::lost(reason).into(),
+        (_, Some(reason)) if !is_fresh => connection.lost(reason).into(),
         (CommError::Io(error), _) if error.kind() == io::ErrorKind::ConnectionRefused => {
             connection.retire();
             error.into()

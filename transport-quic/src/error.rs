@@ -6,6 +6,7 @@ use std::io;
 use quinn::{ConnectionError, ReadError, TransportErrorCode, VarInt, WriteError};
 
 use crate::ALPN;
+use crate::connection::SharedConnection;
 
 /// Codes that end streams and connections (PROTOCOL QUIC-12). QUIC implementations send
 /// 0 by themselves, so it has no meaning here.
@@ -136,27 +137,32 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
     io::Error::new(kind, Lost(error))
 }
 
+/// The error of a connection to a process that has ended; that of TCP is of the same kind.
+pub(crate) fn process_ended() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, ProcessEnded)
+}
+
 /// Whether any other attempt would fail with the same error: TLS settings and versions
 /// do not change within a deadline.
 pub(crate) fn is_final(error: &ConnectionError) -> bool {
     lost(error.clone()).kind() == io::ErrorKind::InvalidData
 }
 
-pub(crate) fn of_read(error: ReadError) -> io::Error {
+pub(crate) fn of_read(error: ReadError, connection: &SharedConnection) -> io::Error {
     match error {
         ReadError::Reset(code::REFUSED) => refused(),
         ReadError::Reset(code) => {
             io::Error::new(io::ErrorKind::ConnectionReset, Ended::Reset(code))
         }
-        ReadError::ConnectionLost(error) => lost(error),
+        ReadError::ConnectionLost(reason) => connection.lost(reason),
         error => error.into(),
     }
 }
 
-pub(crate) fn of_write(error: WriteError) -> io::Error {
+pub(crate) fn of_write(error: WriteError, connection: &SharedConnection) -> io::Error {
     match error {
         WriteError::Stopped(code) => stopped(code),
-        WriteError::ConnectionLost(error) => lost(error),
+        WriteError::ConnectionLost(reason) => connection.lost(reason),
         error => error.into(),
     }
 }
@@ -171,6 +177,18 @@ pub(crate) fn stopped(code: VarInt) -> io::Error {
 fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, Ended::Refused)
 }
+
+/// A peer whose host answers that its port is closed.
+#[derive(Clone, Copy, Debug)]
+struct ProcessEnded;
+
+impl fmt::Display for ProcessEnded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the peer's process has ended: it is silent, and its port is closed")
+    }
+}
+
+impl core::error::Error for ProcessEnded {}
 
 /// A stream that the peer ended, with a message for users.
 #[derive(Clone, Copy, Debug)]

@@ -96,6 +96,7 @@ mod config;
 mod connection;
 mod endpoint;
 mod error;
+mod liveness;
 mod options;
 mod runtime;
 mod stream;

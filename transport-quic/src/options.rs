@@ -101,8 +101,16 @@ pub struct QuicOptions {
     pub congestion: Congestion,
     /// The idle time after which a keep-alive packet is sent. It must be shorter than
     /// [`Self::idle_timeout`] of both ends, or connections with idle comms die.
-    /// Default: 10 seconds.
+    /// Default: 2 seconds.
     pub keep_alive: Option<Duration>,
+    /// Whether a peer whose process has ended is noticed before the idle timeout: after two
+    /// intervals of [`Self::keep_alive`] without a packet, a probe of one byte is sent to the
+    /// peer's port, and if its host answers that the port is closed, the connection ends
+    /// with [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset). Where
+    /// no host answers, as with many firewalls, or where one refused a probe while
+    /// the peer was alive, the idle timeout decides. It also does for a peer that was started
+    /// again at the same port, and with [`Self::keep_alive`] `None`. Default: `true`.
+    pub probe_port: bool,
     /// The time after which a silent peer is considered gone. The shorter one of both
     /// ends applies. Default: 30 seconds, as Dask sets it for TCP.
     pub idle_timeout: Duration,
@@ -154,7 +162,8 @@ impl Default for QuicOptions {
             connection_window: None,
             send_window: 16 << 20,
             congestion: Congestion::Cubic,
-            keep_alive: Some(Duration::from_secs(10)),
+            keep_alive: Some(Duration::from_secs(2)),
+            probe_port: true,
             idle_timeout: Duration::from_secs(30),
             linger: Duration::from_secs(1),
             drain_timeout: Duration::from_secs(10),
@@ -222,6 +231,7 @@ impl fmt::Debug for QuicOptions {
             .field("send_window", &self.send_window)
             .field("congestion", &self.congestion)
             .field("keep_alive", &self.keep_alive)
+            .field("probe_port", &self.probe_port)
             .field("idle_timeout", &self.idle_timeout)
             .field("linger", &self.linger)
             .field("max_udp_payload", &self.max_udp_payload)

@@ -147,9 +147,8 @@ impl AsyncWrite for Sender {
             // An error means that the stream has ended; the write reports it.
             let _ = self.stream.set_priority(priority);
         }
-        Pin::new(&mut self.stream)
-            .poll_write(cx, bytes)
-            .map_err(error::of_write)
+        let outcome = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
+        Poll::Ready(outcome.map_err(|error| error::of_write(error, &self.shared.entry.connection)))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -189,7 +188,7 @@ impl AsyncWrite for Sender {
                     this.shared.closed();
                     Ok(())
                 }
-                reason => Err(error::lost(reason)),
+                reason => Err(this.shared.entry.connection.lost(reason)),
             },
             Err(other) => Err(other.into()),
         })
@@ -257,7 +256,8 @@ impl AsyncRead for Receiver {
             Err(ReadError::Reset(_)) => this.is_over = true,
             Err(_) => {}
         }
-        Poll::Ready(outcome.map_err(error::of_read))
+        let connection = &this.shared.entry.connection;
+        Poll::Ready(outcome.map_err(|error| error::of_read(error, connection)))
     }
 }
 

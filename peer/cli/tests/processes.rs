@@ -20,8 +20,6 @@ fn transports() -> Transports {
     let tls = tls.expect("a certificate");
     let quic = QuicOptions {
         tls: (&tls).into(),
-        idle_timeout: Duration::from_secs(3),
-        keep_alive: Some(Duration::from_secs(1)),
         ..QuicOptions::default()
     };
     daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic))
@@ -88,8 +86,9 @@ async fn detects_a_killed_process() {
         ("tcp://127.0.0.1:0", 10, Duration::from_secs(1)),
         ("tls://127.0.0.1:0", 10, Duration::from_secs(1)),
         (&*unix, 10, Duration::from_secs(1)),
-        // A dead process cannot close its connections; its silence is detected.
-        ("quic://127.0.0.1:0", 3, Duration::from_secs(6)),
+        // The system does not close connections of QUIC, but the port: long before
+        // the idle timeout of 30 seconds.
+        ("quic://127.0.0.1:0", 3, Duration::from_secs(15)),
     ] {
         for round in 0..rounds {
             let (mut relay, _connector, mut comm) = through_a_relay(&talker, listen).await;
