@@ -14,6 +14,7 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::sleep;
+use tokio::sync::Semaphore;
 
 use crate::connection::SharedConnection;
 use crate::endpoint::canonical;
@@ -27,36 +28,53 @@ pub(crate) async fn watch(
     local: Option<IpAddr>,
     keep_alive: Duration,
 ) {
-    let peer = canonical(connection.quinn.remote_address());
-    let local = connection.quinn.local_ip().or(local);
-    let probe = || async {
-        match Probe::send(local, peer) {
-            Ok(probe) => {
-                sleep(connection.answer_time()).await;
-                probe.is_refused()
-            }
-            // This host has no more sockets, or no route to the peer: neither says that the
-            // peer has ended.
-            Err(_) => false,
-        }
-    };
-    let watching = async {
-        // The peer is there, so a refusal comes from a router or a firewall that
-        // knows the connection alone, and later ones would mean nothing.
-        if probe().await {
-            return;
-        }
-        loop {
-            let received = silence(&connection, keep_alive).await;
-            if probe().await && connection.received() == received {
-                return connection.end_with_process();
-            }
-        }
-    };
     tokio::select! {
         _ = connection.quinn.closed() => {}
-        () = watching => {}
+        outcome = process_end(&connection, local, keep_alive) => {
+            // Without a first probe, there is nothing that later ones can be compared with.
+            if matches!(outcome, Ok(true)) {
+                connection.end_with_process();
+            }
+        }
     }
+}
+
+/// Waits until the process of the peer has ended; `false` if that cannot be found out.
+///
+/// # Errors
+///
+/// Those of the system for the first probe.
+async fn process_end(
+    connection: &SharedConnection,
+    local: Option<IpAddr>,
+    keep_alive: Duration,
+) -> io::Result<bool> {
+    // If a probe is refused while the peer is there, a router or a firewall does that, which
+    // knows the connection alone: refusals mean nothing then.
+    if is_refused(connection, local).await? {
+        let received = connection.received();
+        if silence(connection, keep_alive).await != received {
+            return Ok(false);
+        }
+    }
+    loop {
+        let received = silence(connection, keep_alive).await;
+        // An error says nothing of the peer, such as one for want of a route.
+        let is_refused = is_refused(connection, local).await.unwrap_or(false);
+        if is_refused && connection.received() == received {
+            return Ok(true);
+        }
+    }
+}
+
+/// Whether the host of the peer refuses a probe.
+async fn is_refused(connection: &SharedConnection, local: Option<IpAddr>) -> io::Result<bool> {
+    // Never fails: the semaphore is not closed.
+    let _permit = PROBES.acquire().await;
+    let peer = canonical(connection.quinn.remote_address());
+    let probe = Probe::send(connection.quinn.local_ip().or(local), peer)?;
+    sleep(connection.answer_time()).await;
+    Ok(probe.is_refused())
 }
 
 /// Waits until the peer has sent nothing for two keep-alive intervals, and returns the number
@@ -118,3 +136,7 @@ fn any_port(local: Option<IpAddr>, peer: SocketAddr) -> SocketAddr {
         (_, SocketAddr::V6(_)) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }
+
+/// The probes that are under way. Connections have no sockets of their own, so a process may have
+/// more of them than it may open files.
+static PROBES: Semaphore = Semaphore::const_new(64);

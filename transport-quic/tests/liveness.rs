@@ -185,6 +185,10 @@ fn refusals_of_a_router_do_not_count() {
     let outside = outside.expect("sockets");
     let port = outside.local_addr().expect("it is bound").port();
     let [mut ours, theirs] = comm(&near, &far, &format!("quic://127.0.0.1:{port}"));
+    // Idle and kept alive, while probes are refused.
+    let idle = async { timeout(Duration::from_secs(3), ours.read_message()).await };
+    let outcome = near.runtime.block_on(idle);
+    assert!(outcome.is_err(), "{outcome:?}");
     router.shutdown_timeout(Duration::from_secs(10));
     let error = error_of(&near, &mut ours);
     assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
