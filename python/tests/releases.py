@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Runs the tests of this folder with releases of distributed.
 
-    python/tests/releases.py [--wheels FOLDER] [RELEASE[@PYTHON]...]
+    python/tests/releases.py [--wheels FOLDER] [--tests FILE] [RELEASE[@PYTHON]...]
 
-such as `2025.3.0` or `2026.8.0@3.10`; without arguments, all of `RELEASES`. Each has a virtual
-environment below `target/python/package`, with a wheel that is built once for all versions of
-CPython from 3.11 on, and one for 3.10, or with those in a folder. Prints a table in Markdown, which `python/README.md` has.
-Interpreters are those that DASKWIRE_PYTHONS names, separated by spaces, and `python3.10` and so
+such as `2025.3.0` or `2026.8.0@3.10`; without releases, all of `RELEASES`, and without a file,
+such as `test_comm.py`, all tests. Each release has a virtual environment below
+`target/python/package`, with a wheel that is built once for all versions of CPython from 3.11 on,
+and one for 3.10, or with those in a folder. Prints a table in Markdown, which `python/README.md`
+has. Interpreters are those that DASKWIRE_PYTHONS names, separated by spaces, and `python3.10` and so
 on. What pytest prints is in `tests.log` of the environment.
 """
 
@@ -46,6 +47,7 @@ FOLDER = ROOT / "target/python/package"
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--wheels", type=pathlib.Path)
+    parser.add_argument("--tests", action="append", default=[])
     parser.add_argument("releases", nargs="*", metavar="RELEASE[@PYTHON]", default=RELEASES)
     arguments = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -63,7 +65,7 @@ def main():
             wheels[kind] = the_wheel(folder, kind)
         environment = FOLDER / f"{release}-{version}"
         python = install(environment, found[version], release, version, wheels[kind])
-        rows.append([release, version, kind, *run(python, environment)])
+        rows.append([release, version, kind, *run(python, environment, arguments.tests)])
         print(f"{name}: {rows[-1][-2]} passed, {rows[-1][-1]} failed", file=sys.stderr, flush=True)
     print("| distributed | CPython | wheel | passed | failed |")
     print("| --- | --- | --- | ---: | ---: |")
@@ -134,8 +136,8 @@ def install(environment, python, release, version, wheel):
     return interpreter
 
 
-def run(python, environment):
-    """The numbers of tests that passed and failed."""
+def run(python, environment, files):
+    """The numbers of tests that passed and failed, of some files or all."""
     report = environment / "tests.xml"
     report.unlink(missing_ok=True)
     with open(environment / "tests.log", "w") as log:
@@ -143,7 +145,7 @@ def run(python, environment):
         subprocess.run(
             [
                 python, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "600",
-                f"--junitxml={report}",
+                f"--junitxml={report}", *files,
             ],
             cwd=TESTS, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
