@@ -42,6 +42,8 @@ struct FreeList {
     /// The unused mappings, the least recently used first.
     maps: VecDeque<MmapMut>,
     len: usize,
+    /// The least length since the last trim.
+    min_len: usize,
 }
 
 impl BufferPool {
@@ -64,6 +66,28 @@ impl BufferPool {
         *self.kept() = FreeList::default();
     }
 
+    /// Returns the memory to the system that has not been needed since the last call.
+    ///
+    /// A peer that calls this at intervals keeps memory while large frames arrive, and
+    /// none for long afterwards.
+    pub fn trim(&self) {
+        let mut kept = self.kept();
+        let mut spare = kept.min_len;
+        let mut given_up = Vec::new();
+        while kept.maps.front().is_some_and(|map| map.len() <= spare) {
+            let Some(oldest) = kept.maps.pop_front() else {
+                break;
+            };
+            spare -= oldest.len();
+            kept.len -= oldest.len();
+            given_up.push(oldest);
+        }
+        kept.min_len = kept.len;
+        drop(kept);
+        // Unmap without the lock, because it takes a while.
+        drop(given_up);
+    }
+
     /// The smallest unused pages of at least `len` bytes, and of at most twice as many,
     /// since a frame that is kept occupies all of its pages.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
@@ -79,6 +103,7 @@ impl BufferPool {
             return None;
         };
         kept.len -= map.len();
+        kept.min_len = kept.min_len.min(kept.len);
         drop(kept);
         Some(Pages {
             map: Some(map),
@@ -100,6 +125,7 @@ impl BufferPool {
                 break;
             };
             kept.len -= oldest.len();
+            kept.min_len = kept.min_len.min(kept.len);
             given_up.push(oldest);
         }
         drop(kept);
@@ -218,6 +244,23 @@ mod tests {
         // The length of the pool is unchanged.
         assert_eq!(pool.kept_len(), 21 << 20);
         pool.clear();
+        assert_eq!(pool.kept_len(), 0);
+    }
+
+    #[test]
+    fn memory_that_was_not_needed_is_returned() {
+        let pool = BufferPool::new(100 << 20);
+        drop([fresh(&pool, 4 << 20), fresh(&pool, 5 << 20)]);
+        // Both were in use after the pool was made.
+        pool.trim();
+        assert_eq!(pool.kept_len(), 9 << 20);
+        drop(pool.take(5 << 20));
+        pool.trim();
+        assert_eq!(pool.kept_len(), 5 << 20);
+        drop(pool.take(5 << 20));
+        pool.trim();
+        assert_eq!(pool.kept_len(), 5 << 20);
+        pool.trim();
         assert_eq!(pool.kept_len(), 0);
     }
 

@@ -66,8 +66,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use daskwire_comm::Address;
 use daskwire_comm::runtime::Spawner;
+use daskwire_comm::{Address, BufferPool};
 use tokio::sync::Notify;
 
 use crate::Value;
@@ -126,6 +126,8 @@ struct Shared {
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
+    /// The memory of large frames.
+    buffers: Option<BufferPool>,
     observer: Option<Arc<dyn Observer>>,
     transfers: Transfers,
     /// Maximum number of peers that are sent data at once.

@@ -27,6 +27,9 @@ use crate::{RequestError, Value};
 /// Timeout for registering with the scheduler and for leaving it.
 pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Minimum interval at which memory for large frames is returned that was not needed.
+const TRIM_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Interval of keep-alive messages on the stream to the scheduler.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
@@ -106,8 +109,15 @@ impl Shared {
     /// Sends heartbeats to the scheduler.
     pub(super) async fn heartbeats(self: Arc<Self>, mut interval: Duration) -> Ended {
         let mut retiring: Option<Instant> = None;
+        let mut trimmed = runtime::now();
         loop {
             runtime::sleep(interval).await;
+            if let Some(buffers) = &self.buffers
+                && runtime::now().saturating_duration_since(trimmed) >= TRIM_INTERVAL
+            {
+                buffers.trim();
+                trimmed = runtime::now();
+            }
             let sending = self.heartbeat.lock().await;
             // A scheduler that has just removed a worker complains of heartbeats that
             // the worker sends before it knows, or before its farewell is read.

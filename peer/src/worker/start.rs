@@ -117,6 +117,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         connect_retry: false,
         ..options
     };
+    let buffers = options.pool.clone();
     let connector = Arc::new(Connector::new(transports.clone(), options));
     let pool = Pool::new(connector, &party, observer.clone());
     // The scheduler's own versions are sent back, to avoid a warning about
@@ -233,6 +234,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         machine: Mutex::new(Machine::new(state)),
         queue: Queue::new(failure.clone()),
         pool,
+        buffers,
         observer,
         transfers: Transfers::default(),
         sending_count: transfers.sending_count.max(1),
