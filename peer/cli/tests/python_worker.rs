@@ -583,6 +583,75 @@ async fn long_arrays_are_mapped() {
     cluster.check_logs();
 }
 
+#[test]
+fn shared_memory_is_used_again_when_no_one_has_it() {
+    let ran = Command::new(interpreter())
+        .args(["-c", include_str!("support/segments.py")])
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../python/daskwire/worker.py"
+        ))
+        .output()
+        .expect("it starts");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(String::from_utf8_lossy(&ran.stdout), "passed\n", "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn later_results_do_not_change_what_tasks_have_kept() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    // Both tasks wait for each other, so that each process runs one of them.
+    cluster.python(
+        "from distributed import Event\nimport builtins, os\n\
+         def meet(name, number):\n    Event(f'{name}-{number}').set()\n    Event(f'{name}-{1 - number}').wait()\n\
+         def keep(name, number, arrays):\n    meet(name, number)\n    \
+         builtins.kept = getattr(builtins, 'kept', []) + [array[::1000] for array in arrays]\n    return os.getpid()\n\
+         def check(number):\n    meet('check', number)\n    \
+         return [array.min() == array.max() and int(array[0]) for array in kept]\n\
+         def make(n): return np.full(500_000, n)",
+    );
+    for round in 0..3 {
+        let kept = format!(
+            "f = client.map(make, range({round} * 4, {round} * 4 + 4), pure=False)\n\
+             pids = client.gather([client.submit(keep, 'keep-{round}', n, f) for n in range(2)])\n\
+             del f\nlen(set(pids))"
+        );
+        assert_eq!(cluster.python(&kept), "2");
+        // Results of the same length, which replace each other.
+        let others = "f = client.submit(make, 100, pure=False)\n\
+                      for _ in range(20): f = client.submit(lambda a: a + 1, f, pure=False)\n\
+                      g = client.map(make, range(200, 230), pure=False)\n\
+                      int(f.result()[-1]), [int(a[7]) for a in client.gather(g)] == list(range(200, 230))";
+        assert_eq!(cluster.python(others), "(120, True)");
+        cluster.python("del f, g");
+    }
+    let expected: Vec<String> = (0..12).map(|n| n.to_string()).collect();
+    let expected = format!("[{}]", expected.join(", "));
+    assert_eq!(
+        cluster.python("client.gather([client.submit(check, n) for n in range(2)])"),
+        format!("[{expected}, {expected}]")
+    );
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_processes_give_shared_memory_back() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    rust.cluster
+        .python("wait(client.map(lambda n: np.full(500_000, n), range(8)))");
+    // The values are forgotten, and no message comes after that.
+    for id in rust.children() {
+        let has_memory = || {
+            let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
+            let mut links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+            links.any(|link| link.to_string_lossy().starts_with("/memfd:"))
+        };
+        until("the end of its shared memory", || !has_memory()).await;
+    }
+    rust.cluster.check_logs();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_find_their_workers_in_a_mixed_cluster() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);

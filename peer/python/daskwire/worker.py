@@ -23,12 +23,15 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import ctypes
+import errno
 import fcntl
 import inspect
 import logging
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import struct
@@ -49,7 +52,7 @@ from distributed.actor import Actor
 from distributed.comm.core import Listener
 from distributed.core import ConnectionPool, PooledRPCCall, Status, error_message, rpc
 from distributed.diagnostics.plugin import WorkerPlugin
-from distributed.metrics import time
+from distributed.metrics import monotonic, time
 from distributed.preloading import process_preloads
 from distributed.protocol import pickle, to_serialize
 from distributed.protocol.compression import decompress
@@ -87,10 +90,16 @@ LONG = 64 << 10
 UNTRACKED = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 ALIGNMENT = 64
 
-# From Linux's fcntl.h; Python has had them since 3.8, and 3.12.
+# The seconds for which an idle process keeps shared memory to use it again, as in
+# process.rs.
+SEGMENTS_KEPT = 2
+
+# From Linux's fcntl.h; Python has had some of them since 3.8, and 3.12.
 F_SETSIG = 10
 F_ADD_SEALS = 1033
-SEALS = 0x0001 | 0x0002 | 0x0004 | 0x0008  # seal, shrink, grow, write
+SEAL_SHRINK, SEAL_GROW = 0x0002, 0x0004
+SEAL_WRITE, SEAL_FUTURE_WRITE = 0x0008, 0x0010
+SEALS = SEAL_SHRINK | SEAL_GROW
 
 
 class Link:
@@ -151,10 +160,14 @@ class Link:
                 raise EOFError
             view = view[count:]
 
-    def send(self, frames):
-        """Sends a message. May be called by several threads."""
+    def send(self, frames, shared=None):
+        """Sends a message. May be called by several threads.
+
+        `shared` is the descriptor of memory that has the long frames, which is closed,
+        and their offsets there by index.
+        """
         frames = [ensure_memoryview(frame) for frame in frames]
-        descriptor, places = share(frames)
+        descriptor, places = shared or share_alone(frames)
         table = bytearray()
         rest = []
         length = 0
@@ -183,24 +196,20 @@ class Link:
                 os.close(descriptor)
 
 
-def share(frames):
-    """Copies long frames to shared memory.
-
-    Returns its descriptor, and the offsets of those that were copied, by index.
-    """
+def place(frames):
+    """The offsets of long frames in shared memory, by index, and its length."""
     places = {}
     length = 0
     for index, frame in enumerate(frames):
         if frame.nbytes >= LONG:
             places[index] = length
             length += -(-frame.nbytes // ALIGNMENT) * ALIGNMENT
-    if not places:
-        return None, places
-    try:
-        descriptor = os.memfd_create("daskwire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError:
-        # Too many open files: all is sent through the socket.
-        return None, {}
+    return places, length
+
+
+def fill(frames, places, length):
+    """The descriptor of new shared memory with the frames, which is not sealed."""
+    descriptor = os.memfd_create("daskwire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, length)
         for index, offset in places.items():
@@ -209,12 +218,191 @@ def share(frames):
                 count = os.pwrite(descriptor, left, offset)
                 left = left[count:]
                 offset += count
-        # The worker maps it, and relies on it not to change.
-        fcntl.fcntl(descriptor, F_ADD_SEALS, SEALS)
-    except OSError as error:
+    except BaseException:
         os.close(descriptor)
-        raise MemoryError(f"no shared memory for {length} bytes: {error}") from None
-    return descriptor, places
+        raise
+    return descriptor
+
+
+def seal(descriptor):
+    """Seals shared memory. The worker maps it, and relies on it not to change."""
+    try:
+        fcntl.fcntl(descriptor, F_ADD_SEALS, SEALS | SEAL_WRITE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def share_alone(frames):
+    """Copies long frames to shared memory, or none if there is none for them.
+
+    Returns its descriptor, and the offsets of those that were copied, by index.
+    """
+    places, length = place(frames)
+    if places:
+        with contextlib.suppress(OSError):
+            return seal(fill(frames, places, length)), places
+    return None, {}
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Segment:
+    """Shared memory that this process can write to, and no other one."""
+
+    def __init__(self, descriptor, length):
+        self.length = length
+        # Opened anew: the system counts who has opened a file, and neither copies of a
+        # descriptor nor mappings of it.
+        path = f"/proc/self/fd/{descriptor}"
+        self.writer = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self.identity = os.fstat(self.writer).st_ino
+            self.map = mmap.mmap(self.writer, length, **UNTRACKED)
+            try:
+                self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+                self._protect(mmap.PROT_READ)
+                fcntl.fcntl(self.writer, F_ADD_SEALS, SEALS | SEAL_FUTURE_WRITE)
+            except BaseException:
+                self.map.close()
+                raise
+        except BaseException:
+            os.close(self.writer)
+            raise
+
+    def reader(self):
+        """A new descriptor for others, who cannot write to the memory."""
+        return os.open(f"/proc/self/fd/{self.writer}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def is_free(self):
+        """Whether no one but this process has opened or mapped the memory.
+
+        The system grants a lease for writing if that is so. Descriptors of `reader` count
+        wherever they are: in the worker, in other processes and those that they have
+        forked, in mappings, and in messages that are not received yet.
+        """
+        try:
+            # A task may have closed the descriptor, and opened another file.
+            if os.fstat(self.writer).st_ino != self.identity:
+                return False
+            fcntl.fcntl(self.writer, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            return False
+        fcntl.fcntl(self.writer, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+    def fill(self, frames, places):
+        # Otherwise protected from tasks that write where they should not.
+        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            with memoryview(self.map) as view:
+                for index, offset in places.items():
+                    frame = frames[index]
+                    view[offset : offset + frame.nbytes] = frame
+        finally:
+            self._protect(mmap.PROT_READ)
+
+    def close(self):
+        self.map.close()
+        os.close(self.writer)
+
+    def _protect(self, protection):
+        address, length = ctypes.c_void_p(self.address), ctypes.c_size_t(self.length)
+        if LIBC.mprotect(address, length, protection):
+            raise OSError(ctypes.get_errno(), "mprotect")
+
+
+class Segments:
+    """Shared memory that is used again when no one else has it any more.
+
+    The system takes several times as long to provide new memory as to copy to it.
+    """
+
+    MAX_LEN = 256 << 20
+    MIN_SHARED = 256 << 10
+    MAX_COUNT = 32
+
+    def __init__(self, max_len):
+        self.max_len = min(max_len, self.MAX_LEN)
+        self.len = 0
+        # The one that was used last is the last.
+        self.segments = []
+
+    def share(self, frames):
+        """Copies long frames to shared memory.
+
+        Returns its descriptor, and the offsets of those that were copied, by index.
+        """
+        places, length = place(frames)
+        if not places:
+            return None, places
+        # Not all of it is used again by small results.
+        fits = range(length, length + length // 4 + 1)
+        for segment in self.segments:
+            if segment.length in fits and segment.is_free():
+                segment.fill(frames, places)
+                try:
+                    descriptor = segment.reader()
+                except OSError:
+                    break
+                self.segments.remove(segment)
+                self.segments.append(segment)
+                return descriptor, places
+        try:
+            descriptor = fill(frames, places, length)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                # All is sent through the socket.
+                return None, {}
+            raise MemoryError(f"no shared memory for {length} bytes: {error}") from None
+        if self.MIN_SHARED <= length <= self.max_len:
+            reader = self._keep(descriptor, length)
+            if reader is not None:
+                os.close(descriptor)
+                return reader, places
+        return seal(descriptor), places
+
+    def _keep(self, descriptor, length):
+        """Keeps new memory. Returns a descriptor for others, or none if it is not kept."""
+        try:
+            segment = Segment(descriptor, length)
+        except OSError:
+            return None
+        try:
+            was_free = segment.is_free()
+            reader = segment.reader()
+        except OSError:
+            segment.close()
+            return None
+        if not was_free or segment.is_free():
+            # The system does not tell whether others have it.
+            self.max_len = 0
+            os.close(reader)
+            segment.close()
+            return None
+        self.segments.append(segment)
+        self.len += length
+        self._limit()
+        return reader
+
+    def _limit(self):
+        """Gives segments up, first those that are free."""
+        while self.len > self.max_len or len(self.segments) > self.MAX_COUNT:
+            others = self.segments[:-1]
+            free = (segment for segment in others if segment.is_free())
+            segment = next(free, others[0])
+            self.segments.remove(segment)
+            self.len -= segment.length
+            segment.close()
+
+    def clear(self):
+        """Gives all of them up. What others have of them is theirs."""
+        for segment in self.segments:
+            segment.close()
+        self.segments.clear()
+        self.len = 0
 
 
 class Payload:
@@ -550,6 +738,7 @@ class Executor:
         self.host = host
         self.worker = host or Worker(link, start)
         self.cache = Cache(start["cache_len"])
+        self.segments = Segments(start["cache_len"] // 2)
         self.classes = {}
         self.state = {
             "scheduler": start["scheduler"],
@@ -564,7 +753,14 @@ class Executor:
         cls(*arguments).serve()
 
     def serve(self):
+        arrival = select.poll()
+        arrival.register(self.link.sock, select.POLLIN)
+        idle_since = 0
         while True:
+            if self.segments.len:
+                left = max(0, idle_since + SEGMENTS_KEPT - monotonic())
+                if not arrival.poll(left * 1000):
+                    self.segments.clear()
             try:
                 frames, descriptors = self.link.receive()
             except (EOFError, ConnectionError):
@@ -575,19 +771,8 @@ class Executor:
             del frames
             if message["op"] == "run-task":
                 self.worker.send_early()
-                key = message["key"]
-                reply = self.run(message)
-                del message
-                try:
-                    self.link.send(reply)
-                except MemoryError as error:
-                    # Nothing was sent. The result stays here for no one.
-                    self.cache.remove(key)
-                    reply = read(reply)
-                    times = {name: reply[name] for name in ("start", "stop")}
-                    reply = self.erred(key, error, [*reply["gone"], key], times)
-                    self.link.send(reply)
-                del reply
+                self.link.send(*self.run(message))
+                idle_since = monotonic()
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.cache.remove(key)
@@ -597,6 +782,7 @@ class Executor:
                 self.worker.remove_plugin(message["name"])
 
     def run(self, message):
+        """The frames of the reply, and the shared memory of those that are long."""
         key = message["key"]
         # The inputs that came with the task, until they are in the cache.
         gone = [name for name, payload in message["data"].items() if payload is not None]
@@ -610,12 +796,12 @@ class Executor:
             code = 0 if end.code is None else 1
             os._exit(end.code if isinstance(end.code, int) else code)
         except Reschedule:
-            return write({"op": "reschedule", "gone": gone})
+            return write({"op": "reschedule", "gone": gone}), None
         except NeedsHost:
-            return write({"op": "needs-host", "gone": gone})
+            return write({"op": "needs-host", "gone": gone}), None
         except BaseException as error:
             times["stop"] = times["stop"] or time()
-            return self.erred(key, error, gone, times)
+            return self.erred(key, error, gone, times), None
 
     def erred(self, key, error, gone, times):
         failure = error_message(error)
@@ -698,7 +884,16 @@ class Executor:
         name, class_pickle = self.describe(type(result))
         # The frames of the reply may be memory of the result.
         gone += self.cache.put(key, result, max(length, nbytes))
-        return write(
+        # The first one is the body.
+        frames = [memoryview(b""), ensure_memoryview(header), *frames]
+        try:
+            shared = self.segments.share(frames)
+        except BaseException:
+            # The result stays here for no one.
+            self.cache.remove(key)
+            gone.append(key)
+            raise
+        frames[:1] = write(
             {
                 "op": "task-finished",
                 "result": {"__Serialized__": 1},
@@ -706,11 +901,11 @@ class Executor:
                 "type": class_pickle,
                 "typename": name,
                 "gone": gone,
+                "held": self.segments.len,
                 **times,
-            },
-            header,
-            *frames,
+            }
         )
+        return frames, shared
 
     def describe(self, cls):
         """The name of a class and its pickle, as the scheduler gets them."""

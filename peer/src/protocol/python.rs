@@ -124,6 +124,8 @@ maps! {
         stop: f64 = "stop",
         /// The keys of values that the process does not keep any more.
         gone: Keys = "gone",
+        /// Length of the shared memory that the process can use again, in bytes.
+        held: u64 = "held",
     }
 
     /// Returns the exception of a task.

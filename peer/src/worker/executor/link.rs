@@ -19,6 +19,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
 use rustix::io::{Errno, retry_on_intr};
@@ -52,6 +53,8 @@ pub(super) struct Link {
     scratch: MessageScratch,
     opener: Opener,
     out: Vec<u8>,
+    /// Length of the regions that the process can fill again once they are dropped.
+    pub(super) lent: Arc<AtomicU64>,
 }
 
 impl Link {
@@ -62,6 +65,7 @@ impl Link {
             scratch: MessageScratch::new(),
             opener: Opener::default(),
             out: Vec::new(),
+            lent: Arc::default(),
         }
     }
 
@@ -129,7 +133,7 @@ impl Link {
 
     /// Waits for a message.
     pub(super) fn receive<T: Field>(&mut self) -> io::Result<T> {
-        let frames = read(&self.socket, &self.memory)?;
+        let frames = read(&self.socket, &self.memory, &self.lent)?;
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         self.opener.read(&frames, T::read).map_err(invalid)
     }
@@ -219,7 +223,11 @@ fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io
 }
 
 /// Reads the frames of a message.
-fn read(socket: &UnixStream, memory: &Arc<SharedMemory>) -> io::Result<Vec<Bytes>> {
+fn read(
+    socket: &UnixStream,
+    memory: &Arc<SharedMemory>,
+    lent: &Arc<AtomicU64>,
+) -> io::Result<Vec<Bytes>> {
     let mut head = [0; HEAD];
     let mut descriptors = receive(socket, &mut head)?;
     let (frame_count, rest) = number::<4>(&head);
@@ -234,7 +242,9 @@ fn read(socket: &UnixStream, memory: &Arc<SharedMemory>) -> io::Result<Vec<Bytes
     }
     let table = take(socket, frame_count.saturating_mul(ENTRY as u64))?;
     let inline = Bytes::from(take(socket, len)?);
-    let regions = descriptors.into_iter().map(|file| memory.adopt(file));
+    let regions = descriptors
+        .into_iter()
+        .map(|file| memory.adopt(file, Some(lent)));
     let regions: Vec<Bytes> = regions.collect::<Result<_, _>>()?;
     let frames = table.chunks_exact(ENTRY).map(|entry| {
         let (index, rest) = number::<8>(entry);
@@ -378,7 +388,7 @@ mod tests {
             out[HEAD + 8..HEAD + 16].copy_from_slice(&offset.to_le_bytes());
             out[HEAD + 16..HEAD + 24].copy_from_slice(&u64::to_le_bytes(len));
             write(&one, &out[..HEAD + ENTRY + 2], &[]).expect("it fits");
-            let error = read(&other, &memory).expect_err("out of bounds");
+            let error = read(&other, &memory, &Arc::default()).expect_err("out of bounds");
             assert_eq!(error.to_string(), "the place of a frame is wrong");
         }
     }

@@ -2,7 +2,12 @@
 //!
 //! Long frames are in files of memory (memfd), which have no name: the system frees
 //! them with the last descriptor and mapping, however the processes end. They are
-//! sealed: no process can write to them or change their length.
+//! sealed: no process can change their length, or write to them.
+//!
+//! The exception is the process that has made a file: it keeps a mapping to which it can
+//! write, and fills the file again with a later result, since new memory costs more than
+//! the copy. It does so only while no one else has opened or mapped the file, which the
+//! system tells it, and which does not depend on what the processes know of each other.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -15,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 use memmap2::Mmap;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::process::Resource;
 
 use crate::failure::lock_counter;
@@ -44,6 +49,8 @@ pub(super) struct Region {
     file: File,
     map: Mmap,
     memory: Arc<SharedMemory>,
+    /// The length of all files that the process which has made this one can write to.
+    lent: Option<Arc<AtomicU64>>,
 }
 
 impl fmt::Debug for Region {
@@ -68,6 +75,9 @@ impl Drop for Region {
         self.memory.lock().remove(&address);
         let len = self.map.len() as u64;
         self.memory.len.fetch_sub(len, Ordering::Relaxed);
+        if let Some(lent) = &self.lent {
+            lent.fetch_sub(len, Ordering::Relaxed);
+        }
     }
 }
 
@@ -99,14 +109,19 @@ impl SharedMemory {
     }
 
     /// Maps a file that a process has filled. If there are too many regions, its
-    /// contents are copied.
+    /// contents are copied. `lent` counts the bytes of those that the process can fill
+    /// again once they are dropped.
     ///
     /// # Errors
     ///
     /// If the file is not sealed, or cannot be mapped.
-    pub(super) fn adopt(self: &Arc<Self>, file: OwnedFd) -> io::Result<Bytes> {
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        file: OwnedFd,
+        lent: Option<&Arc<AtomicU64>>,
+    ) -> io::Result<Bytes> {
         let file = File::from(file);
-        let map = map_sealed(&file)?;
+        let (map, is_lent) = map_sealed(&file)?;
         if self.is_full() {
             return Ok(Bytes::copy_from_slice(&map));
         }
@@ -115,9 +130,13 @@ impl SharedMemory {
             map,
             file,
             memory: Arc::clone(self),
+            lent: lent.filter(|_| is_lent).cloned(),
         });
-        self.len
-            .fetch_add(region.map.len() as u64, Ordering::Relaxed);
+        let len = region.map.len() as u64;
+        self.len.fetch_add(len, Ordering::Relaxed);
+        if let Some(lent) = &region.lent {
+            lent.fetch_add(len, Ordering::Relaxed);
+        }
         self.lock().insert(address, Arc::downgrade(&region));
         Ok(Bytes::from_owner(Owner(region)))
     }
@@ -133,7 +152,7 @@ impl SharedMemory {
         // The frames of a split one stay contiguous: the others are short, or as long
         // as a multiple of the alignment.
         let (file, places) = copy(frames.iter().map(|frame| (frame, needs_copy(frame)))).ok()?;
-        let region = self.adopt(file).ok()?;
+        let region = self.adopt(file, None).ok()?;
         let mut places = places.into_iter();
         Some(serialized.map_frames(|frame| {
             let place = places.next().flatten();
@@ -187,30 +206,45 @@ fn copy<'f>(
     Ok((file.into(), places))
 }
 
-/// The seals that a file must have before it is mapped.
+/// The seals of a file that no process can write to.
 const fn seals() -> SealFlags {
-    SealFlags::WRITE
-        .union(SealFlags::SHRINK)
-        .union(SealFlags::GROW)
+    lent_seals().union(SealFlags::WRITE)
 }
 
-/// Maps a file that cannot change any more.
+/// The seals of a file that only its maker can write to.
+const fn lent_seals() -> SealFlags {
+    SealFlags::SHRINK.union(SealFlags::GROW)
+}
+
+/// Maps a file that does not change while it is mapped. Returns whether its maker may
+/// write to it later.
 #[expect(
     unsafe_code,
     reason = "files can change while they are mapped; not this one"
 )]
-fn map_sealed(file: &File) -> io::Result<Mmap> {
-    if !rustix::fs::fcntl_get_seals(file)?.contains(seals()) {
+fn map_sealed(file: &File) -> io::Result<(Mmap, bool)> {
+    let found = rustix::fs::fcntl_get_seals(file)?;
+    let is_sealed = found.contains(seals());
+    let is_lent = !is_sealed
+        && found.contains(lent_seals() | SealFlags::FUTURE_WRITE)
+        && rustix::fs::fcntl_getfl(file)?.intersection(OFlags::RWMODE) == OFlags::RDONLY;
+    if !is_lent && !is_sealed {
         let message = "shared memory that is not sealed";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     // SAFETY: the seals are for good, and with them the system refuses all changes of
-    // the file's contents and length, by any process.
-    unsafe { Mmap::map(file) }
+    // the file's length, and new ways to write to it. With a seal for writing, there is
+    // none. Otherwise there is the mapping of the process that has made the file, which is
+    // protected from writing until the system has granted that process a lease. It does
+    // so only when `file` and this mapping are gone, since `file` was opened for reading.
+    let map = unsafe { Mmap::map(file) }?;
+    Ok((map, is_lent))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
     use crate::Value;
 
@@ -244,11 +278,37 @@ mod tests {
         let file = File::from(file);
         file.write_all_at(b"abc", 0).expect("memory");
         let copy = file.try_clone().expect("a descriptor");
-        let refused = memory.adopt(copy.into()).expect_err("it can change");
+        let refused = memory.adopt(copy.into(), None).expect_err("it can change");
         assert_eq!(refused.to_string(), "shared memory that is not sealed");
         rustix::fs::fcntl_add_seals(&file, seals()).expect("seals");
         assert!(file.write_all_at(b"d", 0).is_err());
-        assert_eq!(&memory.adopt(file.into()).expect("sealed")[..], b"abc");
+        assert_eq!(
+            &memory.adopt(file.into(), None).expect("sealed")[..],
+            b"abc"
+        );
+    }
+
+    #[test]
+    fn files_that_only_their_maker_can_write_to_are_counted() {
+        let memory = Arc::new(SharedMemory::new());
+        let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).expect("memory");
+        let file = File::from(file);
+        file.write_all_at(b"abc", 0).expect("memory");
+        let lent = Arc::new(AtomicU64::new(0));
+        let open = |file: &File| File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).expect("a seal");
+        let reader = open(&file).expect("it exists");
+        assert!(memory.adopt(reader.into(), Some(&lent)).is_err());
+        rustix::fs::fcntl_add_seals(&file, lent_seals()).expect("seals");
+        // The system would not know of this one.
+        let copy = file.try_clone().expect("a descriptor");
+        assert!(memory.adopt(copy.into(), Some(&lent)).is_err());
+        let reader = open(&file).expect("it exists");
+        let adopted = memory.adopt(reader.into(), Some(&lent)).expect("sealed");
+        assert_eq!((&adopted[..], memory.len()), (&b"abc"[..], 3));
+        assert_eq!(lent.load(Ordering::Relaxed), 3);
+        drop(adopted);
+        assert_eq!((memory.len(), lent.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
@@ -263,7 +323,7 @@ mod tests {
         let file = File::from(rustix::fs::memfd_create("test", flags).expect("memory"));
         file.write_all_at(b"abc", 0).expect("memory");
         rustix::fs::fcntl_add_seals(&file, seals()).expect("seals");
-        let copied = memory.adopt(file.into()).expect("sealed");
+        let copied = memory.adopt(file.into(), None).expect("sealed");
         assert_eq!(&copied[..], b"abc");
         assert!(memory.find(&copied).is_none() && memory.lock().len() == 1);
         drop(first);

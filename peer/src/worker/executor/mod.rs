@@ -314,6 +314,7 @@ impl Executors {
                 Ok(FromPython::PythonFinished(result)) => {
                     let is_kept = !result.gone.contains(key);
                     executor.is_without(&result.gone);
+                    executor.process.holds(result.held);
                     if call.is_actor
                         && let Some(host) = &executor.host
                     {
@@ -412,15 +413,22 @@ impl Executors {
             .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
-    /// Memory that the processes take, without that shared with the worker, and the
-    /// length of the shared memory, in bytes.
+    /// Memory that the processes take, without shared memory, and the length of the
+    /// shared memory, with that which processes keep to use it again, in bytes.
     pub(super) fn memory_len(&self) -> (u64, u64) {
-        let all = self.lock().all.clone();
-        let processes = all.iter().filter_map(Weak::upgrade);
-        let mut ids: Vec<u32> = processes.map(|process| process.running.id).collect();
+        let pool = self.lock();
+        let mut ids = Vec::with_capacity(pool.all.len());
+        let mut shared = self.memory.len();
+        for process in pool.all.iter().filter_map(Weak::upgrade) {
+            let mut idle = pool.idle.iter();
+            let is_idle = idle.any(|executor| Arc::ptr_eq(&executor.process, &process));
+            shared = shared.saturating_add(process.spare_len(is_idle));
+            ids.push(process.running.id);
+        }
+        drop(pool);
         ids.extend(self.running_host().map(|host| host.running.id));
         let own = ids.into_iter().map(|id| anonymous(&id.to_string()));
-        (own.sum(), self.memory.len())
+        (own.sum(), shared)
     }
 
     /// Ends the idle processes or, if there are none and `is_urgent`, the one that takes

@@ -8,8 +8,10 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::Instant;
 
 use rustix::io::retry_on_intr;
 use rustix::process::{
@@ -60,6 +62,9 @@ const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// Timeout for a process that does not read.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time for which an idle process keeps shared memory to use it again.
+const SEGMENTS_KEPT: Duration = Duration::from_secs(2);
+
 /// Maximum number of keys in a message that has to fit into the buffer of the socket.
 const MAX_FORGOTTEN: usize = 100;
 
@@ -82,6 +87,16 @@ pub(super) struct Executor {
 pub(super) struct Process {
     pub(super) running: Arc<Running>,
     values: Mutex<Values>,
+    /// Length of the regions that the process has lent to this one.
+    lent: Arc<AtomicU64>,
+    segments: Mutex<Segments>,
+}
+
+/// The shared memory that a process can use again.
+#[derive(Debug)]
+struct Segments {
+    len: u64,
+    since: Instant,
 }
 
 /// A process of the system, which ends when this is dropped.
@@ -164,10 +179,18 @@ pub(super) fn start(
 impl Executor {
     /// An executor over the link to a process, or to a thread of the host.
     pub(super) fn new(link: Link, running: Arc<Running>, host: Option<Arc<Host>>) -> Self {
-        let values = Mutex::default();
+        let process = Process {
+            running,
+            values: Mutex::default(),
+            lent: Arc::clone(&link.lent),
+            segments: Mutex::new(Segments {
+                len: 0,
+                since: Instant::now(),
+            }),
+        };
         Self {
             link,
-            process: Arc::new(Process { running, values }),
+            process: Arc::new(process),
             host,
             plugins: 0,
         }
@@ -280,6 +303,22 @@ impl Process {
         if values.kept.remove(key).is_some() {
             values.stale.push(key.clone());
         }
+    }
+
+    /// Notes how much shared memory the process can use again, lent or not, in bytes.
+    pub(super) fn holds(&self, len: u64) {
+        let since = Instant::now();
+        *lock_counter(&self.segments) = Segments { len, since };
+    }
+
+    /// Length of the shared memory that only this process has, in bytes.
+    pub(super) fn spare_len(&self, is_idle: bool) -> u64 {
+        let segments = lock_counter(&self.segments);
+        if is_idle && segments.since.elapsed() > SEGMENTS_KEPT {
+            return 0;
+        }
+        let lent = self.lent.load(Ordering::Relaxed);
+        segments.len.saturating_sub(lent)
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {

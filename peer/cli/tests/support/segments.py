@@ -1,0 +1,118 @@
+"""Shared memory is used again when no one else has it, and not before."""
+
+import array
+import importlib.util
+import os
+import socket
+import sys
+from mmap import ACCESS_COPY, mmap
+
+spec = importlib.util.spec_from_file_location("daskwire.worker", sys.argv[1])
+worker = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(worker)
+
+LEN = 1 << 20
+
+
+def share(segments, fill, length=LEN):
+    """A descriptor of shared memory, and what identifies the memory."""
+    body = memoryview(b"short")
+    descriptor, places = segments.share([body, memoryview(bytes([fill]) * length)])
+    assert places == {1: 0}
+    assert os.pread(descriptor, length, 0) == bytes([fill]) * length
+    return descriptor, os.fstat(descriptor).st_ino
+
+
+def is_refused(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError:
+        return True
+
+
+segments = worker.Segments(4 * LEN)
+first, file = share(segments, 1)
+assert segments.len == LEN
+# Nobody else can write to it.
+for mode in (os.O_RDONLY, os.O_RDWR):
+    other = os.open(f"/proc/self/fd/{first}", mode)
+    assert is_refused(os.pwrite, other, b"x", 0)
+    assert is_refused(os.ftruncate, other, 2 * LEN)
+    assert is_refused(os.ftruncate, other, 0)
+    assert is_refused(mmap, other, 0)
+    os.close(other)
+
+# Each of these has the memory, and a later result does not change what it sees: a
+# descriptor, a mapping, another process that was forked, and a message on its way.
+mapped = mmap(first, 0, access=ACCESS_COPY)
+_, second = share(segments, 2)
+assert second != file
+os.close(first)
+assert share(segments, 3)[1] not in (file, second)
+assert mapped[:] == bytes([1]) * LEN
+
+end, other_end = os.pipe()
+forked = os.fork()
+if not forked:
+    os.close(other_end)
+    os.read(end, 1)
+    os._exit(mapped[:] != bytes([1]) * LEN)
+mapped.close()
+assert share(segments, 4)[1] != file
+os.close(other_end)
+assert os.waitpid(forked, 0)[1] == 0
+
+segments = worker.Segments(4 * LEN)
+one, other = socket.socketpair()
+first, file = share(segments, 5)
+one.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [first]))])
+os.close(first)
+descriptor, second = share(segments, 6)
+assert second != file
+os.close(descriptor)
+_, received, _, _ = socket.recv_fds(other, 1, 1)
+mapped = mmap(received[0], 0, access=ACCESS_COPY)
+assert mapped[:] == bytes([5]) * LEN
+
+# Without them, it is used again, as far as it fits.
+descriptor, third = share(segments, 7, LEN - LEN // 8)
+assert third == second
+os.close(descriptor)
+assert share(segments, 8, LEN // 2)[1] not in (file, second)
+assert mapped[:] == bytes([5]) * LEN
+os.close(received[0])
+mapped.close()
+descriptor, again = share(segments, 9)
+assert again == file
+view = mmap(descriptor, 0, access=ACCESS_COPY)
+
+# It is limited, and what is given up stays what it is.
+assert segments.len == 2 * LEN + LEN // 2
+for _ in range(10):
+    share(segments, 10)
+    assert segments.len <= 4 * LEN
+share(segments, 11, 5 * LEN)
+assert segments.len <= 4 * LEN
+segments.clear()
+assert segments.len == 0
+assert view[:] == bytes([9]) * LEN and is_refused(mmap, descriptor, 0)
+
+# Nor is memory whose descriptor was closed, and is that of another file now.
+segments = worker.Segments(4 * LEN)
+descriptor, file = share(segments, 12)
+os.dup2(os.memfd_create("other"), segments.segments[0].writer)
+os.close(descriptor)
+assert share(segments, 13)[1] != file
+
+# Without leases, nothing is used again.
+class Unknown(worker.Segment):
+    def is_free(self):
+        return True
+
+
+worker.Segment = Unknown
+segments = worker.Segments(4 * LEN)
+descriptor, file = share(segments, 12)
+os.close(descriptor)
+assert share(segments, 13)[1] != file and segments.len == 0
+print("passed")
