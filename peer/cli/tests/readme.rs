@@ -31,13 +31,13 @@ fn workspace() -> PathBuf {
     package.join("../..")
 }
 
-/// Runs lines of the README in a shell, where `daskwire` and `cargo run
-/// --release` are the command of this build, and returns the output.
+/// Runs lines of the README in a shell, where `daskwire` and `cargo run --`
+/// are the command of this build, and returns the output.
 fn shell(lines: &str) -> String {
     let command = format!(
         "daskwire() {{ {} \"$@\"; }}\n{}",
         env!("CARGO_BIN_EXE_daskwire"),
-        lines.replace("cargo run --release --", "daskwire")
+        lines.replace("cargo run --", "daskwire")
     );
     let ran = Command::new("sh")
         .args(["-ec", &command])
