@@ -39,6 +39,10 @@ impl Cluster {
     }
 
     /// Like [`python`](Self::python), returning the exception.
+    ///
+    /// # Errors
+    ///
+    /// The type and text of the exception that the code raised.
     pub fn try_python(&mut self, code: &str) -> Result<String, String> {
         let question = serde_json::json!({"op": "do", "code": code}).to_string();
         let asked = tokio::task::block_in_place(|| self.client.try_ask(&question, &[]));

@@ -162,8 +162,11 @@ pub fn interpreters() -> Vec<Interpreter> {
     })
 }
 
-/// Parses DASKWIRE_PYTHONS, with the minor versions; an error if one does not
-/// run.
+/// Parses DASKWIRE_PYTHONS, with the minor versions.
+///
+/// # Errors
+///
+/// The names of those that do not run or are older than 3.7.
 pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
     let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 7);
     let names: Vec<&str> = names.split_whitespace().collect();
@@ -186,6 +189,10 @@ pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
 }
 
 /// Runs `environment.py`, which creates `directory` unless it exists.
+///
+/// # Errors
+///
+/// `base` does not run, or `environment.py` fails; its output is shown.
 pub fn make_environment(
     base: &OsStr,
     directory: &Path,

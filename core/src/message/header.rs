@@ -82,6 +82,7 @@ pub enum Serializer<'a> {
     Other(&'a str),
 }
 
+#[allow(clippy::missing_errors_doc, reason = "the type says them")]
 impl<'a> PayloadHeader<'a> {
     /// Validates a header and finds its entries.
     pub(super) fn parse(

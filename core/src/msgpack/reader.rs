@@ -67,6 +67,7 @@ pub(crate) use pick;
 /// messages have at most 6.
 const SHALLOW: usize = 32;
 
+#[allow(clippy::missing_errors_doc, reason = "the type says them")]
 impl<'a> Reader<'a> {
     /// Creates a reader with the limits of [`Limits::HOST`].
     pub const fn new(document: &'a [u8]) -> Self {

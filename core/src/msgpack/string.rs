@@ -32,6 +32,10 @@ impl<'a> RawStr<'a> {
 
     /// Validates the string. On 64-bit machines ASCII, which nearly all of Dask's
     /// strings are, is validated eight bytes at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`to_str`](Self::to_str).
     pub fn check(self) -> Result<Str<'a>, core::str::Utf8Error> {
         if cfg!(target_pointer_width = "64") && is_ascii(self.0) {
             return Ok(Str(self.0));
