@@ -1,5 +1,6 @@
 //! Connections, and making them.
 
+use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use daskwire_comm::{Address, CommReader, CommWriter, Encryption, RawConnection, 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use wire::Limits;
 use wire::frame::Prefix;
@@ -137,9 +138,9 @@ impl Connection {
         let reader = CommReader::new(raw.reader, Prefix::U64, Limits::HOST);
         let writer = CommWriter::new(raw.writer, Prefix::U64);
         let (outbox, orders) = mpsc::unbounded_channel();
-        let receiving = tokio::spawn(receive(reader, shard_len, Arc::clone(&shared)));
-        let receiving = receiving.abort_handle();
-        let sending = send(writer, orders, Arc::clone(&shared), receiving.clone());
+        let receiver = tokio::spawn(receive(reader, shard_len, Arc::clone(&shared)));
+        let receiving = receiver.abort_handle();
+        let sending = send(writer, orders, Arc::clone(&shared), receiver);
         let sending = tokio::spawn(sending);
         Self {
             shared,
@@ -234,7 +235,7 @@ async fn send(
     mut writer: CommWriter,
     mut orders: mpsc::UnboundedReceiver<Order>,
     shared: Arc<Shared>,
-    receiving: AbortHandle,
+    mut receiving: JoinHandle<()>,
 ) {
     let mut next = orders.recv().await;
     while let Some(order) = next {
@@ -247,8 +248,17 @@ async fn send(
             }
             Order::Close(closed) => {
                 // The peer has to get what was written before, and may write meanwhile.
-                let _ = writer.close().await;
+                let mut closing = pin!(writer.close());
+                let is_closed = tokio::select! {
+                    _ = &mut closing => true,
+                    // The peer has closed the connection too, and so reads no more. The
+                    // acknowledgement, which QUIC may delay, tells nobody anything.
+                    _ = &mut receiving => false,
+                };
                 closed();
+                if !is_closed {
+                    let _ = closing.await;
+                }
                 receiving.abort();
                 return;
             }

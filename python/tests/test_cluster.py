@@ -1,5 +1,6 @@
 """Clusters whose connections are all of one scheme."""
 
+import asyncio
 import json
 import operator
 import os
@@ -15,7 +16,8 @@ import pandas as pd
 import pytest
 from conftest import rust_worker
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster, wait
+from distributed import Client, LocalCluster, Worker, wait
+from distributed import Scheduler as DaskScheduler
 
 # The bytes of a large array; 2 GiB take 12 GiB of memory.
 LARGE = parse_bytes(os.environ.get("DASKWIRE_LARGE", "64 MiB"))
@@ -59,6 +61,21 @@ def test_ten_thousand_tasks(cluster):
     with Client(cluster) as client:
         negated = client.map(operator.neg, range(9_999))
         assert client.submit(sum, negated).result(timeout=240) == -49_985_001
+
+
+def test_a_worker_that_has_closed_has_left(security):
+    """Closing waits for the peer, which does not wait in its turn when it closes too."""
+
+    async def test():
+        async with DaskScheduler(
+            protocol="quic", port=0, dashboard_address=":0", security=security
+        ) as scheduler:
+            for _ in range(10):
+                async with Worker(scheduler.address, security=security):
+                    assert scheduler.workers
+                assert not scheduler.workers
+
+    asyncio.run(test())
 
 
 def test_a_killed_worker_is_replaced(cluster):
