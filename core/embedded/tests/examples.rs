@@ -15,11 +15,11 @@ use std::net::TcpStream;
 
 use embedded_io_async_07::{ErrorKind, ErrorType, Read, Write};
 
-#[path = "../examples/blocking.rs"]
+#[path = "../examples/identity_blocking.rs"]
 mod blocking;
-#[path = "../examples/embassy.rs"]
+#[path = "../examples/identity_embassy.rs"]
 mod embassy;
-#[path = "../examples/smol.rs"]
+#[path = "../examples/identity_smol.rs"]
 mod on_smol;
 
 /// A socket that blocks when it is polled.

@@ -1,20 +1,20 @@
-//! Asks a scheduler how many workers it has, over a blocking socket:
-//! `cargo run -p daskwire-embedded --example blocking -- 127.0.0.1:8786`
+//! Asks a scheduler how many workers it has, in a task of smol:
+//! `cargo run -p daskwire-embedded --example identity_smol -- 127.0.0.1:8786`
 
 use std::error::Error;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 
 use daskwire::comm::{Comm, Options};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
+use smol::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use smol::net::TcpStream;
 
 /// `{"op": "identity", "reply": true}`
 const IDENTITY: &[u8] = b"\x82\xa2op\xa8identity\xa5reply\xc3";
 
 /// The number of workers of the scheduler at `address`.
-pub fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
-    let mut stream = TcpStream::connect(address)?;
-    let (mut incoming, mut outgoing) = ([0; 64 << 10], [0; 256]);
+pub async fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
+    let mut stream = TcpStream::connect(address).await?;
+    let (mut incoming, mut outgoing) = (vec![0; 64 << 10], [0; 256]);
     let mut comm = Comm::<1>::new(Options::CONNECTOR, &mut incoming, &mut outgoing)?;
     let mut is_asked = false;
     while !comm.has_message() {
@@ -22,9 +22,9 @@ pub fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
             comm.send(&[IDENTITY])?;
             is_asked = true;
         }
-        stream.write_all(comm.unsent())?;
+        stream.write_all(comm.unsent()).await?;
         comm.sent(comm.unsent().len());
-        match stream.read(comm.space()?)? {
+        match stream.read(comm.space()?).await? {
             0 => return Err("the scheduler closed the connection".into()),
             count => comm.received(count)?,
         }
@@ -38,6 +38,6 @@ pub fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).ok_or("give an address")?;
-    println!("{} workers", worker_count(&address)?);
+    println!("{} workers", smol::block_on(worker_count(&address))?);
     Ok(())
 }
