@@ -1027,6 +1027,15 @@ class Host(distributed.worker.Worker):
         stale = start["stale_shuffles"]
         if "shuffle" in self.plugins:
             self.plugins["shuffle"].shuffle_runs._stale_run_ids.update(stale)
+            inputs_done = self.handlers["shuffle_inputs_done"]
+
+            async def inputs_of_current_runs_done(shuffle_id, run_id):
+                # An error about a run of an earlier host would fail the task of its
+                # barrier, which may be that of the next run by then.
+                if run_id > stale.get(shuffle_id, 0):
+                    await inputs_done(shuffle_id, run_id)
+
+            self.handlers["shuffle_inputs_done"] = inputs_of_current_runs_done
         for shuffle, run_id in stale.items():
             # What this worker had of it is gone.
             answer = await self.scheduler.shuffle_get(id=shuffle, worker=self.address)
