@@ -144,6 +144,22 @@ fn options_that_are_shown_exist() {
     assert!(count > 5, "only {count} options are shown");
 }
 
+/// A line for each message that a line of a journey shows; other lines as they are.
+fn messages(line: &str) -> Vec<String> {
+    let parts = line.split_once(" → ").and_then(|(from, rest)| {
+        let (to, rest) = rest.split_once(' ')?;
+        let (messages, _length) = rest.rsplit_once(" (")?;
+        Some((from, to, messages))
+    });
+    let Some((from, to, messages)) = parts else {
+        return vec![line.to_owned()];
+    };
+    let messages = messages.split(", ");
+    messages
+        .map(|message| format!("{from} → {to} {message}"))
+        .collect()
+}
+
 #[test]
 fn journey_prints_what_is_shown() {
     let told = shell(&block("README.md", "-- journey"));
@@ -154,10 +170,11 @@ fn journey_prints_what_is_shown() {
     let steps = |text: &str| {
         let steps = shape(text);
         let steps = steps.split("z = client.submit").nth(1).expect("z");
-        // The order of simultaneous messages varies.
-        let mut lines: Vec<&str> = steps
+        // The order of simultaneous messages varies, and which of them are sent together.
+        let mut lines: Vec<String> = steps
             .lines()
             .take_while(|line| !line.starts_with("del"))
+            .flat_map(messages)
             .collect();
         lines.sort_unstable();
         lines.join("\n")
