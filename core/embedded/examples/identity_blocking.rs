@@ -12,7 +12,7 @@ use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 const IDENTITY: &[u8] = b"\x82\xa2op\xa8identity\xa5reply\xc3";
 
 /// The number of workers of the scheduler at `address`.
-pub fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
+pub(crate) fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address)?;
     let (mut incoming, mut outgoing) = ([0; 64 << 10], [0; 256]);
     let mut comm = Comm::<1>::new(Options::CONNECTOR, &mut incoming, &mut outgoing)?;

@@ -12,6 +12,8 @@ const IDENTITY: &[u8] = b"\x82\xa2op\xa8identity\xa5reply\xc3";
 /// The number of workers of the scheduler at the other end of `stream`.
 /// `incoming` holds its answer: about 700 bytes for each worker. `None` if the
 /// connection ends before.
+/// # Errors
+/// Those of the socket and of the comm.
 pub async fn worker_count<S: Read + Write>(
     stream: &mut S,
     incoming: &mut [u8],
