@@ -251,8 +251,8 @@ async fn send(
                 let mut closing = pin!(writer.close());
                 let is_closed = tokio::select! {
                     _ = &mut closing => true,
-                    // The peer has closed the connection too, and so reads no more. The
-                    // acknowledgement, which QUIC may delay, tells nobody anything.
+                    // The peer has closed the connection too, and so reads no more. There is
+                    // no need to wait for its acknowledgement, which QUIC may delay.
                     _ = &mut receiving => false,
                 };
                 closed();

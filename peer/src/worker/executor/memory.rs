@@ -237,6 +237,8 @@ fn map_sealed(file: &File) -> io::Result<(Mmap, bool)> {
     // none. Otherwise there is the mapping of the process that has made the file, which is
     // protected from writing until the system has granted that process a lease. It does
     // so only when `file` and this mapping are gone, since `file` was opened for reading.
+    // The system enforces the lease; that the mapping is protected until then depends on
+    // `worker.py`, which runs as the same user.
     let map = unsafe { Mmap::map(file) }?;
     Ok((map, is_lent))
 }
