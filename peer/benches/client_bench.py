@@ -1,8 +1,8 @@
 """The work of the benchmark `client`, done by a client of Python.
 
 Usage: client_bench.py ADDRESS. Reads one word per line from standard input, does
-it, and prints seconds of wall clock, seconds of processor, and bytes of memory
-that the process has grown by:
+it, and prints seconds of wall clock, seconds of processor, and the bytes of memory
+that stay allocated, as far as they were traced:
 
     latency       100 calls of a tiny function, one after the other
     graph         10,000 tiny tasks in one graph, and all their results
@@ -10,13 +10,14 @@ that the process has grown by:
     gather        16 arrays of 64 MiB that are there, fetched from the workers
     futures       100,000 futures for tasks of one graph that wait for one which
                   no worker can run, held
+    traced        the same, slower, with memory traced
 """
 
 import gc
-import os
 import resource
 import sys
 import time
+import tracemalloc
 import warnings
 
 warnings.simplefilter("ignore")
@@ -25,13 +26,6 @@ import operator
 
 import numpy
 from distributed import Client, wait
-
-PAGE = os.sysconf("SC_PAGE_SIZE")
-
-
-def memory():
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * PAGE
 
 
 def main():
@@ -70,7 +64,14 @@ def main():
         while client.sync(client.scheduler.get_task_status, keys=[last]).get(last) is None:
             time.sleep(0.01)
 
-    work = {"latency": latency, "graph": graph, "singles": singles, "gather": gather, "futures": futures}
+    work = {
+        "latency": latency,
+        "graph": graph,
+        "singles": singles,
+        "gather": gather,
+        "futures": futures,
+        "traced": futures,
+    }
     print("ready", flush=True)
     for line in sys.stdin:
         word = line.strip()
@@ -79,7 +80,8 @@ def main():
             wait(arrays)
             gather()
         gc.collect()
-        before = memory()
+        if word == "traced":
+            tracemalloc.start()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime
         started = time.perf_counter()
@@ -88,7 +90,8 @@ def main():
         usage = resource.getrusage(resource.RUSAGE_SELF)
         cpu = usage.ru_utime + usage.ru_stime - cpu
         gc.collect()
-        print(elapsed, cpu, memory() - before, flush=True)
+        print(elapsed, cpu, tracemalloc.get_traced_memory()[0], flush=True)
+        tracemalloc.stop()
         held.clear()
 
 
