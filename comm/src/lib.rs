@@ -93,7 +93,7 @@ pub use frames::Frames;
 pub use inproc::Inproc;
 pub use linger::lingering;
 pub use listener::{Incoming, Listener};
-pub use pool::BufferPool;
+pub use pool::{BufferPool, FrameBlock, FrameMemory};
 pub use reader::CommReader;
 pub use transport::{
     BoxFuture, ConnectError, ConnectOptions, Listen, PendingConnection, Traffic, Transport,

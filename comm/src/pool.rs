@@ -31,16 +31,78 @@ use crate::event::PoolEvent;
 #[derive(Clone)]
 pub struct BufferPool(Arc<PoolInner>);
 
+/// A source of memory for large frames, such as memory that other processes map too.
+///
+/// The memory of a [`BufferPool`] is its own unless it was made with a source.
+pub trait FrameMemory: Send + Sync {
+    /// Allocates memory of `len` bytes. It is filled with a frame unless the comm ends
+    /// before.
+    ///
+    /// # Errors
+    ///
+    /// If there is none. The pool uses pages of its own then.
+    fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>>;
+}
+
+/// The memory of one large frame after another, from a [`FrameMemory`]. Its place and its
+/// length do not change.
+pub trait FrameBlock: AsRef<[u8]> + AsMut<[u8]> + Send + Sync {
+    /// Notes that the frame was dropped.
+    fn release(&mut self);
+
+    /// Prepares the memory for another frame. Returns whether that is possible: false if
+    /// others still use what the memory has.
+    fn reserve(&mut self) -> bool;
+}
+
 struct PoolInner {
     max_len: usize,
+    memory: Option<Arc<dyn FrameMemory>>,
     kept: Mutex<FreeList>,
+}
+
+/// The memory of a frame.
+enum Map {
+    Own(MmapMut),
+    Block(Box<dyn FrameBlock>),
+}
+
+impl Map {
+    fn len(&self) -> usize {
+        self.as_ref().len()
+    }
+
+    fn reserve(&mut self) -> bool {
+        match self {
+            Self::Own(_) => true,
+            Self::Block(block) => block.reserve(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Map {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Own(map) => map,
+            Self::Block(block) => (**block).as_ref(),
+        }
+    }
+}
+
+impl AsMut<[u8]> for Map {
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(map) => map,
+            Self::Block(block) => (**block).as_mut(),
+        }
+    }
 }
 
 /// The unused memory of a pool.
 #[derive(Default)]
 struct FreeList {
-    /// The unused mappings, the least recently used first.
-    maps: VecDeque<MmapMut>,
+    /// The unused memory, the least recently used first.
+    maps: VecDeque<Map>,
     len: usize,
     /// The least length since the last trim.
     min_len: usize,
@@ -52,8 +114,23 @@ impl BufferPool {
     pub fn new(max_len: usize) -> Self {
         Self(Arc::new(PoolInner {
             max_len,
+            memory: None,
             kept: Mutex::default(),
         }))
+    }
+
+    /// Creates a pool like [`new`](Self::new), whose memory is that of a source.
+    pub fn with_memory(max_len: usize, memory: Arc<dyn FrameMemory>) -> Self {
+        Self(Arc::new(PoolInner {
+            max_len,
+            memory: Some(memory),
+            kept: Mutex::default(),
+        }))
+    }
+
+    /// The maximum number of unused bytes that the pool keeps.
+    pub fn max_len(&self) -> usize {
+        self.0.max_len
     }
 
     /// The number of unused bytes in the pool.
@@ -92,11 +169,13 @@ impl BufferPool {
     /// since a frame that is kept occupies all of its pages.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
         let mut kept = self.kept();
-        let fitting = kept.maps.iter().enumerate();
-        let found = fitting
+        let fitting = kept.maps.iter_mut().enumerate();
+        let mut fitting: Vec<(usize, &mut Map)> = fitting
             .filter(|(_, map)| (len..=len.saturating_mul(2)).contains(&map.len()))
-            .min_by_key(|(_, map)| map.len())
-            .map(|(at, _)| at);
+            .collect();
+        fitting.sort_by_key(|(_, map)| map.len());
+        let mut fitting = fitting.into_iter();
+        let found = fitting.find_map(|(at, map)| map.reserve().then_some(at));
         let Some(map) = found.and_then(|at| kept.maps.remove(at)) else {
             drop(kept);
             PoolEvent::Empty { frame_len: len }.emit();
@@ -112,7 +191,10 @@ impl BufferPool {
         })
     }
 
-    fn give_back(&self, map: MmapMut) {
+    fn give_back(&self, mut map: Map) {
+        if let Map::Block(block) = &mut map {
+            block.release();
+        }
         if map.len() > self.0.max_len {
             return;
         }
@@ -161,7 +243,7 @@ impl fmt::Debug for BufferPool {
 /// The pages of one frame, huge ones if the system has them.
 pub(crate) struct Pages {
     /// `Some` until this is dropped.
-    map: Option<MmapMut>,
+    map: Option<Map>,
     /// The length of the frame in bytes.
     len: usize,
     pool: Option<BufferPool>,
@@ -170,10 +252,19 @@ pub(crate) struct Pages {
 impl Pages {
     /// Maps new pages, which take memory only once they are written.
     pub(crate) fn new(len: usize, pool: Option<BufferPool>) -> io::Result<Self> {
-        let map = MmapMut::map_anon(len)?;
-        // Only a hint: without huge pages it is slower.
-        #[cfg(target_os = "linux")]
-        let _ = map.advise(memmap2::Advice::HugePage);
+        let memory = pool.as_ref().and_then(|pool| pool.0.memory.as_ref());
+        let block = memory.and_then(|memory| memory.allocate(len).ok());
+        let block = block.filter(|block| (**block).as_ref().len() >= len);
+        let map = match block {
+            Some(block) => Map::Block(block),
+            None => {
+                let map = MmapMut::map_anon(len)?;
+                // Only a hint: without huge pages it is slower.
+                #[cfg(target_os = "linux")]
+                let _ = map.advise(memmap2::Advice::HugePage);
+                Map::Own(map)
+            }
+        };
         Ok(Self {
             map: Some(map),
             len,
@@ -186,14 +277,14 @@ impl Deref for Pages {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let map = self.map.as_deref().unwrap_or_default();
+        let map = self.map.as_ref().map(Map::as_ref).unwrap_or_default();
         map.get(..self.len).ensured()
     }
 }
 
 impl DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let map = self.map.as_deref_mut().unwrap_or_default();
+        let map = self.map.as_mut().map(Map::as_mut).unwrap_or_default();
         map.get_mut(..self.len).ensured()
     }
 }
@@ -220,6 +311,8 @@ impl fmt::Debug for Pages {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
 
     fn fresh(pool: &BufferPool, len: usize) -> Pages {
@@ -262,6 +355,70 @@ mod tests {
         assert_eq!(pool.kept_len(), 5 << 20);
         pool.trim();
         assert_eq!(pool.kept_len(), 0);
+    }
+
+    /// Memory whose users the test decides about.
+    #[derive(Default)]
+    struct Lending {
+        is_used: AtomicBool,
+        released: AtomicUsize,
+        is_exhausted: AtomicBool,
+    }
+
+    struct Lent(Arc<Lending>, Vec<u8>);
+
+    impl FrameMemory for Arc<Lending> {
+        fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>> {
+            if self.is_exhausted.load(Ordering::Relaxed) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            Ok(Box::new(Lent(Self::clone(self), vec![1; len])))
+        }
+    }
+
+    impl FrameBlock for Lent {
+        fn release(&mut self) {
+            self.0.released.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn reserve(&mut self) -> bool {
+            !self.0.is_used.load(Ordering::Relaxed)
+        }
+    }
+
+    impl AsRef<[u8]> for Lent {
+        fn as_ref(&self) -> &[u8] {
+            &self.1
+        }
+    }
+
+    impl AsMut<[u8]> for Lent {
+        fn as_mut(&mut self) -> &mut [u8] {
+            &mut self.1
+        }
+    }
+
+    #[test]
+    fn memory_of_a_source_is_used_again_when_no_one_else_has_it() {
+        let lending = Arc::<Lending>::default();
+        let pool = BufferPool::with_memory(100 << 20, Arc::new(Arc::clone(&lending)));
+        let pages = fresh(&pool, 4 << 20);
+        let place = pages.as_ptr();
+        assert_eq!((pages.first(), pages.len()), (Some(&1), 4 << 20));
+        drop(pages);
+        assert_eq!(lending.released.load(Ordering::Relaxed), 1);
+        lending.is_used.store(true, Ordering::Relaxed);
+        assert!(pool.take(4 << 20).is_none());
+        assert_eq!(pool.kept_len(), 4 << 20);
+        lending.is_used.store(false, Ordering::Relaxed);
+        let again = pool.take(3 << 20).unwrap();
+        assert_eq!((again.as_ptr(), again.len()), (place, 3 << 20));
+        lending.is_exhausted.store(true, Ordering::Relaxed);
+        let own = fresh(&pool, 4 << 20);
+        assert_eq!(own.first(), Some(&0));
+        drop((own, again));
+        assert_eq!(lending.released.load(Ordering::Relaxed), 2);
+        assert_eq!(pool.kept_len(), 8 << 20);
     }
 
     #[test]
