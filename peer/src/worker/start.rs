@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use crate::pickling::Pickling;
+#[cfg(target_os = "linux")]
+use daskwire_comm::BufferPool;
 use daskwire_comm::runtime::{self, Spawner};
 use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
 use tokio::sync::{Notify, watch};
@@ -14,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
 #[cfg(target_os = "linux")]
-use super::executor::{Executors, Interpreter};
+use super::executor::{Executors, Interpreter, SharedMemory};
 use super::metrics::{TasksDone, Transfers};
 use super::scheduler_plugin::{self, Others};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
@@ -66,6 +68,8 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     // Tasks of Python are welcome.
     #[cfg(target_os = "linux")]
     let installs_plugin = installs_plugin && python.interpreter.is_none();
+    #[cfg(target_os = "linux")]
+    let (memory, options) = share_frames(options, python.interpreter.is_some());
     let id = format!("Worker-{}", crate::identifier());
     let party = name.clone().unwrap_or_else(|| "worker".to_owned());
     let transports = transports.separate();
@@ -204,7 +208,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
                 ..StartPython::default()
             };
             let count = if python.is_warm { nthreads } else { 1 };
-            let executors = Executors::new(interpreter, start, directory);
+            let executors = Executors::new(interpreter, start, memory, directory);
             Some(start_python(executors, count).await?)
         }
         None => None,
@@ -304,6 +308,19 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     };
     runtime::spawn(supervise(Arc::clone(&shared), parts, end));
     Ok(Worker { shared, ended })
+}
+
+/// The memory that is shared with processes of Python, and the options with which comms
+/// receive large frames into it, if there are such processes.
+#[cfg(target_os = "linux")]
+fn share_frames(options: CommOptions, has_python: bool) -> (Arc<SharedMemory>, CommOptions) {
+    let memory = Arc::new(SharedMemory::new());
+    let shared = |pool: BufferPool| BufferPool::with_memory(pool.max_len(), memory.for_frames());
+    let pool = match has_python {
+        true => options.pool.map(shared),
+        false => options.pool,
+    };
+    (memory, CommOptions { pool, ..options })
 }
 
 /// A store, and the directory of the worker.

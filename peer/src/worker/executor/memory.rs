@@ -7,19 +7,21 @@
 //! The exception is the process that has made a file: it keeps a mapping to which it can
 //! write, and fills the file again with a later result, since new memory costs more than
 //! the copy. It does so only while no one else has opened or mapped the file, which the
-//! system tells it, and which does not depend on what the processes know of each other.
+//! system tells it, and which does not depend on what the processes know of each other. The
+//! worker does the same with files that it receives frames into ([`Block`]).
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
-use memmap2::Mmap;
+use daskwire_comm::{FrameBlock, FrameMemory};
+use memmap2::{Mmap, MmapMut};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::process::Resource;
 
@@ -33,9 +35,12 @@ pub(super) const LONG: usize = 64 << 10;
 /// for each process.
 const MAX_REGIONS: u64 = 30_000;
 
+/// Length of the parts that Dask splits long frames into (`distributed.comm.shard`).
+const SHARD: usize = 64 << 20;
+
 /// All regions of shared memory that a worker has mapped.
 #[derive(Debug)]
-pub(super) struct SharedMemory {
+pub(in crate::worker) struct SharedMemory {
     /// By the address of the mapping.
     regions: Mutex<BTreeMap<usize, Weak<Region>>>,
     max_count: usize,
@@ -44,9 +49,23 @@ pub(super) struct SharedMemory {
     len: AtomicU64,
 }
 
-/// A sealed file in memory, and its mapping.
+/// A file in memory that others can only read, and its mapping.
 pub(super) struct Region {
     file: File,
+    len: usize,
+    mapping: Mapping,
+}
+
+/// Who maps a region.
+enum Mapping {
+    /// The region itself.
+    Own(Adopted),
+    /// A [`Block`], with one frame.
+    Block,
+}
+
+/// The mapping of a file that was filled by others.
+struct Adopted {
     map: Mmap,
     memory: Arc<SharedMemory>,
     /// The length of all files that the process which has made this one can write to.
@@ -55,7 +74,7 @@ pub(super) struct Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a region of {} bytes", self.map.len())
+        write!(f, "a region of {} bytes", self.len)
     }
 }
 
@@ -64,11 +83,14 @@ struct Owner(Arc<Region>);
 
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
-        &self.0.map
+        match &self.0.mapping {
+            Mapping::Own(adopted) => &adopted.map,
+            Mapping::Block => &[],
+        }
     }
 }
 
-impl Drop for Region {
+impl Drop for Adopted {
     fn drop(&mut self) {
         // The address is still in use, so the entry is that of this region.
         let address = self.map.as_ptr() as usize;
@@ -87,8 +109,131 @@ impl Region {
     }
 }
 
+/// A file that a frame is received into, and that processes can map: what arrives for
+/// them is not copied.
+struct Block {
+    /// The only descriptor with which the file was opened for writing.
+    file: File,
+    map: MmapMut,
+    /// While there is a frame. With it, the file is open for reading.
+    region: Option<Arc<Region>>,
+    memory: Arc<SharedMemory>,
+}
+
+/// The source of blocks.
+struct Blocks(Arc<SharedMemory>);
+
+impl FrameMemory for Blocks {
+    fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>> {
+        let memory = &self.0;
+        if memory.is_full() {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let made = File::from(rustix::fs::memfd_create("daskwire", flags)?);
+        made.set_len(len as u64)?;
+        // The system counts who has opened a file by its path, for leases.
+        let file = reopen(&made, OpenOptions::new().read(true).write(true))?;
+        drop(made);
+        let map = map_for_writing(&file)?;
+        memory.len.fetch_add(len as u64, Ordering::Relaxed);
+        let mut block = Block {
+            file,
+            map,
+            region: None,
+            memory: Arc::clone(memory),
+        };
+        // With this seal, only the mapping that exists can be written to.
+        let seals = lent_seals() | SealFlags::FUTURE_WRITE;
+        rustix::fs::fcntl_add_seals(&block.file, seals)?;
+        // Otherwise the system does not tell whether others have the file.
+        if !block.reserve() || is_unshared(&block.file) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Box::new(block))
+    }
+}
+
+impl FrameBlock for Block {
+    fn release(&mut self) {
+        // Before the address can be that of other memory.
+        self.memory.lock().remove(&(self.map.as_ptr() as usize));
+        self.region = None;
+    }
+
+    fn reserve(&mut self) -> bool {
+        if !is_unshared(&self.file) {
+            return false;
+        }
+        let Ok(file) = reopen(&self.file, OpenOptions::new().read(true)) else {
+            return false;
+        };
+        let region = Arc::new(Region {
+            file,
+            len: self.map.len(),
+            mapping: Mapping::Block,
+        });
+        let address = self.map.as_ptr() as usize;
+        self.memory.lock().insert(address, Arc::downgrade(&region));
+        self.region = Some(region);
+        true
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl AsMut<[u8]> for Block {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.map
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.release();
+        let len = self.map.len() as u64;
+        self.memory.len.fetch_sub(len, Ordering::Relaxed);
+    }
+}
+
+/// Opens a file of memory anew.
+fn reopen(file: &File, options: &OpenOptions) -> io::Result<File> {
+    options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Whether no one has the file that `file` has opened for writing, but those who have this
+/// descriptor. The system grants a lease for writing if that is so: all that others have of
+/// the file counts, in any process, mapped, or in a message that is not received yet.
+#[expect(unsafe_code, reason = "no crate has leases")]
+fn is_unshared(file: &File) -> bool {
+    let lease = |kind: libc::c_int| {
+        // SAFETY: the descriptor is open, and the argument of this operation is a number.
+        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+    };
+    let is_granted = lease(libc::F_WRLCK);
+    if is_granted {
+        lease(libc::F_UNLCK);
+    }
+    is_granted
+}
+
+/// Maps a new file that nobody else has.
+#[expect(
+    unsafe_code,
+    reason = "files can change while they are mapped; not this one"
+)]
+fn map_for_writing(file: &File) -> io::Result<MmapMut> {
+    // SAFETY: no one else has a descriptor yet. Later ones are for reading, and the seals of
+    // the file keep its length, and have the system refuse any other way to write to it.
+    unsafe { MmapMut::map_mut(file) }
+}
+
 impl SharedMemory {
-    pub(super) fn new() -> Self {
+    pub(in crate::worker) fn new() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         // The other half is for connections and files.
         let half = limit.current.unwrap_or(u64::MAX) / 2;
@@ -103,7 +248,12 @@ impl SharedMemory {
         }
     }
 
-    /// Length of all regions in bytes.
+    /// Memory for frames that are received, which processes can map.
+    pub(in crate::worker) fn for_frames(self: &Arc<Self>) -> Arc<dyn FrameMemory> {
+        Arc::new(Blocks(Arc::clone(self)))
+    }
+
+    /// Length of all regions in bytes, with the blocks that are kept.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
@@ -125,18 +275,21 @@ impl SharedMemory {
         if self.is_full() {
             return Ok(Bytes::copy_from_slice(&map));
         }
-        let address = map.as_ptr() as usize;
-        let region = Arc::new(Region {
-            map,
-            file,
-            memory: Arc::clone(self),
-            lent: lent.filter(|_| is_lent).cloned(),
-        });
-        let len = region.map.len() as u64;
-        self.len.fetch_add(len, Ordering::Relaxed);
-        if let Some(lent) = &region.lent {
-            lent.fetch_add(len, Ordering::Relaxed);
+        let (address, len) = (map.as_ptr() as usize, map.len());
+        let lent = lent.filter(|_| is_lent).cloned();
+        self.len.fetch_add(len as u64, Ordering::Relaxed);
+        if let Some(lent) = &lent {
+            lent.fetch_add(len as u64, Ordering::Relaxed);
         }
+        let region = Arc::new(Region {
+            file,
+            len,
+            mapping: Mapping::Own(Adopted {
+                map,
+                memory: Arc::clone(self),
+                lent,
+            }),
+        });
         self.lock().insert(address, Arc::downgrade(&region));
         Ok(Bytes::from_owner(Owner(region)))
     }
@@ -144,8 +297,14 @@ impl SharedMemory {
     /// Copies the long frames of a payload to shared memory. Returns `None` if they
     /// are there, if there are none, or if there is no shared memory for them.
     pub(super) fn share(self: &Arc<Self>, serialized: &Serialized) -> Option<Serialized> {
-        let needs_copy = |frame: &Bytes| frame.len() >= LONG && self.find(frame).is_none();
         let frames = serialized.frames();
+        // Python copies a frame that was split, unless its parts are contiguous.
+        let is_split = frames.len() > 1 && frames.iter().any(|frame| frame.len() >= SHARD);
+        let is_apart = |region: &Region| matches!(region.mapping, Mapping::Block);
+        let needs_copy = |frame: &Bytes| {
+            let found = || self.find(frame);
+            frame.len() >= LONG && found().is_none_or(|(region, _)| is_split && is_apart(&region))
+        };
         if self.is_full() || !frames.iter().any(needs_copy) {
             return None;
         }
@@ -170,7 +329,7 @@ impl SharedMemory {
         drop(regions);
         let region = region?;
         let offset = address.checked_sub(start)?;
-        let is_within = offset.checked_add(frame.len())? <= region.map.len();
+        let is_within = offset.checked_add(frame.len())? <= region.len;
         is_within.then_some((region, offset as u64))
     }
 
@@ -265,7 +424,7 @@ mod tests {
         assert!(memory.share(&shared).is_none());
         let frame = &shared.frames()[0];
         let (region, offset) = memory.find(&frame[5..]).expect("it is shared");
-        assert_eq!((offset, region.map.len()), (5, LONG + 64));
+        assert_eq!((offset, region.len), (5, LONG + 64));
         assert!(memory.find(&before.frames()[0]).is_none());
         assert_eq!(memory.len(), LONG as u64 + 64);
         drop(region);
@@ -313,6 +472,73 @@ mod tests {
         assert_eq!((memory.len(), lent.load(Ordering::Relaxed)), (0, 0));
     }
 
+    /// A frame of `len` bytes in a new block.
+    fn received(memory: &Arc<SharedMemory>, len: usize) -> Box<dyn FrameBlock> {
+        let mut block = memory.for_frames().allocate(len).expect("memory");
+        (*block).as_mut().fill(7);
+        block
+    }
+
+    #[test]
+    fn received_frames_are_shared_without_a_copy() {
+        let memory = Arc::new(SharedMemory::new());
+        let mut block = received(&memory, LONG);
+        let place = (*block).as_ref().as_ptr();
+        let (region, offset) = memory.find(&(*block).as_ref()[3..]).expect("it is shared");
+        assert_eq!((offset, region.len, memory.len()), (3, LONG, LONG as u64));
+        let theirs = region.file().try_clone().expect("a descriptor");
+        let process = Arc::new(SharedMemory::new());
+        let mapping = process.adopt(theirs.into(), None).expect("it is sealed");
+        drop(region);
+        block.release();
+        assert!(memory.find((*block).as_ref()).is_none());
+        assert!(!block.reserve(), "a process has it");
+        assert_eq!(mapping.first(), Some(&7));
+        drop(mapping);
+        assert!(block.reserve(), "only this process has it");
+        assert_eq!((*block).as_ref().as_ptr(), place);
+        assert!(memory.find((*block).as_ref()).is_some());
+        drop(block);
+        assert_eq!((memory.len(), memory.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn others_cannot_write_to_received_frames() {
+        let memory = Arc::new(SharedMemory::new());
+        let block = received(&memory, LONG);
+        let (region, _) = memory.find((*block).as_ref()).expect("it is shared");
+        assert!(region.file().write_all_at(b"abc", 0).is_err());
+        let again = reopen(region.file(), OpenOptions::new().read(true).write(true));
+        let again = again.expect("the same user");
+        assert!(again.write_all_at(b"abc", 0).is_err());
+        assert!(again.set_len(0).is_err());
+        assert!(map_for_writing(&again).is_err());
+        assert!((*block).as_ref().iter().all(|byte| *byte == 7));
+    }
+
+    #[test]
+    fn parts_of_a_received_frame_become_contiguous() {
+        let memory = Arc::new(SharedMemory::new());
+        let parts = [SHARD, LONG].map(|len| Bytes::from_owner(Frame(received(&memory, len))));
+        let body = Serialized::default().message()[0].clone();
+        let message = [body, Bytes::new()].into_iter().chain(parts).collect();
+        let payload = Serialized::of_message(message).expect("a payload");
+        let shared = memory.share(&payload).expect("two parts");
+        let [first, second] = shared.frames() else {
+            panic!("two parts");
+        };
+        assert_eq!(first.as_ptr_range().end, second.as_ptr());
+    }
+
+    /// A frame in a block.
+    struct Frame(Box<dyn FrameBlock>);
+
+    impl AsRef<[u8]> for Frame {
+        fn as_ref(&self) -> &[u8] {
+            (*self.0).as_ref()
+        }
+    }
+
     #[test]
     fn regions_are_limited() {
         let memory = Arc::new(SharedMemory {
@@ -327,6 +553,7 @@ mod tests {
         rustix::fs::fcntl_add_seals(&file, seals()).expect("seals");
         let copied = memory.adopt(file.into(), None).expect("sealed");
         assert_eq!(&copied[..], b"abc");
+        assert!(memory.for_frames().allocate(LONG).is_err());
         assert!(memory.find(&copied).is_none() && memory.lock().len() == 1);
         drop(first);
         assert!(memory.share(&payload(LONG)).is_some());

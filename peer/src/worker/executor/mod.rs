@@ -32,11 +32,11 @@ use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
-use memory::SharedMemory;
 use plugins::Plugins;
 use process::{Executor, Process};
 
 pub(super) use host::{Host, HostEvent, OnHost};
+pub(super) use memory::SharedMemory;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps};
 use crate::Key;
@@ -159,12 +159,13 @@ impl Executors {
     pub(super) fn new(
         interpreter: Interpreter,
         start: StartPython,
+        memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
     ) -> Self {
         Self {
             interpreter,
             start,
-            memory: Arc::new(SharedMemory::new()),
+            memory,
             pool: Mutex::default(),
             changed: Condvar::new(),
             host: Mutex::default(),
