@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from distributed.comm import CommClosedError, connect, listen
+from distributed.security import Security
 
 SCHEMES = ["tcp+rs", "tls+rs", "quic"]
 
@@ -58,6 +59,52 @@ def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, 
         assert await process.wait() == 0
         # Within less than the idle timeout of a connection that only disappears.
         assert await asyncio.wait_for(messages.get(), 20) == "closed"
+        listener.stop()
+
+    asyncio.run(test())
+
+
+def write_and_close(address, pem):
+    # Before Dask uses the settings: a process that is not forked has not imported it.
+    import daskwire  # noqa: F401
+
+    security = Security(tls_ca_file=pem, tls_client_cert=pem, tls_client_key=pem)
+
+    async def test():
+        comm = await connect(address, **security.get_connection_args("client"))
+        for _ in range(100):
+            await comm.write(b"1" * 100_000)
+        await comm.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_what_was_written_before_a_process_ends_arrives(method, security, listen_args, tmp_path):
+    """Also from processes of multiprocessing, some of which end without exit functions."""
+    pem = tmp_path / "both.pem"
+    pem.write_text(security.tls_ca_file + security.tls_client_key)
+
+    async def test():
+        received = asyncio.Queue()
+
+        async def handle(comm):
+            count = 0
+            try:
+                while True:
+                    assert await comm.read() == b"1" * 100_000
+                    count += 1
+            except CommClosedError:
+                received.put_nowait(count)
+
+        listener = await listen("quic://127.0.0.1:0", handle, **listen_args)
+        child = multiprocessing.get_context(method).Process(
+            target=write_and_close, args=(listener.contact_address, str(pem))
+        )
+        child.start()
+        assert await asyncio.wait_for(received.get(), 60) == 100
+        await asyncio.to_thread(child.join, 60)
+        assert child.exitcode == 0
         listener.stop()
 
     asyncio.run(test())
