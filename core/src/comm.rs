@@ -1,12 +1,12 @@
-//! A comm without I/O: bytes go in and come out, messages come out and go in.
+//! A comm without I/O, which converts between bytes and messages in both directions.
 //!
 //! A [`Comm`] is one end of a connection, with its handshake. It reads no
 //! stream, waits for nothing and keeps everything in buffers of the caller, so
 //! that the interrupt of a UART, a task of smol or embassy and a blocking
 //! thread drive the same type:
 //!
-//! 1. Write what arrives to [`space`](Comm::space) and report it with
-//!    [`received`](Comm::received), or [`push`](Comm::push) it.
+//! 1. Write received bytes to [`space`](Comm::space) and report them with
+//!    [`received`](Comm::received), or [`push`](Comm::push) them.
 //! 2. Send [`unsent`](Comm::unsent) and report it with [`sent`](Comm::sent).
 //! 3. Take each message with [`take_message`](Comm::take_message), and
 //!    [`send`](Comm::send) others once the comm [is open](Comm::is_open).
@@ -62,8 +62,8 @@ use crate::message::Layout;
 use crate::msgpack::Writer;
 use crate::{BufferTooSmall, Limits};
 
-/// The length of a buffer that holds any handshake of Dask, in bytes: the least
-/// for the two buffers of a [`Comm`].
+/// The length of a buffer that holds any handshake of Dask, in bytes: the minimum for
+/// each of the two buffers of a [`Comm`].
 pub const HANDSHAKE_LEN: usize = 128;
 
 /// The length of a buffer for a message to send, in bytes: its prelude and
@@ -81,16 +81,15 @@ pub const fn outgoing_len(frame_count: usize, frames_len: usize) -> usize {
     }
 }
 
-/// Which side chooses the prefix and the layout of messages, which are not
-/// negotiated and differ between releases (PROTOCOL FRAME-13).
+/// The side that chooses the prefix and the layout of messages, which are not negotiated
+/// and differ between releases (PROTOCOL FRAME-13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum HandshakeRole {
-    /// Send the handshake at once, in this layout and with the prefix of the
-    /// comm, and refuse a peer with another prefix. Required for listeners:
-    /// connectors of Dask up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1).
-    /// Releases since 2021.3.1 understand [`Layout::Modern`] with
-    /// [`Prefix::U64`].
+    /// Send the handshake immediately, in this layout and with the prefix of the comm,
+    /// and refuse a peer with another prefix. Required for listeners: connectors of Dask
+    /// up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1). Releases since 2021.3.1
+    /// understand [`Layout::Modern`] with [`Prefix::U64`].
     Initiate(Layout),
     /// Wait for the peer's handshake and reply with its prefix and layout. Only
     /// for connectors: the listeners of every release since 2.23.0 send first.
@@ -131,7 +130,7 @@ impl Agreement<'_> {
 /// Options of a [`Comm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options<'h> {
-    /// Which side chooses prefix and layout.
+    /// The side that chooses prefix and layout.
     pub role: HandshakeRole,
     /// The prefix, if this side chooses it. Default: [`Prefix::U64`].
     pub prefix: Prefix,
@@ -144,7 +143,7 @@ pub struct Options<'h> {
 }
 
 impl Options<'_> {
-    /// For the side that connects: it adapts to a peer of any release.
+    /// Options for the side that connects: it adapts to a peer of any release.
     pub const CONNECTOR: Self = Self {
         role: HandshakeRole::Respond,
         prefix: Prefix::U64,
@@ -152,7 +151,7 @@ impl Options<'_> {
         limits: Limits::MICROCONTROLLER,
     };
 
-    /// For the side that listens, for peers from 2021.3.1 on.
+    /// Options for the side that listens, for peers from 2021.3.1 on.
     pub const LISTENER: Self = Self {
         role: HandshakeRole::Initiate(Layout::Modern),
         ..Self::CONNECTOR
@@ -189,7 +188,7 @@ pub enum CommError {
 }
 
 impl CommError {
-    /// Whether the caller can resolve the error and go on. All others are the
+    /// Whether the caller can resolve the error and continue. All other errors are the
     /// peer's and final: every later call returns them again.
     pub const fn is_callers(&self) -> bool {
         match self {
@@ -267,7 +266,7 @@ pub struct Comm<'b, const FRAMES: usize> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many of the first bytes have arrived.
+    /// The number of first bytes that have been received.
     Detect(usize),
     Handshake,
     Open,
@@ -279,8 +278,8 @@ enum State {
 impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     const HANDSHAKE: Limits = Self::limits(Limits::HANDSHAKE);
 
-    /// Limits the number of frames to those that the comm has room for. Their
-    /// number cannot be raised later, so that more are the peer's fault.
+    /// Limits the number of frames to those that the comm has room for. This number
+    /// cannot be raised later, so more frames are a fault of the peer.
     const fn limits(mut limits: Limits) -> Limits {
         if limits.frame_count > FRAMES as u64 {
             limits.frame_count = FRAMES as u64;
@@ -290,8 +289,8 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
 
     /// Creates an end of a connection that has just been established.
     ///
-    /// `incoming` holds the frames of one message, `outgoing` what is queued
-    /// for sending; both are of at least [`HANDSHAKE_LEN`] bytes.
+    /// `incoming` holds the frames of one message, `outgoing` the messages queued for
+    /// sending; both have at least [`HANDSHAKE_LEN`] bytes.
     ///
     /// # Errors
     ///
@@ -321,7 +320,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
                 comm.outgoing.handshake(&options.handshake, layout)?;
             }
             HandshakeRole::Respond => {
-                // The longest form of the reply, to know now that it fits.
+                // Encode the longest form of the reply, to check now that it fits.
                 comm.outgoing.prefix = Prefix::U64;
                 comm.outgoing
                     .handshake(&options.handshake, Layout::Classic)?;
@@ -466,8 +465,8 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         Ok(())
     }
 
-    /// Discards the message that was taken. Fails if one has to be taken, or the
-    /// comm has failed.
+    /// Discards the message that was taken. Fails if a message still has to be taken, or
+    /// if the comm has failed.
     fn go_on(&mut self) -> Result<(), CommError> {
         match self.state {
             State::Failed(error) => Err(error),
@@ -598,9 +597,9 @@ impl Outgoing<'_> {
         self.queue(frames, frames)
     }
 
-    /// Queues the prelude of a message whose frames the caller sends after
-    /// everything [unsent](Comm::unsent), from where they are. Queue nothing
-    /// else before they are sent.
+    /// Queues the prelude of a message whose frames the caller sends itself, without
+    /// copying, after everything [unsent](Comm::unsent). Queue nothing else before they
+    /// are sent.
     ///
     /// # Errors
     ///

@@ -83,8 +83,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the caller is at fault, mostly because of a buffer that is too
-    /// small. All other errors are faults in what the peer sent.
+    /// Whether the caller is at fault, usually because of a buffer that is too
+    /// small. All other errors are faults in the peer's data.
     pub const fn is_callers(&self) -> bool {
         match self {
             Self::Comm(error) => error.is_callers(),

@@ -304,8 +304,8 @@ fn check_header(header: &[u8], limits: &Limits) -> Result<(), HandshakeError> {
 /// handshake without a prefix is understood up to 2021.2.0 only, a prefixed one
 /// since 2021.3.0 only.
 ///
-/// Other protocols mostly begin with a large number; the decoder then refuses
-/// the frame count.
+/// Other protocols usually begin with a large number; the decoder then refuses the frame
+/// count.
 pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
     match u64::from_le_bytes(*first) {
         0 => None,

@@ -99,7 +99,7 @@ pub mod transport;
 
 pub use error::{BufferTooSmall, Error};
 pub use limits::Limits;
-// For the crates of this workspace.
+// Used by the other crates of this workspace.
 #[doc(hidden)]
 pub use measure::copy;
 

@@ -38,9 +38,9 @@ impl Limits {
     /// (`msgpack/_cmsgpack`, 1024 levels).
     pub const MAX_DEPTH: u32 = 1024;
 
-    /// For machines with an operating system: frames and messages as large as
-    /// memory allows (grow buffers with the bytes that arrive, not by the
-    /// declared length), documents up to 256 MiB.
+    /// Limits for machines with an operating system: frames and messages as large as
+    /// memory allows (grow buffers with the bytes that arrive, not by the declared
+    /// length), documents up to 256 MiB.
     pub const HOST: Self = Self {
         frame_count: 1 << 20,
         frame_len: 1 << 40,
@@ -51,7 +51,7 @@ impl Limits {
         decompressed_len: 1 << 30,
     };
 
-    /// For the handshake with an unknown peer, on any machine: 64 KiB. A real
+    /// Limits for the handshake with an unknown peer, on any machine: 64 KiB. A real
     /// handshake takes 66 bytes.
     pub const HANDSHAKE: Self = Self {
         frame_count: 16,
@@ -63,9 +63,9 @@ impl Limits {
         decompressed_len: 0,
     };
 
-    /// For machines with some hundreds of KiB of memory: enough for a
-    /// scheduler's reply to `identity` with 50 workers, or with 100 workers of
-    /// short records; a worker takes about 700 bytes and 90 items.
+    /// Limits for machines with some hundreds of KiB of memory: enough for a
+    /// scheduler's reply to `identity` with 50 workers, or with 100 workers of short
+    /// records; a worker takes about 700 bytes and 90 items.
     ///
     /// No memory is reserved; use is bounded by the buffers that you supply.
     /// With smaller buffers set limits that match them.
@@ -81,7 +81,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// [`Limits::HOST`].
+    /// Returns [`Limits::HOST`].
     fn default() -> Self {
         Self::HOST
     }

@@ -1,7 +1,7 @@
 //! The sizes of the buffers that a program supplies.
 //!
-//! Nothing in this crate allocates unless the feature `alloc` is on, so that
-//! all memory is in buffers and types of yours. Most programs have these; the
+//! Nothing in this crate allocates unless the feature `alloc` is on, so all
+//! memory is in buffers and types of the caller. Most programs need these; the
 //! figures are for a 64-bit machine and, if they differ, for a Cortex-M:
 //!
 //! | memory | bytes |

@@ -23,7 +23,7 @@
 //!   killed or timed out, [`is_closed`](TransportError::is_closed) of the error
 //!   is true. An end between two messages is not an error but `None`. A comm
 //!   never reconnects by itself.
-//! * **Errors are final.** A side that failed fails again at once; it never
+//! * **Errors are final.** A side that has failed fails again immediately; it never
 //!   continues within a message.
 //! * **Closing loses nothing.** [`close`](CommWriter::close) returns when
 //!   everything written before has been delivered to the peer's side; messages

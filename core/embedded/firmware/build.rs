@@ -1,4 +1,5 @@
-//! Gives the linker the script of defmt, which sets its strings aside.
+//! Passes defmt's script to the linker, which places its strings in a section
+//! of their own.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -96,8 +96,8 @@ impl<P: PreludeStorage> Incoming<P> {
         Ok(())
     }
 
-    /// Whether larger buffers for frames resolve the error: nothing of the
-    /// message is in those of now.
+    /// Whether the error can be resolved by larger buffers for frames: the current ones
+    /// contain nothing of the message.
     pub(super) fn can_retry(&self, error: &FrameError) -> bool {
         let prelude = self.decoder.prelude();
         let prelude_len = prelude.and_then(|it| prelude_len(self.prefix, it.frame_count()));
@@ -192,7 +192,7 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
         encode_prelude(self.prefix, lengths, self.buffer.as_mut())
     }
 
-    /// As [`Incoming::begin_handshake`].
+    /// Begins the handshake, as [`Incoming::begin_handshake`].
     pub(super) fn begin_handshake(&mut self) -> Result<(), Closed> {
         self.check()?;
         self.state = WriteState::Failed;

@@ -39,16 +39,16 @@
 //!
 //! # Panics
 //!
-//! Nothing here panics but a future that is polled again after it has completed,
-//! as the compiler has it for every `async fn`; no executor does that.
+//! Nothing here panics, except that a future panics if it is polled again after it has
+//! completed, as every `async fn` does; executors do not do that.
 //!
 //! # Implementing the comm traits
 //!
 //! [`CommReader`](daskwire::transport::CommReader) and
-//! [`CommWriter`](daskwire::transport::CommWriter) require futures that are
-//! [`Send`], which embedded-io-async does not guarantee for a generic stream.
-//! So the methods here are inherent, with the names of the trait methods. For a
-//! concrete stream the compiler can check it, and the traits take a few lines:
+//! [`CommWriter`](daskwire::transport::CommWriter) require futures that are [`Send`],
+//! which embedded-io-async does not guarantee for a generic stream. So the methods here
+//! are inherent, with the names of the trait methods. For a concrete stream the compiler
+//! can check it, and the traits can be implemented in a few lines:
 //!
 //! ```
 //! # use embedded_io_async_07 as embedded_io_async;

@@ -19,7 +19,7 @@ impl<const N: usize> FixedString<N> {
         }
     }
 
-    /// What has been written.
+    /// The string written so far.
     pub(crate) fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).ensured();
         core::str::from_utf8(bytes).ensured()

@@ -15,7 +15,7 @@ const ITEMS: usize = 160;
 /// The maximum number of values on the stack.
 const STACK: usize = 64;
 
-/// Marks the start of a tuple on the stack.
+/// The entry that marks the start of a tuple on the stack.
 const MARK: u8 = u8::MAX;
 
 /// The index of a value.
@@ -43,7 +43,7 @@ pub(crate) enum Node<'p> {
     Dict(Items),
     /// The result of a call, or an instance of a class.
     Call(Call),
-    /// A value that no function here takes.
+    /// A value of a type that functions cannot take.
     Other,
 }
 
@@ -65,9 +65,9 @@ pub(crate) struct Call {
 /// The reason why a pickle is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TreeError {
-    /// It is not a pickle, or not one that Python writes.
+    /// The bytes are not a pickle as Python writes it.
     Malformed,
-    /// It has more values than fit.
+    /// The pickle has more values than fit.
     TooLarge,
 }
 
@@ -92,8 +92,8 @@ impl<'p> Tree<'p> {
         }
     }
 
-    /// Reads a pickle with its out-of-band buffers. In place: a tree has some
-    /// kilobytes, which are better not moved.
+    /// Reads a pickle with its out-of-band buffers, in place: a tree has some
+    /// kilobytes, which are not moved.
     pub(crate) fn read(
         &mut self,
         pickle: &'p [u8],
@@ -106,7 +106,7 @@ impl<'p> Tree<'p> {
             ids: [0; STACK],
             len: 0,
         };
-        // By index of the memo. Only values are memoized, so there are not more.
+        // The memo, by index. Only values are memoized, so it has no more entries.
         let mut memo = [0_u8; NODES];
         let mut memo_count = 0_usize;
         let reader = Reader::with_limits(pickle, &Limits::MICROCONTROLLER);
@@ -196,7 +196,7 @@ impl<'p> Tree<'p> {
                     tree.root = stack.pop()?;
                     continue;
                 }
-                // Protocols 4 and 5 use no others for what tasks are made of.
+                // The parts of tasks use no other opcodes in protocols 4 and 5.
                 _ => return Err(TreeError::Malformed),
             };
             let id = tree.add(node)?;
@@ -286,8 +286,8 @@ impl<'p> Tree<'p> {
         items: Items,
     ) -> Result<Items, TreeError> {
         let end = usize::from(items.start).wrapping_add(usize::from(items.count));
-        // A list of more than 1000 items comes in several parts, which may be
-        // apart.
+        // A list of more than 1000 items is pickled in several parts, which need
+        // not be adjacent.
         if items.count != 0 && end != self.item_count {
             return Err(TreeError::TooLarge);
         }

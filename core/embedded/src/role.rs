@@ -7,7 +7,7 @@ use core::time::Duration;
 pub enum Wanted<'a> {
     /// No connection: close the one that is open.
     Nothing,
-    /// The open connection, until everything is sent.
+    /// The open connection is kept until everything is sent.
     Kept,
     /// A connection to this address, such as `tcp://10.0.2.2:8786`.
     Connection(&'a str),
@@ -15,7 +15,7 @@ pub enum Wanted<'a> {
     Peer,
 }
 
-/// A role that is driven by hand: it does no I/O and has no clock.
+/// A role without I/O and without a clock.
 ///
 /// A role has a fixed number of links, each for one connection at a time. See
 /// [`exchange`] for a loop that serves all of them.
@@ -33,8 +33,8 @@ pub trait Role {
     /// established.
     fn disconnected(&mut self, link: usize);
 
-    /// Space for the next bytes that arrive. Empty while the role is busy with
-    /// what has arrived before.
+    /// Space for the next received bytes. Empty while the role is busy with
+    /// earlier ones.
     fn space(&mut self, link: usize) -> &mut [u8];
 
     /// Tells the role that `count` bytes have been written to the start of
@@ -48,8 +48,8 @@ pub trait Role {
     /// bytes have been sent.
     fn sent(&mut self, link: usize, count: usize);
 
-    /// Handles what has arrived, and does the work that is due. `now` is the
-    /// time since any fixed moment, such as the start of the program.
+    /// Handles the received messages, and does the work that is due. `now` is
+    /// the time since any fixed moment, such as the start of the program.
     fn poll(&mut self, now: Duration);
 }
 
@@ -72,7 +72,7 @@ pub trait Sockets {
     /// Accepts a connection on the socket of a link, as soon as there is one.
     fn accept(&mut self, link: usize);
 
-    /// Closes the connection of a link, after what has been written.
+    /// Closes the connection of a link, after all written bytes are sent.
     fn close(&mut self, link: usize);
 
     /// The state of the socket of a link. A connection that the peer has closed
@@ -139,7 +139,7 @@ pub fn exchange<R: Role, S: Sockets, const LINKS: usize>(
                 role.disconnected(link);
                 continue;
             }
-            // The connection before may still be closing.
+            // The previous connection may still be closing.
             (_, Progress::Closed) if state != SocketState::Closed => continue,
             (Wanted::Connection(address), Progress::Closed) => {
                 sockets.connect(link, address);

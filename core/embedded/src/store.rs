@@ -14,7 +14,8 @@ pub(crate) const MAX_KEY: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryId(u8);
 
-/// An entry that may have been removed since, and its index given to another.
+/// A reference to an entry that may have been removed since, and whose index may
+/// have been reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle {
     id: EntryId,
@@ -58,20 +59,20 @@ pub(crate) enum Part {
 
 const PARTS: usize = 4;
 
-/// A key and what is known of it.
+/// A key and its state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) state: State,
-    /// The number of entries added up to this one.
+    /// The ordinal number of this entry among all that were added.
     serial: u32,
-    /// The number that the scheduler gave to the run of a task.
+    /// The number that the scheduler assigned to the run of a task.
     pub(crate) run_id: i64,
     /// The frame with the pickle of a task that is announced.
     pub(crate) spec_frame: u64,
     inputs: [Option<EntryId>; MAX_INPUTS],
     /// The number of replies that are sending the value.
     pins: u8,
-    /// Whether the scheduler wants the value here, for whatever task.
+    /// Whether the scheduler wants the value here, even if no task here needs it.
     pub(crate) is_replica: bool,
     /// Whether to remove the entry once no reply needs it.
     is_doomed: bool,
@@ -311,14 +312,14 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         Ok(())
     }
 
-    /// Whether a task can run, which makes room.
+    /// Whether a task can run: its completion frees memory.
     pub(crate) fn will_have_room(&mut self) -> bool {
         self.update_ready();
         self.first(State::Ready).is_some()
     }
 
-    /// Sets the value of an entry to what `make` writes. `make` also gets the
-    /// rest of the store.
+    /// Sets the value of an entry to the output of `make`. `make` also gets the rest
+    /// of the store.
     pub(crate) fn make_value(
         &mut self,
         id: EntryId,
@@ -334,7 +335,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         make(&view, &mut out)?;
         let len = out.len();
         self.clear_part(id, Part::Value);
-        // The new value follows what is left.
+        // The new value follows the remaining parts.
         shift(&mut self.bytes, start, start.saturating_add(len), self.used);
         let start = self.used;
         self.note(id, Part::Value, Span { start, len });
@@ -372,7 +373,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         ) && entry.inputs.contains(&Some(input))
     }
 
-    /// Makes the tasks wait that need this entry, whose value is gone.
+    /// Makes tasks that need this entry wait again, because its value is gone.
     pub(crate) fn wait_again(&mut self, input: EntryId) {
         for id in self.ids() {
             if self.needs(id, input)
@@ -384,7 +385,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         }
     }
 
-    /// Forgets the inputs of a task, and those that nothing else wants.
+    /// Forgets the inputs of a task, and removes those that nothing else needs.
     pub(crate) fn clear_inputs(&mut self, id: EntryId) {
         let Some(entry) = self.get_mut(id) else {
             return;
@@ -398,7 +399,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     /// Removes an entry whose value another worker has, if nothing wants it.
     pub(crate) fn remove_unneeded(&mut self, id: EntryId) {
         let entry = self.get(id);
-        // What is wanted has no inputs itself.
+        // Wanted entries have no inputs, so nothing else becomes unneeded.
         if entry.state == State::Wanted && !entry.is_replica && !self.is_needed(id) {
             self.free(id);
         }
@@ -427,8 +428,8 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         Ok(new)
     }
 
-    /// Turns an entry, whose value or task is gone, into one whose value is fetched
-    /// from another worker. The tasks that need it wait.
+    /// Turns an entry whose value or task is gone into one whose value is fetched
+    /// from another worker. Tasks that need it wait.
     pub(crate) fn want_again(&mut self, id: EntryId) -> Result<(), Failure> {
         let id = self.replace_pinned(id)?;
         if let Some(entry) = self.get_mut(id) {
@@ -475,7 +476,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         }
     }
 
-    /// Removes an entry. Its memory is free at once, unless it is pinned.
+    /// Removes an entry. Its memory is free immediately, unless it is pinned.
     pub(crate) fn remove(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id)
             && entry.pins != 0
@@ -601,7 +602,8 @@ mod tests {
         assert_eq!(store.part(task, Part::Spec), b"");
         assert!(!store.needs(task, input) && store.needs(other, task));
         assert_eq!(store.find(b"x"), None, "nothing needs it");
-        // What arrives later takes nothing of what is new in the place of the input.
+        // A value that is stored later does not release the new entry, which has the
+        // index of the former input.
         let new = store.add(b"n", State::Wanted).expect("there is room");
         let stored = store.make_value(task, |_, out| out.int(1));
         stored.expect("there is room");

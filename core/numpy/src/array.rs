@@ -67,7 +67,8 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
         Self::check(dtype, dimensions, bytes).map_err(|error| NumpyError::of_value(error.into()))
     }
 
-    /// PROTOCOL TYPED-3: the length matches, and no element is out of bounds.
+    /// Checks that the length matches, and that no element is out of bounds
+    /// (PROTOCOL TYPED-3).
     pub(crate) fn check(
         dtype: DType,
         dimensions: Dimensions<MAX>,

@@ -126,7 +126,7 @@ impl<'a> Class<'a> {
                 (Opcode::Global, Argument::Global { module, name })
                     if class.is_none() && string_count == 0 =>
                 {
-                    // Names of Python 2 that Python 3 maps to new ones.
+                    // Names of Python 2, which Python 3 maps to new ones.
                     let module = match module {
                         "__builtin__" => "builtins",
                         module => module,

@@ -21,9 +21,9 @@ pub enum Description<'a, const MAX: usize = MAX_DIMENSIONS> {
     ByteArray,
     /// A `memoryview`.
     MemoryView(MemoryViewHeader<'a, MAX>),
-    /// An array of numpy in one logical frame.
+    /// A numpy array in one logical frame.
     Array(ArrayHeader<'a, MAX>),
-    /// A masked array of numpy.
+    /// A numpy masked array.
     MaskedArray(MaskedHeader<'a>),
     /// `numpy.ma.masked`, the value of a masked element.
     Masked,
@@ -51,7 +51,7 @@ impl<'a> Description<'a> {
 }
 
 impl<'a, const MAX: usize> Description<'a, MAX> {
-    /// As [`of`](Description::of), for any `MAX`.
+    /// Like [`of`](Description::of), for any `MAX`.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl<'a, const MAX: usize> Description<'a, MAX> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryViewHeader<'a, const MAX: usize = MAX_DIMENSIONS> {
     format: &'a str,
-    /// All strides are 0, since the length of an element is unknown.
+    /// The shape, with strides of 0, since the length of an element is unknown.
     shape: Dimensions<MAX>,
     location: (usize, usize),
 }

@@ -22,11 +22,11 @@ pub enum Order {
 /// never negative, since the first element of an array that was sent is at the
 /// start of its bytes.
 ///
-/// There are at most `MAX` dimensions, and so much is reserved for them: two
-/// `usize` for each, twice that while an array is read. Default:
-/// [`MAX_DIMENSIONS`], which all arrays of numpy fit in. Where memory is short,
-/// choose fewer: `PayloadValue::<_, 4>::read_sized` and the arrays that it gives
-/// have at most four, and refuse others.
+/// There are at most `MAX` dimensions. Each takes two `usize` of memory, used or not,
+/// and twice that while an array is read. Default: [`MAX_DIMENSIONS`], which is
+/// enough for all numpy arrays. Where memory is short, choose fewer:
+/// `PayloadValue::<_, 4>::read_sized` and the arrays that it returns have at most
+/// four, and arrays with more are errors.
 ///
 /// ```
 /// use daskwire_numpy::{Dimensions, DimensionsError, Order};
@@ -45,13 +45,13 @@ pub struct Dimensions<const MAX: usize = MAX_DIMENSIONS> {
     strides: [usize; MAX],
 }
 
-/// A fault in a shape or strides: the caller's if the caller made them, the peer's in
-/// the [`NumpyError`](crate::NumpyError) of a payload, whose
-/// [`is_callers`](crate::NumpyError::is_callers) says so.
+/// A fault in a shape or strides. It is the caller's if the caller made them, and the
+/// peer's in the [`NumpyError`](crate::NumpyError) of a payload;
+/// [`is_callers`](crate::NumpyError::is_callers) distinguishes the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {
-    /// There are more dimensions than [`Dimensions`] has room for, by default
+    /// There are more dimensions than [`Dimensions`] can store, by default
     /// [`MAX_DIMENSIONS`].
     TooMany {
         /// The number of dimensions.
@@ -92,7 +92,7 @@ pub enum DimensionsError {
         /// The number of bytes available.
         available: usize,
     },
-    /// The strides lead past the end of the bytes.
+    /// The strides lead to elements beyond the end of the bytes.
     OutOfBounds {
         /// The end of the last element, in bytes.
         needed: usize,
@@ -194,7 +194,7 @@ impl<const MAX: usize> Dimensions<MAX> {
         strides: [0; MAX],
     };
 
-    /// As [`contiguous`](Dimensions::contiguous), for any `MAX`.
+    /// Like [`contiguous`](Dimensions::contiguous), for any `MAX`.
     ///
     /// # Errors
     ///
@@ -219,7 +219,7 @@ impl<const MAX: usize> Dimensions<MAX> {
         Ok(dimensions)
     }
 
-    /// As [`with_strides`](Dimensions::with_strides), for any `MAX`.
+    /// Like [`with_strides`](Dimensions::with_strides), for any `MAX`.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl<const MAX: usize> Dimensions<MAX> {
         Ok(dimensions)
     }
 
-    /// Adds a dimension, for readers of lists.
+    /// Adds a dimension, for parsers of lists.
     pub(crate) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
         let next = self.count.saturating_add(1);
         let error = DimensionsError::TooMany { count: next };
@@ -415,7 +415,7 @@ impl<const MAX: usize> PartialEq for Dimensions<MAX> {
 
 impl<const MAX: usize> Eq for Dimensions<MAX> {}
 
-/// The offsets of all elements, in the order of C.
+/// The offsets of all elements, in C order.
 #[derive(Clone, Debug)]
 pub(super) struct Offsets<const MAX: usize> {
     dimensions: Dimensions<MAX>,
@@ -449,7 +449,7 @@ impl<const MAX: usize> Iterator for Offsets<MAX> {
             let next = index.saturating_add(1);
             if next < *count {
                 *index = next;
-                // Within the bytes, by the check before.
+                // Within the bytes, as checked before.
                 self.next = self.next.saturating_add(*stride);
                 break;
             }

@@ -640,10 +640,9 @@ mod sealed {
     /// Conversion of elements from and to bytes.
     #[expect(unnameable_types, reason = "other crates must not implement it")]
     pub trait Sealed: Copy {
-        /// Little-endian.
+        /// The type of the element, in little-endian byte order.
         const DTYPE: DType;
-        /// The value for an element whose bytes are missing, which cannot
-        /// happen.
+        /// The fallback for an element whose bytes are missing, which cannot occur.
         const ZERO: Self;
         /// Reads an element; `None` if there are too few bytes.
         fn read(bytes: &[u8], order: ByteOrder) -> Option<Self>;

@@ -87,7 +87,7 @@ impl NumpyError {
 
 impl NumpyError {
     /// Whether the caller can resolve the error: with a larger buffer, a copy,
-    /// or a request for what the payload has. All other errors are faults in
+    /// or a request for the type of the payload. All other errors are faults in
     /// the payload.
     pub const fn is_callers(&self) -> bool {
         let (frame, at) = (self.frame, self.at);

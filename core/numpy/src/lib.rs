@@ -14,8 +14,8 @@
 //!   each kind of value, such as
 //!   [`array_payload`](ValueBuilder::array_payload).
 //!
-//! Data in one frame is not copied. No Python code is run or looked up: classes
-//! are compared by name.
+//! Data in one frame is not copied. No Python code is run or imported: classes are
+//! compared by name.
 //!
 //! ```
 //! use daskwire::message::{BuilderScratch, Layout, Message, MessageBuilder, ReadOptions, Scratch};

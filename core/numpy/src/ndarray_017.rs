@@ -1,4 +1,4 @@
-//! Arrays as views of ndarray 0.17.
+//! Conversion of arrays to views of ndarray 0.17.
 
 use bytemuck::Pod;
 use daskwire::invariant::Ensured;

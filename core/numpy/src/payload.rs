@@ -40,7 +40,7 @@ impl<'a, T: AsRef<[u8]>> PayloadValue<'a, T> {
 }
 
 impl<'a, T: AsRef<[u8]>, const MAX: usize> PayloadValue<'a, T, MAX> {
-    /// As [`read`](PayloadValue::read), for any `MAX`.
+    /// Like [`read`](PayloadValue::read), for any `MAX`.
     ///
     /// # Errors
     ///

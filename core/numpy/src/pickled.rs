@@ -81,7 +81,8 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
         &self,
     ) -> Result<impl ExactSizeIterator<Item = Option<bool>> + use<'a, T>, NumpyError> {
         let mut flags = self.payload.header().writeable()?;
-        // PROTOCOL HEADER-8: earlier one per frame, the pickle included.
+        // PROTOCOL HEADER-8: earlier releases send one flag per frame,
+        // including the pickle.
         if let Some(list) = &mut flags
             && self.in_header.is_none()
             && list.count_left() as usize == self.buffer_count.saturating_add(1)

@@ -28,8 +28,8 @@ pub enum ElementType<'a> {
 }
 
 impl<'a> ElementType<'a> {
-    /// The type as a [`DType`], which for records has only the length; `None`
-    /// if it is unknown.
+    /// The type as a [`DType`], which has only the length for records; `None` if it is
+    /// unknown.
     pub const fn dtype(&self) -> Option<DType> {
         match self {
             Self::Plain(dtype) => Some(*dtype),
@@ -79,9 +79,9 @@ pub struct RecordType<'a> {
 /// The source of the fields.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Source<'a> {
-    /// At `at` in `numpy.dtype.descr` in MessagePack.
+    /// The list at offset `at` in a `numpy.dtype.descr` in MessagePack.
     List { list: &'a [u8], at: usize },
-    /// In the tree of the pickle of a `numpy.dtype`.
+    /// The tree of the pickle of a `numpy.dtype`.
     #[cfg(feature = "alloc")]
     Tree(TreeRecord<'a>),
 }
@@ -297,7 +297,7 @@ fn malformed(at: usize, error: Malformed) -> DTypeError {
 
 /// The number of fields in the list at `at`, and their total length.
 fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeError> {
-    /// A list that is not complete.
+    /// A list that is not complete yet.
     #[derive(Clone, Copy, Default)]
     struct Open {
         left: u32,

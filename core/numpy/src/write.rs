@@ -22,7 +22,7 @@ pub struct WriteOptions {
 }
 
 impl Default for WriteOptions {
-    /// Protocol 5, [`SHARD_LEN`].
+    /// Protocol 5, and frames of at most [`SHARD_LEN`] bytes.
     fn default() -> Self {
         Self {
             protocol: Protocol::V5,
@@ -467,7 +467,7 @@ pub fn pickle_array<'d, const MAX: usize>(
     };
     writer.reduce().global(module, "_frombuffer").tuple(4);
     let buffer = PickleBuffer::new(array.bytes(), mutability);
-    // What a buffer in band is in protocol 5; protocol 4 has no buffers.
+    // As a buffer in band in protocol 5; protocol 4 has no buffers.
     match (decide(buffer), mutability) {
         (Placement::OutOfBand, _) => writer.buffer(buffer, |_| Placement::OutOfBand),
         (Placement::InBand, Mutability::ReadOnly) => writer.bytes(array.bytes()),

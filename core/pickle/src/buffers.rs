@@ -51,7 +51,7 @@ pub struct OutOfBandReader<'p, T> {
     top: Top,
 }
 
-/// What is known about the top of the stack.
+/// The known properties of the value on top of the stack.
 #[derive(Clone, Copy, Debug)]
 enum Top {
     Buffer,

@@ -204,8 +204,8 @@ impl fmt::Display for Operand {
 }
 
 impl PickleError {
-    /// Whether the caller supplied other buffers than the pickle takes. All
-    /// other errors are faults in the pickle.
+    /// Whether the caller supplied too few or too many buffers. All other errors
+    /// are faults in the pickle.
     pub const fn is_callers(&self) -> bool {
         matches!(
             self.kind,

@@ -20,7 +20,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// For machines with an operating system: 16 Mi of each.
+    /// Limits for machines with an operating system: 16 Mi of each.
     pub const HOST: Self = Self {
         opcode_count: 16 << 20,
         value_count: 16 << 20,
@@ -28,7 +28,7 @@ impl Limits {
         memo_count: 16 << 20,
     };
 
-    /// For machines with some hundreds of KiB of memory.
+    /// Limits for machines with some hundreds of KiB of memory.
     pub const MICROCONTROLLER: Self = Self {
         opcode_count: 4096,
         value_count: 1024,
@@ -38,7 +38,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// [`Limits::HOST`].
+    /// Returns [`Limits::HOST`].
     fn default() -> Self {
         Self::HOST
     }

@@ -74,23 +74,23 @@ opcodes! {
     BinInt2 = b'M', "BININT2", 1, Bytes(2);
     /// An integer of any size in decimal digits to the end of the line.
     Long = b'L', "LONG", 0, Line;
-    /// An integer in two's complement; 1 byte says how many bytes.
+    /// An integer in two's complement, preceded by its length in 1 byte.
     Long1 = 0x8a, "LONG1", 2, Counted(1);
-    /// An integer in two's complement; 4 bytes say how many bytes.
+    /// An integer in two's complement, preceded by its length in 4 bytes.
     Long4 = 0x8b, "LONG4", 2, Counted(4);
     /// A byte string of Python 2, quoted and escaped, to the end of the line.
     String = b'S', "STRING", 0, Line;
-    /// A byte string of Python 2; 4 bytes say how long.
+    /// A byte string of Python 2, preceded by its length in 4 bytes.
     BinString = b'T', "BINSTRING", 1, Counted(4);
-    /// A byte string of Python 2; 1 byte says how long.
+    /// A byte string of Python 2, preceded by its length in 1 byte.
     ShortBinString = b'U', "SHORT_BINSTRING", 1, Counted(1);
-    /// A `bytes` object; 4 bytes say how long.
+    /// A `bytes` object, preceded by its length in 4 bytes.
     BinBytes = b'B', "BINBYTES", 3, Counted(4);
-    /// A `bytes` object; 1 byte says how long.
+    /// A `bytes` object, preceded by its length in 1 byte.
     ShortBinBytes = b'C', "SHORT_BINBYTES", 3, Counted(1);
-    /// A `bytes` object; 8 bytes say how long.
+    /// A `bytes` object, preceded by its length in 8 bytes.
     BinBytes8 = 0x8e, "BINBYTES8", 4, Counted(8);
-    /// A `bytearray` object in the stream; 8 bytes say how long.
+    /// A `bytearray` object in the stream, preceded by its length in 8 bytes.
     ByteArray8 = 0x96, "BYTEARRAY8", 5, Counted(8);
     /// The next out-of-band buffer.
     NextBuffer = 0x97, "NEXT_BUFFER", 5, None;
@@ -104,11 +104,11 @@ opcodes! {
     NewFalse = 0x89, "NEWFALSE", 2, None;
     /// A string with raw-unicode-escapes, to the end of the line.
     Unicode = b'V', "UNICODE", 0, Line;
-    /// A string in UTF-8; 1 byte says how long.
+    /// A string in UTF-8, preceded by its length in 1 byte.
     ShortBinUnicode = 0x8c, "SHORT_BINUNICODE", 4, Counted(1);
-    /// A string in UTF-8; 4 bytes say how long.
+    /// A string in UTF-8, preceded by its length in 4 bytes.
     BinUnicode = b'X', "BINUNICODE", 1, Counted(4);
-    /// A string in UTF-8; 8 bytes say how long.
+    /// A string in UTF-8, preceded by its length in 8 bytes.
     BinUnicode8 = 0x8d, "BINUNICODE8", 4, Counted(8);
     /// A float in decimal digits to the end of the line.
     Float = b'F', "FLOAT", 0, Line;
@@ -197,8 +197,8 @@ opcodes! {
     Proto = 0x80, "PROTO", 2, Bytes(1);
     /// The end: the topmost value is the result.
     Stop = b'.', "STOP", 0, None;
-    /// The start of a frame, which a reader may read at once; 8 bytes say how
-    /// long.
+    /// The start of a frame, which a reader may read at once, preceded by its length in 8
+    /// bytes.
     Frame = 0x95, "FRAME", 4, Bytes(8);
     /// The object with the persistent id in the rest of the line.
     PersId = b'P', "PERSID", 0, Line;

@@ -9,8 +9,8 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_outpu
 use super::{Codec, Compression, CompressionError, Input, copy_back};
 use crate::BufferTooSmall;
 
-/// The lz4 compressor (PROTOCOL COMPRESS-1), with the working memory that it
-/// uses again for each frame: about 16 KiB.
+/// The lz4 compressor (PROTOCOL COMPRESS-1), with working memory of about 16
+/// KiB that is reused for each frame.
 pub struct Lz4 {
     table: CompressTable,
 }

@@ -163,7 +163,7 @@ impl Policy {
 }
 
 impl Default for Policy {
-    /// [`Policy::DASK`].
+    /// Returns [`Policy::DASK`].
     fn default() -> Self {
         Self::DASK
     }

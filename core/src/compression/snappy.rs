@@ -22,9 +22,8 @@ const MIN_SLOTS: usize = 1 << 8;
 /// The number of bytes at the end of a block that are not searched for matches.
 const MARGIN: usize = 15;
 
-/// The snappy compressor (PROTOCOL COMPRESS-2), with the working memory that it
-/// uses again for each frame: 2 bytes for each of `SLOTS` positions of earlier
-/// data.
+/// The snappy compressor (PROTOCOL COMPRESS-2), with working memory that is
+/// reused for each frame: 2 bytes for each of `SLOTS` positions of earlier data.
 ///
 /// Default: 16,384 slots, 32 KiB. With fewer slots data of any length can be
 /// compressed, too, but fewer repetitions are found in data of more than `SLOTS`

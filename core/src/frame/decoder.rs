@@ -60,14 +60,15 @@ pub struct FrameDecoder<P> {
     head: [u8; 16],
     storage: P,
     state: State,
-    /// What has been checked of the prelude, once its head has arrived.
+    /// The state of the checks of the prelude, once its head has been received.
     checker: Checker,
-    /// The length of the part that is received, and how much has arrived.
+    /// The length of the part being received, and the number of its bytes
+    /// received.
     len: usize,
     filled: usize,
 }
 
-/// The part of a message that is received.
+/// The part of a message that is being received.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// The prefix and the frame count.
@@ -80,7 +81,7 @@ enum State {
         /// Length of all frames before this one, in bytes.
         before: u64,
     },
-    /// Nothing more.
+    /// No part: the message is complete.
     Complete,
     Failed(FrameError),
 }
@@ -349,8 +350,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
 
     /// Starts the next message with other limits; the storage is kept.
     ///
-    /// Use it to go from [`Limits::HANDSHAKE`] to the limits of an established
-    /// comm. What had arrived of an unfinished message is forgotten.
+    /// Use it to change from [`Limits::HANDSHAKE`] to the limits of an established
+    /// comm. The received part of an unfinished message is discarded.
     pub fn reset_with(&mut self, limits: Limits) {
         self.limits = limits;
         self.reset();

@@ -623,8 +623,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             let short = BufferTooSmall { needed, available };
             return Err(BuildError::TooFewPayloads(short));
         }
-        // Those of the classic layout are at the end of the slots until the body
-        // is complete.
+        // In the classic layout, the headers of earlier payloads occupy the end of the
+        // slots until the body is complete.
         let needed = self
             .slot_count
             .saturating_add(frame_count)

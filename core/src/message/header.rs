@@ -530,7 +530,7 @@ impl<'a> ItemList<'a> {
         self.left
     }
 
-    /// The first entries, as many as `count` if there are so many.
+    /// The first `count` entries, or all if there are fewer.
     pub(super) fn first(&self, count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         Self {

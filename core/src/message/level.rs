@@ -13,8 +13,9 @@ pub(super) const VALIDATED: Limits = Limits {
     ..Limits::HOST
 };
 
-/// One level of nesting of a body. The tag of an unused one is zero, so that a
-/// scratch is initialised by clearing its memory, and a `static` one takes no flash.
+/// One level of nesting of a body. The tag of an unused level is zero, so that a
+/// scratch is initialised by clearing its memory, and a `static` scratch takes no
+/// flash.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(u8)]
 pub(super) enum Level {

@@ -140,7 +140,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Self::within(frames, index, frames.len(), kind, options)
     }
 
-    /// As [`at`](Self::at), if another payload begins with frame `limit`.
+    /// Like [`at`](Self::at), if another payload begins with frame `limit`.
     fn within(
         frames: &'a [T],
         index: usize,
@@ -396,7 +396,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         Ok(LogicalFrames { bytes, ends })
     }
 
-    /// As [`merge_into`](Self::merge_into), but appends to `out`, which grows
+    /// Like [`merge_into`](Self::merge_into), but appends to `out`, which grows
     /// with the data of the frames, not with declared lengths. `ends` receives
     /// the end of each logical frame, relative to the former end of `out`.
     ///
@@ -646,7 +646,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
         match &mut self.grouping {
             Grouping::Single => self.next = first.saturating_add(1),
             Grouping::Split(split) => return split.next_range(),
-            // Of the classic layout only.
+            // Only the classic layout has `lengths`.
             Grouping::Lengths(_) if !payload.layout.is_classic() => {}
             Grouping::Lengths(lengths) => {
                 let fault = payload.header.fault(MessageErrorKind::SplitLists);

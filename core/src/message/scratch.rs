@@ -17,10 +17,9 @@ use super::slot::Slot;
 ///   classic layout have one, and only if they are long.
 ///
 /// With too little memory [`Message::open`](super::Message::open) fails with an
-/// error that has the number that is enough. The contents are private to each
-/// call, so that one scratch serves any number of messages, one after another.
-/// It needs no initialisation: keep it in a `static`, or on the stack of the
-/// task that reads.
+/// error that has the required number. The contents are private to each call, so
+/// that one scratch serves any number of messages, one after another. It needs no
+/// initialisation: keep it in a `static`, or on the stack of the task that reads.
 ///
 /// ```
 /// use daskwire::message::{Layout, Message, ReadOptions, Scratch};
@@ -73,7 +72,7 @@ pub struct Workspace {
     levels: Vec<Level>,
     slots: Vec<Slot>,
     body: Vec<u8>,
-    /// Whether the sizes stay as they are.
+    /// Whether the workspace never grows.
     is_fixed: bool,
 }
 

@@ -10,7 +10,7 @@ use crate::invariant::Ensured as _;
 
 /// A payload, set or enum member of a body. Offsets in documents fit in 32 bits,
 /// since [`Limits::document_len`](crate::Limits::document_len) is capped. The tag of
-/// a free one is zero, as of an unused level.
+/// a free slot is zero, as that of an unused level.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(u8)]
 pub(super) enum Slot {
@@ -119,7 +119,7 @@ impl<'t, 's> Table<'t, 's> {
         }
         self.count = first;
         for from in kept {
-            // What was there is not used again.
+            // The former contents are not used again.
             swap(slots, self.count, from);
             self.count = self.count.saturating_add(1);
         }

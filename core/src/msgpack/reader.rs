@@ -692,7 +692,7 @@ impl<'a> Reader<'a> {
         Err(self.unexpected(expected))
     }
 
-    /// The error of the next token, which is not the one that was expected.
+    /// The error for the next token, which is not of the expected kind.
     #[cold]
     #[inline(never)]
     fn unexpected(&self, expected: Kind) -> Malformed {

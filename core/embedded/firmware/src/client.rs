@@ -38,14 +38,14 @@ mod register;
 /// The links of the client, both to the scheduler.
 const LINKS: usize = 2;
 
-/// The time for everything, in seconds.
+/// The time limit for the whole program, in seconds.
 const PATIENCE: u64 = 30;
 
 /// The memory of the client: 4 tasks, 2 KiB for their keys and results, and
 /// results of up to 1 KiB.
 static MEMORY: Once<Memory<4, 2048, 1024>> = Once::new(Memory::new());
 
-/// The buffers of its sockets.
+/// The buffers of the client's sockets.
 static BUFFERS: Once<[SocketBuffers<1460, 1024>; LINKS]> =
     Once::new([const { SocketBuffers::EMPTY }; LINKS]);
 
@@ -59,7 +59,7 @@ struct Session<'a> {
 
 impl Session<'_> {
     /// Drives the client until a condition holds. Returns false if that takes too
-    /// long, or the scheduler is lost.
+    /// long, or if the connection to the scheduler is lost.
     fn until(&mut self, is_so: impl Fn(&Client<'_, 4, 2048>) -> bool) -> bool {
         while !is_so(&self.client) {
             let now = self.clock.now();
@@ -101,7 +101,7 @@ impl Session<'_> {
 fn program(out: &mut Semihosting) -> bool {
     let mut line = [0; 160];
     let mut words = arguments::command_line(&mut line).split_ascii_whitespace();
-    // The program, and the addresses and names.
+    // The words are the program, the address of the scheduler and the name.
     let (Some(scheduler), Some(name)) = (words.nth(1), words.next()) else {
         let _ = writeln!(out, "    arguments: SCHEDULER NAME");
         return false;
@@ -143,7 +143,7 @@ fn program(out: &mut Semihosting) -> bool {
 fn run(session: &mut Session<'_>, out: &mut Semihosting) -> Result<(), Failure> {
     let int = |value| Argument::Value(Value::Int(value));
     let data = Argument::Value(Value::Bytes(&[1, 2, 4]));
-    // One does not wait for the other; the results are printed in this order.
+    // The tasks run concurrently; their results are printed in this order.
     let sum = session.submit("operator.add", &[int(20), int(1)])?;
     let twice = [Argument::Task(sum), int(2)];
     let tasks = [
@@ -164,7 +164,7 @@ fn run(session: &mut Session<'_>, out: &mut Semihosting) -> Result<(), Failure> 
         ),
     ];
     for (call, task) in tasks {
-        // Text that cannot be written cannot be complained about.
+        // An error of the output cannot be reported.
         let _ = session.show(call, task, out);
     }
     for (_, task) in tasks {
@@ -173,7 +173,7 @@ fn run(session: &mut Session<'_>, out: &mut Semihosting) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Called by the handler of panics; smoltcp can panic.
+/// Called by the panic handler; smoltcp can panic.
 #[unsafe(no_mangle)]
 extern "C" fn daskwire_panics() -> ! {
     let _ = Semihosting.write_str("    panicked\n");

@@ -1,5 +1,5 @@
-//! A clock of milliseconds, counted by the interrupt of SysTick, so that it goes
-//! on while a function runs.
+//! A millisecond clock, counted by the SysTick interrupt, so that it continues
+//! while a function runs.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +17,8 @@ const CURRENT: Register = unsafe { Register::at(0xe000_e018) };
 /// Enabled, with its interrupt, at the clock of the processor.
 const RUN: u32 = 0b111;
 
-/// Ticks of the processor's clock in a millisecond, as `uart.rs` has it.
+/// Ticks of the processor's clock in a millisecond, at the frequency given in
+/// `uart.rs`.
 const TICKS: u32 = 12_000;
 
 /// Milliseconds since the start. Wraps after 49 days.
@@ -32,9 +33,9 @@ static VECTORS: [unsafe extern "C" fn(); 9] = [tick; 9];
 
 /// # Safety
 ///
-/// For the chip to call.
+/// Must be called only by the processor, as an interrupt handler.
 unsafe extern "C" fn tick() {
-    // Nothing else writes it.
+    // No other code writes it.
     let now = MILLISECONDS.load(Ordering::Relaxed);
     MILLISECONDS.store(now.wrapping_add(1), Ordering::Relaxed);
 }

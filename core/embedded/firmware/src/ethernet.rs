@@ -30,7 +30,7 @@ const RECEIVE: u32 = 1 | 1 << 3;
 /// Empties the queue of received frames.
 const RESET_QUEUE: u32 = 1 << 4;
 
-/// Transmit with padding and checksums, in both directions at once.
+/// Transmit with padding and checksums, full duplex.
 const TRANSMIT: u32 = 1 | 1 << 1 | 1 << 2 | 1 << 4;
 
 /// The maximum length of a frame: its header and 1500 bytes of data.
@@ -42,7 +42,7 @@ const HEADER_LEN: usize = 14;
 /// The length of the checksum after a frame.
 const CHECKSUM_LEN: usize = 4;
 
-/// The length of the length before a frame.
+/// The length of the length field before a frame.
 const LENGTH_LEN: usize = 2;
 
 /// The controller, with space for one frame in each direction.
@@ -55,7 +55,7 @@ impl Ethernet {
     /// Starts the controller with a hardware address.
     pub fn start([a, b, c, d, e, f]: [u8; 6]) -> Self {
         at::CLOCK_OF_ETHERNET.set(CLOCKS);
-        // The clocks need three ticks; a register that is read takes as many.
+        // The clocks need three ticks to start, which reading a register takes.
         at::CLOCK_OF_ETHERNET.read();
         at::ADDRESS_LOW.write(u32::from_le_bytes([a, b, c, d]));
         at::ADDRESS_HIGH.write(u32::from_le_bytes([e, f, 0, 0]));
@@ -68,11 +68,11 @@ impl Ethernet {
         }
     }
 
-    /// Takes a frame from the queue and returns its length. 0 for one that is
-    /// too long, which is dropped.
+    /// Takes a frame from the queue and returns its length; 0 for a frame that
+    /// is too long, which is dropped.
     ///
-    /// The queue consists of words: the length of the whole in two bytes, which
-    /// counts itself, the frame and its checksum.
+    /// The queue consists of words. They contain the total length in two bytes,
+    /// including these, the frame and its checksum.
     fn take(&mut self) -> usize {
         let [low, high, first @ ..] = at::DATA.read().to_le_bytes();
         let whole = usize::from(u16::from_le_bytes([low, high]));
@@ -104,11 +104,11 @@ fn send(frame: &[u8]) {
         at::DATA.write(u32::from_le_bytes(word));
     }
     at::TRANSMIT.write(1);
-    // Until the controller has taken it.
+    // Wait until the controller has accepted the frame.
     while at::TRANSMIT.read() & 1 != 0 {}
 }
 
-/// A frame that has arrived.
+/// A received frame.
 pub struct Received<'a>(&'a [u8]);
 
 impl phy::RxToken for Received<'_> {

@@ -1,4 +1,4 @@
-//! Values of all types that have a format of defmt, and a logger that counts bytes.
+//! Logs values of all types that have a defmt format, to a logger that counts bytes.
 
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -13,8 +13,7 @@ static LOGGED_LEN: AtomicUsize = AtomicUsize::new(0);
 #[defmt::global_logger]
 struct Counter;
 
-// SAFETY: it has no state but an atomic variable, so that there is nothing that a
-// second caller could disturb.
+// SAFETY: its only state is an atomic variable, so concurrent calls do not interfere.
 unsafe impl defmt::Logger for Counter {
     fn acquire() {}
 

@@ -1,8 +1,8 @@
 //! Firmware that asks a Dask scheduler for its workers.
 //!
-//! A Cortex-M3 with 64 KiB of RAM, no heap and no operating system, on the
-//! serial line of an emulated board whose other end is the TCP port of a real
-//! scheduler:
+//! It runs on a Cortex-M3 with 64 KiB of RAM, without a heap and an operating
+//! system. The serial line of the emulated board is connected to the TCP port of
+//! a real scheduler:
 //!
 //! ```text
 //! $ core/embedded/firmware/run.sh
@@ -12,13 +12,14 @@
 //!       tcp://127.0.0.1:43737
 //! ```
 //!
-//! To have it on another chip, replace `uart.rs`: [`receive`] and [`send`] are
-//! all that the protocol needs of a stream. A driver that is `embedded-io`, or a
-//! TCP socket of smoltcp, goes in the same place; so does an `.await`.
+//! To port it to another chip, replace `uart.rs`: [`receive`] and [`send`] are
+//! the only functions that use the stream. A driver that implements
+//! `embedded-io`, or a TCP socket of smoltcp, can take its place; the functions
+//! can also be async.
 //!
-//! Whatever the peer sends, the program ends: sizes are compared with [`LIMITS`]
+//! The program ends whatever the peer sends: sizes are compared with [`LIMITS`]
 //! before anything is stored, each wait has a deadline, nothing allocates, and
-//! no panic is left for the linker to find.
+//! the program links only if it contains no panic.
 
 #![no_std]
 #![no_main]
@@ -93,14 +94,15 @@ fn program(out: &mut Semihosting) -> bool {
     asked.is_ok() && told.is_ok()
 }
 
-/// The conversation. Each side waits for the other to finish: Dask needs that
-/// no more than any other order, but a line without flow control does.
+/// Runs the conversation. Each side waits for the other to finish. Dask does not
+/// require this order, but a line without flow control does.
 fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     let mut deadline = Deadline::after(PATIENCE.saturating_mul(TICKS_PER_SECOND));
     let mut storage = [0; MESSAGE_LEN];
     let mut arena = Arena::new(&mut storage);
 
-    // A scheduler speaks first, and the first 8 bytes tell how old it is.
+    // A scheduler sends first, and its first 8 bytes show the framing of its
+    // release.
     let mut first = [0; 8];
     fill(uart, &mut first, &mut deadline)?;
     let prefix = detect_prefix(&first).ok_or(Fault::NoHandshake)?;
@@ -112,7 +114,7 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     let frames = prelude.split(arena.filled(), &mut slots)?;
     let (theirs, layout) = Handshake::from_frames(frames, &HANDSHAKE_LIMITS)?;
 
-    // No codec: the answer comes as it is then.
+    // Without a codec, the reply is not compressed.
     let ours = Handshake::new(None);
     let agreed = ours.negotiate(&theirs);
     let name = match layout {
@@ -143,7 +145,7 @@ fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
     show(frames, layout, out)
 }
 
-/// Prints the answer to `identity`.
+/// Prints the reply to `identity`.
 fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fault> {
     let reading = ReadOptions {
         limits: LIMITS,
@@ -186,7 +188,7 @@ fn receive(
     }
 }
 
-/// Reads as many bytes as `into` has.
+/// Reads bytes until `into` is full.
 fn fill(uart: &mut Uart, mut into: &mut [u8], deadline: &mut Deadline) -> Result<(), UartError> {
     while !into.is_empty() {
         let len = uart.read(into, deadline)?;
@@ -195,8 +197,8 @@ fn fill(uart: &mut Uart, mut into: &mut [u8], deadline: &mut Deadline) -> Result
     Ok(())
 }
 
-/// Sends a message without payloads: its body, and in the classic layout the
-/// empty header before it.
+/// Sends a message without payloads: its body, preceded by an empty header in
+/// the classic layout.
 fn send(
     uart: &mut Uart,
     prefix: Prefix,
@@ -218,30 +220,30 @@ fn send(
     Ok(())
 }
 
-/// Why there is no answer.
+/// The reason why there is no reply.
 #[derive(Clone, Copy)]
 enum Fault {
     /// The first message is not a handshake.
     NoHandshake,
-    /// The answer is a message, but no identity.
+    /// The reply is a message, but not an identity.
     NoIdentity,
-    /// The serial line.
+    /// The serial line failed.
     Uart(UartError),
-    /// The stream of the peer, which may also be longer than we take.
+    /// The peer violated the framing or the limits.
     Frame(daskwire::frame::FrameError),
-    /// The handshake.
+    /// The handshake of the peer is invalid.
     Handshake(daskwire::handshake::HandshakeError),
-    /// The answer.
+    /// The reply is not a valid message.
     Message(daskwire::message::MessageError),
-    /// A value in the answer.
+    /// A value in the reply is malformed.
     Document(daskwire::msgpack::Malformed),
-    /// A buffer of ours, for what we send.
+    /// The body of a sent message does not fit in its buffer.
     Write(daskwire::msgpack::WriteError),
-    /// The same, for its prelude.
+    /// The prelude of a sent message does not fit in its buffer.
     Encode(daskwire::frame::EncodeError),
-    /// A buffer of ours, for what arrives.
+    /// The frames of the reply do not fit in their buffers.
     Buffer(daskwire::frame::SplitError),
-    /// The text could not be written.
+    /// The output could not be written.
     Text(fmt::Error),
 }
 

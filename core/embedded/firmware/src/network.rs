@@ -17,7 +17,7 @@ const HARDWARE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 /// The address of the board in the user network of qemu.
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 15);
 
-/// The address of the host there, through which all others are reached.
+/// The address of the host in that network, which is also the gateway.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 
 /// The port at which the board accepts connections.
@@ -26,10 +26,10 @@ pub const PORT: u16 = 8000;
 /// The first of the ports for connections of the board.
 const FIRST_PORT: u16 = 49152;
 
-/// When a peer that does not answer is given up.
+/// Timeout for a peer that does not answer.
 const TIMEOUT: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(20);
 
-/// How often a silent peer is asked whether it is there.
+/// Interval of the keep-alive packets to a silent peer.
 const KEEP_ALIVE: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(5);
 
 /// The buffers of one socket.
@@ -63,14 +63,14 @@ pub struct Network<'a> {
     ethernet: Ethernet,
     interface: Interface,
     sockets: SocketSet<'a>,
-    /// By link.
+    /// The sockets, indexed by link.
     handles: &'a mut [Option<SocketHandle>],
     next_port: u16,
 }
 
 impl<'a> Network<'a> {
-    /// Starts the controller. `seed` should differ from start to start, so that
-    /// connections of the one before are not taken for those of this one.
+    /// Starts the controller. `seed` should differ at each start, so that
+    /// connections of an earlier start are not mistaken for new ones.
     pub fn start(
         storage: &'a mut [SocketStorage<'a>],
         handles: &'a mut [Option<SocketHandle>],
@@ -81,7 +81,7 @@ impl<'a> Network<'a> {
         config.random_seed = seed;
         let mut interface = Interface::new(config, &mut ethernet, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
-            // There is room for the first one.
+            // Cannot fail: it is the first address.
             let _ = addresses.push(IpCidr::new(ADDRESS.into(), 24));
         });
         let _ = interface.routes_mut().add_default_ipv4_route(HOST);
@@ -125,7 +125,7 @@ impl Sockets for Network<'_> {
         let Ok(mut address) = address.parse::<SocketAddrV4>() else {
             return;
         };
-        // Processes on the host of the emulator give their loopback address.
+        // Processes on the emulator's host announce their loopback address.
         if address.ip().is_loopback() {
             address.set_ip(HOST);
         }
@@ -134,7 +134,7 @@ impl Sockets for Network<'_> {
             return;
         };
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
-        // A socket that cannot connect stays closed, which the role is told.
+        // A socket that cannot connect stays closed, which `state` reports.
         let _ = socket.connect(self.interface.context(), address, self.next_port);
     }
 
@@ -162,7 +162,7 @@ impl Sockets for Network<'_> {
                 socket.close();
                 SocketState::Closed
             }
-            // Also while a connection is being closed.
+            // This includes connections that are being closed.
             _ => SocketState::Opening,
         }
     }

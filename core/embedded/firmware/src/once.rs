@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A static variable.
+/// A static variable that is borrowed at most once.
 pub struct Once<T> {
     value: UnsafeCell<T>,
     is_taken: AtomicBool,
@@ -13,7 +13,7 @@ pub struct Once<T> {
 unsafe impl<T: Send> Sync for Once<T> {}
 
 impl<T> Once<T> {
-    /// A variable with its first value.
+    /// A variable with its initial value.
     pub const fn new(value: T) -> Self {
         Self {
             value: UnsafeCell::new(value),

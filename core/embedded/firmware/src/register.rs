@@ -2,7 +2,7 @@
 
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
-/// One register of 32 bits.
+/// A register of 32 bits.
 #[derive(Clone, Copy)]
 pub struct Register(usize);
 
@@ -19,13 +19,13 @@ impl Register {
 
     /// Reads the register, which may have side effects.
     pub fn read(self) -> u32 {
-        // SAFETY: as `at` was promised.
+        // SAFETY: guaranteed by the caller of `at`.
         unsafe { with_exposed_provenance::<u32>(self.0).read_volatile() }
     }
 
     /// Writes the register.
     pub fn write(self, value: u32) {
-        // SAFETY: as `at` was promised.
+        // SAFETY: guaranteed by the caller of `at`.
         unsafe { with_exposed_provenance_mut::<u32>(self.0).write_volatile(value) }
     }
 

@@ -1,7 +1,7 @@
-//! A worker and a client over sockets of which the compiler knows nothing.
+//! A worker and a client over sockets that are opaque to the compiler.
 //!
 //! It links only if neither role allocates or panics, whatever their peers send.
-//! Run, both wait for connections that never are.
+//! When run, both wait for connections that are never made.
 
 #![no_std]
 #![no_main]

@@ -65,12 +65,13 @@ impl fmt::Display for UartError {
 impl Uart {
     /// Enables the line with 115,200 baud, 8 bits, no parity.
     ///
-    /// The queue of 16 bytes stays off. Turning it on empties it, and an
-    /// emulated line may have got its first byte before the program runs.
+    /// The queue of 16 bytes stays disabled. Enabling it empties it, and an
+    /// emulated line may have received its first byte before the program
+    /// starts.
     pub fn start() -> Self {
         at::CLOCK_OF_UARTS.set(1);
         at::CLOCK_OF_PORTS.set(1);
-        // The clocks need three ticks; a register that is read takes as many.
+        // The clocks need three ticks to start, which reading a register takes.
         at::CLOCK_OF_PORTS.read();
         at::PINS_FUNCTION.set(0b11);
         at::PINS_DIGITAL.set(0b11);

@@ -7,12 +7,12 @@
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4, workers=["mcu"]).result()
 //! ```
 //!
-//! The arguments are the addresses of the scheduler and of this worker, and its
-//! name. The emulator has a network of its own: the scheduler's host is 10.0.2.2
-//! there, and the address of this worker is that of a port of the host which is
-//! forwarded to port 8000 of the board. `cluster.sh` starts all of it.
+//! The arguments are the addresses of the scheduler and of this worker, and its name.
+//! The emulator has its own network: the scheduler's host is 10.0.2.2 in it, and the
+//! address of this worker is that of a port of the host that is forwarded to port 8000
+//! of the board. `cluster.sh` starts all of it.
 //!
-//! To have it on another chip, replace `ethernet.rs` and `clock.rs`.
+//! To port it to another chip, replace `ethernet.rs` and `clock.rs`.
 
 #![no_std]
 #![no_main]
@@ -42,22 +42,23 @@ mod register;
 /// The maximum number of tasks and values.
 const KEYS: usize = 32;
 
-/// The bytes for their names, arguments and results.
+/// The bytes for their keys, arguments and results.
 const DATA: usize = 8 << 10;
 
 /// The maximum length of one task.
 const MESSAGE: usize = 4 << 10;
 
-/// The number of connections that others may have to this worker at a time.
+/// The number of connections that peers may have to this worker at a time.
 const PEERS: usize = 2;
 
-/// The links of the worker: to the scheduler two, to another worker, and these.
+/// The number of links of the worker: two to the scheduler, one to another worker, and
+/// those of peers.
 const LINKS: usize = 3 + PEERS;
 
 /// The memory of the worker.
 static MEMORY: Once<Memory<KEYS, DATA, MESSAGE, PEERS>> = Once::new(Memory::new());
 
-/// The buffers of its sockets, in the order of its links.
+/// The buffers of the worker's sockets, in the order of its links.
 struct Buffers {
     stream: SocketBuffers<1460, 1024>,
     requests: SocketBuffers<512, 1024>,
@@ -75,7 +76,7 @@ static BUFFERS: Once<Buffers> = Once::new(Buffers {
 fn program(out: &mut Semihosting) -> bool {
     let mut line = [0; 160];
     let mut words = arguments::command_line(&mut line).split_ascii_whitespace();
-    // The program, and the addresses and names.
+    // The words are the program, the two addresses and the name.
     let (Some(scheduler), Some(contact), Some(name)) = (words.nth(1), words.next(), words.next())
     else {
         let _ = writeln!(out, "    arguments: SCHEDULER CONTACT NAME");
@@ -126,8 +127,8 @@ fn program(out: &mut Semihosting) -> bool {
     told.is_ok()
 }
 
-/// Called by the handler of panics. Unlike the worker, smoltcp can panic, so
-/// this program does not prove that nothing does.
+/// Called by the panic handler. Unlike the worker, smoltcp can panic, so this program
+/// does not prove that nothing panics.
 #[unsafe(no_mangle)]
 extern "C" fn daskwire_panics() -> ! {
     let _ = Semihosting.write_str("    panicked\n");

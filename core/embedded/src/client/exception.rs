@@ -10,8 +10,8 @@ pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut FixedString<N>
     let Node::Call(call) = tree.get(tree.root()) else {
         return None;
     };
-    // A class and its arguments; or, as tblib pickles exceptions, a class and a
-    // dict with the arguments, for a function.
+    // A class and its arguments; or, in the form of tblib, a function with a
+    // class and a dict of the arguments.
     let mut arguments = tree.items(call.arguments);
     let is_class = !tree.is_global(
         call.callable,
@@ -30,7 +30,7 @@ pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut FixedString<N>
     out.write_str(name).ok()?;
     let first = tree.items(arguments).next();
     if let Some(Node::Str(message)) = first.map(|first| tree.get(first)) {
-        // One that is too long is left out.
+        // A message that is too long is left out.
         let _ = write!(out, ": {message}");
     }
     Some(())

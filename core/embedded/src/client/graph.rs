@@ -9,7 +9,8 @@ use crate::link::Outgoing;
 use crate::store::{Part, Store};
 use crate::value::Failure;
 
-/// The maximum length of what is sent for a task besides the task itself, in bytes.
+/// The maximum length of the message that submits a task, without the task itself,
+/// in bytes.
 pub(super) const GRAPH_LEN: usize = 640;
 
 /// Writes the pickle of a graph with one task. It is made by `_reconstruct`, which
@@ -59,7 +60,7 @@ pub(super) fn send_graph(outgoing: &mut Outgoing<'_>, key: &[u8], task: &[u8]) -
     writer.str("expr_ser").map(1).str("__Serialized__").u64(1);
     writer.str("keys").map(2).str("__Set__").bool(true);
     writer.str("as-list").array(1).encoded(key);
-    // With priorities the scheduler does not compute its own.
+    // With priorities, the scheduler does not compute them.
     writer.str("internal_priority").map(1).encoded(key).u64(0);
     writer.str("submitting_task").nil();
     writer.str("fifo_timeout").f64(0.1);

@@ -27,8 +27,8 @@ use graph::{GRAPH_LEN, send_graph, write_graph};
 pub struct Config<'a> {
     /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
     pub scheduler: &'a str,
-    /// The name of the client. Unique: the scheduler takes clients of the same
-    /// name for one, also one that was there before. At most [`MAX_NAME`] bytes.
+    /// The name of the client, of at most [`MAX_NAME`] bytes. It must be unique, also
+    /// over time: the scheduler treats clients with the same name as one.
     pub name: &'a str,
 }
 
@@ -66,16 +66,16 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Default
     }
 }
 
-/// What a client is doing.
+/// The status of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Status {
-    /// It is being registered with the scheduler.
+    /// The client is being registered with the scheduler.
     Connecting,
     /// Tasks can be submitted.
     Connected,
-    /// It has been closed, or has lost the scheduler.
+    /// The client was closed, or lost its connection to the scheduler.
     Ended,
 }
 
@@ -102,13 +102,13 @@ impl<'a> From<Value<'a>> for Argument<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Outcome<'a> {
-    /// It has not finished, or its result has not arrived.
+    /// The task has not finished, or its result has not been received.
     Pending,
-    /// It has finished.
+    /// The task has finished.
     Value(Value<'a>),
-    /// It has failed, with this error.
+    /// The task has failed with this error.
     Failed(&'a str),
-    /// It has been [released](Client::release).
+    /// The task was [released](Client::release).
     Released,
 }
 
@@ -130,8 +130,7 @@ enum Phase {
 /// The interval of heartbeats. The scheduler forgets silent clients after minutes.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 
-/// The timeout for registering, for leaving, and for a result of which nothing
-/// more arrives.
+/// The timeout for registering, for leaving, and for each part of a result.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The error of a task that failed for a reason that could not be read.
@@ -141,17 +140,17 @@ const FAILED: &str = "the task has failed";
 /// tasks fail without the message of their errors.
 const MAX_ERRORS: usize = 4;
 
-/// The maximum length of an error that is kept, in bytes.
+/// The maximum length of a stored error, in bytes.
 const MAX_ERROR: usize = 160;
 
 const STREAM: usize = 0;
 const REQUESTS: usize = 1;
 
-/// A result that has been asked for.
+/// A result that has been requested.
 #[derive(Clone, Copy, Debug)]
 struct Gathering {
     task: Handle,
-    /// When it is given up, unless something arrives.
+    /// The time at which the request fails, unless more of the result is received.
     deadline: Duration,
 }
 
@@ -171,7 +170,7 @@ pub struct Client<'b, const KEYS: usize, const DATA: usize> {
     phase: Phase,
     /// The number of tasks submitted, for their keys.
     submitted: u64,
-    /// The result that has been asked for.
+    /// The requested result.
     gathering: Option<Gathering>,
     /// The failed tasks whose errors are in frames after the body.
     error_frames: [Option<ErrorFrame>; MAX_ERRORS],
@@ -206,7 +205,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         }
     }
 
-    /// What the client is doing.
+    /// The status of the client.
     pub const fn status(&self) -> Status {
         match self.phase {
             Phase::Connecting { .. } => Status::Connecting,
@@ -216,7 +215,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
     }
 
     /// Whether a task of [`MAX_TASK`] bytes can be submitted now. If not, there may
-    /// be room once what was submitted before has been sent, or a task is
+    /// be room after earlier submissions have been sent, or after a task is
     /// [released](Self::release).
     pub fn has_room(&self) -> bool {
         self.phase == Phase::Connected
@@ -285,9 +284,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         }
     }
 
-    /// Forgets a task, here and in the cluster. Returns false if that cannot be
-    /// sent now; the task is then unchanged. One that is released already is not
-    /// released again, and the answer is true.
+    /// Forgets a task, here and in the cluster. Returns false if the message cannot
+    /// be sent now; the task is then unchanged. Returns true if the task was released
+    /// before.
     pub fn release(&mut self, task: TaskId) -> bool {
         let Some(id) = self.store.resolve(task.0) else {
             return true;
@@ -338,7 +337,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 writer.map(4).str("op").str("register-client");
                 writer.str("client").str(name);
                 writer.str("reply").bool(false);
-                // Only compared, for a warning.
+                // The scheduler only compares the versions, for a warning.
                 writer.str("versions").map(2);
                 writer.str("host").map(0).str("packages").map(0);
             });
@@ -427,7 +426,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         let task = gathering.task;
         self.gathering = None;
         let Some(id) = self.store.resolve(task) else {
-            // Released in the meantime.
+            // The task was released in the meantime.
             self.requests.incoming.done();
             return;
         };
@@ -445,9 +444,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         match stored {
             Some(Some(Ok(()))) => {}
             Some(Some(Err(failure))) => fail_with(self.store, id, failure.message),
-            // The scheduler could not get it, and says so but once: it is asked what
-            // has become of the task. Without room for that, the value is asked for
-            // again.
+            // The scheduler could not get the value, which it reports only once: ask
+            // it for the state of the task. Without room for that message, the value
+            // is requested again.
             Some(None) if is_wanted => {
                 let key = self.store.part(id, Part::Key);
                 let is_sent = self.stream.outgoing.send(|writer| {
@@ -529,7 +528,8 @@ fn fail_unexplained<const KEYS: usize, const DATA: usize>(
     }
 }
 
-/// Fails a task with a message. Without room for it, the task fails without one.
+/// Fails a task with a message. Without room for the message, the task fails without
+/// one.
 fn fail_with<const KEYS: usize, const DATA: usize>(
     store: &mut Store<KEYS, DATA>,
     id: EntryId,

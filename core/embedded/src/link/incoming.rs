@@ -1,4 +1,4 @@
-//! The message that arrives, as a whole or in pieces.
+//! Receives messages, as a whole or in pieces.
 
 use daskwire::Limits;
 use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
@@ -12,7 +12,7 @@ use super::shift;
 /// The maximum number of frames of a message that is read as a whole.
 const MAX_FRAMES: usize = 16;
 
-/// The length of the table of lengths for these.
+/// The length of the table of lengths for as many frames, in bytes.
 pub(crate) const TABLE_LEN: usize = 8 * MAX_FRAMES;
 
 /// The maximum nesting of a body. A batch of tasks has five levels.
@@ -21,7 +21,7 @@ const MAX_DEPTH: u32 = 10;
 /// The maximum length of a message that is read in pieces, in bytes.
 pub(super) const MAX_LEN_IN_PIECES: u64 = 1 << 20;
 
-/// The message that arrives.
+/// The message being received.
 pub(crate) struct Incoming<'b> {
     pub(super) decoder: FrameDecoder<&'b mut [u8]>,
     window: Window<'b>,
@@ -35,7 +35,7 @@ pub(crate) struct Incoming<'b> {
     values_left: Option<u32>,
 }
 
-/// The bytes of frames that have arrived and are not taken yet.
+/// The received bytes of frames that are not taken yet.
 struct Window<'b> {
     bytes: &'b mut [u8],
     len: usize,
@@ -56,9 +56,9 @@ impl Window<'_> {
 /// The next piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Piece<'a> {
-    /// More has to arrive first.
+    /// The piece has not been received completely.
     Incomplete,
-    /// A value of the array that is the body, or a body that is no array.
+    /// A value of the array that is the body, or a body that is not an array.
     Value(&'a [u8]),
     /// Another frame.
     Frame(usize, &'a [u8]),
@@ -119,8 +119,8 @@ impl<'b> Incoming<'b> {
         self.decoder.advance(count)
     }
 
-    /// The next piece of a message that is read in pieces. It is next until it
-    /// is [taken](Self::take).
+    /// The next piece of a message that is read in pieces. The same piece is
+    /// returned until it is [taken](Self::take).
     pub(crate) fn piece(&mut self) -> Piece<'_> {
         loop {
             let Some(prelude) = self.decoder.prelude() else {
@@ -182,7 +182,7 @@ impl<'b> Incoming<'b> {
         }
     }
 
-    /// Takes the piece that is next, which has this length.
+    /// Takes the next piece, which has this length.
     pub(crate) fn take(&mut self, len: usize) {
         self.remove(len);
         if self.frame == 0 {
@@ -205,8 +205,8 @@ impl<'b> Incoming<'b> {
         self.taken = self.taken.saturating_add(len);
     }
 
-    /// Checks that the message is a handshake. Its codec does not matter: ours names
-    /// none, so that nothing is compressed (PROTOCOL HANDSHAKE-3).
+    /// Checks that the message is a handshake. Its codec does not matter: our
+    /// handshake names none, so that nothing is compressed (PROTOCOL HANDSHAKE-3).
     pub(super) fn check_handshake(&self) -> Option<()> {
         let mut slots = [&[][..]; 2];
         let frames = self
@@ -217,8 +217,8 @@ impl<'b> Incoming<'b> {
         matches!(handshake, Ok((_, Layout::Modern))).then_some(())
     }
 
-    /// Reads the message that has arrived. It remains until it is
-    /// [taken](Self::done). `None` if it is not valid.
+    /// Reads the received message. It remains until it is [taken](Self::done).
+    /// `None` if it is not valid.
     pub(crate) fn message<R>(&self, read: impl FnOnce(&Received<'_>) -> R) -> Option<R> {
         let mut frames = [&[][..]; MAX_FRAMES];
         let frames = self
@@ -237,14 +237,14 @@ impl<'b> Incoming<'b> {
         }))
     }
 
-    /// Discards the message that has arrived; the next one can arrive then.
+    /// Discards the received message, so that the next one can be received.
     pub(crate) fn done(&mut self) {
         self.decoder.reset();
         self.begin();
     }
 }
 
-/// A message that has arrived.
+/// A received message.
 pub(crate) struct Received<'a> {
     message: Message<'a, &'a [u8]>,
     options: ReadOptions,

@@ -1,5 +1,5 @@
-//! One comm of a role without its stream: the handshake, a buffer for the
-//! message that arrives, and a buffer for the messages to send.
+//! One comm of a role without its stream: the handshake, a buffer for the message
+//! being received, and a buffer for the messages to send.
 
 mod incoming;
 mod outgoing;
@@ -39,12 +39,13 @@ impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, I
     }
 }
 
-/// A comm that is driven by hand.
+/// A comm without I/O: the caller moves its bytes.
 pub(crate) struct Link<'b> {
     state: State,
-    /// Whether bytes have arrived or been sent since this was last asked.
+    /// Whether bytes were received or sent since the last call of
+    /// [`take_progress`](Self::take_progress).
     has_progress: bool,
-    /// The message that arrives.
+    /// The message being received.
     pub(crate) incoming: Incoming<'b>,
     /// The messages to send.
     pub(crate) outgoing: Outgoing<'b>,
@@ -56,15 +57,16 @@ enum State {
     Closed,
     Handshake,
     Open,
-    /// Nothing more is read; closes once everything is sent.
+    /// Nothing more is read, and the connection is closed once everything is
+    /// sent.
     Closing,
-    /// The peer has sent something invalid, or more than fits.
+    /// This side has [failed](Link::fail) the comm.
     Failed,
 }
 
 impl<'b> Link<'b> {
-    /// A closed link with its buffers: for the lengths of the frames of a message
-    /// of the peer, for its frames, and for the messages to send.
+    /// A closed link with its buffers: for the lengths of the frames of a
+    /// received message, for these frames, and for the messages to send.
     pub(crate) const fn new(
         table: &'b mut [u8],
         incoming: &'b mut [u8],
@@ -120,7 +122,8 @@ impl<'b> Link<'b> {
         }
     }
 
-    /// Closes the comm at once, because of what the peer has sent.
+    /// Closes the comm immediately, without sending the rest: the peer sent an invalid
+    /// message, takes too long, or is not needed any more.
     pub(crate) fn fail(&mut self) {
         if !self.is_closed() {
             self.state = State::Failed;
@@ -132,7 +135,7 @@ impl<'b> Link<'b> {
         self.state == State::Failed
     }
 
-    /// Whether bytes have arrived or been sent since the last call.
+    /// Whether bytes were received or sent since the last call.
     pub(crate) fn take_progress(&mut self) -> bool {
         core::mem::take(&mut self.has_progress)
     }

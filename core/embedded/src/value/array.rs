@@ -1,4 +1,4 @@
-//! Arrays of numpy.
+//! Numpy arrays.
 
 use super::Value;
 use daskwire::invariant::Ensured as _;
@@ -53,8 +53,8 @@ impl ElementType {
         self.len as usize
     }
 
-    /// The type that numpy calls so, such as `<f8`; without the byte order in
-    /// pickles.
+    /// The type with this numpy name, such as `<f8`; in pickles, the name has
+    /// no byte order.
     pub(super) fn parse(name: &str) -> Option<Self> {
         let name = name.strip_prefix(['<', '|', '=']).unwrap_or(name);
         let [kind, len] = *name.as_bytes() else {
@@ -74,7 +74,7 @@ impl ElementType {
     }
 }
 
-/// An array of numpy in row-major order.
+/// A numpy array in row-major order.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     pub(super) element_type: ElementType,
@@ -113,7 +113,7 @@ impl<'a> Array<'a> {
         self.shape.get(..count).ensured()
     }
 
-    /// The elements as they are in memory.
+    /// The bytes of the elements.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -154,7 +154,7 @@ pub(super) fn element(element_type: ElementType, item: &[u8]) -> Value<'static> 
     let mut bytes = [0; 8];
     crate::copy(&mut bytes, item);
     let raw = u64::from_le_bytes(bytes);
-    // Shifted up and down again, to extend the sign.
+    // Shift to the left and back to extend the sign.
     let unused = 64_u32.saturating_sub(u32::from(element_type.len).wrapping_mul(8));
     let signed = raw.wrapping_shl(unused).cast_signed().wrapping_shr(unused);
     match (element_type.kind, element_type.len) {

@@ -1,4 +1,4 @@
-//! What functions get and give: arguments, a result or an exception.
+//! The interface of functions: arguments, a result or an exception.
 
 use daskwire::invariant::Ensured as _;
 use daskwire_pickle::{Level, Writer as PickleWriter};
@@ -140,7 +140,7 @@ impl<'o> Out<'o> {
         Ok(())
     }
 
-    /// Returns an array of numpy, whose elements the caller writes to the bytes
+    /// Returns a numpy array, whose elements the caller writes to the bytes
     /// returned, in row-major order. They are not initialised.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ pub enum Value<'a> {
     Str(&'a str),
     /// `bytes` or a `bytearray`.
     Bytes(&'a [u8]),
-    /// An array of numpy.
+    /// A numpy array.
     Array(Array<'a>),
 }
 
@@ -69,7 +69,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value of a stored one; `None` if it is not one.
+    /// Parses a stored value; `None` if the bytes are not one.
     pub(crate) fn parse(stored: &'a [u8]) -> Option<Self> {
         let (tag, rest) = stored.split_first()?;
         Some(match *tag {
@@ -99,7 +99,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// Writes the value as it is stored.
+    /// Writes the value in the form in which it is stored.
     pub(crate) fn store(&self, out: &mut Out<'_>) -> Result<(), Failure> {
         match *self {
             Self::None => out.none(),
@@ -132,7 +132,7 @@ impl<'a> Value<'a> {
             Node::Bytes(bytes) => Self::Bytes(bytes),
             Node::Call(call) => {
                 let is = |module, name| tree.is_global(call.callable, module, name);
-                // An alias has its own key, and that of another task.
+                // An alias has its own key, then the key of another task.
                 if is(SPEC, "TaskRef") || is(SPEC, "Alias") {
                     let key = tree.items(call.arguments).last().ok_or_else(refused)?;
                     return input(tree, key).ok_or(Failure {
@@ -173,7 +173,7 @@ impl<'a> Value<'a> {
                 Self::store_pickle(pickle, buffers, out)
             }
             Serializer::Dask => {
-                // Data that the sender has split is longer than fits here.
+                // Data that the sender has split is too long to fit.
                 let [data] = frames else { return Err(refused) };
                 let value = match header.type_name().ok().flatten() {
                     Some("bytes" | "builtins.bytes") => Some(Value::Bytes(data)),
@@ -343,7 +343,7 @@ fn reconstruct<'p>(tree: &Tree<'p>, call: Call) -> Option<Value<'p>> {
     array(tree, dtype, shape, is_row_major, data)
 }
 
-/// A number of numpy.
+/// A numpy scalar.
 fn scalar<'p>(tree: &Tree<'p>, call: Call) -> Option<Value<'p>> {
     let [dtype, data] = tree.exactly(call.arguments)?;
     let Node::Bytes(bytes) = tree.get(data) else {
@@ -395,8 +395,8 @@ fn element_type(tree: &Tree<'_>, dtype: Id) -> Option<ElementType> {
     }
 }
 
-/// Writes the key of a pickle as MessagePack, as keys are stored. `None` for
-/// what is not a key, or a tuple in a tuple.
+/// Writes the key of a pickle as MessagePack, the form in which keys are stored.
+/// `None` for values that are not keys, and for a tuple in a tuple.
 pub(crate) fn write_key(tree: &Tree<'_>, id: Id, writer: &mut Writer<'_>) -> Option<()> {
     let scalar = |id, writer: &mut Writer<'_>| {
         let token = match tree.get(id) {

@@ -32,30 +32,29 @@ pub use task::{Function, MAX_ARGS};
 pub struct Config<'a> {
     /// The address of the scheduler, such as `tcp://10.0.2.2:8786`.
     pub scheduler: &'a str,
-    /// The address at which others reach this worker.
+    /// The address at which peers reach this worker.
     pub contact: &'a str,
     /// The name of the worker, unique in the cluster.
     pub name: &'a str,
 }
 
-/// The maximum number of tasks that a scheduler can send in one batch, or less
-/// if tasks have arrays as arguments, which take a place each.
+/// The maximum number of tasks that a scheduler can send in one batch. An array that is
+/// an argument of a task counts as well.
 pub const MAX_BATCH: usize = 159;
 
 /// The memory of a worker: for `KEYS` tasks and values, of `DATA` bytes in all,
 /// and for its messages.
 ///
-/// `DATA` counts the keys, the tasks that have not run, and the values.
-/// `MESSAGE` is the maximum length of a task, in bytes, with its numbers, bytes
-/// and arrays. `PEERS` is the number of connections that others may have to the
-/// worker at a time. All of it is zeros at first, so that a static variable of
-/// this type takes no flash.
+/// `DATA` counts the keys, the tasks that have not run, and the values. `MESSAGE` is the
+/// maximum length of a task, in bytes, with its numbers, bytes and arrays. `PEERS` is the
+/// number of connections that peers may have to the worker at a time. Its initial value
+/// is all zeros, so that a static variable of this type takes no flash.
 pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize> {
     store: Store<KEYS, DATA>,
     stream: LinkBuffers<{ 8 * (MAX_BATCH + 1) }, MESSAGE, 2560>,
     requests: LinkBuffers<TABLE_LEN, 1536, 1024>,
     fetch: LinkBuffers<TABLE_LEN, 2048, 512>,
-    // A request for all keys at once has to fit.
+    // A request for all keys must fit.
     peers: [LinkBuffers<TABLE_LEN, 3072, 1024>; PEERS],
 }
 
@@ -89,22 +88,22 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: us
     }
 }
 
-/// What a worker is doing.
+/// The status of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Status {
-    /// It is not registered, and tries to be.
+    /// The worker is not registered, and tries to register.
     Connecting,
-    /// It is registered with the scheduler.
+    /// The worker is registered with the scheduler.
     Running,
-    /// The scheduler has closed it.
+    /// The scheduler has closed the worker.
     Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Before the next attempt to register.
+    /// The worker waits for the next attempt to register.
     Pause {
         until: Duration,
     },
@@ -125,7 +124,7 @@ enum Phase {
     Ended,
 }
 
-/// The time until a lost scheduler is tried again.
+/// The pause before a worker registers again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeout for registering, for the answer to a heartbeat, for leaving, and
@@ -135,20 +134,20 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The time after which a connection of a peer may be closed for another one.
 const PEER_IDLE: Duration = Duration::from_secs(2);
 
-/// A connection of a peer, the scheduler or a client to the worker.
+/// A connection to the worker from another worker, the scheduler or a client.
 struct Peer<'b, const KEYS: usize> {
     link: Link<'b>,
     reply: Option<DataReply<KEYS>>,
-    /// When bytes last arrived or were sent.
+    /// The time at which bytes were last received or sent.
     active: Duration,
 }
 
-/// The heartbeats.
+/// The state of the heartbeats.
 #[derive(Clone, Copy, Debug)]
 struct Heartbeat {
     interval: Duration,
     next: Duration,
-    /// When the answer is late.
+    /// The time at which the reply counts as missing; `None` if no reply is pending.
     answer_due: Option<Duration>,
 }
 
@@ -181,14 +180,14 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     phase: Phase,
     heartbeat: Heartbeat,
     finished: Option<Finished>,
-    /// The task whose buffers follow in the batch that arrives, and their number.
+    /// The task whose buffers follow in the batch being received, and their number.
     receiving: Option<(EntryId, u64)>,
-    /// The number of keys of the message that arrives that are handled.
+    /// The number of handled keys of the message being received.
     answered: usize,
     now: Duration,
-    /// The scheduler's time minus ours, in seconds.
+    /// The scheduler's time minus the local time, in seconds.
     time_offset: f64,
-    /// When to ask again for the holders of values.
+    /// The time at which to ask again for the holders of values.
     ask_holders: Duration,
     /// The index of the entry to ask for first.
     ask_from: usize,
@@ -199,7 +198,7 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
 struct Fetching {
     value: Handle,
     step: FetchStep,
-    /// When the holder is given up, unless it sends something.
+    /// The time at which the holder is given up, unless bytes are sent or received.
     deadline: Duration,
 }
 
@@ -207,7 +206,7 @@ struct Fetching {
 enum FetchStep {
     Connecting,
     Asked,
-    /// The value cannot be had: the tasks that need it are to be failed.
+    /// The value is not available: the tasks that need it have to fail.
     Failed(Failure),
 }
 
@@ -237,7 +236,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             fetch: memory.fetch.link(),
             fetching: None,
             peers: core::array::from_fn(|_| Peer {
-                // There are as many buffers as peers.
+                // The numbers of buffers and peers are equal.
                 link: match peers.next() {
                     Some(buffers) => buffers.link(),
                     None => Link::new(&mut [], &mut [], &mut []),
@@ -264,7 +263,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         }
     }
 
-    /// What the worker is doing.
+    /// The status of the worker.
     pub const fn status(&self) -> Status {
         match self.phase {
             Phase::Pause { .. } | Phase::Versions { .. } | Phase::Registering { .. } => {

@@ -17,14 +17,14 @@ pub(super) struct DataReply<const KEYS: usize> {
     count: usize,
     /// Whether the prelude has been sent.
     is_begun: bool,
-    /// The piece to send, and how much of it has been sent.
+    /// The piece to send, and the number of its bytes already sent.
     piece: usize,
     offset: usize,
 }
 
 impl<const KEYS: usize> DataReply<KEYS> {
-    /// A reply with the values of the keys that are here; others are left out.
-    /// They stay until the reply is [released](Self::release).
+    /// A reply with the stored values of these keys; other keys are left out.
+    /// The values stay until the reply is [released](Self::release).
     pub(super) fn new<'k, const DATA: usize>(
         keys: impl Iterator<Item = &'k [u8]>,
         store: &mut Store<KEYS, DATA>,
@@ -114,8 +114,8 @@ impl<const KEYS: usize> DataReply<KEYS> {
         }
     }
 
-    /// Sends as much of the reply as there is room for; returns whether that was
-    /// the rest.
+    /// Sends as much of the reply as there is room for; returns whether the
+    /// reply is complete.
     pub(super) fn send<const DATA: usize>(
         &mut self,
         store: &Store<KEYS, DATA>,

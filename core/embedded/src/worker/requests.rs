@@ -1,4 +1,4 @@
-//! Requests to the scheduler and to other workers, and the requests of others.
+//! Requests to the scheduler and to other workers, and requests to this worker.
 
 use core::fmt::Write;
 use core::time::Duration;
@@ -17,8 +17,8 @@ use crate::value::{Failure, Value};
 const REPLY_LEN: usize = 700;
 
 impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
-    /// Asks the scheduler for its versions. They are sent back as this worker's
-    /// own, so that clients do not warn of differences that do not matter here.
+    /// Asks the scheduler for its versions. The worker registers with the same
+    /// versions, so that clients do not warn about irrelevant differences.
     pub(super) fn ask_versions(&mut self, deadline: Duration, asked: bool) {
         if self.requests.has_message() {
             let asked = false;
@@ -38,7 +38,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         if self.stream.is_open() && !asked {
             let (config, now) = (self.config, self.now);
             let mut id = FixedString::<80>::new();
-            // Unique for each registration, as far as the time of it is.
+            // Unique for each registration if its time is.
             let _ = write!(id, "{}-{:x}", config.name, now.as_nanos());
             let used = self.store.used();
             let outgoing = &mut self.stream.outgoing;
@@ -80,7 +80,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         self.heartbeat.next = self.now.saturating_add(self.heartbeat.interval);
     }
 
-    /// Sends heartbeats, without which the scheduler gives the worker up.
+    /// Sends heartbeats, without which the scheduler removes the worker.
     pub(super) fn handle_heartbeat(&mut self) {
         if self.requests.has_message() {
             let reply = self.requests.incoming.message(|message| {
@@ -91,7 +91,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             self.requests.incoming.done();
             match (reply.flatten(), self.heartbeat.answer_due.take()) {
                 (Some(interval), Some(_)) => self.set_interval(interval),
-                // An answer to nothing.
+                // A reply without a request.
                 (Some(_), None) => {}
                 (None, _) => return self.restart(),
             }
@@ -116,7 +116,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
     }
 
-    /// Serves the requests of others.
+    /// Serves the requests of peers.
     pub(super) fn handle_peers(&mut self) {
         for peer in &mut self.peers {
             if peer.link.take_progress() {
@@ -168,7 +168,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         let id = self.store.resolve(fetching.value);
         let id = id.filter(|id| self.store.get(*id).state == State::Wanted);
         let Some(id) = id else {
-            // No longer needed.
+            // The value is no longer needed.
             self.fetch.fail();
             self.fetching = None;
             return;
@@ -197,7 +197,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             let store = &mut *self.store;
             let found = self.fetch.incoming.message(|message| {
                 let mut data = field(message.reader(), "data")?;
-                // One key at most was asked for.
+                // Only one key was requested.
                 (data.map().ok()? == 1).then_some(())?;
                 let key = data.skip().ok()?;
                 (key == store.part(id, Part::Key)).then_some(())?;
@@ -244,7 +244,8 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             });
         } else if self.now >= self.ask_holders {
             self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
-            // As many as there is room for; the next time, those after them.
+            // Ask for as many as there is room for, and continue after them the
+            // next time.
             let from = self.ask_from;
             for id in self.store.ids().cycle().skip(from).take(KEYS) {
                 if !self.stream.has_room(REPORT_LEN) {
@@ -258,15 +259,15 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
     }
 
-    /// Gives up a holder whose connection is closed. The scheduler is asked for
-    /// another one, unless the reply `is_unreadable`.
+    /// Handles that the connection to a holder was closed. The scheduler is
+    /// asked for another holder, unless the reply `is_unreadable`.
     pub(super) fn fetch_failed(&mut self, is_unreadable: bool) {
         let Some(fetching) = self.fetching else {
             return;
         };
         match fetching.step {
             FetchStep::Failed(_) => {}
-            // From any other holder it would be the same.
+            // The reply of any other holder would be unreadable, too.
             FetchStep::Asked if is_unreadable => self.fail_fetch(UNREADABLE),
             FetchStep::Asked | FetchStep::Connecting => {
                 if let Some(id) = self.store.resolve(fetching.value) {
@@ -278,15 +279,15 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
     }
 
-    /// Gives up the value that is being fetched.
+    /// Fails the value that is being fetched.
     fn fail_fetch(&mut self, failure: Failure) {
         if let Some(fetching) = &mut self.fetching {
             fetching.step = FetchStep::Failed(failure);
         }
     }
 
-    /// Fails the tasks that need a value that cannot be had, as far as there is
-    /// room for the reports.
+    /// Fails the tasks that need an unavailable value, as long as there is room
+    /// for the reports.
     fn fail_dependents(&mut self, input: EntryId, failure: Failure) {
         for id in self.store.ids() {
             if self.store.needs(id, input) && self.stream.has_room(REPORT_LEN) {
@@ -387,7 +388,8 @@ fn update_data<const KEYS: usize, const DATA: usize>(
         };
         let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
         if let Err(failure) = stored {
-            // Tasks may need what was there before, or ask others for it.
+            // An earlier entry stays: tasks may need its value, or fetch it
+            // from others.
             if found.is_none() {
                 store.remove(id);
             }
@@ -455,8 +457,7 @@ fn write_registration<const DATA: usize>(
     writer.str("stimulus_id").str("worker-connect");
 }
 
-/// Writes the metrics that the scheduler and its clients read without asking
-/// whether they are there.
+/// Writes the metrics that the scheduler and its clients require.
 fn write_metrics(writer: &mut Writer<'_>, used: usize, time: f64) {
     writer.map(11);
     writer.str("bandwidth").map(3).str("total").u64(100_000);
@@ -476,8 +477,8 @@ fn write_metrics(writer: &mut Writer<'_>, used: usize, time: f64) {
     }
 }
 
-/// A time in seconds, to the millisecond. `Duration` has no conversion that
-/// cannot panic.
+/// Converts a time in seconds, to the millisecond. The conversions of
+/// `Duration` can panic.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // it saturates
 fn duration(seconds: f64) -> Duration {
     Duration::from_millis((seconds * 1000.0) as u64)

@@ -14,21 +14,21 @@ pub(super) const REPORT_LEN: usize = 1024;
 /// The cause of a message, for the scheduler's records.
 const STIMULUS: &str = "native-worker";
 
-/// What else a message asks for.
+/// The effect of a message on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Effect {
     None,
-    /// There is no room now, but there will be once a task has run, or once what
-    /// was sent before has left.
+    /// There is no room now, but there will be after a task has run, or after earlier
+    /// messages have been sent.
     Later,
-    /// Leave the cluster.
+    /// The worker leaves the cluster.
     Close,
 }
 
 impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
-    /// Handles the batches of the scheduler, piece by piece: messages, then the
-    /// tasks of those that have one, then the buffers of these. Each piece has to
-    /// wait until its answer can be sent.
+    /// Handles the batches of the scheduler, piece by piece: messages, then the tasks of
+    /// those that have one, then the buffers of these. Each piece waits until its answer
+    /// can be sent.
     pub(super) fn handle_stream(&mut self) {
         while self.stream.has_room(REPORT_LEN) {
             let (store, receiving) = (&mut *self.store, &mut self.receiving);
@@ -67,7 +67,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
     }
 
-    /// Says farewell to the scheduler.
+    /// Notifies the scheduler that the worker leaves.
     pub(super) fn leave(&mut self) {
         send(
             &mut self.stream.outgoing,
@@ -106,7 +106,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         release(self.store, id);
     }
 
-    /// Tells the scheduler that a value is here.
+    /// Reports to the scheduler that a value is stored here.
     pub(super) fn report_added(&mut self, id: EntryId) {
         let key = self.store.part(id, Part::Key);
         send(&mut self.stream.outgoing, 3, "add-keys", |writer| {
@@ -186,8 +186,8 @@ fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoi
     });
 }
 
-/// Handles a message of a batch. `answered` is the number of its keys that have
-/// been handled before.
+/// Handles a message of a batch. `answered` is the number of its keys that were handled
+/// in earlier calls.
 fn handle_one<const KEYS: usize, const DATA: usize>(
     message: &[u8],
     store: &mut Store<KEYS, DATA>,
@@ -208,7 +208,8 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
         Some("remove-replicas") => {
             for key in keys(reader).skip(*answered) {
                 match store.find(key) {
-                    // A task here needs it: it stays, which is reported to the scheduler.
+                    // A task here needs the value: it is kept, which is reported to the
+                    // scheduler.
                     Some(id) if store.is_needed(id) => {
                         let is_sent = send(outgoing, 3, "add-keys", |writer| {
                             writer.str("keys").array(1).encoded(key);
@@ -264,7 +265,7 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
             });
         }
         Some("close" | "close-stream") => return Effect::Close,
-        // What later releases add.
+        // Messages of later releases are ignored.
         _ => {}
     }
     Effect::None
@@ -288,7 +289,7 @@ fn who_has<'a>(message: Reader<'a>, mut each: impl FnMut(&'a [u8], Reader<'a>)) 
     }
 }
 
-/// Notes which worker has a wanted value.
+/// Records the worker that has a wanted value.
 fn set_holder<const KEYS: usize, const DATA: usize>(
     store: &mut Store<KEYS, DATA>,
     id: EntryId,
@@ -330,7 +331,7 @@ fn compute_task<const KEYS: usize, const DATA: usize>(
     };
     match add_task(task, (key, run_id), store, contact) {
         Ok(None) => {}
-        // The result is here already: it is reported again.
+        // The result is already stored: report it again.
         Ok(Some(id)) => report_finished(store, id, (0.0, 0.0), outgoing),
         Err(failure) => {
             if let Some(id) = store.find(key) {
@@ -341,7 +342,7 @@ fn compute_task<const KEYS: usize, const DATA: usize>(
     }
 }
 
-/// Adds a task, and what it needs from other workers. Returns its entry if it
+/// Adds a task, and entries for its inputs from other workers. Returns its entry if it
 /// has run before.
 fn add_task<const KEYS: usize, const DATA: usize>(
     task: Reader<'_>,
@@ -423,11 +424,11 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
         }
     };
     if store.get(id).state != State::Announced {
-        // Given up since, by this worker or the scheduler.
+        // The task was dropped in the meantime, by this worker or the scheduler.
         *receiving = (left != 0).then_some((id, left));
         return Effect::None;
     }
-    // Tasks that can run come first: their results need room, too.
+    // Tasks that can run have priority: their results need room, too.
     let len = part.map_or(0, <[u8]>::len);
     if len.saturating_add(DATA / 4) > store.room() && store.will_have_room() {
         return Effect::Later;

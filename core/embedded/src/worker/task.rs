@@ -7,8 +7,7 @@ use crate::pickle_tree::{Id, Node, Tree};
 use crate::store::{MAX_KEY, View};
 use crate::value::{Args, Failure, MAX_BUFFERS, NO_ROOM, Out, SPEC, Value, write_key};
 
-/// A function that tasks can call, with its arguments and the place for its
-/// result.
+/// A function that tasks can call. It takes its arguments, and writes its result.
 pub type Function = fn(&Args<'_>, &mut Out<'_>) -> Result<(), Failure>;
 
 /// The maximum number of arguments of a function.

@@ -56,7 +56,7 @@ pub enum Known {
     NdArray,
     /// The class `numpy.matrix`.
     Matrix,
-    /// The class `MaskedArray` of numpy.
+    /// numpy's class `MaskedArray`.
     MaskedArray,
     /// `_reconstruct` of numpy: an array with its data in a state.
     Reconstruct,

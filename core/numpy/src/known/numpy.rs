@@ -49,7 +49,7 @@ const BUDGET: u32 = 1 << 22;
 pub struct NdArray<'t, 'p> {
     element_type: ElementType<'t>,
     dtype: DType,
-    /// Boxed because of its size.
+    /// The shape and strides; boxed because of their size.
     dimensions: Box<Dimensions>,
     data: Cow<'p, [u8]>,
     is_read_only: bool,
@@ -82,7 +82,7 @@ impl<'t, 'p> NdArray<'t, 'p> {
     }
 }
 
-/// A scalar of numpy.
+/// A numpy scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scalar<'t, 'p> {
     element_type: ElementType<'t>,
@@ -150,7 +150,7 @@ impl<'t, 'p> ObjectArray<'t, 'p> {
     }
 }
 
-/// A masked array of numpy in a pickle.
+/// A numpy masked array in a pickle.
 #[derive(Clone, Debug)]
 pub struct MaskedArray<'t, 'p> {
     data: MaskedData<'t, 'p>,

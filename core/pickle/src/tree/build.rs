@@ -11,7 +11,8 @@ use crate::{Argument, Opcode, Operand, PickleError, PickleErrorKind, Reader, Tok
 /// The maximum number of items of a segment: an operation leaves 30 of 32 bits.
 const MAX_COUNT: u32 = (1 << 30) - 1;
 
-/// The number of values and words of a small tree, which may waste memory.
+/// The number of values and words of a small tree, whose unused capacity does
+/// not matter.
 const SMALL: usize = 48;
 
 pub(super) struct Builder<'p> {
@@ -24,7 +25,7 @@ pub(super) struct Builder<'p> {
     stack_limit: usize,
     memo_limit: usize,
     limits: Limits,
-    /// Offset of the current opcode.
+    /// Offset of the current opcode in the pickle, in bytes.
     place: usize,
 }
 
@@ -149,7 +150,7 @@ impl<'p> Builder<'p> {
         Ok(tree)
     }
 
-    /// Executes the next opcode, any of them.
+    /// Executes the next opcode, whichever it is.
     #[inline(never)]
     fn do_any<T: AsRef<[u8]>>(
         &mut self,

@@ -15,7 +15,7 @@ pub struct Items<'t, 'p> {
 /// The rest of a circular list of segments.
 #[derive(Clone, Copy)]
 pub(super) struct Segments {
-    /// 0 at the end.
+    /// The next segment; 0 at the end.
     pub(super) next: u32,
     pub(super) last: u32,
 }

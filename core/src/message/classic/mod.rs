@@ -20,8 +20,8 @@ pub(in crate::message) struct ClassicEntry {
     pub(in crate::message) frame_count: u32,
     /// Index in `keys`, which is the index of the payload.
     pub(in crate::message) number: u32,
-    /// Position in the table of the payload whose index is the position of this
-    /// entry.
+    /// The position, in the table, of the payload whose index is the position
+    /// of this entry.
     pub(in crate::message) by_number: u32,
     pub(in crate::message) claimed: bool,
     pub(in crate::message) bytestring: Option<bool>,
