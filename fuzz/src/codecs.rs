@@ -5,7 +5,7 @@ use daskwire::compression::{Codec, Compression, Lz4, Snappy, decompress, decompr
 
 use super::LIMITS;
 
-/// Decompressing any bytes, and compressing them and back.
+/// Decompresses any bytes, and compresses them and back.
 pub(crate) fn lz4(input: &[u8]) {
     codec(Codec::Lz4, input);
     compress(&mut Lz4::new(), input, |packed| {
@@ -16,7 +16,7 @@ pub(crate) fn lz4(input: &[u8]) {
         out.truncate(written);
         out
     });
-    // lz4_flex accepts what we accept.
+    // lz4_flex accepts all that this crate accepts.
     let mut ours = vec![0; 1 << 16];
     if let Ok(len) = decompress(Codec::Lz4, input, &mut ours, &LIMITS) {
         let block = input.get(4..).expect("we read its length");
@@ -29,7 +29,7 @@ pub(crate) fn lz4(input: &[u8]) {
     }
 }
 
-/// Decompressing any bytes, and compressing them and back.
+/// Decompresses any bytes, and compresses them and back.
 pub(crate) fn snappy(input: &[u8]) {
     codec(Codec::Snappy, input);
     compress(&mut Snappy::new(), input, |packed| {
@@ -37,7 +37,8 @@ pub(crate) fn snappy(input: &[u8]) {
             .decompress_vec(packed)
             .expect("snap reads it")
     });
-    // snap accepts what we accept, and the other way round within the limits.
+    // snap accepts all that this crate accepts, and vice versa within the
+    // limits.
     let mut ours = vec![0; 1 << 16];
     let theirs = match snap::raw::decompress_len(input) {
         Ok(len) if len <= ours.len() => snap::raw::Decoder::new().decompress_vec(input).ok(),
@@ -52,7 +53,7 @@ pub(crate) fn snappy(input: &[u8]) {
     );
 }
 
-/// Decompressing any bytes, and those that miniz_oxide compressed.
+/// Decompresses any bytes, and those that miniz_oxide compressed.
 pub(crate) fn zlib(input: &[u8]) {
     codec(Codec::Zlib, input);
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(input, 1);
@@ -66,7 +67,7 @@ pub(crate) fn zlib(input: &[u8]) {
     assert_eq!(out, input);
 }
 
-/// Decompressing any bytes.
+/// Decompresses any bytes.
 pub(crate) fn zstd(input: &[u8]) {
     codec(Codec::Zstd, input);
 }

@@ -8,8 +8,9 @@ use daskwire::message::Layout;
 
 use super::LIMITS;
 
-/// The most frames of a message, and the sizes of the second buffer for messages
-/// that arrive and of the buffer for replies, in bytes. Some inputs exceed each.
+/// The maximum number of frames of a message, and the sizes of the second buffer
+/// for received messages and of the buffer for replies, in bytes. Some inputs
+/// exceed each.
 const FRAMES: usize = 8;
 const INCOMING_LEN: usize = 1 << 10;
 const OUTGOING_LEN: usize = 512;
@@ -46,7 +47,7 @@ pub(crate) fn comm(input: &[u8]) {
     check(&options, &whole, stream);
 }
 
-/// All that a comm made of a stream.
+/// The outcome of a stream in a comm.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     agreement: Option<Agreement<'static>>,
@@ -57,8 +58,8 @@ struct Outcome {
     end: Result<(), CommError>,
 }
 
-/// Gives a comm the stream in the pieces of `script`, and sends each message back.
-/// An empty script gives it everything at once.
+/// Passes a stream to a comm in the pieces of `script`, and sends each message
+/// back. An empty script passes everything at once.
 fn drive(options: Options<'static>, script: &[u8], stream: &[u8]) -> Outcome {
     let (mut first, mut second) = ([0xa5; HANDSHAKE_LEN], [0x5a; INCOMING_LEN]);
     let mut larger = Some(&mut second);
@@ -135,10 +136,10 @@ fn write(comm: &mut Comm<'_, FRAMES>, piece: &mut &[u8]) -> Result<(), CommError
     comm.received(now.len())
 }
 
-/// Takes the message that has arrived, if any, and sends it back if it fits.
+/// Takes the received message, if any, and sends it back if it fits.
 fn reply(comm: &mut Comm<'_, FRAMES>, outcome: &mut Outcome) {
     assert!(!comm.has_message() || comm.is_open());
-    // Before the reply, so that there is as much room for it at any pace.
+    // Before the reply, so that the room for it does not depend on the pieces.
     if comm.has_message() {
         let space = comm.space().map(|_| ());
         assert_eq!(space, Err(CommError::MessageWaiting));
@@ -170,7 +171,8 @@ fn send(comm: &mut Comm<'_, FRAMES>, sent: &mut Vec<u8>) {
     assert!(comm.unsent().is_empty());
 }
 
-/// Compares with the messages of the stream, and reads what was sent.
+/// Compares the outcome with the messages of the stream, and parses the sent
+/// bytes.
 fn check(options: &Options<'_>, outcome: &Outcome, stream: &[u8]) {
     let initiates = matches!(options.role, HandshakeRole::Initiate(_));
     let Some(agreement) = outcome.agreement else {
@@ -188,7 +190,7 @@ fn check(options: &Options<'_>, outcome: &Outcome, stream: &[u8]) {
         assert_eq!(frames(&framed), *message);
         rest = framed.rest;
     }
-    // What was sent: a handshake, and the messages with a reply.
+    // The sent bytes are a handshake, and the messages with a reply.
     let ours = FramedMessage::parse(&outcome.sent, agreement.prefix, &limits);
     let ours = ours.expect("a handshake was sent");
     let handshake = frames(&ours);

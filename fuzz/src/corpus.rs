@@ -1,5 +1,5 @@
 //! The committed corpora: the archive `corpus.tar.gz`, and the folders of `seeds/`
-//! for inputs that were found since it was made.
+//! for inputs that were found after it was made.
 
 use std::collections::BTreeMap;
 use std::fs;

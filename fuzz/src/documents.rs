@@ -46,7 +46,7 @@ pub(crate) fn msgpack(input: &[u8]) {
             }
             assert_eq!(writer.finish().expect("it fits"), written);
         }
-        // Only skipping knows about depth.
+        // Only skipping checks the depth.
         (Err(error), Ok(())) => {
             assert!(matches!(
                 error.kind,

@@ -64,11 +64,12 @@ pub(crate) fn embedded(input: &[u8]) {
     }
 }
 
-/// What a stream does at each operation, over and over.
+/// The behaviour of a stream at each operation, repeated cyclically.
 #[derive(Clone)]
 struct Script<'i> {
     steps: core::iter::Cycle<core::iter::Copied<core::slice::Iter<'i, u8>>>,
-    /// Whether the last operation was put off, so that each succeeds at last.
+    /// Whether the last operation was delayed, so that each operation succeeds
+    /// eventually.
     was_delayed: bool,
     is_cancelling: bool,
 }
@@ -109,7 +110,7 @@ impl<'i> Script<'i> {
         }
     }
 
-    /// As [`operate`](Self::operate), for a blocking stream.
+    /// Like [`operate`](Self::operate), for a blocking stream.
     fn block(&mut self, len: usize) -> Result<usize, ErrorKind> {
         loop {
             if let Some(outcome) = self.next() {
@@ -217,7 +218,7 @@ fn read_all(script: &[u8], stream: &[u8], prefix: Prefix) {
         bytes: stream,
         script: Script::new(script),
     };
-    // Storage of another kind than the decoder has here.
+    // Storage of another kind than that of the decoder.
     let table = heapless_09::Vec::<u8, TABLE_LEN>::new();
     let mut reader = MessageReader::new(source(), prefix, table, LIMITS);
     let mut waiting = blocking::MessageReader::new(source(), prefix, [0; TABLE_LEN], LIMITS);
@@ -252,7 +253,8 @@ fn read_all(script: &[u8], stream: &[u8], prefix: Prefix) {
             }
             Err(error) => {
                 let again = run(reader.read_message(&mut arena));
-                // With more room the message could be read, if nothing of its frames was.
+                // With more room the message could be read, unless a part of its frames
+                // was read.
                 let prelude = decoder.prelude();
                 let len = prelude.and_then(|it| prelude_len(prefix, it.frame_count()));
                 let can_retry = matches!(error, CommError::Frame(error)
@@ -274,7 +276,7 @@ fn decode(decoder: &mut FrameDecoder<[u8; TABLE_LEN]>, rest: &mut &[u8]) -> Read
     let mut storage = [0; FRAMES_LEN];
     let mut arena = Arena::new(&mut storage);
     loop {
-        // Before the end of the stream, so that frames without room are refused
+        // Checked before the end of the stream, so that frames without room are refused
         // first.
         let space = decoder.space(&mut arena)?;
         if space.is_empty() {
@@ -293,7 +295,7 @@ fn decode(decoder: &mut FrameDecoder<[u8; TABLE_LEN]>, rest: &mut &[u8]) -> Read
     }
 }
 
-/// The frames of what was read.
+/// The frames of the message that was read.
 fn outcome(
     read: Result<Option<usize>, Error>,
     prelude: Option<Prelude<'_>>,
@@ -307,7 +309,7 @@ fn outcome(
     Ok(Some(frames.iter().map(|frame| frame.to_vec()).collect()))
 }
 
-/// Writes a message and checks what arrives.
+/// Writes a message and checks the written bytes.
 fn write(
     writer: &mut MessageWriter<Sink<'_>, [u8; BUFFER_LEN]>,
     frames: &[Vec<u8>],
@@ -344,7 +346,7 @@ fn write(
     }
 }
 
-/// Does a handshake in pieces, at once and blocking, and compares the results.
+/// Performs a handshake in pieces, at once and blocking, and compares the results.
 fn shake(script: &[u8], stream: &[u8], prefix: Prefix, role: HandshakeRole) {
     let ours = Handshake::new(Some("lz4"));
     let streams = |script| {

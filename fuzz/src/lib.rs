@@ -78,7 +78,7 @@ pub const CORE: Option<Budget> = Some(Budget {
     },
 });
 
-/// The budget of roles, which look at all their entries at each step.
+/// The budget of roles, which scan all their entries at each step.
 const ROLES: Option<Budget> = Some(Budget {
     memory_len: Linear {
         base: 8 << 20,

@@ -9,12 +9,12 @@ use daskwire::msgpack::{Reader, Token, Writer};
 
 use super::{LIMITS, read_options};
 
-/// Any frames as a message of the modern layout.
+/// Reads any frames as a message of the modern layout.
 pub(crate) fn message_modern(input: &[u8]) {
     message(input, Layout::Modern);
 }
 
-/// Any frames as a message of the classic layout.
+/// Reads any frames as a message of the classic layout.
 pub(crate) fn message_classic(input: &[u8]) {
     message(input, Layout::Classic);
 }
@@ -146,7 +146,7 @@ fn forward(payload: &Payload<'_, &[u8]>, to: Layout) {
     again.expect("what was built can be opened");
 }
 
-/// Any bytes as the header of a payload.
+/// Reads any bytes as the header of a payload.
 pub(crate) fn payload_header(input: &[u8]) {
     let Some((&frame_count, header)) = input.split_first() else {
         return;
@@ -213,8 +213,8 @@ fn header_len(header: &[u8]) -> usize {
         .expect("it has been read as a map") as usize
 }
 
-/// Any bytes as a handshake; a parsed handshake can be written and parsed
-/// again.
+/// Reads any bytes as a handshake; checks that a parsed handshake can be
+/// written and parsed again.
 pub(crate) fn handshake(input: &[u8]) {
     if let Some(first) = input.first_chunk() {
         let _ = detect_prefix(first);
@@ -239,7 +239,8 @@ pub(crate) fn handshake(input: &[u8]) {
     assert!(agreed.pickle_protocol <= ours.pickle_protocol);
 }
 
-/// Any message can be built again from its items, in its own layout.
+/// Checks that any message can be built again from its items, in its own
+/// layout.
 pub(crate) fn round_trip(input: &[u8]) {
     let Some((&choice, rest)) = input.split_first() else {
         return;

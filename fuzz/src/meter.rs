@@ -15,8 +15,7 @@ use std::alloc::System;
 /// runaway code.
 const HARD_LIMIT: u64 = 4 << 30;
 
-/// The consumption so far, of this thread except for `steps`, which are of the
-/// process.
+/// The consumption so far of this thread; `steps` are those of the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     /// Bytes allocated now.

@@ -388,7 +388,7 @@ pub(crate) fn pickle_tree(input: &[u8]) {
     assert_eq!(open, 0);
 }
 
-/// The first opcode, its argument without a count, and what comes after it.
+/// The first opcode, its argument without a count, and the bytes after it.
 fn opcode(rest: &[u8]) -> (Opcode, &[u8], &[u8]) {
     let (&byte, rest) = rest.split_first().expect("STOP comes last");
     let opcode = Opcode::from_byte(byte).expect("an opcode");

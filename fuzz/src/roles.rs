@@ -36,7 +36,7 @@ const CLIENT: client::Config<'_> = client::Config {
     name: "mcu",
 };
 
-/// The most that a socket buffers for a role, in bytes.
+/// The maximum number of bytes that a socket buffers for a role.
 const MAX_BUFFERED: usize = 1 << 14;
 
 const FUNCTIONS: &[(&str, Function)] = &[("hypot", hypot), ("fail", fail)];
@@ -65,9 +65,9 @@ const TASKS: [&[u8]; 2] = [
 const EXCEPTION: &[u8] = b"\x80\x04\x8c\x08builtins\x8c\x0aValueError\x93\x8c\x02no\x85R.";
 
 /// Checks that for any messages of its peers in any order a worker's state is
-/// consistent after each step, that all it sends is valid, that it keeps to its
-/// memory, that it never comes back once it has ended, that it works again once its
-/// peers behave, and that it forgets everything when it loses the scheduler.
+/// consistent after each step, that all its messages are valid, that it stays within
+/// its memory, that it never restarts after it has ended, that it works again after
+/// faults of its peers, and that it forgets everything when it loses the scheduler.
 ///
 /// The input: steps.
 pub(crate) fn worker_role(input: &[u8]) {
@@ -95,7 +95,7 @@ pub(crate) fn worker_role(input: &[u8]) {
     }
 }
 
-/// As [`worker_role`], for a client that submits and releases tasks: each has an
+/// Like [`worker_role`], for a client that submits and releases tasks: each has an
 /// outcome until it is released, and a value stays the same.
 ///
 /// The input: steps.
@@ -104,7 +104,7 @@ pub(crate) fn client_role(input: &[u8]) {
     let mut client = Client::new(CLIENT, &mut *memory);
     let mut driver = Driver::new();
     let mut steps = Steps(input);
-    // Each with its outcome as text, once it has one.
+    // Each task with its outcome as a string, once it has one.
     let mut tasks: Vec<(TaskId, Option<String>)> = Vec::new();
     let mut submitted = 0;
     while let Some(step) = steps.byte() {
@@ -148,8 +148,8 @@ pub(crate) fn client_role(input: &[u8]) {
                 Outcome::Released => panic!("{task:?} has been forgotten"),
                 outcome => Some(format!("{outcome:?}")),
             };
-            // One that has failed may be tried again, and one that is finished
-            // cancelled, but a value stays the same.
+            // A failed task may be retried, and a finished one cancelled, but a value
+            // stays the same.
             if let Some(before) = seen
                 && before.starts_with("Value")
             {
@@ -164,7 +164,7 @@ pub(crate) fn client_role(input: &[u8]) {
     client.check();
 }
 
-/// Bytes as choices.
+/// The input as a sequence of steps.
 struct Steps<'i>(&'i [u8]);
 
 impl<'i> Steps<'i> {
@@ -200,16 +200,17 @@ struct Fake {
     links: [Option<Socket>; LINKS],
     /// The number of connections that each link has had.
     opened_count: [usize; LINKS],
-    /// The links whose peers send a handshake by themselves, which are the first.
+    /// The number of links, from the first, whose peers send a handshake by
+    /// themselves.
     greeting_count: usize,
     sent: Vec<Sent>,
     /// Whether connections can be made.
     is_reachable: bool,
-    /// The most that a call reads or writes, in bytes.
+    /// The maximum number of bytes that a call reads or writes.
     chunk: usize,
 }
 
-/// A message of a role.
+/// The bytes of a message.
 struct Sent(Vec<u8>);
 
 /// A connection, and the message that is being sent on it.
@@ -275,8 +276,8 @@ impl Sockets for Fake {
 }
 
 impl Socket {
-    /// Checks that what a role sends are messages. Returns the bodies of those that
-    /// end here.
+    /// Checks that the bytes sent by a role are messages. Returns the bodies of the
+    /// messages that are complete.
     fn take(&mut self, mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut bodies = Vec::new();
         while !bytes.is_empty() {
@@ -316,7 +317,7 @@ impl Driver {
         exchange(role, &mut self.sockets, &mut self.connections, self.now);
     }
 
-    /// Loses all connections, with those to come.
+    /// Loses all connections, and makes new ones fail.
     fn hang_up(&mut self, role: &mut impl Role) {
         self.sockets.is_reachable = false;
         self.sockets.links = [const { None }; LINKS];
@@ -328,8 +329,9 @@ impl Driver {
         }
     }
 
-    /// Gives the worker a task, after all connections were lost, with peers that
-    /// behave. It has to finish the task, if the scheduler has not closed it.
+    /// Gives the worker a task after all connections were lost, with peers without
+    /// faults. The worker must finish the task, unless the scheduler has closed the
+    /// worker.
     fn recover(&mut self, worker: &mut Worker<'_, WORKER_KEYS, 700, 2>) {
         self.sockets.is_reachable = true;
         self.sockets.chunk = usize::MAX;
@@ -367,7 +369,8 @@ impl Driver {
         socket.is_some_and(|socket| socket.received.is_empty())
     }
 
-    /// Does what needs no message. Returns whether the step is another.
+    /// Performs a step that needs no message. Returns whether the step is of another
+    /// kind.
     fn act(&mut self, step: u8, steps: &mut Steps<'_>) -> bool {
         let link = usize::from(step >> 4) % LINKS;
         match step % 16 {
@@ -415,7 +418,7 @@ impl Driver {
         let (key, other) = (steps.key(), steps.key());
         let choice = steps.number();
         match step % 16 {
-            // The answers of the scheduler: versions, a registration, a heartbeat.
+            // The replies of the scheduler: versions, a registration, a heartbeat.
             7 => {
                 self.push(usize::from(choice & 1), &[&answer()]);
             }
@@ -581,7 +584,7 @@ fn handshake() -> Vec<u8> {
     document(|writer| Handshake::new(None).encode(writer))
 }
 
-/// What the scheduler answers a worker: versions, a registration or a heartbeat.
+/// The reply of the scheduler to a worker: versions, a registration or a heartbeat.
 fn answer() -> Vec<u8> {
     document(|writer| {
         writer.map(3).str("status").str("OK").str("time").f64(1.5e9);
@@ -636,7 +639,7 @@ mod tests {
         let mut client = Client::new(CLIENT, &mut *memory);
         let mut driver = Driver::new();
         driver.sockets.greeting_count = LINKS;
-        // Lets the client act until it has sent something, and returns that.
+        // Runs the client until it has sent a message, and returns the message.
         let until_sent =
             |driver: &mut Driver, client: &mut Client<'_, CLIENT_KEYS, 700>, string: &str| {
                 for _ in 0..10 {
@@ -670,7 +673,7 @@ mod tests {
             writer.str("keys").array(1).str("mcu-0");
         });
         driver.push(1, &[&unreachable]);
-        // The scheduler says again what has become of it only when it is asked.
+        // The scheduler reports the state of the task again only when it is asked.
         until_sent(&mut driver, &mut client, "report-key");
         driver.push(0, &[&in_memory]);
         until_sent(&mut driver, &mut client, "gather");
@@ -691,7 +694,7 @@ mod tests {
 
     #[test]
     fn silent_and_stalled_peers_make_way_for_others() {
-        // Peers that connect to the worker say nothing, or begin a request.
+        // Peers that connect to the worker send nothing, or begin a request.
         for greeting_count in [3, LINKS] {
             let mut memory = Box::new(WorkerMemory::new());
             let mut worker = Worker::new(WORKER, FUNCTIONS, &mut *memory);

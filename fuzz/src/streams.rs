@@ -54,7 +54,7 @@ pub(crate) fn prelude(input: &[u8]) {
     let mut frames = Frames::default();
     let mut rest = stream;
     loop {
-        // As a stream of pieces.
+        // Pass the stream in pieces.
         let mut pieces = rest.chunks(step);
         let mut consumed = 0;
         let failed = loop {
@@ -75,7 +75,7 @@ pub(crate) fn prelude(input: &[u8]) {
             Some(error) => Err(error),
             None => decoder.end().map(|()| decoder.is_complete()),
         };
-        // As a whole.
+        // Parse it as a whole.
         match (FramedMessage::parse(rest, prefix, &LIMITS), outcome) {
             (Ok(framed), Ok(true)) => {
                 let lengths: Vec<u64> = framed.prelude.lengths().collect();

@@ -111,7 +111,7 @@ fn read(payload: &Payload<'_, &[u8]>, data: &[u8]) {
     if let Description::Array(header) = parsed.description() {
         use_fields(&array, header.element_type());
     }
-    // The same from a copy.
+    // Compare with the result from a copy.
     if copied.is_ok() {
         let mut out = vec![0x5a; 1 << 12];
         assert_eq!(parsed.array_into(&mut out), Ok(array));

@@ -5,9 +5,9 @@ use daskwire_cli::inspect::capture::{Capture, Time};
 use crate::input::Choices;
 
 /// Checks that any file is read within bounds, and that the segments of a stream, in any
-/// order and repeated in any way, give the stream up to the first byte that none has.
+/// order and repeated in any way, give the stream up to the first byte that is missing.
 ///
-/// The input: its kind, then a file, or pairs of where a segment begins and how long it is.
+/// The input: its kind, then a file, or pairs of the offset and the length of a segment.
 pub(crate) fn capture(input: &[u8]) {
     let mut choices = Choices(input);
     match choices.byte() % 2 {
@@ -43,7 +43,7 @@ fn file(file: &[u8]) {
     }
 }
 
-/// The length of the stream, a little more than what two bytes can begin at.
+/// The length of the stream, a little more than the largest offset in two bytes.
 const LEN: usize = 600;
 
 fn segments(pairs: &[u8]) {

@@ -82,8 +82,8 @@ fn stream(bytes: &[u8], flags: u8) {
             // The text describes payloads, so a damaged header is an error
             // there.
             assert!(text.is_err() || text.is_ok_and(|text| text.ends_with('\n')));
-            // Of the classic layout, unknown keys of its own headers are
-            // not in the document.
+            // In the classic layout, unknown keys of the message's own headers
+            // are not in the document.
             if !options.data || options.payloads || recorded.layout == Layout::Classic {
                 continue;
             }

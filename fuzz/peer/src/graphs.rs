@@ -62,7 +62,7 @@ pub(crate) fn graph(input: &[u8]) {
         assert_eq!(outlines.len(), graph.tasks.len());
         for ((key, dependencies, run_spec), read) in outlines.iter().zip(&graph.tasks) {
             assert_eq!(*key, read.key);
-            // The outline also has those in invalid functions.
+            // The outline also has the dependencies in invalid functions.
             let is_listed = |key: &Key| dependencies.contains(key);
             assert!(read.dependencies().iter().all(is_listed), "{read:?}");
             task(run_spec, key);
@@ -83,8 +83,8 @@ fn write(task: &Task) {
     if let Ok(run_spec) = task.to_run_spec() {
         let again = Task::read(&run_spec, &task.key)
             .unwrap_or_else(|error| panic!("what was written cannot be read: {error}: {task:?}"));
-        // A partial that needs results is written as a plain call, without those of
-        // its keywords that are given again.
+        // A partial that needs results is written as a plain call, without keywords
+        // that are overridden.
         let mut needed = again.dependencies().into_iter();
         assert!(needed.all(|key| dependencies.contains(&key)), "{task:?}");
     }
@@ -117,7 +117,7 @@ const KEYS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 struct Nodes<'n, 'w, 'b, 'c> {
     choices: Choices<'c>,
     writer: &'n mut Writer<'w, 'b>,
-    /// What was memoized.
+    /// The memo indexes of the shared values.
     shared: Vec<u32>,
 }
 
@@ -305,7 +305,7 @@ impl Nodes<'_, '_, '_, '_> {
         }
     }
 
-    /// As Python writes tasks.
+    /// Writes a task in the form of Python.
     fn task_with_state(&mut self, depth: usize) {
         let (arguments, keywords) = (self.choices.below(4), self.choices.below(3));
         self.writer.build().newobj();

@@ -6,8 +6,7 @@ use bytes::Bytes;
 /// The maximum length of a frame made by repetition, in bytes.
 const MAX_FRAME_LEN: usize = 1 << 16;
 
-/// The length on the wire from which on a message gets no more frames, in
-/// bytes.
+/// The length on the wire above which a message gets no more frames, in bytes.
 const MAX_MESSAGE_LEN: usize = 1 << 17;
 
 /// Bytes as choices. After the end every choice is 0.
@@ -65,7 +64,7 @@ impl<'a> Choices<'a> {
         (frame, count)
     }
 
-    /// The rest, as the frames of a message.
+    /// The remaining bytes as the frames of a message.
     pub(crate) fn frames(mut self) -> Vec<Bytes> {
         let mut frames = Vec::new();
         let mut room = MAX_MESSAGE_LEN;

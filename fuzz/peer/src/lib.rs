@@ -1,8 +1,8 @@
-//! Properties of comms, roles and the command for any input, one function per fuzz
-//! target.
+//! Properties of comms, roles and the command-line tool for any input, one
+//! function per fuzz target.
 //!
-//! As in `daskwire-fuzz`, whose targets need the core alone. These build tokio and
-//! rustls too.
+//! This crate is separate from `daskwire-fuzz`, whose targets need only the core,
+//! because its targets also build tokio and rustls.
 
 mod capture;
 mod documents;
@@ -49,8 +49,8 @@ daskwire_fuzz::surfaces! {
     client_machine: None,
 }
 
-/// Any bytes as the certificate of a peer: trusted only if equal to that of a
-/// member of the cluster.
+/// Checks that any bytes as the certificate of a peer are trusted only if they
+/// are equal to the certificate of a member of the cluster.
 fn certificate(input: &[u8]) {
     static MEMBERS: OnceLock<(Verifier, Vec<CertificateDer<'static>>)> = OnceLock::new();
     let (verifier, known) = MEMBERS.get_or_init(|| {

@@ -9,7 +9,7 @@ use daskwire_testing::{Peer, interpreters};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// What was read of a pickle: the hash and the number of its opcodes, and whether
+/// Reads a pickle: returns the hash and the number of its opcodes, and whether
 /// they end with STOP.
 fn read(pickle: &[u8]) -> (String, usize, bool) {
     let mut reader = Reader::new(pickle).text_opcodes(true);
@@ -28,7 +28,7 @@ fn read(pickle: &[u8]) -> (String, usize, bool) {
 
 #[test]
 fn opcodes_of_the_fuzz_corpora_match_pickletools() {
-    // An option comes before each pickle.
+    // An option precedes each pickle.
     let inputs: Vec<(String, Vec<u8>)> = ["pickle", "pickle_tree", "graph", "pickled"]
         .iter()
         .flat_map(|target| corpus::inputs(target))

@@ -53,7 +53,7 @@ struct Client {
     /// The statuses of holds, by their numbers, as actions have reported them.
     reported: BTreeMap<u64, Status>,
     wake_at: Duration,
-    /// When to connect.
+    /// The time at which to connect.
     attempt: Option<Duration>,
     answered: u64,
 }

@@ -33,7 +33,7 @@ const BUDGET: Budget = Budget {
 };
 
 impl Choices<'_> {
-    /// One of few keys, so that they collide.
+    /// Chooses one of a few keys, so that they collide.
     fn key(&mut self) -> Key {
         match self.below(12) {
             number @ 0..10 => Key::from(format!("k-{number}")),

@@ -15,8 +15,8 @@ use daskwire_peer::{Key, Value};
 use super::{BUDGET, sent};
 use crate::input::Choices;
 
-/// Checks that for any messages of clients and workers in any order the
-/// scheduler's counters are right, and that nothing is left when they are gone.
+/// Checks that for any messages of clients and workers in any order the scheduler's
+/// counters are right, and that no state is left after all of them have left.
 ///
 /// The input: steps.
 pub(crate) fn scheduler_machine(input: &[u8]) {
@@ -261,7 +261,7 @@ impl<'c> Cluster<'c> {
         let event = match choices.below(16) {
             0..=3 => match self.draining.pop() {
                 Some(worker) => Event::Drained(worker),
-                // Of a worker that may have left, or was never there.
+                // The worker may have left, or never existed.
                 None => Event::Drained(WorkerId(choices.byte().into())),
             },
             4..=6 => Event::Heartbeat {
@@ -270,7 +270,7 @@ impl<'c> Cluster<'c> {
             },
             7..=9 => Event::WatchTasks(choices.byte() & 1 == 1),
             10 | 11 => {
-                // An id that is taken.
+                // An id that is already in use.
                 let name = CLIENTS[choices.below(CLIENTS.len())].to_owned();
                 let Some(id) = self.client() else { return };
                 Event::ClientJoined {
@@ -369,11 +369,11 @@ impl<'c> Cluster<'c> {
     }
 
     fn clear(mut self) {
-        // Under the name of the client for tasks without futures too.
+        // This includes the client name for tasks without futures.
         for name in CLIENTS {
             self.add_client(name);
         }
-        // Those too whose streams were to be closed.
+        // This includes workers whose streams were to be closed.
         for id in 1..=self.last_id {
             self.handle(Event::ClientLeft(ClientId(id)));
             self.handle(Event::WorkerLeft(WorkerId(id)));
