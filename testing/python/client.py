@@ -2,8 +2,8 @@
 
 Usage: client.py ADDRESS LENGTH
 
-Computes a sum on a worker, and sends an array of LENGTH bytes there and back.
-Prints `ready` and the sum after all results were correct.
+Computes a sum on a worker, and transfers an array of LENGTH bytes in both directions.
+Prints `ready` and the sum if all results are correct.
 """
 
 import sys

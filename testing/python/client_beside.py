@@ -1,4 +1,4 @@
-"""A client in Python in the same cluster as one in Rust.
+"""A Python client in the same cluster as a Rust client.
 
 Usage: client_beside.py ADDRESS PEM. PEM is a file with authority, certificate and
 key for a cluster over TLS. Uses the records of exchange.py:
@@ -9,10 +9,10 @@ key for a cluster over TLS. Uses the records of exchange.py:
         Scatters the value of the expression, and holds it.
     {"op": "submit", "key": KEY, "function": NAME, "arguments": EXPRESSION}
         Submits a call, waits for its result, and holds it.
-    {"op": "sum", "keys": [KEY]}
+        `value`: the sum of results that other clients hold, computed on the cluster.
         `value`: the sum of results that others hold, computed on the cluster.
     {"op": "restart"}
-        Restarts the cluster, whose workers end if they have no nanny.
+        Restarts the cluster. Workers without a nanny end.
 """
 
 import importlib
@@ -39,7 +39,7 @@ def main():
     held = {}
 
     def future(key):
-        # As a future does that another client has sent.
+        # The same steps as for a future that another client has sent.
         made = Future(key, client)
         client._send_to_scheduler({"op": "client-desires-keys", "keys": [key], "client": client.id})
         return made
@@ -58,7 +58,7 @@ def main():
         function = getattr(importlib.import_module(module), name)
         arguments = eval(question["arguments"], NAMES)
         held[question["key"]] = client.submit(function, *arguments, key=question["key"])
-        # The scheduler loses a request for a key whose task it does not have yet.
+        # Other clients can request the key only once the scheduler has its task.
         wait(held[question["key"]])
         return {}
 

@@ -1,10 +1,10 @@
-"""A client that connects, and tells what came of it.
+"""A client that connects, and reports the outcome.
 
 Usage: connect.py ADDRESS
 
-Prints `ready` and a JSON document: `error` has the exception if the client was
-refused, `warnings` what was said of versions, and `sums` the value of 1 + 2 by the
-name of the worker that computed it.
+Prints `ready` and a JSON document: `error` is the exception if the client was refused,
+`warnings` are warnings about versions, and `sums` is the value of 1 + 2 by the name of
+the worker that computed it.
 """
 
 import json

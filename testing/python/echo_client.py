@@ -3,8 +3,8 @@
 Usage: echo_client.py ADDRESS CA-FILE CERT KEY VERSION CLOSE LENGTH...
 
 VERSION is 1.2 or 1.3; for a tcp:// address the four arguments before CLOSE are
-ignored. For each LENGTH a message with that many bytes is sent and has to come
-back unchanged. Then the comm is closed (CLOSE is `close`) or dropped without
+ignored. For each LENGTH, a message with that many bytes is sent and must be echoed
+unchanged. Then the comm is closed (CLOSE is `close`) or dropped without
 closing (`abort`). Prints `ready` and the negotiated version of TLS.
 """
 

@@ -1,8 +1,8 @@
 """A listener of the release of this environment that echoes messages.
 
-Prints `ready tcp://127.0.0.1:PORT`. Handshake, framing and messages are the
-release's own. Payloads are not deserialized, so they are echoed as a scheduler
-forwards them. Two messages have fixed answers:
+Prints `ready tcp://127.0.0.1:PORT`. Handshake, framing and messages are those of the
+release. Payloads are not deserialized, so they are echoed in the way a scheduler
+forwards them. Two messages have fixed replies:
 
     {"op": "known"}    {"status": "OK", "array": arange(6.).reshape(2, 3),
                         "bytes": b"daskwire" * 2000, "n": 7}, the array and the
@@ -42,7 +42,7 @@ async def answer(comm):
 async def main():
     async with listen("tcp://127.0.0.1:0", answer, deserialize=False) as listener:
         print(f"ready {listener.contact_address}", flush=True)
-        # Ends with its parent process, even if that was killed.
+        # The process ends with its parent, even if the parent was killed.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

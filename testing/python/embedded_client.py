@@ -1,4 +1,4 @@
-"""A client of this release of a scheduler that is not Dask's.
+"""A Dask client of this release that connects to a scheduler other than Dask's.
 
 Its arguments are the address of the scheduler and the name of a check. Prints
 `ready done` if the check passes, and ends with an exception otherwise.
@@ -65,7 +65,7 @@ def data(client):
     named = client.scatter({"seven": 7}, broadcast=True)["seven"]
     assert named.result(timeout=60) == 7
     assert len(client.who_has([named])["seven"]) == len(client.ncores()) == 2
-    # On another worker than the one that stores it.
+    # The task runs on another worker than the one that stores its input.
     here, other = client.ncores()
     [one] = client.scatter([numpy.ones(10)], workers=[here])
     assert client.submit(numpy.sum, one, workers=[other]).result(timeout=60) == 10
@@ -76,13 +76,13 @@ def errors(client):
     assert "division" in str(raises(ZeroDivisionError, client.submit(operator.truediv, 1, 0)))
     failed = client.submit(operator.add, client.submit(operator.truediv, 2, 0), 1)
     raises(ZeroDivisionError, failed)
-    # Collections send an expression, of which only Python can make a graph.
+    # Collections send an expression, which only Python can convert to a graph.
     for future in [
         client.map(operator.neg, range(3))[1],
         client.compute(dask.bag.from_sequence(range(4)).sum()),
     ]:
         assert "only Python can make one" in str(raises(RuntimeError, future))
-    # The stream continues.
+    # The stream stays open after these errors.
     cancelled = client.submit(time.sleep, 0.1)
     client.cancel([cancelled])
     assert client.submit(operator.add, 1, 1).result(timeout=60) == 2

@@ -1,9 +1,9 @@
 """Requests and replies over standard input and output, for the peers in this folder.
 
-After a first line, `ready` and a word, both directions carry records: two u32,
-little-endian, the lengths of a JSON document and of the bytes that go with it,
-then the document, then the bytes. The document of a request has a key `op`. That
-of a reply has `ok` and, if that is false, `error`.
+After a first line, `ready` and a word, both directions carry records: two u32 in
+little-endian order with the lengths of a JSON document and of the bytes that belong to
+it, then the document, then the bytes. The document of a request has a key `op`. The
+document of a reply has `ok` and, if that is false, `error`.
 """
 
 import json
@@ -24,12 +24,12 @@ def serve(word, operations):
     returns a document, bytes, or a tuple of both.
     """
     questions = sys.stdin.buffer
-    # Standard output is for records, so other output goes to standard error.
+    # Standard output is reserved for records, so other output goes to standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     answers.write(f"ready {word}\n".encode())
     answers.flush()
-    # Workers of old releases run with Python 3.7.
+    # Python 3.7, which workers of old releases use, has no assignment expressions.
     for head in iter(lambda: questions.read(8), b""):
         document_len, data_len = struct.unpack("<II", head)
         question = json.loads(questions.read(document_len))

@@ -1,12 +1,12 @@
-"""Evaluates expressions with Python, and prefixes of keys with Dask.
+"""Evaluates expressions in Python, and determines key prefixes with Dask.
 
 Usage: functions_peer.py
 
 Answers `{"op": "evaluate", "expressions": [text]}` with `{"results": [text]}`:
-the `repr` of each, or the class of its exception after an exclamation mark. A set
-is the sorted list of the `repr` of its items. Answers `{"op": "prefixes"}` and keys
-in MessagePack with `{"prefixes": [text]}`, the prefix of each by Dask, or null if
-the key has characters that this Python does not know.
+the `repr` of each value, or an exclamation mark and the class of the exception. A set is
+shown as the sorted list of the `repr` of its items. Answers `{"op": "prefixes"}` and
+keys in MessagePack with `{"prefixes": [text]}`: Dask's prefix of each, or null if the
+key has characters that are unknown to this version of Python.
 """
 
 import math

@@ -3,18 +3,19 @@
 Uses the records of exchange.py; the word after `ready` is the release.
 
     {"op": "read"} and one message, as on a socket
-        The message as described in core/tests/vectors/README.md, payloads
-        decompressed and merged by the release, nothing unpickled.
+        The message as described in core/tests/vectors/README.md. The release
+        decompresses and merges payloads, and unpickles nothing.
     {"op": "value"} and one message
-        `value`: Python's repr() of it, payloads unpickled, memoryviews replaced by
-        their contents (their repr() has addresses). Executes pickles.
+        `value`: Python's repr() of the message with unpickled payloads. Memoryviews
+        are replaced by their contents, because their repr() contains addresses.
+        Executes pickles.
     {"op": "forward"} and one message
         The bytes that a scheduler of this release forwards for it.
     {"op": "write", "case": NAME} or {"op": "write", "seed": N}
         The bytes that this release writes for that case, or for a random
-        message, and the description of them as from `read`.
+        message, and their description in the format of `read`.
     {"op": "cases"}
-        `cases`: the names that `write` takes.
+        `cases`: the names that `write` accepts.
 """
 
 import exchange
@@ -41,7 +42,7 @@ class Shown:
 
 
 def without_addresses(value):
-    """`value` with its memoryviews replaced by their contents."""
+    """Returns `value` with its memoryviews replaced by their contents."""
     if isinstance(value, memoryview):
         return Shown(f"<memoryview {value.format!r} {value.shape} readonly={value.readonly} {value.tolist()}>")
     if type(value) is dict:

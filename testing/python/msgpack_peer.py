@@ -7,7 +7,7 @@ Uses the records of exchange.py; the word after `ready` is its version.
         `len` and its `value` in tagged JSON (core/tests/vectors/README.md).
     {"op": "repack"} and one packed document
         The same document as msgpack-python packs it: each value in its
-        shortest form. Of equal map keys the last value is kept.
+        shortest form. A repeated map key keeps its last value.
     {"op": "unpack"} and one packed document
         `value`: the document in tagged JSON.
 """

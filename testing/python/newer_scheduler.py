@@ -1,6 +1,6 @@
-"""A scheduler that says that it is of a later release.
+"""A scheduler that reports a later release than its own.
 
-Prints `ready tcp://127.0.0.1:PORT`, and ends with its standard input.
+Prints `ready tcp://127.0.0.1:PORT`, and ends when its standard input is closed.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ versions.get_package_info = lambda packages: {**packages_here(packages), "distri
 async def main():
     async with Scheduler(**HERE) as scheduler:
         print(f"ready {scheduler.address}", flush=True)
-        # Ends with its parent, even one that was killed.
+        # The process ends with its parent, even if the parent was killed.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

@@ -2,10 +2,10 @@
 
 Usage: numpy_client.py ADDRESS
 
-First the listener sends {"values": {NAME: payload}}, and receives
-{"described": {NAME: text}}, the descriptions of the values as they arrived. Then it
-receives {"values": {NAME: payload}} with the values of this script and echoes
-them; it receives {"problems": [text]}, the differences. Prints `ready` at the end.
+The listener first sends {"values": {NAME: payload}}, and receives
+{"described": {NAME: text}}, the descriptions of the values as received. It then
+receives {"values": {NAME: payload}} with the values of this script, echoes them, and
+receives {"problems": [text]}, the differences. The script prints `ready` at the end.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def order(array):
 
 
 def describe(value):
-    """The complete description of a value."""
+    """Returns the complete description of a value."""
     kind = type(value)
     if isinstance(value, np.ndarray):
         mutability = "writeable" if value.flags.writeable else "read-only"
@@ -46,7 +46,7 @@ def read_only(array):
 
 
 def values():
-    """Values as a cluster has them in memory; the same in each run."""
+    """Returns values as they are in a cluster's memory; the same in each run."""
     frame = pd.DataFrame({"i": np.arange(1000), "x": np.linspace(0, 1, 1000), "b": np.arange(1000) % 3 == 0})
     frame["when"] = pd.date_range("2026-01-01", periods=1000)
     frame["kind"] = pd.Categorical(["even", "odd"] * 500)
@@ -77,7 +77,7 @@ def values():
 
 
 def blocks(value):
-    """The arrays in a value, to compare whether they are writable."""
+    """Returns the arrays in a value, to compare whether they are writable."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, (tuple, list)):

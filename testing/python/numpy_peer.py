@@ -3,10 +3,10 @@
 Uses the records of exchange.py; the word after `ready` is numpy's version.
 
     {"op": "pickled", "seed": N, "count": K}
-        K pickles with their buffers, back to back. `values`: for each its
-        `frames` as lengths, the pickle first, and its description as `text`.
+        K pickles with their buffers, back to back. `values`: for each its `frames`
+        as lengths, the pickle first, and its description as `text`.
     {"op": "sent", "seed": N, "count": K}
-        The same of messages `{"x": value}`, with all their frames.
+        The same for messages `{"x": value}`, with all their frames.
 """
 
 import exchange  # noqa: I001  (finds the modules after it)
@@ -40,7 +40,7 @@ def plain(source, objects):
 
 
 def dtype(source, depth, known, objects=False):
-    """A random dtype, perhaps with fields; dtypes that were made before are reused."""
+    """Returns a random dtype, possibly with fields; reuses some dtypes in `known`."""
     if known and source.random() < 0.3:
         return source.choice(known)
     if depth == 0 or source.random() < 0.4:
@@ -58,7 +58,7 @@ def record(source, depth, known, objects):
     titles = [text(source, taken) if source.random() < 0.2 else None for _ in names]
     parts = [dtype(source, depth - 1, known, objects) for _ in names]
     shapes = [tuple(source.choices([0, 1, 2, 3], k=source.randrange(1, 3))) if source.random() < 0.2 else () for _ in names]
-    # Numpy takes a shape for a length if there is none.
+    # Numpy would interpret a shape as a length if the element is empty.
     formats = [(part, shape) if shape and part.itemsize else part for part, shape in zip(parts, shapes)]
     spec = {"names": names, "formats": formats, "titles": titles}
     if not objects and source.random() < 0.4:
@@ -81,9 +81,9 @@ def array(source):
         out = np.empty(size, object)
         out[...] = np.arange(out.size).reshape(size)
     elif source.random() < 0.1:
-        # Arrays of objects, perhaps with fields.
+        # Arrays of objects, some of them with fields.
         kind = dtype(source, 2, known, objects=True)
-        # Numpy is inconsistent about elements without objects.
+        # Numpy handles elements without objects inconsistently.
         out = np.zeros(size, kind if bool(kind.flags & LIST_PICKLE) == kind.hasobject else object)
     else:
         kind = dtype(source, 3, known)
@@ -107,7 +107,7 @@ def masked(source):
         mask = source.choice([np.ma.nomask, mask.reshape(data.shape)])
         try:
             out = np.ma.masked_array(data, mask) if data.dtype.names is None else np.ma.masked_array(data)
-            # Numpy has no fill value for some dtypes.
+            # Numpy cannot pickle the fill value of some dtypes.
             pickle.dumps(out.fill_value)
             return source.choice([out, out.copy()])
         except (TypeError, ValueError, KeyError):
@@ -122,8 +122,8 @@ def value(source, in_pickle):
         return dtype(source, 3, [], source.random() < 0.2)
     if kind == 2 and in_pickle:
         out = array(source).reshape(-1)
-        # Random characters are no valid string, empty bytes become one, and
-        # long doubles have padding.
+        # Random characters are not a valid string, empty bytes become one byte, and long
+        # doubles contain padding.
         is_scalar = out.size and not out.dtype.hasobject and out.dtype.char not in "UgG" and out[0].nbytes
         return out[0] if is_scalar else np.ma.masked
     out = array(source)
@@ -148,7 +148,7 @@ def type_text(kind):
 
 
 def data_text(out):
-    """All scalar elements of all fields, in C order."""
+    """Formats all scalar elements of all fields, in C order."""
     out = np.asarray(out)
     if out.dtype.names is None:
         return out.tobytes("C").hex()
@@ -164,13 +164,13 @@ def array_text(out):
 
 
 def value_text(out, header=None):
-    """The description of a value; `header` is that of its payload, unless it was pickled."""
+    """Returns the description of a value; `header` is its payload header, unless it was pickled."""
     if out is np.ma.masked:
         return "masked"
     if isinstance(out, np.dtype):
         return f"dtype {type_text(out)}"
     if isinstance(out, np.ma.MaskedArray):
-        # A pickle has a mask even if the array has none.
+        # A pickle always contains a mask, even if the array has none.
         mask = out.mask if header else np.ma.getmaskarray(out)
         mask = "none" if mask is np.ma.nomask else mask.tobytes("C").hex()
         return f"masked {array_text(out.data)} {mask}"
@@ -179,9 +179,9 @@ def value_text(out, header=None):
     if out.dtype.hasobject:
         return array_text(out)
     own = header and header.get("sub-header", header)
-    # Old releases send a matrix as an array.
+    # Old releases send a matrix as a plain array.
     kind = "matrix " if (own.get("matrix") if own else isinstance(out, np.matrix)) else ""
-    # Copies that Dask makes are writable.
+    # Arrays that Dask has copied are writable.
     flag = own["writeable"][0] if own else out.flags.writeable
     return f"{kind}{array_text(out)} {flag}"
 
@@ -202,12 +202,12 @@ def pickled(question, data):
         out = value(source, True)
         flag = value_text(out)
         if protocol == 0 and not flag.isascii():
-            # Names are escaped then, and not available as strings.
+            # Protocol 0 escapes names, so that they are not available as strings.
             protocol = 1
         buffers = []
         callback = {"buffer_callback": buffers.append} if protocol == 5 and source.random() < 0.7 else {}
         document = pickle.dumps(out, protocol, **callback)
-        # In a pickle only buffers are read-only.
+        # In a pickle, only arrays in buffers are read-only.
         if flag.endswith(" False") and b"_frombuffer" not in document:
             flag = flag.removesuffix("False") + "True"
         return [document, *(buffer.raw().tobytes() for buffer in buffers)], flag
@@ -226,7 +226,7 @@ def sent(question, data):
             try:
                 frames = [bytes(frame) for frame in dumps({"x": to_serialize(out)}, context={"compression": None})]
             except (TypeError, ValueError, ZeroDivisionError):
-                # Dask cannot send elements of zero bytes in every form.
+                # Dask cannot send every array with elements of zero bytes.
                 continue
             return frames, value_text(out, loads(frames, deserialize=False)["x"].header)
 

@@ -1,28 +1,26 @@
-"""A client of the scheduler at ADDRESS that checks values in the memory of its worker.
+"""A client of the scheduler at ADDRESS that checks values in its worker's memory.
 
 Usage: numpy_worker.py ADDRESS
 
-All work is done by tasks on the worker: they get the values of KEYs of the
-scheduler as they are stored in the worker's memory. Requests, as `exchange.py`
-describes them:
+All work is done by tasks on the worker: they receive the values of the scheduler's KEYs
+as stored in the worker's memory. Requests have the format described in `exchange.py`:
 
   describe {"keys": [KEY]}
       -> {"described": {KEY: text}}, the complete descriptions of the values.
   make {"names": [NAME]}
-      Makes one of `values()` under the key `made NAME`.
+      Creates one of `values()` under the key `made NAME`.
   compare {"keys": {KEY: NAME}}
-      -> {"problems": [text]}: the differences between a value and that of `values()`.
+      -> {"problems": [text]}: the differences between each value and that of `values()`.
   derive {"keys": [KEY]}
-      Makes `same KEY`, the same object, and `flipped KEY`, a copy with the elements
-      of its arrays in the opposite order.
-      -> {"flipped": {KEY: [bool]}}, for each array of the copy whether it is
+      Creates `same KEY`, the same object, and `flipped KEY`, a copy whose arrays have
+      their elements in reverse order.
+      -> {"flipped": {KEY: [bool]}}: for each array of the copy, whether it is
       writable.
   flip {"keys": [KEY]}
-      Reverses the arrays of the value itself, in place. -> the same, for its own
-      arrays.
+      Reverses the arrays of the value itself, in place. -> the same for these arrays.
   leave {}
-      Releases all values made here, and waits until the worker stores none. Then
-      worker and scheduler write END to their logs.
+      Releases all values created here, and waits until the worker stores none. Then
+      the worker and the scheduler write END to their logs.
 """
 
 import asyncio
@@ -57,7 +55,7 @@ def read_only(array):
 
 
 def values():
-    """Values that pandas and numpy pickle with buffers; the same in each run."""
+    """Returns values that pandas and numpy pickle with buffers; the same in each run."""
     frame = pd.DataFrame({"i": np.arange(1000), "x": np.linspace(0, 1, 1000), "b": np.arange(1000) % 3 == 0})
     frame["when"] = pd.date_range("2026-01-01", periods=1000)
     frame["kind"] = pd.Categorical(["even", "odd"] * 500)
@@ -91,7 +89,7 @@ class Arrays(pickle.Pickler):
         self.found = []
 
     def reducer_override(self, value):
-        # Arrays of objects are always pickled in band, so that there is no shared memory.
+        # Arrays of objects are always pickled in band, so that they share no memory.
         if isinstance(value, np.ndarray) and value.dtype != object:
             self.found.append(value)
         return NotImplemented
@@ -108,7 +106,7 @@ def arrays(value):
 
 
 def flip(value):
-    """Reverses each array, and returns which of them are writable."""
+    """Reverses each array in place, and returns which of them are writable."""
 
     def attempt(array):
         try:
@@ -127,7 +125,7 @@ def flipped_copy(value):
     elif isinstance(value, np.ndarray):
         copy = value.copy(order="K")
     else:
-        # No memory is shared, and read-only arrays stay read-only.
+        # The copy shares no memory, and read-only arrays stay read-only.
         buffers = []
         parts = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         copy = pickle.loads(parts, buffers=[bytearray(buffer.raw()) for buffer in buffers])
@@ -139,7 +137,7 @@ def same(value):
 
 
 def describe(value):
-    """The complete description of a value."""
+    """Returns the complete description of a value."""
     kind = type(value).__name__
     if isinstance(value, np.ndarray):
         mutability = "writeable" if value.flags.writeable else "read-only"
@@ -157,7 +155,7 @@ def describe(value):
 
 
 def problem(value, name):
-    """The difference between a value and that of `values()`, or None."""
+    """Returns the difference between a value and that of `values()`, or None."""
     expected = values()[name]
     try:
         assert type(value) is type(expected), f"{type(value)} instead of {type(expected)}"
@@ -194,8 +192,8 @@ def end_of_scheduler():
 
 def main():
     (address,) = sys.argv[1:]
-    # The worker cannot import the modules of this folder; functions of this script
-    # are pickled by value anyway.
+    # The worker cannot import modules of this folder. Functions of this script are
+    # pickled by value in any case.
     cloudpickle.register_pickle_by_value(pickle_cases)
     client = Client(address, timeout=30)
     kept = {}

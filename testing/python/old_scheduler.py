@@ -1,7 +1,7 @@
 """A scheduler of this release with one worker.
 
-Prints `ready tcp://127.0.0.1:PORT` once the worker is registered, and ends with its
-standard input.
+Prints `ready tcp://127.0.0.1:PORT` once the worker is registered, and ends when its
+standard input is closed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ async def main():
     async with Scheduler(**HERE) as scheduler:
         async with Worker(scheduler.address, nthreads=1, **HERE_TOO):
             print(f"ready {scheduler.address}", flush=True)
-            # Ends with its parent, even one that was killed.
+            # The process ends with its parent, even if the parent was killed.
             await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

@@ -3,29 +3,29 @@
 Uses the records of exchange.py; the word after `ready` is its version.
 
     {"op": "written", "pickles": [...]} and pickles with their buffers
-        Loads each, and pickles the result again. A description has the
+        Loads each pickle, and pickles the result again. A description has the
         `len` of the pickle, its `protocol`, its `buffers` as pairs of length and
-        whether it is writable, and whether to be `exact`. In the data each pickle
-        comes before its buffers. The reply's `values` are the results of `text`
-        below; `wrong` lists those that CPython pickles into other bytes, with
-        these in hexadecimal.
+        whether the buffer is writable, and `exact`: whether the new pickle must be
+        equal. In the data each pickle precedes its buffers. The reply's `values` are
+        the results of `text` below; `wrong` lists the pickles that CPython
+        writes differently, with CPython's bytes in hexadecimal.
     {"op": "modules", "globals": [[MODULE, NAME], ...]}
-        `same`: for each the first whose `__module__` is the same object, and
-        not only equal. That differs between versions of Python.
+        `same`: for each global, the first one whose `__module__` is the identical
+        object, not only equal. This differs between versions of Python.
     {"op": "dumps", "name": NAME}
-        The optimized pickle of one of the values below; `buffers`, its
-        out-of-band buffers in hexadecimal.
+        The optimized pickle of one of the values below; `buffers` are its out-of-band
+        buffers in hexadecimal.
     {"op": "zero-copy dumps", "in_band": [BOOL, ...]}
-        The optimized pickle of the values of `zero_copy` below, protocol 5, with a
-        `buffer_callback` that returns these; without one if it is null. The
-        `buffers` that it got are described as pairs of hexadecimal and whether
-        they are read-only.
+        The optimized pickle, of protocol 5, of the values of `zero_copy` below. The
+        `buffer_callback` returns the values of `in_band`; null means no callback. The
+        `buffers` passed to it are described as pairs of hexadecimal and whether they are
+        read-only.
     {"op": "zero-copy loads", "buffers": LENS, "as": KIND} and a pickle with buffers
-        `values`: the results, described as type, hexadecimal, whether it is
-        read-only, and which of the buffers it is, not copied; each buffer was a
-        `KIND`. `error`, if loading fails.
+        `values`: the results, each described by type, hexadecimal, whether it is
+        read-only, and which of the buffers it shares without a copy. Each buffer is
+        passed as a `KIND`. `error`, if loading fails.
     {"op": "evaluate", "buffers": [...]} and a pickle with its buffers
-        `value`: the `repr` of the result, which is called first if it is callable.
+        `value`: the `repr` of the result, or of its return value if it is callable.
 """
 
 import collections
@@ -42,7 +42,7 @@ from pickles_written import ZeroCopyByteArray
 
 
 def text(value):
-    """The description of `value`, unique for each value, as the tests in Rust write it."""
+    """Returns a unique description of `value`, in the format of the tests in Rust."""
     kind = type(value)
     if value is None or kind is bool:
         return str(value)
@@ -68,7 +68,7 @@ def text(value):
 
 
 def take(data, at, lens):
-    """The parts of `data` from `at` on, and their end."""
+    """Splits `data` from `at` into parts of these lengths; returns them and their end."""
     parts = []
     for len_ in lens:
         parts.append(data[at : at + len_])
@@ -130,8 +130,8 @@ def modules(question, data):
 
 
 def values():
-    """Values that Dask sends pickled."""
-    # Not every Python that loads these pickles has them.
+    """Returns values that Dask sends pickled."""
+    # Imported here, because some Pythons that load these pickles lack the packages.
     import numpy
     from dask._task_spec import DataNode, Task, TaskRef
 
@@ -152,7 +152,7 @@ def dumps(question, data):
 
 
 def zero_copy():
-    """The example of PEP 574, writable and of any size, and plain buffers."""
+    """Returns objects of the example class in PEP 574, writable and of any size, and plain buffers."""
     return [
         ZeroCopyByteArray(b"abc"),
         pickle.PickleBuffer(b"read-only"),

@@ -4,16 +4,16 @@ Uses the records of exchange.py; the word after `ready` is Python's version.
 
     {"op": "random", "seed": N, "count": K, "kind": "written" | "damaged" | "text"}
         K pickles back to back. `pickles`: for each its `len`, the SHA-256 of the
-        description of its opcodes (core/tests/vectors/pickle_tokens.py) up to the
-        first that is refused, their `count`, and whether it is `whole`: read
-        to STOP. Kinds: as `pickle.dumps` writes random values; the same with
-        bytes changed; text opcodes with random lines.
+        description of its opcodes (core/tests/vectors/pickle_tokens.py) up to the first
+        one that is rejected, their `count`, and whether it is `whole`, that is, valid up
+        to STOP. Kinds: random values written by `pickle.dumps`; the same with bytes
+        changed; text opcodes with random lines.
     {"op": "judge", "pickles": [LEN, ...]} and as many pickles back to back
-        `pickles`: the same description of each.
+        `pickles`: the same description for each.
     {"op": "corpus", "dask": BOOL}
-        The same for the values of pickle_cases.py by this Python, with and without
-        the values of Dask, in all protocols, in and out of band. Each has a
-        `name`, and is followed by its out-of-band buffers, of these lengths.
+        The same for the values of pickle_cases.py, pickled by this Python, with or
+        without the values of Dask, in all protocols, in and out of band. Each has a
+        `name`, and is followed by its out-of-band buffers, whose lengths are listed.
 """
 
 import exchange  # noqa: I001  (finds the module after it)
@@ -34,7 +34,7 @@ import pickle_tokens
 
 
 def randbytes(source, count):
-    """As `source.randbytes` of Python 3.9 and newer."""
+    """Returns the same as `source.randbytes` of Python 3.9 and newer."""
     return source.getrandbits(8 * count).to_bytes(count, "little") if count else b""
 
 
@@ -135,7 +135,7 @@ ALPHABETS = [b"0123456789", b" +-_.eL0159\r\t\x0b\x0c\x1c\0", b"nNaAiIfFtTyY+- "
 
 
 def text(source):
-    """Random lines for opcodes that take them, many of them almost valid."""
+    """Returns text opcodes with random lines, many of them almost valid."""
     out = []
     for _ in range(source.randrange(1, 4)):
         code = source.choice("ILSFVgpcitP")
@@ -145,18 +145,18 @@ def text(source):
         body = source.choice([b"", b"", source.choice(words)]) + body + source.choice([b"", b"", source.choice(words), b"L"])
         if code == "S" and source.random() < 0.8:
             quote = source.choice([b"'", b'"'])
-            # A single quote is accepted by pickletools, and refused by unpicklers.
+            # A single quote is accepted by pickletools, but rejected by unpicklers.
             body = quote + body + quote if source.random() < 0.9 else quote
         out.append(code.encode() + body + b"\n" * source.choice([1, 1, 2]))
     return b"".join(out) + b"."
 
 
 def judged(pickle):
-    """The opcodes of `pickle` that must be read, and whether they are all of it."""
+    """Returns the opcodes of `pickle` that are accepted, and whether these are all."""
     lines, error = pickle_tokens.lines(pickle)
     for index, line in enumerate(lines):
         offset, name, *arguments = line.split()
-        # Opcodes that genops accepts and unpicklers refuse.
+        # Opcodes that genops accepts, but unpicklers reject.
         if (
             (name == "PROTO" and int(arguments[0]) > 5)
             or (name == "FRAME" and int(arguments[0]) > len(pickle) - int(offset) - 9)
@@ -196,7 +196,7 @@ def judge(question, data):
 
 
 def corpus(has_dask):
-    """Name, pickle and buffers of each case."""
+    """Yields the name, pickle and buffers of each case."""
     for group, cases in pickle_cases.groups(has_dask):
         for name, value in cases.items():
             for protocol, document, buffers in pickle_cases.pickles(name, value):
@@ -213,6 +213,6 @@ def corpus_pickles(question, data):
 
 
 if __name__ == "__main__":
-    # For escapes that a later Python will refuse.
+    # Later versions of Python will reject some of the escapes.
     warnings.simplefilter("ignore")
     exchange.serve(platform.python_version(), {"random": random_pickles, "judge": judge, "corpus": corpus_pickles})

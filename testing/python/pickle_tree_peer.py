@@ -3,15 +3,15 @@
 Uses the records of exchange.py; the word after `ready` is Python's version.
 
     {"op": "inert", "seed": N, "count": K, "kind": KIND}
-        K pickles of a kind of pickle_read_peer.py with their buffers, back to
-        back. `pickles`: for each its `len`, its `buffers` as lengths, and as `text`
-        the tree that the stack machine of CPython builds without importing
-        names; null if it fails.
+        K pickles of a kind of pickle_read_peer.py with their buffers, back to back.
+        `pickles`: for each its `len`, its `buffers` as lengths, and as `text` the tree
+        that CPython's stack machine builds without importing names; null if it
+        fails.
     {"op": "corpus", "dask": BOOL}
         The same for the pickles of pickle_read_peer.py, each with its `name`.
     {"op": "values", "seed": N, "count": K}
-        The same for values that both sides can represent, as `pickle.loads`
-        returns them.
+        The same for values that both sides can represent, with the results of
+        `pickle.loads`.
 """
 
 import exchange  # noqa: I001  (finds the modules after it)
@@ -110,7 +110,7 @@ def opcode(code):
 
 @opcode(pickle.FRAME)
 def load_frame(self):
-    # Only a hint, which the unpickler in C ignores.
+    # The length is only a hint, which the unpickler in C ignores.
     (len_,) = struct.unpack("<Q", self.read(8))
     check(len_ <= len(self.file.getbuffer()) - self.file.tell())
 
@@ -278,7 +278,7 @@ def scalar(value):
 
 
 def inert_text(value, seen):
-    """As `inert_text` of pickle_tree.rs: a repeated object is written as its number."""
+    """Formats like `inert_text` of pickle_tree.rs: a repeated object is written as its number."""
     found = scalar(value)
     if found is not None:
         return found
@@ -291,7 +291,7 @@ def inert_text(value, seen):
         return f"buffer {value.index} {value.read_only} {value.data.hex()}"
     name, parts, done = ("tuple", value, []) if kind is tuple else (value.kind, value.parts, value.done)
     if name == "global":
-        # Strings are not shared; a ByteString names as its bytes do.
+        # Strings have no identity here; a ByteString is equivalent to its bytes.
         names = [part.data if isinstance(part, ByteString) else part.encode("utf-8", "surrogatepass") for part in parts]
         name, parts = " ".join(["global", *(part.hex() for part in names)]), ()
     elif name == "extension":
@@ -303,7 +303,7 @@ def inert_text(value, seen):
             return f"@{seen[id(value)]}"
         seen[id(value)] = len(seen)
     out = f"{name}({','.join(inert_text(part, seen) for part in parts)})"
-    # The batches make no difference.
+    # Equal items in different batches have the same text.
     for step, *items in done:
         width = 2 if step == "set" else 1
         for at in range(0, len(items), width):
@@ -312,7 +312,7 @@ def inert_text(value, seen):
 
 
 def built(document, buffers, is_whole):
-    """The result of the stack machine, as text; None if it fails."""
+    """Returns the result of the stack machine as text; None if it fails."""
     if not is_whole:
         return None
     unpickler = Inert(document, buffers)
@@ -356,7 +356,7 @@ def dtype_text(dtype):
 
 
 def value_text(value):
-    """As `value_text` of pickle_tree.rs."""
+    """Formats like `value_text` of pickle_tree.rs."""
     found = scalar(value)
     if found is not None:
         return found
@@ -370,7 +370,7 @@ def value_text(value):
     if kind is complex:
         return f"complex {struct.pack('>dd', value.real, value.imag).hex()}"
     if kind is numpy.ndarray:
-        # Numpy swaps the bytes of some data when it loads it.
+        # Numpy byte-swaps some data when it loads it.
         read_only = not value.flags.writeable
         value = value.astype(value.dtype.newbyteorder("<"), copy=False)
         return f"array {dtype_text(value.dtype)} {list(value.shape)} {read_only} {value.tobytes('C').hex()}"
@@ -434,7 +434,7 @@ def values(question, data):
         callback = {"buffer_callback": buffers.append} if protocol == 5 and source.random() < 0.7 else {}
         document = pickle.dumps(value, protocol, **callback)
         parts = [buffer.raw().tobytes() for buffer in buffers]
-        # Memory of buffers is writable, unless the pickle declares it read-only.
+        # Memory of buffers is writable unless the pickle declares it read-only.
         loaded = pickle.loads(document, buffers=[bytearray(part) for part in parts])
         described.append({"len": len(document), "buffers": list(map(len, parts)), "text": value_text(loaded)})
         out += [document, *parts]
@@ -442,8 +442,8 @@ def values(question, data):
 
 
 if __name__ == "__main__":
-    # For escapes that a later Python will refuse.
+    # Later versions of Python will reject some of the escapes.
     warnings.simplefilter("ignore")
-    # For integers as text, also in late releases of 3.8.
+    # Integers are converted to text, which late releases of 3.8 limit, too.
     sys.set_int_max_str_digits(0)
     exchange.serve(platform.python_version(), {"inert": inert, "corpus": corpus, "values": values})

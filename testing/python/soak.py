@@ -1,12 +1,12 @@
-"""Workers in Rust that come, go, stop and are killed under random load.
+"""Workers in Rust that join, leave, stop and are killed under random load.
 
 Usage: soak.py --worker COMMAND [--scheduler COMMAND] [--seconds N] [--seed N]
 
-Without `--scheduler`, the scheduler is Dask's of this interpreter; with it, a
-program that takes the address to listen at and prints `ready ADDRESS`. Prints a
-table of samples, each taken while the cluster is idle. Fails if a result is wrong
-or late, or if after a third of the time open files, memory or the scheduler's
-records of tasks still grow.
+Without `--scheduler`, the scheduler is Dask's, run by this interpreter. Otherwise it is a
+program that takes the address to listen on and prints `ready ADDRESS`. Prints a table of
+samples, each taken while the cluster is idle. Fails if a result is wrong or late, or if
+open files, memory or the scheduler's records of tasks still grow after a third of the
+time.
 """
 
 import argparse
@@ -22,11 +22,11 @@ import threading
 import time
 
 os.environ.update(
-    # Stopped workers are removed while the soak lasts, and results do not fail
-    # because several workers were killed over them.
+    # Stopped workers are removed during the soak, and tasks do not fail because several
+    # of their workers were killed.
     DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="12s",
     DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1000",
-    # Dask's logs of events are bounded, and full early.
+    # Dask's logs of events are bounded. Small bounds are reached early.
     DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH="1000",
     DASK_DISTRIBUTED__ADMIN__LOG_LENGTH="1000",
     DASK_DISTRIBUTED__DIAGNOSTICS__COMPUTATIONS__MAX_HISTORY="10",
@@ -52,7 +52,7 @@ def fail(reason):
 
 
 class Process:
-    """A process, and its resources."""
+    """A process and its resource usage."""
 
     all = []
 
@@ -85,7 +85,7 @@ class Process:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def rss(self):
-        """Resident memory in MiB."""
+        """Returns the resident memory in MiB."""
         with open(f"/proc/{self.process.pid}/statm") as statm:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -140,7 +140,7 @@ class Load(threading.Thread):
         return self.client.submit(function, *args, pure=False, **kwargs)
 
     def some(self):
-        """Starts a few tasks that depend on each other."""
+        """Submits a few tasks that depend on each other."""
         one, other = self.chance.randrange(1000), self.chance.randrange(1, 1000)
         kind = self.chance.randrange(6)
         if kind == 0:
@@ -152,13 +152,13 @@ class Load(threading.Thread):
                 chain = self.submit(operator.add, chain, number)
             self.expect(chain, one * other + 45)
         elif kind == 2:
-            # The result of one task is larger than its inputs.
+            # The result is larger than the inputs of its task.
             text = self.submit(operator.mul, "x" * 100, one)
             lengths = [self.submit(len, text) for _ in range(5)]
             self.expect(self.submit(max, lengths), 100 * one)
         elif kind == 3:
             data = self.chance.randbytes(self.chance.randrange(200_000))
-            # Scattered data that is lost cannot be recomputed.
+            # Scattered data cannot be recomputed, so workers that stay hold it.
             data_future = self.client.scatter(data, workers=steady_addresses(), hash=False)
             self.expect(self.submit(len, data_future), len(data))
         elif kind == 4:
@@ -172,7 +172,7 @@ class Load(threading.Thread):
         """Checks the results of tasks that have ended."""
         done = [entry for entry in self.open if entry[0].done()]
         self.open = [entry for entry in self.open if not entry[0].done()]
-        # An exception that is raised here would keep all futures alive.
+        # Raising an exception here would keep all futures alive.
         errors = [future.exception(timeout=LATE) for future, _, _ in done]
         good = [entry[0] for entry, error in zip(done, errors) if error is None]
         results = iter(self.client.gather(good))
@@ -191,7 +191,7 @@ def start_worker(address):
 
 
 class Churn(threading.Thread):
-    """Starts, stops and kills workers, while it is not paused."""
+    """Starts, stops and kills workers unless it is paused."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -222,7 +222,7 @@ class Churn(threading.Thread):
         self.lock.release()
 
     def step(self):
-        """Starts, stops, resumes or kills a worker."""
+        """Starts a worker, or asks one to end, stops it, or kills it."""
         for worker in [worker for worker in self.workers if worker.is_gone()]:
             self.workers.remove(worker)
             worker.end()
@@ -241,7 +241,7 @@ class Churn(threading.Thread):
         elif what == "killed":
             worker.signal(signal.SIGKILL)
         else:
-            # Sometimes for longer than the scheduler waits.
+            # Some pauses exceed the time for which the scheduler waits.
             length = self.chance.choice([0.5, 0.5, 1, 1, 2, 2, 5, 20])
             worker.stopped_until = time.monotonic() + length
             worker.signal(signal.SIGSTOP)
@@ -304,7 +304,7 @@ def sample(loads, churn):
 
 
 def check_flat():
-    """Compares the second third of the samples with the last."""
+    """Checks that no median of the last third of the samples exceeds the second by much."""
     third = len(samples) // 3
     if third == 0:
         fail("there are too few samples: it takes 30 seconds at least")
@@ -313,8 +313,8 @@ def check_flat():
             continue
         middle = [row[name] for row in samples[third : 2 * third]]
         last = [row[name] for row in samples[2 * third :]]
-        # Current workers have comms; some counted events are
-        # rare; memory is freed in pieces.
+        # Workers that are connected have comms, some counted events are rare, and memory
+        # is freed in pieces.
         room = {"tasks": 0, "prefixes": 0, "metrics": 30}.get(name, 8)
         if name.startswith("rss"):
             room = 16 + 0.1 * max(middle)

@@ -1,8 +1,8 @@
 """A scheduler of this release that listens at a tls:// address.
 
-Usage: tls_scheduler.py CA-FILE CERT KEY, or tls_scheduler.py FOLDER for a
-certificate of `Security.temporary()`, which is written to the folder as
-`temporary.pem`, with its key.
+Usage: tls_scheduler.py CA-FILE CERT KEY, or tls_scheduler.py FOLDER for a certificate of
+`Security.temporary()`, which is written with its key to `temporary.pem` in the
+folder.
 
 Prints `ready tls://127.0.0.1:PORT`.
 """
@@ -43,7 +43,7 @@ async def main():
         dashboard_address="127.0.0.1:0",
     ) as scheduler:
         print(f"ready {scheduler.address}", flush=True)
-        # Ends with its parent process, even if that was killed.
+        # The process ends with its parent, even if the parent was killed.
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 

@@ -4,7 +4,7 @@ Usage: worker_client.py ADDRESS
 
 Answers the request `{"op": "do", "code": text}` with `{"value": text}`: the
 `repr` of the last expression of the code. Requests share their globals, which
-begin with `client` and the others in `names`. An exception is the error of the
+initially are `client` and the names in `names`. An exception is the error of the
 reply.
 """
 
@@ -23,25 +23,25 @@ from exchange import serve
 try:
     import pandas as pd
 except ImportError:
-    # Old releases are tested without it.
+    # Old releases are tested without pandas.
     pd = None
 
-# Tests stop and kill workers, which clients report as warnings.
+# Tests stop and kill workers, which clients log as warnings.
 logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
 
 
 def native(name):
-    """A function in Rust."""
+    """Returns a call of a function in Rust."""
     return operator.methodcaller(f"native:{name}")
 
 
 def worker_names(who_has):
-    """The names of all workers that hold any of the keys."""
+    """Returns the names of all workers that hold any of the keys."""
     names = {address: info["name"] for address, info in client.scheduler_info()["workers"].items()}
     return sorted({names[address] for holders in who_has.values() for address in holders})
 
 
-# All other warnings, such as those about versions, are failures.
+# All other warnings, such as those about versions, are errors.
 warnings.simplefilter("error", UserWarning)
 warnings.simplefilter("error", VersionMismatchWarning)
 client = Client(sys.argv[1], set_as_default=True)

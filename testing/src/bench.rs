@@ -1,9 +1,9 @@
-//! Helpers of the benchmarks that compare with a real Dask.
+//! Helpers of the benchmarks that compare Rust with a real Dask.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A process that is killed with the benchmark.
+/// A process that is killed when dropped, at the latest when the benchmark ends.
 pub struct Process(pub Child);
 
 impl Process {
@@ -17,7 +17,7 @@ impl Process {
         Self(child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}")))
     }
 
-    /// The name of the process in `/proc`.
+    /// The process id as a string, which is the name of the process in `/proc`.
     pub fn id(&self) -> String {
         self.0.id().to_string()
     }
@@ -30,14 +30,14 @@ impl Drop for Process {
     }
 }
 
-/// Starts the command `dask` of an interpreter that has `distributed`.
+/// Runs the command `dask` with an interpreter that has `distributed`.
 pub fn dask(python: &Path, arguments: &[&str]) -> Process {
     let mut command = Command::new(python);
     command.args(["-m", "dask"]).args(arguments);
     Process::start(command.arg("--no-dashboard"))
 }
 
-/// Starts a scheduler in Python, and returns its address.
+/// Starts a Python scheduler, and returns its address.
 pub fn scheduler(python: &Path) -> (Process, String) {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -47,27 +47,27 @@ pub fn scheduler(python: &Path) -> (Process, String) {
     (dask(python, &scheduler), format!("tcp://127.0.0.1:{port}"))
 }
 
-/// The processor time of a process in seconds; `self` is this process.
+/// The processor time of a process in seconds; `self` stands for this process.
 pub fn processor_time(process: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("Linux");
-    // Fields 14 and 15; the name, which may have spaces, is the second.
+    // Fields 14 and 15. The second field is the name, which may contain spaces.
     let rest = stat.rsplit_once(')').expect("a name").1;
     let ticks = |index| {
         let field = rest.split_whitespace().nth(index).expect("a field");
         field.parse::<f64>().expect("a number")
     };
-    // Ticks are hundredths of a second on every Linux that runs this.
+    // On every supported Linux, a tick is a hundredth of a second.
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// The resident memory of a process in bytes; `self` is this process.
+/// The resident memory of a process in bytes; `self` stands for this process.
 pub fn memory(process: &str) -> f64 {
     let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).expect("Linux");
     let pages = statm.split_whitespace().nth(1).expect("a field");
     pages.parse::<f64>().expect("a number") * 4096.0
 }
 
-/// The median, the minimum and the maximum.
+/// Returns the median, the minimum and the maximum.
 pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     (
@@ -77,7 +77,7 @@ pub fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
     )
 }
 
-/// Prints the heading of the table of [`show`].
+/// Prints the heading of the table whose rows [`show`] prints.
 pub fn heading(what: &str) {
     println!(
         "{what:<64} {:>9} {:>9}      {:>7}",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Environment, Peer, READY_TIMEOUT};
 
-/// A scheduler and workers in Python, and a client.
+/// A Python scheduler and Python workers, and a client.
 #[derive(Debug)]
 pub struct Cluster {
     /// The client, `worker_client.py`.
@@ -21,7 +21,7 @@ impl Cluster {
         Self::with(&crate::python(Environment::Current), worker_count)
     }
 
-    /// Like [`new`](Self::new), with the release of an interpreter.
+    /// Like [`new`](Self::new), with the Dask release of an interpreter.
     pub fn with(interpreter: &Path, worker_count: usize) -> Self {
         let scheduler = crate::scheduler_in(interpreter, "tcp", worker_count);
         let client = Peer::spawn_with(interpreter, "worker_client.py", &[scheduler.address()]);
@@ -59,9 +59,9 @@ impl Cluster {
         }
     }
 
-    /// Asserts that the scheduler and its Python workers have logged no warnings.
-    /// Two exceptions: a heartbeat may arrive just after its Python worker was
-    /// retired, and Dask logs where each P2P shuffle begins and ends.
+    /// Asserts that the scheduler and its Python workers have logged no warnings. Two
+    /// warnings are allowed: a heartbeat that arrives just after its worker was retired,
+    /// and Dask's messages at the start and end of each P2P shuffle.
     ///
     /// # Panics
     ///
@@ -72,7 +72,7 @@ impl Cluster {
         }
     }
 
-    /// The first such warning, and the log that it is in.
+    /// The first unexpected warning and its log, as in [`check_logs`](Self::check_logs).
     pub fn warning(&self) -> Option<(String, String)> {
         let workers = self.scheduler.workers().iter();
         let routine: Vec<String> = workers
@@ -94,7 +94,7 @@ impl Cluster {
 ///
 /// # Panics
 ///
-/// If that takes too long.
+/// If the condition does not hold within the timeout.
 pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + READY_TIMEOUT;
     while !is_so() {
@@ -103,7 +103,7 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Parts of lines that Dask logs as warnings, without anything being wrong.
+/// Parts of harmless lines that Dask logs as warnings.
 const ROUTINE: [&str; 3] = [
     "Scheduler was unaware of this worker",
     " initialized by task ",

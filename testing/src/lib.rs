@@ -1,10 +1,10 @@
 //! Real Dask for tests: Python environments with pinned releases, and processes
 //! that run in them.
 //!
-//! Only Python 3.11 or newer with its `venv` module has to be installed. The
-//! first test that uses an environment creates it below `target/python/` from the
-//! pins in `python/requirements-*.txt`; later runs reuse it. Without it, a test
-//! fails and says what to install: it never passes for lack of Python.
+//! Only Python 3.11 or newer with its `venv` module must be installed. The first test
+//! that uses an environment creates it below `target/python/` from the pins in
+//! `python/requirements-*.txt`; later runs reuse it. Without a suitable Python, a test
+//! fails with a message that names what to install. It is never skipped.
 //!
 //! ```no_run
 //! let peer = daskwire_testing::echo(Environment::Current);
@@ -54,7 +54,7 @@ impl Environment {
         }
     }
 
-    /// The first minor version of Python 3 that the packages do not support.
+    /// The first minor version of Python 3 that the pinned packages do not support.
     const fn python_minor_end(self) -> u32 {
         match self {
             Self::Current => u32::MAX,
@@ -70,14 +70,14 @@ impl Environment {
     }
 }
 
-/// The interpreter of `environment`, which is created if it does not exist.
+/// The interpreter of `environment`, which is created if it is missing.
 ///
-/// May be called by any number of tests and processes at once.
+/// May be called by any number of tests and processes concurrently.
 ///
 /// # Panics
 ///
-/// If there is no suitable Python, or the packages cannot be installed; the
-/// message says what to do.
+/// If there is no suitable Python, or the packages cannot be installed. The
+/// message names what to install.
 pub fn python(environment: Environment) -> PathBuf {
     static CURRENT: OnceLock<PathBuf> = OnceLock::new();
     static DOCUMENTED: OnceLock<PathBuf> = OnceLock::new();
@@ -88,8 +88,8 @@ pub fn python(environment: Environment) -> PathBuf {
     interpreter.get_or_init(|| make(environment)).clone()
 }
 
-/// The interpreter of the current release with pyarrow, scikit-learn and xarray, which is
-/// created if it does not exist.
+/// The interpreter of the current release with pyarrow, scikit-learn and xarray. It is
+/// created if it is missing.
 ///
 /// # Panics
 ///
@@ -118,14 +118,14 @@ fn make(environment: Environment) -> PathBuf {
 fn make_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
     let requirements = scripts().join(format!("requirements-{name}.txt"));
     let pins = fs::read(&requirements).expect("the list of packages is part of the source");
-    // Packages are built for one version of Python, so it is part of the name.
+    // Packages are built for one version of Python, so the path contains the version.
     let directory = target()
         .join("python")
         .join(format!("{name}-3.{minor}-{:016x}", fnv1a(&pins)));
     make_environment(base, &directory, &requirements)
 }
 
-/// A Python with the packages that test peers need.
+/// A Python interpreter with the packages that test peers need.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
     path: PathBuf,
@@ -133,9 +133,9 @@ pub struct Interpreter {
     pub has_dask: bool,
 }
 
-/// The interpreters for tests of pickles: the Python of [`Environment::Current`],
-/// or those in DASKWIRE_PYTHONS, separated by spaces, from 3.8 on.
-/// `peer/tests/pickle_on_every_python.sh` sets all relevant ones.
+/// The interpreters for tests of pickles: the Python of [`Environment::Current`], or
+/// those named in DASKWIRE_PYTHONS, separated by spaces, of version 3.8 or newer.
+/// `peer/tests/pickle_on_every_python.sh` names all relevant versions.
 ///
 /// # Panics
 ///
@@ -162,11 +162,11 @@ pub fn interpreters() -> Vec<Interpreter> {
     })
 }
 
-/// Parses DASKWIRE_PYTHONS, with the minor versions.
+/// Parses DASKWIRE_PYTHONS, and determines the minor versions.
 ///
 /// # Errors
 ///
-/// The names of those that do not run or are older than 3.7.
+/// If an interpreter does not run, or is older than 3.7; the message names it.
 pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
     let minor = |name: &&str| python_minor(name.as_ref()).filter(|minor| *minor >= 7);
     let names: Vec<&str> = names.split_whitespace().collect();
@@ -192,7 +192,7 @@ pub fn named_pythons(names: &str) -> Result<Vec<(&str, u32)>, String> {
 ///
 /// # Errors
 ///
-/// `base` does not run, or `environment.py` fails; its output is shown.
+/// If `base` does not run, or `environment.py` fails. Its output is printed.
 pub fn make_environment(
     base: &OsStr,
     directory: &Path,
@@ -203,7 +203,7 @@ pub fn make_environment(
         .args([directory, requirements])
         .current_dir(workspace())
         .stdin(Stdio::null())
-        // It takes a minute, so its progress is shown.
+        // Creating an environment takes a minute, so progress is printed.
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot run {}: {error}", base.display()))?;
@@ -217,7 +217,7 @@ pub fn make_environment(
     Ok(PathBuf::from(interpreter.trim_end()))
 }
 
-/// The Python that creates environments, and its minor version.
+/// The Python interpreter that creates environments, and its minor version.
 pub fn base_python(environment: Environment) -> (OsString, u32) {
     const CANDIDATES: [&str; 4] = ["python3.13", "python3.12", "python3.11", "python3"];
     let suitable = |minor: u32| (11..environment.python_minor_end()).contains(&minor);
@@ -251,7 +251,7 @@ pub fn base_python(environment: Environment) -> (OsString, u32) {
     );
 }
 
-/// The minor version of `interpreter` if it is a Python 3 that runs.
+/// The minor version of `interpreter`, if it runs and is a Python 3.
 fn python_minor(interpreter: &OsStr) -> Option<u32> {
     let output = Command::new(interpreter)
         .args(["-c", "import sys; print(*sys.version_info[:2])"])
@@ -265,7 +265,7 @@ fn python_minor(interpreter: &OsStr) -> Option<u32> {
     }
 }
 
-/// Starts a listener that echoes each message, see `echo_peer.py`.
+/// Starts a listener that echoes each message; see `echo_peer.py`.
 pub fn echo(environment: Environment) -> Peer {
     Peer::spawn(environment, "echo_peer.py", &[])
 }
@@ -287,24 +287,24 @@ pub fn scheduler() -> Peer {
     scheduler_with_workers(0)
 }
 
-/// Starts a real `dask scheduler` with `worker_count` registered workers of one
-/// thread each, named `worker-0`, `worker-1`, and so on, which end with it.
+/// Starts a real `dask scheduler` with `worker_count` registered workers. They have one
+/// thread each, are named `worker-0`, `worker-1` and so on, and end with the scheduler.
 pub fn scheduler_with_workers(worker_count: usize) -> Peer {
     scheduler_with_workers_over("tcp", worker_count)
 }
 
-/// A file of `comm/tests/tls`, such as `ca.pem`; `make.sh` there says what they are.
+/// The path of a file in `comm/tests/tls`, such as `ca.pem`; `make.sh` there describes them.
 pub fn certificate(name: &str) -> PathBuf {
     workspace().join("comm/tests/tls").join(name)
 }
 
-/// The authority, certificate and key of all parties of a TLS cluster.
+/// The file with the authority, certificate and key of all parties of a TLS cluster.
 pub const TLS_PEM: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../comm/tests/tls/self-signed.pem"
 );
 
-/// The command-line arguments of `dask` and `daskwire` that use it.
+/// The arguments of `dask` and `daskwire` that select [`TLS_PEM`].
 pub const TLS_ARGUMENTS: [&str; 6] = [
     "--tls-ca-file",
     TLS_PEM,
@@ -319,7 +319,7 @@ pub fn scheduler_with_workers_over(protocol: &str, worker_count: usize) -> Peer 
     scheduler_in(&python(Environment::Current), protocol, worker_count)
 }
 
-/// Like [`scheduler_with_workers_over`], with the release of an interpreter.
+/// Like [`scheduler_with_workers_over`], with the Dask release of an interpreter.
 pub fn scheduler_in(interpreter: &Path, protocol: &str, worker_count: usize) -> Peer {
     let mut arguments = vec![
         "distributed.cli.dask_scheduler",
@@ -330,7 +330,7 @@ pub fn scheduler_in(interpreter: &Path, protocol: &str, worker_count: usize) -> 
         "--protocol",
         protocol,
         "--no-dashboard",
-        // The dashboard's HTTP server is kept, on a random port.
+        // The dashboard's HTTP server keeps running, on a random port.
         "--dashboard-address",
         "127.0.0.1:0",
     ];
@@ -343,30 +343,30 @@ pub fn scheduler_in(interpreter: &Path, protocol: &str, worker_count: usize) -> 
     for index in 0..worker_count {
         let name = format!("worker-{index}");
         let worker = worker_in(interpreter, scheduler.address(), &name);
-        // The scheduler logs the registration first, but the output of two
-        // processes may arrive here in another order.
+        // The scheduler logs the registration before the worker does, but the output of
+        // two processes may be received in another order.
         scheduler.wait_for_line(&["Register worker", worker.address()]);
         scheduler.workers.push(worker);
     }
     scheduler
 }
 
-/// Starts a real `dask worker` of one thread, registered with the scheduler at an
-/// address.
+/// Starts a real `dask worker` with one thread that is registered with the scheduler at
+/// the address `scheduler`.
 pub fn worker(scheduler: &str, name: &str) -> Peer {
     worker_in(&python(Environment::Current), scheduler, name)
 }
 
-/// Like [`worker`], with the release of an interpreter.
+/// Like [`worker`], with the Dask release of an interpreter.
 pub fn worker_in(interpreter: &Path, scheduler: &str, name: &str) -> Peer {
-    // It is registered when it logs the scheduler's address, after its own.
+    // A registered worker logs the scheduler's address, after its own.
     worker_until(interpreter, scheduler, name, |log| {
         address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
     })
 }
 
-/// Like [`worker_in`], waiting until `ready` finds in its log what becomes its
-/// address.
+/// Like [`worker_in`], waiting until `ready` finds the address of the peer in the
+/// worker's log.
 pub fn worker_until(
     interpreter: &Path,
     scheduler: &str,
@@ -394,6 +394,26 @@ pub fn worker_until(
     Peer::spawn_dask(interpreter, name, &arguments, ready)
 }
 
+/// The lines of a log that are warnings or errors, in the format of any release.
+///
+/// The traceback of `Batched Comm Closed` is not one of them. Dask logs that, at level `INFO`,
+/// if a worker leaves while the scheduler has a message for it, such as that another worker
+/// has left.
+pub fn warnings(log: &str) -> Vec<String> {
+    const MARKS: [&str; 3] = [" - WARNING - ", " - ERROR - ", " - CRITICAL - "];
+    let mut before = "";
+    let mut warnings = Vec::new();
+    for line in log.lines() {
+        let is_expected = before.contains(" - INFO - Batched Comm Closed");
+        let is_traceback = line.contains("Traceback") && !is_expected;
+        if is_traceback || MARKS.iter().any(|mark| line.contains(mark)) {
+            warnings.push(line.to_owned());
+        }
+        before = line;
+    }
+    warnings
+}
+
 /// The address in the line of `log` that contains `label`.
 pub fn address_after(log: &str, label: &str) -> Option<String> {
     // Ignore an incomplete last line.
@@ -405,12 +425,12 @@ pub fn address_after(log: &str, label: &str) -> Option<String> {
         .map(Into::into)
 }
 
-/// Timeout for a process to be ready. Importing Dask on a busy machine takes
+/// Timeout for a process to be ready. Importing Dask on a busy machine takes several
 /// seconds.
 const READY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Timeout of an answer; after it the process is killed, so that a test whose
-/// cluster has lost a worker ends.
+/// Timeout of a reply. The process is killed after it, so that a test ends if its
+/// cluster has lost a worker.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Kills a process unless it is dropped within [`ANSWER_TIMEOUT`].
@@ -432,8 +452,8 @@ impl Deadline {
     }
 }
 
-/// A Python process, which is killed when this is dropped. If the test is failing
-/// then, its standard error is printed.
+/// A Python process, which is killed when dropped. Its standard error is printed if the
+/// test is failing at that time.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
@@ -447,7 +467,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Runs `script` from `testing/python/` and waits for its line `ready …`.
+    /// Runs `script` in `testing/python/`, and waits until it prints a line `ready …`.
     ///
     /// # Panics
     ///
@@ -456,7 +476,7 @@ impl Peer {
         Self::run(&python(environment), script, arguments)
     }
 
-    /// Like [`spawn`](Self::spawn), with an interpreter.
+    /// Like [`spawn`](Self::spawn), with a given interpreter.
     ///
     /// # Panics
     ///
@@ -465,7 +485,7 @@ impl Peer {
         Self::run(interpreter, script, arguments)
     }
 
-    /// Like [`spawn`](Self::spawn), in one of the [`interpreters`].
+    /// Like [`spawn`](Self::spawn), with one of the [`interpreters`].
     ///
     /// # Panics
     ///
@@ -483,7 +503,7 @@ impl Peer {
         thread::spawn(move || {
             let mut line = String::new();
             let outcome = stdout.read_line(&mut line);
-            // The receiver is gone after the timeout.
+            // Fails only if the timeout has dropped the receiver.
             let _ = sender.send((stdout, line, outcome));
         });
         match receiver.recv_timeout(READY_TIMEOUT) {
@@ -514,8 +534,8 @@ impl Peer {
         Self::spawn_command(name, &mut command, ready)
     }
 
-    /// Runs a command, whose standard output is not read, and waits until `ready`
-    /// finds an address in its log.
+    /// Runs a command, ignoring its standard output, and waits until `ready` finds an
+    /// address in its log.
     ///
     /// # Panics
     ///
@@ -526,7 +546,7 @@ impl Peer {
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let mut peer = Self::start(name, command);
-        // A full pipe would block it.
+        // The process would block once a pipe that nobody reads is full.
         drop(peer.child.stdout.take());
         peer.address = peer
             .log
@@ -543,7 +563,7 @@ impl Peer {
             STARTED.fetch_add(1, Ordering::Relaxed)
         ));
         fs::create_dir_all(&directory).expect("a test may write below target/");
-        // Without the user's settings of Python and Dask.
+        // Ignore the user's settings of Python and Dask.
         for (variable, _) in env::vars_os() {
             let variable = variable.to_string_lossy();
             if variable.starts_with("DASK_") || variable.starts_with("PYTHON") {
@@ -576,20 +596,21 @@ impl Peer {
         }
     }
 
-    /// The address it listens on, `tcp://127.0.0.1:PORT`; for a process to ask,
-    /// its release.
+    /// The word that the process has printed after `ready`: the address at which it listens,
+    /// such as `tcp://127.0.0.1:PORT`, or the release of a process that replies to
+    /// [`ask`](Self::ask).
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The socket address it listens on, `127.0.0.1:PORT`.
+    /// The socket address at which the process listens, `127.0.0.1:PORT`.
     pub fn socket_address(&self) -> &str {
         self.address
             .strip_prefix("tcp://")
             .expect("this peer does not listen")
     }
 
-    /// The workers of a scheduler, in the order of their names.
+    /// The workers of a scheduler, sorted by name.
     pub fn workers(&self) -> &[Self] {
         &self.workers
     }
@@ -599,8 +620,8 @@ impl Peer {
         self.log.state().content.clone()
     }
 
-    /// The warnings in the log: lines without `INFO` and their continuations,
-    /// except those about high load.
+    /// The warnings in the log: lines of any level but `INFO`, and their continuations, except
+    /// those of `distributed.gc`.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.log();
         // 2026-08-01 12:00:00,000 - distributed.core - WARNING - What happened.
@@ -618,25 +639,16 @@ impl Peer {
         complaints.map(Into::into).collect()
     }
 
-    /// The lines of the log that are warnings or errors, of any release.
+    /// The lines of the log that are warnings or errors, in the format of any release.
     pub fn warnings(&self) -> Vec<String> {
-        const MARKS: [&str; 4] = [
-            " - WARNING - ",
-            " - ERROR - ",
-            " - CRITICAL - ",
-            "Traceback",
-        ];
-        let log = self.log();
-        let lines = log.lines();
-        let is_warning = |line: &&str| MARKS.iter().any(|mark| line.contains(mark));
-        lines.filter(is_warning).map(str::to_owned).collect()
+        warnings(&self.log())
     }
 
     /// Waits until `part` is in the log.
     ///
     /// # Panics
     ///
-    /// If the process ends, or does not log it in time.
+    /// If the process ends, or does not log `part` in time.
     pub fn wait_for_log(&self, part: &str) {
         let found = self
             .log
@@ -666,7 +678,7 @@ impl Peer {
         self.child.id()
     }
 
-    /// Sends a signal to the process, by its name without `SIG`.
+    /// Sends a signal to the process, given by its name without `SIG`.
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let asked = Command::new("kill").args(["-s", name, &id]).status();
@@ -685,17 +697,17 @@ impl Peer {
         self.child.wait().is_ok_and(|status| status.success())
     }
 
-    /// Kills worker `index` of a scheduler.
+    /// Kills the scheduler's worker `index`.
     pub fn kill_worker(&mut self, index: usize) {
         drop(self.workers.remove(index));
     }
 
-    /// Sends a question and waits for the answer, both a JSON document and bytes;
-    /// see `exchange.py`.
+    /// Sends a request and waits for the reply, each a JSON document and bytes; see
+    /// `exchange.py`.
     ///
     /// # Panics
     ///
-    /// If the process has ended, does not answer questions, or not in time.
+    /// If the process has ended, does not accept requests, or does not reply in time.
     pub fn ask(&mut self, question: &str, data: &[u8]) -> (String, Vec<u8>) {
         self.try_ask(question, data)
             .unwrap_or_else(|error| panic!("{} does not answer {question}: {error}", self.name))
@@ -734,7 +746,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Workers first, because they would try to reconnect to the scheduler.
+        // Workers first: they would try to reconnect to the scheduler.
         self.workers.clear();
         // Fails only if the process has ended already.
         let _ = self.child.kill();
@@ -746,12 +758,12 @@ impl Drop for Peer {
             report.push_str(&self.log());
             eprintln!("{report}----");
         }
-        // Removed so that it does not accumulate below target/.
+        // Remove the directory, so that directories do not accumulate below target/.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// The standard error of a process so far.
+/// The standard error of a process up to now.
 #[derive(Debug, Default)]
 struct Log {
     state: Mutex<LogState>,
@@ -785,7 +797,7 @@ impl Log {
         log
     }
 
-    /// After a panic of a test, the log is still valid.
+    /// Locks the state, which remains valid after a panic of a test.
     fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -812,7 +824,7 @@ impl Log {
         }
     }
 
-    /// Waits shortly for the last output of a process that has ended.
+    /// Waits briefly for the last output of a process that has ended.
     fn wait_for_end(&self) {
         let state = self.state();
         let ended = self
@@ -834,8 +846,8 @@ fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("python")
 }
 
-/// Cargo's target directory. No variable names it for libraries, but Cargo marks it:
-/// with the first file if it made the directory, with the second one always.
+/// Cargo's target directory. Cargo sets no variable with its path for libraries, but marks
+/// it: with the first file if Cargo has created it, and with the second one always.
 fn target() -> PathBuf {
     const MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
     let program = env::current_exe().expect("the path of the test");
@@ -845,7 +857,7 @@ fn target() -> PathBuf {
     folder.expect("tests run in Cargo's folder").to_owned()
 }
 
-/// FNV-1a, which unlike the standard library's hash never changes.
+/// Computes an FNV-1a hash, which is stable, unlike the standard library's.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

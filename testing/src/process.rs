@@ -1,8 +1,8 @@
-//! Processes of Linux.
+//! Processes on Linux.
 
 use std::fs;
 
-/// The ids of the processes that a process has started and that have not ended.
+/// The ids of a process's children that have not ended.
 ///
 /// # Panics
 ///
@@ -14,12 +14,12 @@ pub fn children(parent: u32) -> Vec<String> {
         .collect()
 }
 
-/// Whether a process has ended. Its parent may not have noticed yet.
+/// Whether a process has ended, even if its parent has not collected its status yet.
 pub fn has_ended(id: &str) -> bool {
     stat(id).is_none_or(|(state, _)| state == "Z")
 }
 
-/// The state and the parent of a process.
+/// The state and the parent id of a process.
 fn stat(id: &str) -> Option<(String, String)> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit(')').next()?.split_whitespace();

@@ -7,18 +7,17 @@ use std::{env, fs};
 
 use crate::{Environment, fnv1a, make_environment, named_pythons, python, python_minor, target};
 
-/// An entry of a list of releases: a line with the release, the minor versions of
-/// Python 3 that it runs on, preferred ones first, and perhaps `default` and
-/// `mixed`.
+/// An entry of a list of releases: a line with the release, the minor versions of Python 3
+/// to use it with, preferred ones first, and optionally `default` and `mixed`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ListedRelease {
     /// The release, such as `2022.1.0`.
     pub release: String,
     /// The minor versions of Python 3.
     pub minors: Vec<u32>,
-    /// Whether tests use the release unless others are named.
+    /// Whether tests use the release if no releases are named.
     pub is_default: bool,
-    /// Whether tests also use it with the second version of Python.
+    /// Whether tests also use the release with its second version of Python.
     pub is_mixed: bool,
 }
 
@@ -54,10 +53,9 @@ pub fn listed_releases(list: &str) -> Vec<ListedRelease> {
 
 impl ListedRelease {
     /// The interpreter of an environment with this release and the packages of
-    /// `requirements`, which is created if it does not exist. Returns its minor
-    /// version too.
+    /// `requirements`, and its minor version. The environment is created if it is missing.
     ///
-    /// Interpreters are those in DASKWIRE_PYTHONS, and `python3.8` and so on.
+    /// It is based on an interpreter named in DASKWIRE_PYTHONS, or else `python3.8` and so on.
     ///
     /// # Errors
     ///
@@ -93,7 +91,7 @@ impl ListedRelease {
     ) -> Result<(PathBuf, u32), String> {
         let release = &self.release;
         let (base, minor) = self.base_python(minors)?;
-        // The only pair of different numbers.
+        // The only release of `dask` with another number than that of `distributed`.
         let dask = if release == "2.30.1" {
             "2.30.0"
         } else {
