@@ -60,7 +60,7 @@ impl Address {
         })
     }
 
-    /// The address of a socket.
+    /// Creates the address of a socket.
     pub fn new(scheme: &str, address: SocketAddr) -> Self {
         let host = match address {
             SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
@@ -72,7 +72,7 @@ impl Address {
         }
     }
 
-    /// An address with a location that only its transport interprets.
+    /// Creates an address with a location that only its transport interprets.
     ///
     /// # Errors
     ///

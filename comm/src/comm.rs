@@ -85,9 +85,9 @@ pub enum WireFormat {
     Auto,
     /// Use this format, and refuse peers that frame their messages otherwise.
     Fixed {
-        /// How messages are framed.
+        /// The framing of messages.
         prefix: Prefix,
-        /// How the handshake is laid out.
+        /// The layout of the handshake.
         layout: Layout,
     },
     /// Wait for the handshake of the peer and use its format. If no handshake
@@ -108,9 +108,9 @@ pub struct Agreement {
     pub pickle_protocol: u8,
     /// The Python version of the peer, if its handshake has one.
     pub peer_python: Option<[u64; 3]>,
-    /// How messages are framed, in both directions.
+    /// The framing of messages, in both directions.
     pub prefix: Prefix,
-    /// How the peer lays out its messages.
+    /// The layout of the peer's messages.
     pub layout: Layout,
 }
 
@@ -131,9 +131,9 @@ pub struct RawConnection {
     pub reader: ReadHalf,
     /// The writing half.
     pub writer: WriteHalf,
-    /// The address of this end.
+    /// The local address.
     pub local: Address,
-    /// The address of the other end.
+    /// The address of the peer.
     pub peer: Address,
     /// The encryption of the connection; `None` if it is not encrypted.
     pub encryption: Option<Arc<Encryption>>,
@@ -162,7 +162,7 @@ pub struct Encryption {
 }
 
 impl Encryption {
-    /// A description of an encrypted connection, for transports.
+    /// Creates the description of an encrypted connection, for transports.
     pub fn new(
         version: &'static str,
         cipher: Option<&'static str>,
@@ -188,11 +188,11 @@ impl fmt::Debug for Encryption {
 }
 
 impl RawConnection {
-    /// A connection over these streams, between the ends `local` and `peer`.
+    /// Creates a connection over these streams, between the addresses `local` and `peer`.
     ///
     /// Dropping or shutting down `writer` must end the stream of bytes that the
-    /// peer reads, independently of `reader`. A transport whose close can discard data
-    /// that the peer has not read yet, as that of sockets can, wraps both in
+    /// peer reads, independently of `reader`. If closing can discard data that the peer
+    /// has not read yet, as with sockets, the transport wraps both in
     /// [`lingering`](crate::lingering).
     pub fn new(
         reader: impl AsyncRead + Send + Sync + Unpin + 'static,
@@ -411,12 +411,12 @@ impl<R, W> Comm<R, W> {
         &self.agreement
     }
 
-    /// The address of this end.
+    /// The local address.
     pub const fn local_address(&self) -> &Address {
         &self.local
     }
 
-    /// The address of the other end.
+    /// The address of the peer.
     pub const fn peer_address(&self) -> &Address {
         &self.peer
     }
@@ -429,8 +429,8 @@ impl<R, W> Comm<R, W> {
     }
 
     /// Ends the comm at once, as dropping it does: messages that were written last may
-    /// not arrive, and no more are received. A comm that was closed before still
-    /// delivers its messages.
+    /// not arrive, and no more are received. If the comm was closed before, its messages
+    /// are still delivered.
     ///
     /// To end a pending read or write, drop its future; to end a split comm, drop its
     /// halves.
@@ -450,7 +450,7 @@ impl<R, W> fmt::Debug for Comm<R, W> {
     }
 }
 
-/// How long [`WireFormat::Detect`] waits for the peer's handshake.
+/// The time for which [`WireFormat::Detect`] waits for the peer's handshake.
 const SILENCE: Duration = Duration::from_secs(1);
 
 async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
@@ -525,7 +525,7 @@ async fn send<W: AsyncWrite + Unpin>(
     handshake: &Handshake<'_>,
     layout: Layout,
 ) -> Result<(), CommError> {
-    // Measured with the writer itself.
+    // A first pass measures the length of the document.
     let mut measure = Writer::new(&mut []);
     handshake.encode(&mut measure);
     let mut document = vec![0; measure.len()];

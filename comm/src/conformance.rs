@@ -74,22 +74,22 @@ pub struct Settings {
     /// The size of the largest message, in bytes. Default: 40 MiB. Use less for slow
     /// links.
     pub max_len: usize,
-    /// The most bytes that the link and all its buffers hold before a writer has to
-    /// wait. Default: 64 MiB.
+    /// The maximum number of bytes that the link and all its buffers hold before a writer
+    /// has to wait. Default: 64 MiB.
     pub buffered_len: usize,
     /// The number of messages that the check of their order sends. Default: 20,000.
     pub message_count: usize,
     /// The number of comms that are open at the same time. Default: 200. Use 1 for
     /// links that carry one comm.
     pub comm_count: usize,
-    /// Whether reads and writes can be dropped before they are done; those that
-    /// block their thread cannot. Default: `true`.
+    /// Whether reads and writes can be dropped before they are done. Those that block
+    /// their thread cannot. Default: `true`.
     pub is_cancellable: bool,
     /// Whether sent messages arrive if the comm is closed and then dropped while it
     /// has unread data. A socket is reset then, which independent halves cannot
     /// prevent. Default: `true`.
     pub lingers: bool,
-    /// The longest time that one check may take. Default: 120 seconds.
+    /// The timeout of each check. Default: 120 seconds.
     pub timeout: Duration,
 }
 
@@ -254,7 +254,7 @@ async fn caught<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> 
     .await
 }
 
-/// Panics again with the name of the check in front of the message.
+/// Resumes a panic, with the name of the check before the message.
 fn fail(check: &str, panic: Box<dyn Any + Send>) -> ! {
     let message = match panic.downcast_ref::<String>() {
         Some(message) => Some(message.as_str()),
@@ -266,7 +266,7 @@ fn fail(check: &str, panic: Box<dyn Any + Send>) -> ! {
     }
 }
 
-/// Runs a future that blocks its thread on a thread of its own.
+/// Runs a future that blocks its thread, on a separate thread.
 fn spawn_blocking<V: Send + 'static>(task: impl Future<Output = V> + Send + 'static) -> Task<V> {
     runtime::spawn_blocking(move || {
         let mut context = Context::from_waker(Waker::noop());

@@ -14,7 +14,8 @@ use crate::{Address, AddressError};
 
 /// The error of a comm, or of making one.
 ///
-/// Every error except [`CommError::Encode`] ends the comm.
+/// Every error ends the comm, or the half of it that returned the error, except for
+/// [`CommError::Encode`] and [`Closed::OtherBuffers`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CommError {
@@ -127,7 +128,7 @@ impl CommError {
     /// protocol error has occurred.
     pub fn is_closed(&self) -> bool {
         match self {
-            Self::Closed(_) => true,
+            Self::Closed(closed) => *closed != Closed::OtherBuffers,
             Self::Io(error) => matches!(
                 error.kind(),
                 io::ErrorKind::BrokenPipe

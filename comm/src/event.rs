@@ -1,8 +1,8 @@
 //! Events of connections and comms, for logs, and their adapter to `tracing`.
 //!
-//! An event borrows what it tells, and is formatted only for a subscriber that wants
-//! it. Without the feature `tracing`, emitting one does nothing. There are no events
-//! of single messages.
+//! An event borrows its data, and is formatted only for an interested subscriber. Without
+//! the feature `tracing`, emitting one does nothing. There are no events for single
+//! messages.
 
 use core::fmt;
 use core::time::Duration;
@@ -69,7 +69,7 @@ impl Event<'_> {
         }
     }
 
-    /// Emits the event of a connection with this peer.
+    /// Emits the event for a connection with this peer.
     #[cfg(feature = "tracing")]
     #[inline]
     pub(crate) fn emit(&self, peer: &Address) {
@@ -150,22 +150,22 @@ fn established(
     }
 }
 
-/// The peer of half a comm, for the event of its end.
+/// The peer of one half of a comm, for the event that the half has ended.
 ///
-/// Empty, also with the feature `tracing`, unless a subscriber wants this event when
-/// the comm is established.
+/// Empty unless the feature `tracing` is on and a subscriber is interested in this event
+/// when the comm is established.
 #[derive(Debug)]
 pub(crate) struct HalfLog {
     #[cfg(feature = "tracing")]
     peer: Option<Address>,
-    /// Whether dropping this is an event, as that of a writer is.
+    /// Whether dropping the half emits an event, as for a writer.
     #[cfg(feature = "tracing")]
     logs_drop: bool,
 }
 
 #[cfg(feature = "tracing")]
 impl HalfLog {
-    /// No events.
+    /// Creates a log that emits no event until it is started.
     pub(crate) const fn new() -> Self {
         Self {
             peer: None,
@@ -173,27 +173,27 @@ impl HalfLog {
         }
     }
 
-    /// Starts to emit the event of a reader of a comm with `peer`.
+    /// Enables the event of a reader of a comm with `peer`.
     pub(crate) fn start_reader(&mut self, peer: &Address) {
         if tracing::enabled!(target: TARGET, tracing::Level::INFO) {
             self.peer = Some(peer.clone());
         }
     }
 
-    /// Starts to emit the event of a writer.
+    /// Enables the event of a writer of a comm with `peer`.
     pub(crate) fn start_writer(&mut self, peer: &Address) {
         self.start_reader(peer);
         self.logs_drop = true;
     }
 
-    /// Emits the only event.
+    /// Emits the event, unless one was emitted before.
     pub(crate) fn end(&mut self, event: &Event<'_>) {
         if let Some(peer) = self.peer.take() {
             event.emit(&peer);
         }
     }
 
-    /// Emits no event.
+    /// Disables the event.
     pub(crate) fn stop(&mut self) {
         self.peer = None;
     }
@@ -227,7 +227,7 @@ impl HalfLog {
 /// An event of a buffer pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PoolEvent {
-    /// The pool has no memory for a frame, which is mapped anew.
+    /// The pool has no free memory for a frame, so that new memory is allocated.
     Empty { frame_len: usize },
     /// The pool is full, and frees memory.
     Full { freed_len: usize },

@@ -19,19 +19,19 @@ use crate::{BufferPool, CommError};
 /// the rest of its message, nor a small frame a large array.
 const OWN: usize = 64 << 10;
 
-/// The most bytes that are allocated for a frame before any of it has arrived. The
-/// allocation doubles as bytes arrive.
+/// The maximum number of bytes that are allocated for frames before any of them has
+/// arrived. The allocation doubles as bytes arrive.
 const STEP: usize = 256 << 10;
 
 /// Frames of at least this many bytes are stored in mapped pages, huge ones if the
 /// system has them: faulting in small pages takes longer than receiving the bytes.
 const MAPPED: usize = 4 << 20;
 
-/// The bytes of such a frame that must arrive before pages are mapped.
+/// The number of bytes of such a frame that must arrive before pages are mapped.
 const MAPPED_AFTER: usize = 1 << 20;
 
-/// The mapped length is at most this many times the bytes that have arrived. Pages
-/// take memory only once they are written.
+/// The maximum ratio of the mapped length to the number of bytes that have arrived. Pages
+/// use memory only once they are written.
 const MAPPED_RATIO: usize = 1 << 10;
 
 /// The frames of one message.
@@ -58,8 +58,8 @@ impl Frames {
         &self.0
     }
 
-    /// The frames of a complete message, which are stored one after another in
-    /// `bytes`. `None` if the message has large frames.
+    /// Copies the frames of a complete message, which are stored one after another in
+    /// `bytes`. Returns `None` if the message has large frames.
     pub(crate) fn copy(prelude: Prelude<'_>, bytes: &[u8]) -> Option<Self> {
         if prelude.lengths().any(|len| len >= OWN as u64) {
             return None;
@@ -140,7 +140,7 @@ impl LargeFrame {
         };
         if !has_room {
             let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
-            // Do not pass bytes of an incomplete frame on to the pool.
+            // Pages for a part of the frame are not taken from the pool, and not given to it.
             let pool = pool.filter(|_| target == len);
             let mut pages = match pool.and_then(|pool| pool.take(len)) {
                 Some(pages) => pages,
@@ -169,7 +169,7 @@ impl LargeFrame {
     }
 }
 
-/// Where the next bytes of a frame go.
+/// The space for the next bytes of a frame.
 pub(crate) enum FrameSpace<'r> {
     /// The spare capacity of a vector, which is not empty.
     Heap(&'r mut Vec<u8>),
@@ -267,7 +267,7 @@ impl Arriving {
         self.pool = pool;
     }
 
-    /// The space for the next bytes of frame `index`, for at least one byte and if
+    /// Returns space for the next bytes of frame `index`: for at least one byte, and if
     /// possible for `wanted`.
     ///
     /// `prelude` is called once for each message.
@@ -298,7 +298,7 @@ impl Arriving {
         self.own[last].room(len, wanted, self.pool.as_ref())
     }
 
-    /// The frames, once all of them have arrived.
+    /// Takes the frames, all of which must have arrived.
     pub(crate) fn take(&mut self, prelude: Prelude<'_>) -> Frames {
         let this = core::mem::replace(self, Self::new());
         self.pool = this.pool;

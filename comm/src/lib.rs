@@ -62,7 +62,7 @@
 //!   messages.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
-// Streams are std's; only the core can do without it.
+// Streams need std; only the core crates avoid it.
 #![allow(clippy::std_instead_of_alloc)]
 
 mod address;

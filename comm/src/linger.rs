@@ -18,13 +18,13 @@ use tokio::sync::Semaphore;
 
 use crate::runtime::{self, Spawner};
 
-/// The time that the peer has to end a connection that was closed and dropped here.
+/// The time that the peer has to end a connection that was closed and dropped locally.
 const TIME: Duration = Duration::from_secs(10);
 
-/// The bytes that the peer may send until then.
+/// The maximum number of bytes that the peer may send until then.
 const MAX_LEN: u64 = 64 << 20;
 
-/// The number of connections of the process that linger at the same time, so that
+/// The maximum number of connections of the process that linger at the same time, so that
 /// peers that never close cannot use up the file descriptors. Beyond that, closed
 /// connections do not linger.
 const MAX_COUNT: usize = 1000;
@@ -36,8 +36,8 @@ static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 /// the executor of this task.
 ///
 /// A connection that was closed and then dropped is read in the background until the
-/// peer closes it, for up to 10 seconds and 64 MiB; otherwise the socket would be
-/// reset, and the peer lose data that it has not read yet.
+/// peer closes it, for up to 10 seconds and 64 MiB. Otherwise the socket would be reset,
+/// and the peer would lose data that it has not read yet.
 pub fn lingering<R, W>(
     reader: R,
     writer: W,
@@ -209,7 +209,7 @@ mod tests {
         (lingering_with(Arc::clone(permits), reader, writer), far)
     }
 
-    /// How long the far end can send without a reader.
+    /// Returns the time for which the far end can send without a reader.
     async fn sends_for(far: &mut DuplexStream, pause: Duration) -> Duration {
         let started = Instant::now();
         while timeout(TIME * 10, far.write_all(&[7; 60 << 10]))

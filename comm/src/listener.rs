@@ -1,4 +1,4 @@
-//! Accepting comms.
+//! Listeners, which accept comms.
 
 use core::fmt;
 use std::io;
@@ -16,7 +16,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Accepts comms with these options from a listener of a transport.
+    /// Creates a listener that accepts comms with these options from a transport's listener.
     pub fn new(listen: Box<dyn Listen>, options: CommOptions) -> Self {
         Self {
             listen,
@@ -26,7 +26,7 @@ impl Listener {
     }
 
     /// Waits for the next connection. Its handshake is done by
-    /// [`Incoming::handshake`], which should run in a task of its own so that a
+    /// [`Incoming::handshake`], which should run in a separate task so that a
     /// silent peer does not block others.
     ///
     /// # Cancel safety

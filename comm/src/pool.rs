@@ -11,11 +11,11 @@ use memmap2::MmapMut;
 
 use crate::event::PoolEvent;
 
-/// A pool for the memory of large frames, which reuses it when a frame is dropped.
+/// A pool that reuses the memory of large frames after they are dropped.
 ///
 /// Frames of 4 MiB or more are stored in mapped pages. Mapping and unmapping pages
 /// takes about as long as receiving their contents, so a pool keeps them. Pools help
-/// peers that drop their large frames; a peer that keeps them has nothing to reuse.
+/// programs that drop their large frames; one that keeps them has nothing to reuse.
 ///
 /// Clones of a pool share its memory: set the pool in the
 /// [`CommOptions`](crate::CommOptions) of all connections that are to share it.
@@ -33,25 +33,25 @@ pub struct BufferPool(Arc<PoolInner>);
 
 /// A source of memory for large frames, such as memory that other processes map too.
 ///
-/// The memory of a [`BufferPool`] is its own unless it was made with a source.
+/// A [`BufferPool`] without a source maps private pages.
 pub trait FrameMemory: Send + Sync {
     /// Allocates memory of `len` bytes. It is filled with a frame unless the comm ends
     /// before.
     ///
     /// # Errors
     ///
-    /// If there is none. The pool uses pages of its own then.
+    /// If no memory is available. The pool maps private pages then.
     fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>>;
 }
 
-/// The memory of one large frame after another, from a [`FrameMemory`]. Its place and its
-/// length do not change.
+/// Memory from a [`FrameMemory`], which is reused for one large frame after another. Its
+/// address and length do not change.
 pub trait FrameBlock: AsRef<[u8]> + AsMut<[u8]> + Send + Sync {
-    /// Notes that the frame was dropped.
+    /// Records that the frame in this memory was dropped.
     fn release(&mut self);
 
-    /// Prepares the memory for another frame. Returns whether that is possible: false if
-    /// others still use what the memory has.
+    /// Prepares the memory for another frame. Returns `false` if that is not possible,
+    /// because the current contents are still in use elsewhere.
     fn reserve(&mut self) -> bool;
 }
 
@@ -104,13 +104,13 @@ struct FreeList {
     /// The unused memory, the least recently used first.
     maps: VecDeque<Map>,
     len: usize,
-    /// The least length since the last trim.
+    /// The minimum of `len` since the last trim.
     min_len: usize,
 }
 
 impl BufferPool {
-    /// Creates a pool that keeps at most `max_len` bytes of unused memory. The oldest
-    /// memory is returned to the system first.
+    /// Creates a pool that keeps at most `max_len` bytes of unused memory. The memory that
+    /// has been unused for the longest time is freed first.
     pub fn new(max_len: usize) -> Self {
         Self(Arc::new(PoolInner {
             max_len,
@@ -119,7 +119,7 @@ impl BufferPool {
         }))
     }
 
-    /// Creates a pool like [`new`](Self::new), whose memory is that of a source.
+    /// Creates a pool like [`new`](Self::new) that allocates its memory from a source.
     pub fn with_memory(max_len: usize, memory: Arc<dyn FrameMemory>) -> Self {
         Self(Arc::new(PoolInner {
             max_len,
@@ -138,15 +138,15 @@ impl BufferPool {
         self.kept().len
     }
 
-    /// Returns all unused memory to the system.
+    /// Frees all unused memory.
     pub fn clear(&self) {
         *self.kept() = FreeList::default();
     }
 
-    /// Returns the memory to the system that has not been needed since the last call.
+    /// Frees the memory that was not needed since the last call.
     ///
-    /// A peer that calls this at intervals keeps memory while large frames arrive, and
-    /// none for long afterwards.
+    /// A program that calls this at intervals keeps memory while large frames arrive, and
+    /// frees it soon afterwards.
     pub fn trim(&self) {
         let mut kept = self.kept();
         let mut spare = kept.min_len;
@@ -165,8 +165,8 @@ impl BufferPool {
         drop(given_up);
     }
 
-    /// The smallest unused pages of at least `len` bytes, and of at most twice as many,
-    /// since a frame that is kept occupies all of its pages.
+    /// Takes the smallest unused memory of at least `len` bytes, and of at most twice as
+    /// many, since a frame that is kept occupies all of its memory.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
         let mut kept = self.kept();
         let fitting = kept.maps.iter_mut().enumerate();
@@ -240,9 +240,10 @@ impl fmt::Debug for BufferPool {
     }
 }
 
-/// The pages of one frame, huge ones if the system has them.
+/// The memory of one frame: that of a source, or mapped pages, huge ones if the system has
+/// them.
 pub(crate) struct Pages {
-    /// `Some` until this is dropped.
+    /// `Some` until this value is dropped.
     map: Option<Map>,
     /// The length of the frame in bytes.
     len: usize,
@@ -250,7 +251,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Maps new pages, which take memory only once they are written.
+    /// Allocates memory from the source of the pool, or maps new pages, which use memory
+    /// only once they are written.
     pub(crate) fn new(len: usize, pool: Option<BufferPool>) -> io::Result<Self> {
         let memory = pool.as_ref().and_then(|pool| pool.0.memory.as_ref());
         let block = memory.and_then(|memory| memory.allocate(len).ok());
@@ -259,7 +261,7 @@ impl Pages {
             Some(block) => Map::Block(block),
             None => {
                 let map = MmapMut::map_anon(len)?;
-                // Only a hint: without huge pages it is slower.
+                // Only a hint: an error means that the pages are filled more slowly.
                 #[cfg(target_os = "linux")]
                 let _ = map.advise(memmap2::Advice::HugePage);
                 Map::Own(map)
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(pool.kept_len(), 0);
     }
 
-    /// Memory whose users the test decides about.
+    /// A source of memory for which the test decides whether it is in use.
     #[derive(Default)]
     struct Lending {
         is_used: AtomicBool,

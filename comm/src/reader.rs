@@ -1,4 +1,4 @@
-//! Reading messages.
+//! The reading half of a comm.
 
 use core::fmt;
 use wire::invariant::Ensured;
@@ -18,7 +18,8 @@ const INPUT_MIN: usize = 2 << 10;
 /// The maximum size of the read buffer in bytes, for frequent messages.
 const INPUT_MAX: usize = 64 << 10;
 
-/// Preludes larger than this are not kept for the next message.
+/// The maximum number of frames for which the memory of a prelude is kept for the next
+/// message.
 const KEPT_FRAME_COUNT: usize = 512;
 
 /// The reading half of a comm.
@@ -39,7 +40,7 @@ pub struct CommReader<R = ReadHalf> {
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
-    /// Reads messages from `io`, which must be at the beginning of a message.
+    /// Creates a reader of messages from `io`, which must be at the beginning of a message.
     ///
     /// There is no handshake; [`Comm::establish`](crate::Comm::establish) does one.
     pub const fn new(io: R, prefix: Prefix, limits: Limits) -> Self {
@@ -144,8 +145,8 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
     }
 
-    /// Takes a message without large frames that is completely in the read buffer, as
-    /// most are. Errors are left to the decoder.
+    /// Takes a message from the read buffer, if it is complete there and has no large frames,
+    /// as is usual. Errors are left to the decoder.
     fn take_whole(&mut self) -> Option<Frames> {
         if !self.decoder.is_idle() {
             return None;
@@ -233,7 +234,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
             return Err(Closed::AfterError.into());
         }
         if self.decoder.wanted()? == Wanted::Nothing {
-            // The last message, which was kept for `prelude`.
+            // The previous message is complete; its prelude was kept for `prelude()`.
             self.decoder.reset();
         }
         self.check_buffers(true)?;
@@ -250,7 +251,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
 }
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
-    /// Records whether a read has failed.
+    /// Records the failure of a read.
     fn settle<T>(&mut self, outcome: Result<T, CommError>) -> Result<T, CommError> {
         if let Err(error) = &outcome {
             self.failed = true;
@@ -314,8 +315,8 @@ impl<R> fmt::Debug for CommReader<R> {
     }
 }
 
-/// Provides no buffers: frames are read into uninitialized memory, which the decoder
-/// cannot access.
+/// Provides no buffers, since the decoder reads only preludes: frames are read into
+/// uninitialized memory, which it cannot access.
 struct NoFrames;
 
 impl FrameBuffers for NoFrames {
@@ -336,9 +337,9 @@ struct Input {
     bytes: Vec<u8>,
     /// The number of bytes that have been taken.
     taken: usize,
-    /// The size of the next read.
+    /// The size of the next read, in bytes.
     capacity: usize,
-    /// The length of the last read, until the size was adapted to it.
+    /// The length of the last read in bytes, until `capacity` was adapted to it.
     last: Option<usize>,
 }
 
@@ -435,7 +436,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_http_server_is_recognized() {
-        // Shorter than the first bytes of a handshake, too.
+        // The second answer is shorter than the first bytes of a handshake.
         for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/"] {
             let mut reader = CommReader::new(answer.as_bytes(), Prefix::U64, Limits::HOST);
             let error = reader.first_bytes().await.unwrap_err();

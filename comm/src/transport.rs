@@ -56,8 +56,8 @@ pub trait Transport: Send + Sync {
         Box::pin(async {})
     }
 
-    /// A transport with the same options that shares no connection with this one, so
-    /// that it can be closed separately. Default: `None`, for transports without
+    /// Creates a transport with the same options that shares no connection with this one,
+    /// so that it can be closed separately. Default: `None`, for transports without
     /// shared connections.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
         None
@@ -166,8 +166,8 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The options of an attempt. [`Transports`] makes them; tests of a transport may
-    /// need their own.
+    /// Creates the options of an attempt, as [`Transports`] does for a transport. Tests of a
+    /// transport may need their own.
     pub const fn new(attempt_timeout: Duration, traffic: Traffic) -> Self {
         Self {
             attempt_timeout,
@@ -254,7 +254,7 @@ pub struct PendingConnection {
 }
 
 impl PendingConnection {
-    /// A connection to `peer`, which is usable when `opening` is done.
+    /// Creates a connection to `peer`, which is usable when `opening` is done.
     pub fn new(
         peer: Address,
         opening: impl Future<Output = Result<RawConnection, CommError>> + Send + 'static,
@@ -335,7 +335,7 @@ impl fmt::Debug for PendingConnection {
 pub struct Transports(Vec<Arc<dyn Transport>>);
 
 impl Default for Transports {
-    /// As [`Transports::new`].
+    /// Creates a registry as [`Transports::new`] does.
     fn default() -> Self {
         Self::new()
     }
@@ -454,8 +454,8 @@ impl Transports {
         }
     }
 
-    /// The same transports without shared connections, for a client or worker that is
-    /// closed separately.
+    /// Creates the same transports without the connections of these, for a client or worker
+    /// that is closed separately.
     #[must_use]
     pub fn separate(&self) -> Self {
         let separate =
@@ -602,7 +602,7 @@ impl<'a> Attempts<'a> {
             ConnectError::Fatal(error) => return Err(error),
             ConnectError::Failed(error) if is_lasting(&error) => return Err(failed(error)),
             ConnectError::Failed(error) => self.last = Some(error),
-            // The error of an earlier attempt tells more than a timeout.
+            // The error of an earlier attempt is more helpful than a timeout.
             ConnectError::NoAnswer => {}
         }
         let left = self.deadline.saturating_duration_since(now());

@@ -1,4 +1,4 @@
-//! Writing messages.
+//! The writing half of a comm.
 
 use core::fmt;
 use std::io::{self, IoSlice};
@@ -50,7 +50,7 @@ enum State {
 }
 
 impl<W: AsyncWrite + Unpin> CommWriter<W> {
-    /// Writes messages to `io`, which must not be within a message.
+    /// Creates a writer of messages to `io`, which must not be within a message.
     pub const fn new(io: W, prefix: Prefix) -> Self {
         Self {
             io,

@@ -130,7 +130,7 @@ pub(super) async fn closing_loses_nothing<T: Pairs>(pairs: &T, settings: &Settin
     assert_eq!(join(far).await, COUNT);
 }
 
-/// An end that closes need not read what the peer still sends.
+/// An end can close without reading the messages that the peer still sends.
 pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
     pairs: &T,
     settings: &Settings,
@@ -139,7 +139,7 @@ pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
     let len = settings.len(40_000) - 10;
     for writer_goes_first in [true, false] {
         let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
-        // In a task, since a link with small buffers makes the writer wait.
+        // A task, since the writer has to wait if the link has small buffers.
         let unread = spawn(async move {
             for seed in 0..5 {
                 let outcome = write(&mut far_writer, &message(seed, &[1000])).await;
@@ -450,7 +450,7 @@ pub(super) async fn cancel_a_write<T: Pairs>(pairs: &T, settings: &Settings, len
     has_ended
 }
 
-/// A pending read ends when the peer goes (Dask's test_close_properly).
+/// A pending read ends when the peer drops the comm (Dask's test_close_properly).
 pub(super) async fn a_pending_read_ends_with_the_peer<T: Pairs>(pairs: &T, _: &Settings) {
     let [(mut reader, _writer), far] = pairs.pair().await;
     let mut reading = spawn(async move { read(&mut reader).await.map(|frames| frames.is_none()) });

@@ -25,7 +25,7 @@ pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     lookup.await.unwrap_or_else(|_| Err(ended()))
 }
 
-/// Makes attempts with all addresses of a host, as RFC 8305 ("Happy Eyeballs") has them,
+/// Makes attempts with all addresses of a host, as RFC 8305 ("Happy Eyeballs") describes,
 /// and returns the result of the first that succeeds; the others are dropped. An attempt
 /// begins 250 milliseconds after the one before it, or at once if one has failed, with
 /// IPv6 and IPv4 in turn.
@@ -36,7 +36,8 @@ pub async fn lookup_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
 ///
 /// # Errors
 ///
-/// Those of all attempts in the order in which they failed; none without an address.
+/// Those of all attempts, in the order in which they failed; an empty vector if `addresses`
+/// is empty.
 pub async fn first_to_connect<T, E, F: Future<Output = Result<T, E>>>(
     addresses: Vec<SocketAddr>,
     mut attempt: impl FnMut(SocketAddr) -> F,

@@ -47,7 +47,7 @@ use crate::BoxFuture;
 ///
 /// # Examples
 ///
-/// An executor that has threads for tasks and timers, and no sockets:
+/// An executor that uses threads for tasks and timers, and has no sockets:
 ///
 /// ```standalone_crate
 /// use daskwire_comm::BoxFuture;
@@ -108,8 +108,8 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Makes a stream of a connected TCP socket. The first poll of its shutdown must tell
-    /// the peer, as `shutdown` of a socket does.
+    /// Makes a stream of a connected TCP socket. The first poll of its shutdown must end the
+    /// stream for the peer, as `shutdown` of a socket does.
     ///
     /// # Errors
     ///
@@ -350,7 +350,8 @@ pub async fn timeout<F: Future>(after: Duration, future: F) -> Result<F::Output,
 /// [`Elapsed`]; the future has been dropped.
 pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Output, Elapsed> {
     let mut future = pin!(future);
-    // On tokio, `future` may have used up what this task may do before it yields.
+    // On tokio, `future` may have used up the budget of this task, which would keep the
+    // timer pending.
     let mut timer = pin!(tokio::task::coop::unconstrained(sleep_until(deadline)));
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Ok(output)),

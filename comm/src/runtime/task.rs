@@ -28,7 +28,7 @@ enum Inner<T> {
     },
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 pub struct TaskError {
     /// `None` if the task was aborted, or its executor has ended.
     panic: Option<Box<dyn Any + Send>>,

@@ -143,7 +143,7 @@ impl Tls {
     }
 }
 
-/// Prints no keys, and only the fields that help to diagnose.
+/// Prints only the fields that help in a diagnosis, and no keys.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")

@@ -122,7 +122,7 @@ pub struct TlsSettings {
 /// A TLS version: `1.2` or `1.3` in Dask's configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
-    /// TLS 1.2, the oldest.
+    /// TLS 1.2, the oldest version.
     #[default]
     V1_2,
     /// TLS 1.3.
@@ -197,7 +197,8 @@ impl TlsSettings {
         self.build_with_provider(provider.into())
     }
 
-    /// As [`build`](Self::build), with a crypto provider of the caller's.
+    /// Builds configurations as [`build`](Self::build) does, with the caller's crypto
+    /// provider.
     ///
     /// # Errors
     ///

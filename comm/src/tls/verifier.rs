@@ -167,8 +167,8 @@ impl Verifier {
         }
     }
 
-    /// As [`Self::verify`], for a certificate of version 1, which webpki does not parse.
-    /// It has no extensions, so signature, authority and dates are the only checks.
+    /// Verifies a certificate of version 1 as [`Self::verify`] does, since webpki does not
+    /// parse it. It has no extensions, so signature, authority and dates are the only checks.
     fn verify_without_extensions(
         &self,
         certificate: &Certificate<'_>,
@@ -239,7 +239,7 @@ impl Verifier {
         }
     }
 
-    /// As [`verify_tls12_signature`], for a public key.
+    /// Verifies a signature as [`verify_tls12_signature`] does, with a public key.
     fn check_tls12_proof(
         &self,
         message: &[u8],
@@ -367,7 +367,7 @@ impl fmt::Debug for Verifier {
     }
 }
 
-/// Reasons that are not among the errors of rustls.
+/// The reason for a refusal for which rustls has no error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refused {
     NoAuthority,
@@ -395,7 +395,8 @@ impl fmt::Display for Refused {
     }
 }
 
-/// As [`fmt::Display`]: rustls formats it with `Debug`, and QUIC keeps only that string.
+/// Prints as [`fmt::Display`] does: rustls formats the reason with `Debug`, and QUIC keeps
+/// only that string.
 impl fmt::Debug for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

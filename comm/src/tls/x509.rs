@@ -24,11 +24,11 @@ pub(super) struct Certificate<'a> {
     pub(super) not_after: Time,
     /// The whole `SubjectPublicKeyInfo`.
     pub(super) public_key: &'a [u8],
-    /// Whether it may sign others, by the rules of OpenSSL: according to its basic
-    /// constraints; without them, according to its key usage; or if it is a self-issued
+    /// Whether the certificate may sign others, by the rules of OpenSSL: according to its
+    /// basic constraints; without them, according to its key usage; or if it is a self-issued
     /// certificate of a version without extensions.
     pub(super) is_authority: bool,
-    /// The purposes that its key is restricted to: the contents of an
+    /// The purposes that the key is restricted to: the contents of an
     /// `ExtKeyUsageSyntax`.
     purposes: Option<&'a [u8]>,
 }
@@ -158,7 +158,7 @@ impl<'a> Certificate<'a> {
         Some(())
     }
 
-    /// Whether its key may be used for `purpose`, the contents of an object
+    /// Whether the key may be used for `purpose`, the contents of an object
     /// identifier.
     pub(super) fn allows(&self, purpose: &[u8]) -> bool {
         let Some(purposes) = self.purposes else {
