@@ -2,12 +2,11 @@
 //!
 //! `cargo bench -p daskwire-tcp --bench tcp`
 //!
-//! Every contestant has a connection of its own; in each round all of them move
-//! the same message, one after the other. A figure is the median over the
-//! rounds of the time of ours over that of raw tokio (1.00 is as fast, less is
-//! faster), with the least and the most. Raw tokio writes the same prelude and
-//! payload, and reads them into a buffer that it keeps; a small message with one
-//! write and one read.
+//! Every contestant has its own connection; in each round all of them transfer the
+//! same message, one after the other. A figure is the ratio of our time to that of
+//! raw tokio (1.00 is as fast, less is faster): the median of all rounds, with
+//! minimum and maximum. Raw tokio writes the same prelude and payload, and reads
+//! them into a buffer that it reuses; a small message takes one write and one read.
 #![allow(missing_docs)]
 
 use std::future::Future;
@@ -65,7 +64,7 @@ impl Sink for Raw {
     }
 }
 
-/// As raw tokio, but with new memory for each message.
+/// A receiver over raw tokio with new memory for each message.
 struct RawFresh(OwnedReadHalf, usize);
 
 impl Sink for RawFresh {
@@ -326,11 +325,12 @@ async fn batches<B: Batch>(
     near.into_split()
 }
 
-/// Messages in one batch of [`one_way`], and their bytes.
+/// The number of messages in one batch of [`one_way`].
 const BATCH: usize = 100_000;
+/// The length of one batch in bytes.
 const BATCH_LEN: usize = BATCH * (SMALL + PRELUDE_LEN);
 
-/// Many small messages, one after the other, and one byte as the answer to all.
+/// Measures batches of small messages, each batch answered with one byte.
 async fn one_way(rounds: usize) {
     let reader = |io| CommReader::new(io, Prefix::U64, Limits::HOST);
     let reused = |io| ReusedBuffer {

@@ -1,5 +1,4 @@
-//! TCP sockets of the executor that the task runs on: tokio's own, or those of another
-//! [`Runtime`].
+//! TCP sockets of the current executor: those of tokio, or of another [`Runtime`].
 
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
@@ -10,9 +9,14 @@ use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, AcceptTcp, Runtime, Stream};
 use daskwire_comm::{RawConnection, lingering};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+
+/// Maximum number of connections that wait to be accepted, as Dask's default of
+/// `distributed.comm.socket-backlog`: all workers of a cluster may connect at once. The
+/// system may have a lower limit.
+const BACKLOG: i32 = 2048;
 
 /// A connected socket, with the options that Dask sets.
 pub(crate) struct SocketStream {
@@ -60,7 +64,7 @@ impl SocketStream {
         })
     }
 
-    /// The address of this end.
+    /// The local address.
     #[cfg(feature = "tls")]
     pub(crate) const fn local(&self) -> SocketAddr {
         self.local
@@ -72,7 +76,7 @@ impl SocketStream {
         self.peer
     }
 
-    /// The connection without TLS.
+    /// Converts the socket to a connection without TLS.
     pub(crate) fn into_raw(self) -> RawConnection {
         let ends = (self.local.into(), self.peer.into());
         match self.socket {
@@ -148,8 +152,8 @@ impl AsyncWrite for SocketStream {
     }
 }
 
-/// The writing half of a [`Socket::Other`], which ends the stream when it is dropped, as
-/// that of tokio does.
+/// The writing half of a [`Socket::Other`]. Dropping it ends the stream, as dropping
+/// tokio's does.
 struct EndsWhenDropped(WriteHalf<Box<dyn Stream>>);
 
 impl Drop for EndsWhenDropped {
@@ -204,20 +208,29 @@ enum ListeningSocket {
 impl Listening {
     /// Listens at the first address of the host that can be bound.
     pub(crate) async fn bind(host: &str, port: u16) -> io::Result<Self> {
-        if runtime::sockets().is_none() {
-            let listener = TcpListener::bind((host, port)).await?;
-            return Ok(Self {
-                local: listener.local_addr()?,
-                socket: ListeningSocket::Tokio(listener),
-            });
+        let mut failure = io::ErrorKind::NotFound.into();
+        for address in runtime::lookup_host(host, port).await? {
+            match Self::bind_address(address, false) {
+                Ok(listening) => return Ok(listening),
+                Err(error) => failure = error,
+            }
         }
-        let addresses = runtime::lookup_host(host, port).await?;
-        Self::new(std::net::TcpListener::bind(&addresses[..])?)
+        Err(failure)
     }
 
-    /// Accepts connections from a listening socket.
-    pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
+    /// Listens at an address, and registers the socket with the executor. With
+    /// `only_v6`, an IPv6 socket accepts no connections over IPv4.
+    pub(crate) fn bind_address(address: SocketAddr, only_v6: bool) -> io::Result<Self> {
+        let socket = Socket2::new(Domain::for_address(address), Type::STREAM, None)?;
+        if only_v6 {
+            socket.set_only_v6(true)?;
+        }
+        #[cfg(unix)]
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let listener = std::net::TcpListener::from(socket);
         let local = listener.local_addr()?;
         let socket = match runtime::sockets() {
             None => ListeningSocket::Tokio(TcpListener::from_std(listener)?),
@@ -231,7 +244,7 @@ impl Listening {
         self.local
     }
 
-    /// Waits for the next connection. Cancel safe.
+    /// Waits for the next connection. This method is cancel safe.
     pub(crate) async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         match &self.socket {
             ListeningSocket::Tokio(listener) => {
@@ -253,7 +266,7 @@ pub(crate) enum Accepted {
 }
 
 impl Accepted {
-    /// Sets the socket options.
+    /// Sets the socket options and returns the connected socket.
     pub(crate) fn open(self) -> io::Result<SocketStream> {
         match self {
             Self::Tokio(stream) => SocketStream::tokio(stream),

@@ -9,7 +9,6 @@ use daskwire_comm::{
     Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
     Transport, host_and_port, runtime,
 };
-use socket2::{Domain, Socket as Socket2, Type};
 
 use crate::socket::{Accepted, Listening, SocketStream};
 
@@ -170,7 +169,7 @@ impl Listen for Listener {
 /// The listening sockets of one address.
 struct Sockets {
     first: Listening,
-    /// The socket for every IPv6 interface, if the first is for every IPv4 one.
+    /// The socket for every IPv6 interface, if `first` is the one for every IPv4 interface.
     second: Option<Listening>,
 }
 
@@ -185,8 +184,9 @@ impl Sockets {
         // Two sockets with the same port, as in Dask.
         let mut attempts = 0..10;
         loop {
-            let first = Listening::bind(&Ipv4Addr::UNSPECIFIED.to_string(), port).await?;
-            match bind_ipv6(first.local_addr().port()) {
+            let first = Listening::bind_address((Ipv4Addr::UNSPECIFIED, port).into(), false)?;
+            let ipv6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, first.local_addr().port()));
+            match Listening::bind_address(ipv6, true) {
                 Ok(second) => {
                     let second = Some(second);
                     return Ok(Self { first, second });
@@ -209,7 +209,7 @@ impl Sockets {
         }
     }
 
-    /// Cancel safe.
+    /// Waits for the next connection. This method is cancel safe.
     async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
         match &self.second {
             None => self.first.accept().await,
@@ -234,17 +234,4 @@ fn is_about_this_host(error: &io::Error) -> bool {
             error.kind(),
             io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied
         )
-}
-
-/// Binds a socket to every IPv6 interface, and to no IPv4 one.
-fn bind_ipv6(port: u16) -> io::Result<Listening> {
-    let socket = Socket2::new(Domain::IPV6, Type::STREAM, None)?;
-    socket.set_only_v6(true)?;
-    #[cfg(unix)]
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
-    // The backlog of std's listeners.
-    socket.listen(1024)?;
-    Listening::new(socket.into())
 }

@@ -1,4 +1,4 @@
-//! TLS over TCP, by the settings of [`daskwire_comm::tls`].
+//! TLS over TCP, with the settings of [`daskwire_comm::tls`].
 
 use core::net::SocketAddr;
 use core::pin::Pin;
@@ -134,10 +134,10 @@ fn encryption(stream: &TlsStream<SocketStream>) -> Encryption {
     )
 }
 
-/// The writing half, which ends the stream when it is dropped. The reading half would
-/// otherwise keep the connection open.
+/// The writing half. Dropping it ends the stream; otherwise the reading half would keep
+/// the connection open.
 struct EndsWhenDropped {
-    /// `Some` until this is dropped.
+    /// `Some` until this value is dropped.
     half: Option<tokio::io::WriteHalf<TlsStream<SocketStream>>>,
     spawner: Spawner,
 }
@@ -149,7 +149,7 @@ impl Drop for EndsWhenDropped {
         };
         self.spawner.spawn(async move {
             let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
-            // A peer that does not read until then is given up.
+            // The connection is dropped if the peer does not read within this time.
             let _ = runtime::timeout(Duration::from_secs(10), end).await;
         });
     }

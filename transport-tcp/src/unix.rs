@@ -9,7 +9,7 @@ use daskwire_comm::{
 use tokio::net::{UnixListener, UnixStream};
 
 /// The transport of comms over Unix sockets (`unix://` and a path), which Dask does not
-/// have. It needs tokio as the executor.
+/// support. It needs tokio as the executor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unix;
 
@@ -81,7 +81,7 @@ fn needs_tokio() -> io::Error {
     io::Error::new(io::ErrorKind::Unsupported, reason)
 }
 
-/// The file of a listening Unix socket, which is removed when this is dropped.
+/// The file of a listening Unix socket. Dropping this value removes the file.
 #[derive(Debug)]
 struct UnixPath {
     address: Address,

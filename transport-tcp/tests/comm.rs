@@ -51,7 +51,8 @@ async fn pair() -> (Comm, Comm) {
     (ours.unwrap(), theirs.unwrap())
 }
 
-/// A raw connection to a listener, and the result of its handshake.
+/// Sends `sent` to a listener over a raw connection. Returns the result of the listener's
+/// handshake, and the raw connection.
 async fn against_listener(sent: &[u8], close: bool) -> (Result<Comm, CommError>, TcpStream) {
     against_listener_with(CommOptions::default(), sent, close).await
 }
@@ -80,7 +81,7 @@ async fn against_connector(sent: &'static [u8], wire: WireFormat) -> Result<Comm
     tokio::spawn(async move {
         let (mut stream, _) = raw.accept().await.unwrap();
         stream.write_all(sent).await.unwrap();
-        // Until the other side is done.
+        // Wait until the other side is done.
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).await.unwrap();
     });
@@ -442,7 +443,7 @@ async fn the_oldest_handshakes_are_displaced() {
             "{error}"
         );
     }
-    // These are unfinished; a finished one is not counted.
+    // Only unfinished handshakes are counted.
     let mut raw = silent.pop().unwrap();
     raw.write_all(MODERN).await.unwrap();
     assert!(still.iter().all(|handshake| !handshake.is_finished()));
@@ -667,7 +668,7 @@ fn reads_can_be_dropped_at_every_poll() {
             };
             assert!(read.as_slices() == frames, "{read:?}");
         }
-        // One for every byte, and at the end.
+        // One read was dropped for every byte; another one is at the end of the stream.
         assert_eq!(dropped, stream.len());
         while poll_once(reader.read_message()).is_pending() {}
     }
@@ -857,7 +858,7 @@ fn fed_messages_are_sent_together_and_in_order() {
         assert!(flow.received == expected);
         assert_eq!(flow.write_count, 1);
     }
-    // Messages that are fed before a written one, and before the end.
+    // Messages are fed before a written one, and before the end.
     for number in 0..3_u32 {
         let frame = number.to_le_bytes();
         expected.extend(message(Prefix::U64, &[&frame]));
@@ -1007,6 +1008,7 @@ async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
         matches!(error, CommError::Closed(Closed::OtherBuffers)),
         "{error}"
     );
+    assert!(!error.is_closed(), "the comm can be used: {error}");
     // Reading in the first way continues.
     let read = wire::transport::CommReader::read_message(&mut reader, &mut given).await;
     assert_eq!(read.unwrap(), Some(1));
@@ -1090,7 +1092,7 @@ async fn large_frames_reuse_the_memory_of_a_pool() {
     assert_eq!(pool.kept_len(), (16 << 20) - 3);
 }
 
-// As Dask's own tests of addresses and listeners.
+// Addresses and listeners. Each test names the corresponding one of Dask.
 
 /// test_default_client_server_ipv4, _ipv6: an empty host is every interface.
 #[tokio::test]
@@ -1116,7 +1118,7 @@ async fn an_empty_host_is_every_interface() {
         assert!(near.encryption().is_none());
         near.abort();
     }
-    // The port is taken in both.
+    // The port is in use for both families.
     for host in ["", "0.0.0.0", "[::]"] {
         let address = format!("tcp://{host}:{}", address.port()).parse().unwrap();
         if host == "[::]" && std::net::TcpListener::bind("[::1]:0").is_err() {
@@ -1145,6 +1147,24 @@ async fn a_hundred_listeners_have_a_hundred_addresses() {
             listener.accept().await.unwrap().handshake().await
         });
         assert_eq!(near.unwrap().local_address(), far.unwrap().peer_address());
+    }
+}
+
+/// As when all workers of a large cluster connect at once. Linux, whose limit of its own
+/// is above that.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn hundreds_of_connections_may_wait_to_be_accepted() {
+    for host in ["127.0.0.1", ""] {
+        let (_listener, address) = listen(host, CommOptions::default()).await;
+        let address = ([127, 0, 0, 1], address.port()).into();
+        // This thread is that of the executor, so that none is accepted meanwhile.
+        let _connections: Vec<std::net::TcpStream> = (0..300)
+            .map(|number| {
+                std::net::TcpStream::connect_timeout(&address, Duration::from_secs(10))
+                    .unwrap_or_else(|error| panic!("{host:?}, connection {number}: {error}"))
+            })
+            .collect();
     }
 }
 

@@ -279,7 +279,7 @@ async fn two_thousand_slow_peers_do_not_block_others() {
             }
         }));
     }
-    // While all of them are connected.
+    // All slow peers are still connected.
     for _ in 0..100 {
         let mut comm = connect(&address, &CommOptions::default())
             .await

@@ -171,7 +171,7 @@ async fn meet(listens: Tls, connects: Tls) -> (Result<Comm, CommError>, Result<C
     })
 }
 
-/// Messages go both ways, and the end arrives.
+/// Checks that messages arrive in both directions, and then the end.
 async fn converse((ours, theirs): (Result<Comm, CommError>, Result<Comm, CommError>), name: &str) {
     let mut ours = ours.unwrap_or_else(|error| panic!("{name}: connecting: {error}"));
     let mut theirs = theirs.unwrap_or_else(|error| panic!("{name}: listening: {error}"));
@@ -377,11 +377,11 @@ struct Refusal {
     /// that refuses it.
     peer: (String, String),
     authorities: String,
-    /// Whether this side is expected to have refused for this reason.
+    /// Whether an error is the expected reason for the refusal.
     why: fn(&rustls::Error) -> bool,
     /// The alert that the peer receives.
     alert: AlertDescription,
-    /// A part of the message.
+    /// A part of the error message.
     says: &'static str,
 }
 
@@ -735,14 +735,14 @@ async fn mixing_tcp_and_tls_gives_clear_errors() {
     let listened = listened.unwrap_err();
     assert!(matches!(listened, CommError::PeerSpeaksTls), "{listened:?}");
     let connector = connector.unwrap_err();
-    // The listener sends first, but its reset may arrive before.
+    // The listener sends its handshake first, but its reset may overtake it.
     assert!(
         matches!(connector, CommError::Closed(Closed::WithinTlsHandshake))
             || connector.to_string().contains("does not speak TLS"),
         "{connector}"
     );
 
-    // So does Dask's.
+    // A listener of Dask sends its handshake first too.
     let raw = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::new("tls", raw.local_addr().unwrap());
     let (connector, ()) = tokio::join!(connect(&address, &options), async {
@@ -799,8 +799,8 @@ async fn both_handshakes_have_one_deadline() {
     }
 }
 
-/// A comm whose connection passes through a process that cuts it, after
-/// `passed` bytes to the connecting side, counted from now.
+/// A comm over a forwarded connection. Its listening side sends `frames`, of which the
+/// connection passes the first `passed` bytes before it is cut.
 async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
@@ -824,7 +824,8 @@ async fn cut(passed: usize, frames: &[Vec<u8>]) -> (Comm, Comm) {
         far.read_exact(&mut bytes).await.unwrap();
         near.write_all(&bytes).await.unwrap();
         near.shutdown().await.unwrap();
-        // Until the near side has closed too, because a reset is another kind of end.
+        // Wait until the near side has closed too: dropping the socket before could cause a
+        // reset.
         let _ = near.read_to_end(&mut Vec::new()).await;
     });
     let options = options(tls);
@@ -844,7 +845,7 @@ async fn an_end_without_close_notify_is_valid_between_messages_only() {
     let (mut ours, _theirs) = cut(0, &[vec![7; 100]]).await;
     assert!(ours.read_message().await.unwrap().is_none());
 
-    // A record and its overhead, so that half of the message arrives.
+    // One record and its overhead, so that only a part of the message arrives.
     let (mut ours, _theirs) = cut(17_000, &[vec![7; 40_000]]).await;
     let error = ours.read_message().await.unwrap_err();
     assert!(

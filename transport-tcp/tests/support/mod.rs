@@ -1,4 +1,4 @@
-//! Helpers of several test files.
+//! Helpers shared by several test files.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
