@@ -1,8 +1,8 @@
 //! The cost of a comm over QUIC, as ratios within one run.
 //!
-//! Every round takes its measurements one after the other, and the ratios are
-//! of the same round: median, least and most. `DASKWIRE_BENCH_ROUNDS` sets
-//! the number of rounds.
+//! The measurements of a round are taken one after the other, and each ratio is of
+//! one round: the results are median, minimum and maximum. `DASKWIRE_BENCH_ROUNDS`
+//! sets the number of rounds.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use std::sync::Arc;
@@ -57,7 +57,7 @@ async fn endpoints(quic: QuicOptions) -> (Endpoint, Listener, Address) {
     (ours, theirs, address)
 }
 
-/// quinn alone, with the same settings if `transport` is given.
+/// A connection with quinn alone, with the same settings if `transport` is given.
 async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Connection, Raw) {
     use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
     let (mut client, mut server) = tls();
@@ -98,7 +98,7 @@ async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Conne
     (a.unwrap(), b.unwrap(), Raw(ours, theirs))
 }
 
-/// Kept as long as the connections.
+/// The endpoints, which must live as long as the connections.
 struct Raw(
     #[allow(dead_code)] quinn::Endpoint,
     #[allow(dead_code)] quinn::Endpoint,
@@ -123,7 +123,8 @@ async fn raw_stream(transport: Option<QuicOptions>) -> RawStream {
     }
 }
 
-/// Seconds for the bytes of one message, header and payload, on a stream.
+/// Sends the bytes of one message, header and payload, on a stream, and returns the time
+/// in seconds.
 async fn raw_bulk(stream: &mut RawStream, payload: &[u8], into: &mut [u8]) -> f64 {
     let start = Instant::now();
     let (send, receive) = (&mut stream.send, &mut stream.receive);
@@ -147,7 +148,8 @@ async fn pair(ours: &Endpoint, theirs: &Listener, address: &Address) -> (Comm, C
     (ours.unwrap(), theirs.unwrap())
 }
 
-/// Seconds for one message into an existing buffer.
+/// Sends one message, which is read into an existing buffer, and returns the time in
+/// seconds.
 async fn comm_bulk(
     writer: &mut daskwire_comm::CommWriter,
     reader: &mut daskwire_comm::CommReader,
@@ -166,7 +168,7 @@ async fn comm_bulk(
     start.elapsed().as_secs_f64()
 }
 
-/// Seconds for a new comm until it is closed at this end.
+/// Opens [`NEW_COMMS`] comms and returns the time in seconds.
 async fn new_comms(connect: impl AsyncFn() -> Comm, ended: &mut Vec<Comm>) -> f64 {
     let start = Instant::now();
     for _ in 0..NEW_COMMS {
@@ -182,7 +184,7 @@ async fn new_comms(connect: impl AsyncFn() -> Comm, ended: &mut Vec<Comm>) -> f6
 const NEW_COMMS: usize = 100;
 const PINGS: usize = 500;
 
-/// Seconds for round trips of 100 bytes.
+/// Sends [`PINGS`] messages of 100 bytes that are echoed, and returns the time in seconds.
 async fn comm_pings(comm: &mut Comm) -> f64 {
     let start = Instant::now();
     for _ in 0..PINGS {
@@ -261,7 +263,7 @@ async fn new_comm(rounds: usize) {
         }
     });
     let options = CommOptions::default();
-    // The connection is made.
+    // The first comm makes the connection.
     let _first = ours.connect(&address, &options).await.unwrap();
     let mut ratios =
         Ratios::new("new comm: QUIC stream on a live connection / TCP connection, time");
@@ -274,7 +276,7 @@ async fn new_comm(rounds: usize) {
             connecting.await.unwrap()
         };
         let tcp = new_comms(tcp, &mut kept).await;
-        // The first round is for warming up.
+        // The first round warms up.
         if round != 0 {
             ratios.all.push(quic / tcp);
         }

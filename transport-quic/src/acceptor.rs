@@ -1,4 +1,4 @@
-//! Accepting of connections, and of comms on them.
+//! The tasks that accept connections, and comms on them.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Acceptor {
     pub(crate) connections: Connections,
     pub(crate) settings: QuicOptions,
     pub(crate) runtime: Spawner,
-    /// Cloned once for each unfinished handshake.
+    /// The counter of unfinished handshakes, each of which holds a clone.
     pub(crate) handshaking: Arc<()>,
 }
 
@@ -68,7 +68,7 @@ impl Acceptor {
             Ok(connection) => connection,
             Err(error) => {
                 // QUIC has notified the peer, or the peer is gone. The listener gets the
-                // error as that of a comm, unless comms wait that can be accepted.
+                // error in place of a comm, unless the queue of accepted comms is full.
                 let _ = self.sender.try_send(Incoming::Failed { peer, error });
                 return;
             }
@@ -78,10 +78,10 @@ impl Acceptor {
             .connections
             .insert(connection, &quinn, &self.runtime, &self.settings);
         let local_port = quinn.local_addr().map_or(0, |local| local.port());
-        // Do not keep the socket open for this alone.
+        // This task alone must not keep the socket open.
         drop(quinn);
-        // Until the peer that made the connection closes it, even if comms are no longer
-        // accepted: a peer that opens one must be refused.
+        // Runs until the peer that made the connection closes it, even if comms are no
+        // longer accepted: new ones must be refused.
         while let Ok((mut send, mut receive)) = connection.quinn.accept_bi().await {
             let Some(entry) = connection.enter() else {
                 // PROTOCOL QUIC-13. Errors mean that the peer has ended the stream.
@@ -106,7 +106,7 @@ impl Acceptor {
     }
 }
 
-/// What an endpoint accepts.
+/// An entry in the queue of a listening endpoint.
 pub(crate) enum Incoming {
     Comm(IncomingComm),
     /// A connection whose handshake failed.

@@ -17,7 +17,7 @@ pub(crate) struct ClientSide {
     pub(crate) server_name: Option<ServerName<'static>>,
 }
 
-/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
+/// The configuration for connecting (PROTOCOL QUIC-1, QUIC-2 and QUIC-3).
 pub(crate) fn client_side(tls: &Tls, settings: &QuicOptions) -> io::Result<Option<ClientSide>> {
     let Some(client) = &tls.client else {
         return Ok(None);
@@ -41,7 +41,7 @@ pub(crate) fn client_side(tls: &Tls, settings: &QuicOptions) -> io::Result<Optio
     }))
 }
 
-/// PROTOCOL QUIC-1, QUIC-2 and QUIC-3
+/// The configuration for listening (PROTOCOL QUIC-1, QUIC-2 and QUIC-3).
 pub(crate) fn server_config(
     tls: &Tls,
     settings: &QuicOptions,

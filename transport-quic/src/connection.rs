@@ -31,15 +31,15 @@ pub(crate) struct SharedConnection {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
-    /// The number of comms of which a half has not ended, including draining ones.
+    /// The number of comms of which a half still exists, including draining ones.
     comm_count: usize,
-    /// The number of these whose directions have both ended properly, but which the
-    /// user has not dropped.
+    /// The number of those comms whose directions have both ended properly, but which
+    /// the user has not dropped.
     finished_count: usize,
     /// The number of all comms so far.
     comms_ever: u64,
-    /// The number of comms that were closed and dropped here and wait for the peer to
-    /// close.
+    /// The number of comms that were closed and dropped locally, and wait for the peer to
+    /// close them.
     draining_count: usize,
     /// Whether new comms are refused.
     retired: bool,
@@ -84,7 +84,7 @@ impl SharedConnection {
         Arc::clone(self.encryption.get_or_init(encryption))
     }
 
-    /// A stream of this connection.
+    /// Combines the halves of a stream of this connection.
     pub(crate) fn raw(
         &self,
         receiver: Receiver,
@@ -127,7 +127,7 @@ impl SharedConnection {
         });
     }
 
-    /// The time until resets of dropped comms were sent often enough to have reached
+    /// The time left until resets of dropped comms were sent often enough to have reached
     /// the peer.
     pub(crate) fn telling_time(&self) -> Duration {
         const MIN_WAIT: Duration = Duration::from_millis(50);
@@ -142,7 +142,7 @@ impl SharedConnection {
         }
     }
 
-    /// The number of packets that the peer has sent.
+    /// The number of UDP datagrams received from the peer.
     pub(crate) fn received(&self) -> u64 {
         self.quinn.stats().udp_rx.datagrams
     }
@@ -162,7 +162,7 @@ impl SharedConnection {
         });
     }
 
-    /// PROTOCOL QUIC-15.
+    /// Records that data of the peer was not received (PROTOCOL QUIC-15).
     pub(crate) fn abandon(&self) {
         self.state.send_if_modified(|state| {
             state.abandoned = true;
@@ -178,7 +178,7 @@ impl SharedConnection {
         });
     }
 
-    /// Records that such a comm leaves the count.
+    /// Removes a comm from the count of [`Self::finish`], when it is dropped.
     pub(crate) fn forget_finished(&self) {
         self.state.send_if_modified(|state| {
             state.finished_count -= 1;
@@ -241,7 +241,7 @@ impl SharedConnection {
         self.close();
     }
 
-    /// The error of this connection, which ended for a reason that quinn states.
+    /// Converts the reason for the end of this connection to an I/O error.
     pub(crate) fn lost(&self, reason: ConnectionError) -> io::Error {
         match reason {
             ConnectionError::LocallyClosed if self.process_ended.load(Ordering::Acquire) => {
@@ -260,7 +260,7 @@ impl SharedConnection {
 }
 
 impl State {
-    /// PROTOCOL QUIC-15.
+    /// The code for closing the connection now (PROTOCOL QUIC-15).
     const fn close_code(&self) -> VarInt {
         if self.comm_count == self.finished_count && !self.abandoned {
             code::DONE

@@ -26,7 +26,7 @@ use crate::stream::{self, Receiver, Sender};
 use crate::transport::Quic;
 use crate::{QuicOptions, Tls};
 
-/// The minimum timeout of an attempt, if the deadline allows it.
+/// The minimum timeout of an attempt to connect, if the deadline allows it.
 const MIN_LIMIT: Duration = Duration::from_secs(1);
 
 /// A UDP socket and all comms over it, made or accepted.
@@ -46,7 +46,7 @@ const MIN_LIMIT: Duration = Duration::from_secs(1);
 pub struct Endpoint {
     quinn: quinn::Endpoint,
     runtime: Spawner,
-    /// The options that the endpoint was made with.
+    /// The options with which the endpoint was made, including its first certificates.
     settings: QuicOptions,
     certificates: RwLock<Certificates>,
     pool: Mutex<HashMap<Key, Arc<Slot>>>,
@@ -63,7 +63,7 @@ struct Certificates {
     client: Option<ClientSide>,
 }
 
-/// Host and port.
+/// The host and port of an address.
 type Key = (Box<str>, u16);
 
 /// All connections, made and accepted.
@@ -82,7 +82,7 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Connected {
     connection: Option<Arc<SharedConnection>>,
-    /// The result of the last attempt, for callers that waited for it.
+    /// The error of the last attempt, for callers that waited for it.
     failure: Option<Failure>,
 }
 
@@ -232,8 +232,8 @@ impl Endpoint {
         }
     }
 
-    /// The address of the socket, with the actual port. That of every interface is
-    /// `0.0.0.0`, as for the other transports.
+    /// The address of the socket, with the actual port. The host is `0.0.0.0` if the socket
+    /// is bound to every interface, as for the other transports.
     ///
     /// # Errors
     ///
@@ -280,7 +280,7 @@ impl Endpoint {
     ///
     /// This takes a few round trips, and up to
     /// [`QuicOptions::drain_timeout`] while peers have not closed comms that
-    /// are closed here.
+    /// were closed locally.
     pub async fn close(&self) {
         // PROTOCOL QUIC-17
         self.quinn.set_server_config(None);
@@ -298,7 +298,7 @@ impl Endpoint {
             .map(|connection| connection.telling_time())
             .max();
         sleep(limit.unwrap_or_default()).await;
-        // Again, for connections whose handshake has finished meanwhile.
+        // The list again, since handshakes may have finished meanwhile.
         for connection in self.connections.all() {
             connection.close();
         }
@@ -470,7 +470,7 @@ impl Endpoint {
         unpoisoned(self.certificates.read()).client.clone()
     }
 
-    /// The options, with the current certificates.
+    /// The options with the current certificates.
     fn options(&self) -> QuicOptions {
         QuicOptions {
             tls: unpoisoned(self.certificates.read()).tls.clone(),
@@ -484,7 +484,7 @@ impl Endpoint {
         if let Some(slot) = pool.get(&key) {
             return Arc::clone(slot);
         }
-        // Only slots that are not in use and have no live connection.
+        // Remove the slots that are not in use and have no usable connection.
         pool.retain(|_, slot| match slot.connected.try_lock() {
             Ok(connected) if Arc::strong_count(slot) == 1 => connected
                 .connection
@@ -528,7 +528,7 @@ impl Transport for Endpoint {
         Box::pin(self.close())
     }
 
-    /// [`Quic`] with the same options.
+    /// Creates a [`Quic`] with the same options.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
         Some(Arc::new(Quic::new(self.options())))
     }
@@ -548,7 +548,7 @@ impl Listen for Endpoint {
     }
 }
 
-/// A listening endpoint.
+/// Binds a listening endpoint.
 pub(crate) async fn listen(
     address: &Address,
     options: &QuicOptions,
@@ -581,12 +581,12 @@ struct Opened {
     connection: Arc<SharedConnection>,
     receiver: Receiver,
     sender: Sender,
-    /// Whether the connection was made for it.
+    /// Whether the connection was made for this stream.
     is_fresh: bool,
 }
 
 impl Failure {
-    /// The error of this attempt.
+    /// Converts the failure to the error of an attempt to connect to `address`.
     fn connect_error(self, address: &Address) -> ConnectError {
         // The error may be shared with other callers.
         let shared = |error: Arc<io::Error>| io::Error::new(error.kind(), error);
@@ -649,12 +649,15 @@ impl Connections {
         let drain_timeout = settings.drain_timeout;
         let connection =
             SharedConnection::new(connection, runtime.clone(), drain_timeout, drain_len);
-        if let Some(keep_alive) = settings.keep_alive.filter(|_| settings.probe_port) {
+        // The interval of a custom transport configuration is not known.
+        let probes = settings.probe_port && settings.transport.is_none();
+        if let Some(keep_alive) = settings.keep_alive.filter(|_| probes) {
             let local = quinn.local_addr().ok().map(|local| local.ip());
             runtime.spawn(liveness::watch(Arc::clone(&connection), local, keep_alive));
         }
         let mut all = lock(&self.0);
-        // Only sometimes, so that the cost is amortized.
+        // Dead connections are removed only when the vector is full, so that the cost is
+        // amortized.
         if all.len() == all.capacity() {
             all.retain(|connection| connection.strong_count() != 0);
         }
@@ -675,7 +678,7 @@ fn explain(
     error: CommError,
 ) -> ConnectError {
     match (error, connection.quinn.close_reason()) {
-        // The server refused the certificate after the TLS handshake was done here.
+        // The server refused the certificate after the client's TLS handshake was done.
         (_, Some(reason)) if error::is_final(&reason) => CommError::Connect {
             address,
             error: connection.lost(reason),
@@ -715,7 +718,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// The guard of a lock, also after a panic, which does not leave the state incomplete.
+/// Returns the guard of a lock, even after a panic: no panic leaves the state incomplete.
 fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

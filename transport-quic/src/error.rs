@@ -13,18 +13,18 @@ use crate::connection::SharedConnection;
 pub(crate) mod code {
     use quinn::VarInt;
 
-    /// For a connection: it has no comms, and all data that the peer sent was received.
+    /// Ends a connection on which all data that the peer sent was received.
     pub(crate) const DONE: VarInt = VarInt::from_u32(1);
-    /// For a comm, or all comms of a connection: the owner has dropped it.
+    /// Ends a comm, or a connection with all its comms, that its owner has dropped.
     pub(crate) const GONE: VarInt = VarInt::from_u32(2);
-    /// For a stream: comms are not accepted here.
+    /// Refuses a stream: no more comms are accepted.
     pub(crate) const REFUSED: VarInt = VarInt::from_u32(3);
 }
 
 /// The TLS alert `no_application_protocol` (RFC 7301).
 const NO_APPLICATION_PROTOCOL: u8 = 120;
 
-/// A lost connection, with a message for users.
+/// The error of a lost connection, with a message for users.
 #[derive(Clone, Debug)]
 pub(crate) struct Lost(ConnectionError);
 
@@ -92,7 +92,7 @@ impl core::error::Error for Lost {
     }
 }
 
-/// RFC 8446, section 6.
+/// The name of a TLS alert that the peer sent (RFC 8446, section 6).
 fn alert_name(alert: u8) -> String {
     let name = match alert {
         40 => "handshake_failure",
@@ -112,7 +112,7 @@ fn alert_name(alert: u8) -> String {
     format!("alert {alert}, {name}")
 }
 
-/// The I/O error of a lost connection.
+/// Converts the reason for the loss of a connection to an I/O error.
 pub(crate) fn lost(error: ConnectionError) -> io::Error {
     use io::ErrorKind;
     let kind = match &error {
@@ -137,7 +137,8 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
     io::Error::new(kind, Lost(error))
 }
 
-/// The error of a connection to a process that has ended; that of TCP is of the same kind.
+/// The I/O error of a connection to a process that has ended. Its kind is the same as over
+/// TCP.
 pub(crate) fn process_ended() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, ProcessEnded)
 }
@@ -178,7 +179,7 @@ fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, Ended::Refused)
 }
 
-/// A peer whose host answers that its port is closed.
+/// The error of a connection to a peer whose port is closed, with a message for users.
 #[derive(Clone, Copy, Debug)]
 struct ProcessEnded;
 
@@ -190,7 +191,7 @@ impl fmt::Display for ProcessEnded {
 
 impl core::error::Error for ProcessEnded {}
 
-/// A stream that the peer ended, with a message for users.
+/// The error of a stream that the peer ended, with a message for users.
 #[derive(Clone, Copy, Debug)]
 enum Ended {
     Reset(VarInt),

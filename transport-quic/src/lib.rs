@@ -1,6 +1,5 @@
-//! Comms over QUIC: one connection with each peer, and on it a stream for
-//! each comm. A new comm needs no TLS handshake, and a lost packet delays only its own
-//! comm.
+//! Comms over QUIC: one connection for each address, and on it a stream for each comm. A
+//! new comm needs no TLS handshake, and a lost packet delays only its own comm.
 //!
 //! A comm is a [`daskwire_comm::Comm`] as over TCP, and messages are lists of frames. The
 //! mapping to QUIC is specified in
@@ -106,9 +105,9 @@ pub use endpoint::Endpoint;
 pub use options::{Congestion, QuicOptions, Tls};
 pub use transport::Quic;
 
-/// What [`QuicOptions::transport`] is made with.
+/// The implementation of QUIC, for [`QuicOptions::transport`].
 pub use quinn;
-/// What [`Tls`] is made with.
+/// The implementation of TLS, for the configurations in [`Tls`].
 pub use rustls;
 
 /// The ALPN token of both ends: the protocol of `PROTOCOL.md` and its version, which is

@@ -1,9 +1,9 @@
-//! Notices that the process of a silent peer has ended (PROTOCOL QUIC-25).
+//! Detection of silent peers whose process has ended (PROTOCOL QUIC-25).
 //!
-//! The kernel says nothing for a process that was killed: over QUIC its peers only hear
-//! nothing more. But the host still answers a packet to a port that no process has, by ICMP,
-//! which reaches a connected UDP socket as an error. So a peer that is silent is probed with
-//! such a socket, one for each probe, since that of the endpoint is not connected.
+//! When a process is killed, its kernel does not close QUIC connections: the peers only
+//! receive no more packets. But the host answers a packet to a closed port by ICMP, which a
+//! connected UDP socket reports as an error. So a silent peer is probed with such a socket.
+//! Each probe has its own, since the socket of the endpoint is not connected.
 //!
 //! Each connection has one task, [`watch`], which ends with it.
 
@@ -19,8 +19,8 @@ use tokio::sync::Semaphore;
 use crate::connection::SharedConnection;
 use crate::endpoint::canonical;
 
-/// Watches the peer until the connection has ended, and ends it if the peer is silent in
-/// spite of keep-alive packets and its host says that its port is closed.
+/// Watches the peer until the connection has ended. Ends the connection if the peer is silent
+/// in spite of keep-alive packets, and its host reports that its port is closed.
 ///
 /// `local` is the address of the endpoint's socket.
 pub(crate) async fn watch(
@@ -31,7 +31,8 @@ pub(crate) async fn watch(
     tokio::select! {
         _ = connection.quinn.closed() => {}
         outcome = process_end(&connection, local, keep_alive) => {
-            // Without a first probe, there is nothing that later ones can be compared with.
+            // Otherwise the first probes failed, or probes are refused while the peer is
+            // alive: the idle timeout decides.
             if matches!(outcome, Ok(true)) {
                 connection.end_with_process();
             }
@@ -39,35 +40,43 @@ pub(crate) async fn watch(
     }
 }
 
-/// Waits until the process of the peer has ended; `false` if that cannot be found out.
+/// Returns `true` once the process of the peer has ended, or `false` if probes cannot
+/// determine that.
 ///
 /// # Errors
 ///
-/// Those of the system for the first probe.
+/// Those of the system for the first probes.
 async fn process_end(
     connection: &SharedConnection,
     local: Option<IpAddr>,
     keep_alive: Duration,
 ) -> io::Result<bool> {
-    // If a probe is refused while the peer is there, a router or a firewall does that, which
-    // knows the connection alone: refusals mean nothing then.
-    if is_refused(connection, local).await? {
-        let received = connection.received();
-        if silence(connection, keep_alive).await != received {
-            return Ok(false);
+    // If a probe is refused while the peer is alive, a router or a firewall refuses all
+    // packets outside of the connection: refusals have no meaning then.
+    let mut refused_at = None;
+    for _ in 0..FIRST_PROBES {
+        if is_refused(connection, local).await? {
+            let received = connection.received();
+            if silence(connection, keep_alive).await != received {
+                return Ok(false);
+            }
+            refused_at = Some(received);
+            break;
         }
     }
     loop {
         let received = silence(connection, keep_alive).await;
-        // An error says nothing of the peer, such as one for want of a route.
-        let is_refused = is_refused(connection, local).await.unwrap_or(false);
-        if is_refused && connection.received() == received {
-            return Ok(true);
+        if refused_at.is_some_and(|refused_at| refused_at != received) {
+            return Ok(false);
+        }
+        // Other errors, such as a missing route, say nothing about the peer.
+        if is_refused(connection, local).await.unwrap_or(false) {
+            return Ok(connection.received() == received);
         }
     }
 }
 
-/// Whether the host of the peer refuses a probe.
+/// Sends a probe and returns whether the host of the peer refuses it.
 async fn is_refused(connection: &SharedConnection, local: Option<IpAddr>) -> io::Result<bool> {
     // Never fails: the semaphore is not closed.
     let _permit = PROBES.acquire().await;
@@ -77,8 +86,8 @@ async fn is_refused(connection: &SharedConnection, local: Option<IpAddr>) -> io:
     Ok(probe.is_refused())
 }
 
-/// Waits until the peer has sent nothing for two keep-alive intervals, and returns the number
-/// of packets that it has sent before.
+/// Waits until nothing was received from the peer for two keep-alive intervals, and returns
+/// the number of datagrams received before.
 async fn silence(connection: &SharedConnection, keep_alive: Duration) -> u64 {
     const STEPS: u32 = 4;
     let mut received = connection.received();
@@ -95,12 +104,12 @@ async fn silence(connection: &SharedConnection, keep_alive: Duration) -> u64 {
     received
 }
 
-/// A packet to the port of a peer, and the socket that an error comes back to.
+/// A packet to the port of a peer, and the socket that reports the answer as an error.
 struct Probe(UdpSocket);
 
 impl Probe {
-    /// One byte without the fixed bit of QUIC: every implementation discards it, also one
-    /// that has another connection with this host (RFC 9000, sections 10.3 and 17).
+    /// One byte. Every implementation of QUIC discards a packet of this length, even if it
+    /// has another connection with this host (RFC 9000, section 10.3).
     const PACKET: [u8; 1] = [0];
 
     fn send(local: Option<IpAddr>, peer: SocketAddr) -> io::Result<Self> {
@@ -114,7 +123,7 @@ impl Probe {
     /// Whether the host of the peer has answered that the port is closed.
     fn is_refused(&self) -> bool {
         let outcome = self.0.recv(&mut [0]);
-        // Windows calls it a reset.
+        // Windows reports a reset.
         outcome.is_err_and(|error| {
             matches!(
                 error.kind(),
@@ -124,8 +133,8 @@ impl Probe {
     }
 }
 
-/// The address to probe `peer` from: that of the connection if it is known, so that the probe
-/// takes the same way.
+/// The address to probe `peer` from: the local address of the connection if it is known, so
+/// that the probe takes the same route.
 fn any_port(local: Option<IpAddr>, peer: SocketAddr) -> SocketAddr {
     match (local.map(|ip| ip.to_canonical()), peer) {
         (Some(IpAddr::V4(ip)), SocketAddr::V4(_)) => (ip, 0).into(),
@@ -137,6 +146,10 @@ fn any_port(local: Option<IpAddr>, peer: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The probes that are under way. Connections have no sockets of their own, so a process may have
-/// more of them than it may open files.
+/// The number of probes at the start of a connection, of which one must be refused to show
+/// that refusals have no meaning. A packet may be lost, and systems limit their answers.
+const FIRST_PROBES: u32 = 3;
+
+/// The permits for concurrent probes. Each probe needs a socket, and a process may have more
+/// connections, which share sockets, than it may open files.
 static PROBES: Semaphore = Semaphore::const_new(64);

@@ -8,8 +8,8 @@ use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
 use rustls::pki_types::ServerName;
 
-/// The largest packet that is sent in batches: quinn hands the system ten at a
-/// time, and a batch must fit into 64 KiB.
+/// The size in bytes of the largest packet that is sent in batches: quinn hands the
+/// system ten at a time, and a batch must fit into 64 KiB.
 const BATCHED_UDP_PAYLOAD: u16 = 6_550;
 
 /// The TLS side of an [`Endpoint`](crate::Endpoint).
@@ -28,12 +28,12 @@ pub struct Tls {
     /// listen.
     pub server: Option<Arc<rustls::ServerConfig>>,
     /// The name to verify and to send (SNI) in place of the host in the
-    /// address; Dask's `server_hostname`. Default: none.
+    /// address; Dask's `server_hostname`. Default: `None`.
     pub server_name: Option<ServerName<'static>>,
 }
 
 impl From<Arc<rustls::ClientConfig>> for Tls {
-    /// Creates options for connecting only.
+    /// Uses a configuration for connecting only.
     fn from(client: Arc<rustls::ClientConfig>) -> Self {
         Self {
             client: Some(client),
@@ -71,28 +71,28 @@ pub struct QuicOptions {
     pub tls: Tls,
     /// The timeout of connections that peers make. Default: 30 seconds.
     pub handshake_timeout: Duration,
-    /// The number of comms that a peer may have open on a connection that it made. A
-    /// further comm waits for one of them to end. Default: 4,096, enough
-    /// for a relay that has all workers of a cluster on one connection.
+    /// The maximum number of comms that a peer may have open on a connection that it made.
+    /// A further comm waits for one of them to end. Default: 4,096, enough for a relay
+    /// that has all workers of a cluster on one connection.
     pub max_comms: u32,
-    /// The number of unread bytes that a peer may send on one comm.
+    /// The maximum number of unread bytes that a peer may send on one comm.
     /// Default: 16 MiB, which carries 1.3 Gbit/s over a path of 100 ms;
     /// quinn's 1.25 MB make a 64 MiB frame wait some 50 times.
     pub stream_window: u32,
-    /// The number of unread bytes that a peer may send on all comms of a connection.
+    /// The maximum number of unread bytes that a peer may send on all comms of a connection.
     /// Default: [`Self::stream_window`] for each of [`Self::max_comms`], which is 64 GiB.
     ///
     /// Unread comms fill this window, with [`Self::stream_window`] bytes each, and all
     /// comms of the connection wait while it is full. With a smaller window a few comms
     /// can therefore block all others.
     ///
-    /// A peer can make this side hold as much as the window allows, also where all
-    /// comms are read: data that arrives out of order waits for what is missing.
-    /// Where peers are not authenticated, lower [`Self::max_comms`], and
+    /// A peer can make this side store as much as the window allows, even if all comms
+    /// are read: data that arrives out of order is kept until the missing data arrives.
+    /// If peers are not authenticated, lower [`Self::max_comms`], and
     /// [`Self::max_connections`] with it.
     pub connection_window: Option<u64>,
-    /// The number of unacknowledged bytes that are kept for all comms of a connection.
-    /// Default: 16 MiB.
+    /// The maximum number of unacknowledged bytes that are kept for all comms of a
+    /// connection. Default: 16 MiB.
     ///
     /// It must not exceed the peer's [`Self::stream_window`]: otherwise two ends that
     /// both close a comm before they have read it can wait for each other.
@@ -103,13 +103,16 @@ pub struct QuicOptions {
     /// [`Self::idle_timeout`] of both ends, or connections with idle comms die.
     /// Default: 2 seconds.
     pub keep_alive: Option<Duration>,
-    /// Whether a peer whose process has ended is noticed before the idle timeout: after two
-    /// intervals of [`Self::keep_alive`] without a packet, a probe of one byte is sent to the
-    /// peer's port, and if its host answers that the port is closed, the connection ends
-    /// with [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset). Where
-    /// no host answers, as with many firewalls, or where one refused a probe while
-    /// the peer was alive, the idle timeout decides. It also does for a peer that was started
-    /// again at the same port, and with [`Self::keep_alive`] `None`. Default: `true`.
+    /// Whether to detect before the idle timeout that the process of a peer has ended.
+    /// Default: `true`.
+    ///
+    /// After two intervals of [`Self::keep_alive`] without a packet, a probe of one byte is
+    /// sent to the peer's port. If its host answers that the port is closed, the connection
+    /// ends with [`io::ErrorKind::ConnectionReset`](std::io::ErrorKind::ConnectionReset).
+    ///
+    /// The idle timeout still decides if no host answers, as with many firewalls; if a probe
+    /// was refused while the peer was alive; if the peer was started again at the same port;
+    /// if [`Self::keep_alive`] is `None`; and with a [`Self::transport`].
     pub probe_port: bool,
     /// The time after which a silent peer is considered gone. The shorter one of both
     /// ends applies. Default: 30 seconds, as Dask sets it for TCP.
@@ -118,7 +121,7 @@ pub struct QuicOptions {
     /// comm has ended, to be reused by a new comm to the same address.
     /// Default: 1 second.
     pub linger: Duration,
-    /// The time that the peer has to close a comm that was closed and dropped here. Data
+    /// The time that the peer has to close a comm that was closed and dropped locally. Data
     /// that it sends meanwhile is received and discarded, up to [`Self::stream_window`]
     /// bytes. Default: 10 seconds.
     pub drain_timeout: Duration,
@@ -128,20 +131,23 @@ pub struct QuicOptions {
     pub max_udp_payload: u16,
     /// Whether a peer may change its address during a connection. Default: `false`.
     pub migration: bool,
-    /// The number of connections of this endpoint, made and accepted; further ones are
-    /// refused. Default: 16,384.
+    /// The maximum number of connections of this endpoint, made and accepted; further ones
+    /// are refused. Default: 16,384.
     pub max_connections: usize,
-    /// The number of connections that may wait to be accepted. Default: 1,024.
+    /// The maximum number of connections that wait to be accepted. Default: 1,024.
     pub max_incoming: usize,
-    /// The number of bytes that each of these may send meanwhile. Default: 64 KiB.
+    /// The maximum number of bytes that are stored for one connection that waits to be
+    /// accepted. Default: 64 KiB.
     pub incoming_buffer_len: u64,
-    /// The number of bytes that all of these may send meanwhile. Default: 16 MiB.
+    /// The maximum number of bytes that are stored for all connections that wait to be
+    /// accepted. Default: 16 MiB.
     pub incoming_buffers_len: u64,
     /// The number of unfinished TLS handshakes above which peers must first validate
     /// their address, which takes a round trip. Default: 64.
     pub retry_threshold: usize,
-    /// The number of comms that may wait to be [accepted](daskwire_comm::Listener::accept);
-    /// further ones stay on their connections. Default: 1,024.
+    /// The maximum number of comms that wait to be
+    /// [accepted](daskwire_comm::Listener::accept); further ones stay on their connections.
+    /// Default: 1,024.
     pub backlog: usize,
     /// The requested size of the socket buffers in bytes, for each direction. The system
     /// may grant less. Default: 4 MiB.
@@ -191,7 +197,7 @@ impl QuicOptions {
         }
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(self.max_udp_payload);
-        // A limit beyond the range of QUIC is no limit.
+        // A limit beyond the range of QUIC means no limit.
         let connection_window = self.connection_window.map(VarInt::try_from);
         let connection_window = connection_window.and_then(Result::ok);
         let mut transport = TransportConfig::default();
@@ -203,7 +209,7 @@ impl QuicOptions {
             .receive_window(connection_window.unwrap_or(VarInt::MAX))
             .send_window(self.send_window)
             .keep_alive_interval(self.keep_alive)
-            // A timeout beyond the range of QUIC is none.
+            // A timeout beyond the range of QUIC means no timeout.
             .max_idle_timeout(IdleTimeout::try_from(self.idle_timeout).ok())
             .mtu_discovery_config(Some(discovery))
             .enable_segmentation_offload(self.max_udp_payload <= BATCHED_UDP_PAYLOAD);
@@ -247,7 +253,7 @@ pub enum Congestion {
     /// CUBIC, which most of the Internet uses (RFC 9438).
     #[default]
     Cubic,
-    /// New Reno, its predecessor (RFC 9002).
+    /// New Reno, the predecessor of CUBIC (RFC 9002).
     NewReno,
     /// BBR, which follows the measured bandwidth instead of losses, for links that lose
     /// packets without being congested. It sends more packets.

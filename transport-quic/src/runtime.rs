@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use daskwire_comm::runtime::{Spawner, sockets};
 
-/// The executor of this task, and its tasks, timers and sockets for quinn.
+/// Returns the current executor, and an adapter to it for quinn.
 pub(crate) fn current() -> io::Result<(Spawner, Arc<dyn quinn::Runtime>)> {
     let spawner = Spawner::try_current()?;
     let runtime = match sockets() {

@@ -65,7 +65,7 @@ type Stopped = Pin<Box<dyn Future<Output = Result<Option<VarInt>, StoppedError>>
 pub(crate) struct Priority(Arc<AtomicI32>);
 
 impl Priority {
-    /// PROTOCOL QUIC-20.
+    /// Sets the priority for a traffic class (PROTOCOL QUIC-20).
     pub(crate) fn set(&self, traffic: Traffic) {
         let priority = match traffic {
             Traffic::Control => 1,
@@ -89,7 +89,7 @@ pub(crate) struct Receiver {
     shared: Arc<Shared>,
     /// Whether the stream has ended and needs no stop.
     is_over: bool,
-    /// Whether arriving data is not needed.
+    /// Whether received data is discarded until the peer ends the stream.
     is_draining: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn split(entry: Entry, send: SendStream, receive: RecvStream) -> (Rec
 }
 
 impl Sender {
-    /// The handle by which the priority is set.
+    /// Returns a handle to set the priority.
     pub(crate) fn priority(&self) -> Priority {
         self.priority.clone()
     }
@@ -165,8 +165,8 @@ impl AsyncWrite for Sender {
         let closing = match &mut this.closing {
             Some(closing) => closing,
             closing => {
-                // An error means that it is finished, or that the peer has stopped
-                // reading: the future reports which.
+                // An error means that the stream is already finished, or that the peer
+                // has stopped reading: the future reports which.
                 let _ = this.stream.finish();
                 closing.insert(Box::pin(this.stream.stopped()))
             }
@@ -181,7 +181,7 @@ impl AsyncWrite for Sender {
             }
             Ok(Some(code)) => Err(error::stopped(code)),
             Err(StoppedError::ConnectionLost(reason)) => match reason {
-                // Arrives before the acknowledgement, and means the same (PROTOCOL
+                // This may overtake the acknowledgement, and means the same (PROTOCOL
                 // QUIC-15).
                 ConnectionError::ApplicationClosed(close) if close.error_code == code::DONE => {
                     this.is_over = true;
@@ -270,8 +270,8 @@ impl Drop for Receiver {
             // PROTOCOL QUIC-10
             return self.stop(code::GONE);
         }
-        // This end has closed properly, and the peer may be about to: stopping the
-        // stream now would tell it that data was lost (PROTOCOL QUIC-11).
+        // The local side has closed properly, and the peer may be about to: stopping the
+        // stream now would look like a loss to the peer (PROTOCOL QUIC-11).
         if let Some(stream) = self.stream.take() {
             let connection = Arc::clone(&self.shared.entry.connection);
             let receiver = Self {

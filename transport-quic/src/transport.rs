@@ -10,8 +10,8 @@ use daskwire_comm::{
 use crate::QuicOptions;
 use crate::endpoint::{Endpoint, listen, lock};
 
-/// The transport of comms over QUIC (`quic://`). One endpoint, made at first use, makes
-/// all connections, one for each peer; every listener has its own endpoint.
+/// The transport of comms over QUIC (`quic://`). All connections are made by one endpoint,
+/// which is created at first use; every listener has its own endpoint.
 #[derive(Debug, Default)]
 pub struct Quic {
     options: QuicOptions,

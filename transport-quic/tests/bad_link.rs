@@ -48,7 +48,7 @@ impl Random {
 async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
     let mut random = Random(seed);
     let mut buffer = vec![0; 1 << 16];
-    // By the time when they are due, and a unique number.
+    // Packets by the time when they are due, and a unique number.
     let mut waiting: BTreeMap<(Instant, u64), Vec<u8>> = BTreeMap::new();
     let mut number = 0;
     // The delays of a link keep the order; reordered packets are held back

@@ -1,9 +1,11 @@
-//! A peer whose process has ended is noticed before the idle timeout, and one that is only
-//! silent is not.
+//! Tests that the end of a peer's process is detected before the idle timeout, and that a
+//! silent peer is not taken for an ended one.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use daskwire_comm::{Address, Comm, CommError, CommOptions};
 use daskwire_quic::QuicOptions;
@@ -14,7 +16,7 @@ use tokio::time::timeout;
 mod support;
 use support::{Node, tls};
 
-/// Options whose idle timeout comes long before the end of [`error_of`].
+/// Options whose idle timeout is much shorter than the limit of [`error_of`].
 fn impatient() -> QuicOptions {
     QuicOptions {
         keep_alive: Some(Duration::from_millis(200)),
@@ -23,7 +25,7 @@ fn impatient() -> QuicOptions {
     }
 }
 
-/// One end of a comm, with threads of its own.
+/// One end of a comm, with its own threads.
 struct End {
     runtime: Runtime,
     node: Arc<Node>,
@@ -45,15 +47,15 @@ impl End {
         self.node.local_address().expect("it is bound").port()
     }
 
-    /// Has the end send nothing more, not even the end of its connections. Its socket is
-    /// open until what is returned and its comms are dropped.
+    /// Stops the threads, so that this end sends nothing more, not even the end of its
+    /// connections. Its socket stays open until the returned node and its comms are dropped.
     fn fall_silent(self) -> Arc<Node> {
         self.runtime.shutdown_timeout(Duration::from_secs(10));
         self.node
     }
 }
 
-/// A comm from one end to the other, on which a message has arrived.
+/// Makes a comm from one end to the other, and sends a message on it.
 fn comm(connector: &End, acceptor: &End, address: &str) -> [Comm; 2] {
     let node = Arc::clone(&acceptor.node);
     let accepted = acceptor.runtime.spawn(async move {
@@ -73,7 +75,8 @@ fn comm(connector: &End, acceptor: &End, address: &str) -> [Comm; 2] {
     [connected, accepted].map(|comm| comm.expect("no panic").expect("a comm"))
 }
 
-/// The error by which a comm ends, which comes well before the usual idle timeout.
+/// Waits for the error that ends a comm, which must occur well before the default idle
+/// timeout.
 fn error_of(end: &End, comm: &mut Comm) -> io::Error {
     let limit = Duration::from_secs(20);
     let read = end
@@ -119,7 +122,7 @@ fn the_end_of_a_process_is_noticed() {
             // The comm keeps the socket open too.
             drop((far.fall_silent(), theirs));
             assert_process_ended(&error_of(&near, &mut ours));
-            // All operations of the comm have the same cause.
+            // All operations of the comm fail for the same reason.
             let outcome = near.runtime.block_on(ours.write_message(&[b"late"]));
             match outcome.expect_err("a loss") {
                 CommError::Io(error) => assert_process_ended(&error),
@@ -129,7 +132,7 @@ fn the_end_of_a_process_is_noticed() {
     }
 }
 
-/// A process that is stopped, or a link that has become silent.
+/// A silent peer may be a stopped process, or one behind a link that drops all packets.
 // PROTOCOL QUIC-25
 #[test]
 fn silence_is_not_the_end_while_the_port_is_open() {
@@ -161,22 +164,51 @@ fn the_idle_timeout_alone_decides_without_probes() {
 // PROTOCOL QUIC-25
 #[test]
 fn refusals_of_a_router_do_not_count() {
+    refusals_do_not_count(Duration::ZERO, true);
+}
+
+/// The same, if the router does not answer the first probe: the system limits such answers.
+#[test]
+fn refusals_of_a_router_do_not_count_if_the_first_probe_has_no_answer() {
+    refusals_do_not_count(Duration::ZERO, false);
+}
+
+/// The same, if the router forwards nothing for a while after the first refusal.
+#[test]
+fn refusals_of_a_router_do_not_count_after_an_outage() {
+    // More than the time of the first probe and two intervals, and less than four.
+    refusals_do_not_count(Duration::from_millis(950), true);
+}
+
+fn refusals_do_not_count(outage: Duration, answers_first: bool) {
+    let is_out = Arc::new(AtomicBool::new(false));
     let [near, far] = ["127.0.0.1"; 2].map(|host| End::new(host, impatient()));
     let router = End::new("127.0.0.1", QuicOptions::default()).runtime;
     let loopback = |port| (core::net::Ipv4Addr::LOCALHOST, port);
+    let ends = [&near, &far].map(|end| SocketAddr::from(loopback(end.port())));
     let outside = router.block_on(async {
-        // A connected socket: others than `near` find its port closed.
         let outside = UdpSocket::bind(loopback(0)).await?;
-        outside.connect(loopback(near.port())).await?;
-        let inside = UdpSocket::bind(loopback(0)).await?;
-        inside.connect(loopback(far.port())).await?;
-        let (outside, inside) = (Arc::new(outside), Arc::new(inside));
-        for (from, to) in [(&outside, &inside), (&inside, &outside)] {
+        if answers_first {
+            // For senders other than `near`, the port of a connected socket is closed.
+            outside.connect(ends[0]).await?;
+        }
+        let outside = Arc::new(outside);
+        let inside = Arc::new(UdpSocket::bind(loopback(0)).await?);
+        for (from, to, ends) in [
+            (&outside, &inside, ends),
+            (&inside, &outside, [ends[1], ends[0]]),
+        ] {
             let (from, to) = (Arc::clone(from), Arc::clone(to));
+            let is_out = Arc::clone(&is_out);
             tokio::spawn(async move {
                 let mut packet = vec![0; 1 << 16];
-                while let Ok(len) = from.recv(&mut packet).await {
-                    let _ = to.send(&packet[..len]).await;
+                while let Ok((len, sender)) = from.recv_from(&mut packet).await {
+                    if sender != ends[0] {
+                        // The first probe
+                        let _ = from.connect(ends[0]).await;
+                    } else if !is_out.load(Ordering::Relaxed) {
+                        let _ = to.send_to(&packet[..len], ends[1]).await;
+                    }
                 }
             });
         }
@@ -185,7 +217,10 @@ fn refusals_of_a_router_do_not_count() {
     let outside = outside.expect("sockets");
     let port = outside.local_addr().expect("it is bound").port();
     let [mut ours, theirs] = comm(&near, &far, &format!("quic://127.0.0.1:{port}"));
-    // Idle and kept alive, while probes are refused.
+    is_out.store(true, Ordering::Relaxed);
+    std::thread::sleep(outage);
+    is_out.store(false, Ordering::Relaxed);
+    // The connection is idle and kept alive, while probes are refused.
     let idle = async { timeout(Duration::from_secs(3), ours.read_message()).await };
     let outcome = near.runtime.block_on(idle);
     assert!(outcome.is_err(), "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Comms over QUIC, on the loopback.
+//! Comms over QUIC, on the loopback interface.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
 
 use core::pin::pin;
@@ -32,7 +32,7 @@ impl Authority {
         Self::of(&["localhost", "127.0.0.1"])
     }
 
-    /// An authority whose certificate has these names.
+    /// Creates an authority and a certificate for these names.
     fn of(names: &[&str]) -> Self {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let own = rcgen::generate_simple_self_signed(names).unwrap();
@@ -209,7 +209,7 @@ async fn two_thousand_comms_on_one_connection() {
     let ours = Arc::new(ours);
     let options = CommOptions::default();
     let mut tasks = tokio::task::JoinSet::new();
-    // All at once: they share one attempt to connect.
+    // Concurrent comms share one attempt to connect.
     for _ in 0..2_000 {
         let (ours, address, options) = (Arc::clone(&ours), address.clone(), options.clone());
         tasks.spawn(async move { ours.connect(&address, &options).await.unwrap() });
@@ -569,7 +569,7 @@ async fn a_dropped_comm_is_closed_by_an_error() {
     assert!(their_second.read_message().await.unwrap().is_some());
 }
 
-/// PROTOCOL QUIC-10, QUIC-12, QUIC-14, QUIC-15, seen by quinn alone.
+/// Tests PROTOCOL QUIC-10, QUIC-12, QUIC-14, QUIC-15 against quinn alone.
 #[tokio::test]
 async fn connections_close_with_the_right_code() {
     let authority = Authority::new();
@@ -596,7 +596,7 @@ async fn connections_close_with_the_right_code() {
             comm.close().await.unwrap();
             drop(comm);
             receive.read_to_end(0).await.unwrap();
-            // This is received by QUIC although it is not read.
+            // QUIC receives this data although it is not read.
             send.write_all(b"late").await.unwrap();
             send.finish().unwrap();
         } else {
@@ -628,7 +628,7 @@ async fn closing_a_comm_that_the_peer_has_dropped_fails() {
     assert!(error.is_closed(), "{error}");
 }
 
-/// As over TCP, whose test of the same name has the reasons.
+/// The test of the same name for TCP explains the expectations.
 #[tokio::test]
 async fn an_empty_host_is_every_interface() {
     let tls = Authority::of(&["127.0.0.1", "::1"]).tls();
@@ -650,7 +650,7 @@ async fn an_empty_host_is_every_interface() {
         assert_eq!(near.local_address().port(), far.peer_address().port());
         assert_eq!(far.local_address(), &contact);
     }
-    // The port is taken in both.
+    // The port is in use for both families.
     for host in ["", "0.0.0.0", "[::]"] {
         if host == "[::]" && hosts.len() == 1 {
             continue;
@@ -721,7 +721,7 @@ fn a_peer_that_vanishes_is_noticed() {
             .connect(&address, &CommOptions::default())
             .await
             .unwrap();
-        // Idle for longer than the timeout, and kept alive.
+        // The connection is idle for longer than the timeout, and kept alive.
         let idle = timeout(Duration::from_millis(1_500), comm.read_message());
         assert!(
             idle.await.is_err(),
@@ -771,7 +771,7 @@ fn a_peer_that_was_started_again_is_reached() {
         let quic = QuicOptions::default();
         let theirs = Node::bind(&address, &tls, CommOptions::default(), quic).await;
         let _theirs = serve_echo(theirs.unwrap());
-        // At the same time, and once more: all use the new connection.
+        // Two concurrent comms and a later one: all use the new connection.
         let options = once();
         let both = tokio::join!(
             ours.connect(&address, &options),
@@ -827,7 +827,7 @@ async fn dropped_listeners_refuse_comms() {
 async fn endpoints_that_close_refuse_comms() {
     let (ours, theirs, address) = endpoints(quick()).await;
     let (our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
-    // The endpoint waits for the end of a comm that is closed here alone.
+    // The endpoint waits for the end of a comm that only its own side has closed.
     their_comm.close().await.unwrap();
     drop(their_comm);
     let closing = tokio::spawn(async move { theirs.close().await });
@@ -1014,7 +1014,7 @@ async fn comms_expose_the_certificate_of_the_peer() {
         );
     }
 
-    // Other certificates from now on; existing comms are unaffected.
+    // New connections use other certificates; existing comms are unaffected.
     let other = Authority::new();
     let tls = Tls {
         server: Some(Arc::new(other.server(false))),
@@ -1095,7 +1095,7 @@ async fn another_protocol_is_refused_on_both_sides() {
 #[tokio::test]
 async fn early_data_is_off() {
     let authority = Authority::new();
-    // Also if its configuration allows it.
+    // The configuration of the server would allow it.
     let mut server = authority.server(false);
     server.max_early_data_size = u32::MAX;
     let mut client = authority.client(false);
@@ -1108,7 +1108,7 @@ async fn early_data_is_off() {
     let raw = raw_client(client, ALPN);
     for _ in 0..2 {
         let connecting = raw.connect(socket(&address), "localhost").unwrap();
-        // The second time there is a ticket, which does not allow early data.
+        // The second connection has a ticket, which does not allow early data.
         let connecting = match connecting.into_0rtt() {
             Ok(_) => panic!("early data would be sent"),
             Err(connecting) => connecting,
@@ -1175,7 +1175,7 @@ async fn announcements_beyond_the_limits_are_refused() {
     assert!(error.is_closed(), "{error}");
 }
 
-/// Before the handshake the limits of a stream are lower.
+/// The limits of a stream are lower before the handshake.
 #[tokio::test]
 async fn invalid_handshakes_are_refused() {
     let authority = Authority::new();

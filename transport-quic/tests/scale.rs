@@ -1,4 +1,4 @@
-//! Two thousand comms at the same time leave no state.
+//! Two thousand concurrent comms release all their resources.
 //!
 //! Memory and open files are measured for the process, so this is the only test of its process.
 #![cfg(target_os = "linux")]

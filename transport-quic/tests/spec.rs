@@ -1,4 +1,4 @@
-//! `PROTOCOL.md` and the code name the same rules.
+//! Tests that `PROTOCOL.md` and the code name the same rules.
 
 use std::collections::BTreeSet;
 use std::path::Path;

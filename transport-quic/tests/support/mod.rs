@@ -1,4 +1,4 @@
-//! Helpers of several test files.
+//! Helpers shared by several test files.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -115,7 +115,7 @@ impl Pairs for Quic {
     }
 }
 
-/// One certificate for all, which is its own authority.
+/// Settings with one self-signed certificate for all, which is also the authority.
 pub(crate) fn tls() -> Tls {
     let pem = daskwire_testing::certificate("self-signed.pem");
     let settings = TlsSettings::new(&*pem, &*pem);
