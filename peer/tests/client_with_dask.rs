@@ -1,5 +1,5 @@
-//! The client with a real cluster: a scheduler and two workers of Dask, in
-//! processes.
+//! Tests of the client with a real cluster: a Dask scheduler and two Dask workers, in
+//! processes of their own.
 
 #[path = "support/client.rs"]
 mod client;
@@ -22,7 +22,7 @@ fn integer(value: Value) -> i64 {
     i64::try_from(value).expect("an integer")
 }
 
-/// `count` tasks in one graph, each depending on the previous one.
+/// Computes `count` tasks in one graph, each depending on the previous one.
 async fn a_chain_in_one_graph(client: &Client, count: i64) {
     let key = |index: i64| Key::list([Key::from("chain"), Key::from(index)]);
     let graph: Graph = (0..count)
@@ -43,7 +43,7 @@ async fn a_chain_in_one_graph(client: &Client, count: i64) {
     assert_eq!(integer(result), count);
 }
 
-/// A chain whose tasks are submitted one by one.
+/// Computes a chain whose tasks are submitted one by one.
 async fn a_chain_one_by_one(client: &Client) {
     let mut last = client.submit("operator.add", [0, 1]).expect("submitted");
     for _ in 0..99 {
@@ -280,7 +280,7 @@ async fn submission_settings_are_respected(client: &Client) {
         .expect("submitted");
     let early = never.result_within(Duration::from_millis(500)).await;
     assert!(matches!(early, Err(TaskError::Timeout { .. })));
-    // Equal calls are the same task, unless they are impure.
+    // Equal calls share a task, unless they are impure.
     let one = client.submit("os.urandom", [16]).expect("submitted");
     let same = client.submit("os.urandom", [16]).expect("submitted");
     let other = client
@@ -307,7 +307,7 @@ async fn futures_come_as_they_are_done(client: &Client) {
             [Argument::from(&total), (-10_090).into()],
         )
         .expect("submitted");
-    // It waits for all the others, and then some more.
+    // This task waits for all the others, and then takes longer.
     let slow = client
         .call("time.sleep")
         .argument(&half)
@@ -325,7 +325,7 @@ async fn futures_come_as_they_are_done(client: &Client) {
     assert_eq!(distinct.len(), 11);
 }
 
-/// Results without futures are deleted.
+/// Checks that results without futures are deleted.
 async fn dropped_futures_release_their_keys(client: &Client) {
     let future = client
         .submit("operator.add", [123_456, 1])
@@ -343,7 +343,7 @@ async fn dropped_futures_release_their_keys(client: &Client) {
     reaches(client, &key, None).await;
 }
 
-/// Waits until a task is in this state in the scheduler, or unknown.
+/// Waits until the scheduler reports this state of a task; `None` if it has no such task.
 async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
@@ -356,7 +356,7 @@ async fn reaches(client: &Client, key: &Key, state: Option<&str>) {
     }
 }
 
-/// All of the above, on a new cluster.
+/// Runs all of the above on a new cluster.
 async fn everything(client: &Client) {
     a_chain_in_one_graph(client, 500).await;
     a_chain_one_by_one(client).await;
@@ -374,8 +374,8 @@ fn no_complaints(cluster: &Peer) {
     complaints_only_of(&[], cluster);
 }
 
-/// Asserts that Python has logged no warnings or errors except those with these
-/// prefixes.
+/// Asserts that the Python processes have logged no warnings or errors except those with
+/// these prefixes.
 fn complaints_only_of(expected: &[&str], cluster: &Peer) {
     for process in core::iter::once(cluster).chain(cluster.workers()) {
         let complaints = process.complaints();
@@ -396,7 +396,7 @@ async fn rust_client_works_like_a_python_client(protocol: &str) {
     everything(&client).await;
     client.close().await.expect("closed");
     cluster.wait_for_log("Close client connection");
-    // One task divides by zero, and another one needs a missing module.
+    // One task divides by zero, and another needs a missing module.
     let deliberate = ["Compute Failed", "Error during deserialization of the task"];
     complaints_only_of(&deliberate, &cluster);
 }
@@ -534,14 +534,14 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
         assert_eq!(answer["ok"], json!(true), "{question}: {answer}");
         answer
     };
-    // Computed here, used there
+    // Computed by Rust, used by Python
     let sum = client
         .call("operator.add")
         .argument(1)
         .argument(2)
         .key("rust-sum");
     let sum = sum.submit().expect("submitted");
-    // A key that is requested before the scheduler has its task is lost.
+    // The scheduler ignores a request for a key whose task it does not have yet.
     sum.finished().await.expect("a result");
     let array = Array::from_slice(&[3], &[1_i64, 2, 3]).expect("three");
     let array = client
@@ -557,7 +557,7 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
         ask(json!({"op": "read", "key": key}))["value"],
         "'some text'"
     );
-    // Computed there, used here
+    // Computed by Python, used by Rust
     ask(json!({"op": "make", "key": "python-list", "value": "[1, 'two', numpy.arange(3)]"}));
     ask(json!({"op": "make", "key": "python-frame", "value": "pandas.DataFrame({'a': [1, 2]})"}));
     ask(
@@ -574,7 +574,7 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
         integer(total.result_within(TIMEOUT).await.expect("a result")),
         42
     );
-    // Objects unknown to Rust can be forwarded.
+    // Objects without a Rust equivalent can be forwarded.
     let opaque = frame.result_within(TIMEOUT).await.expect("a result");
     let Value::Serialized(_) = &opaque else {
         panic!("{opaque}")
@@ -596,7 +596,7 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
         shape.result().await.expect("a result"),
         Value::tuple([2, 1])
     );
-    // Both together
+    // Results of both clients in one task
     let keys = ["rust-sum", "python-sum"];
     assert_eq!(ask(json!({"op": "sum", "keys": keys}))["value"], "45");
     drop((sum, array, string));
@@ -640,7 +640,7 @@ async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
     let value = second.result_within(TIMEOUT).await.expect("a result");
     assert_eq!(integer(value), -1);
     assert_eq!(first.status().name(), "cancelled");
-    // The worker has no nanny, and ends.
+    // The worker has no nanny, so a restart ends it.
     let mut python = Peer::spawn(
         Environment::Current,
         "client_beside.py",
@@ -658,34 +658,33 @@ async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
     client.close().await.expect("closed");
 }
 
-/// Runs each of these over each protocol, on its own cluster.
+/// Runs tests over a protocol, each on its own cluster.
 macro_rules! clusters {
-    ($($test:ident)*) => {
-        mod tcp {
+    ($protocol:ident: $($test:ident)*) => {
+        mod $protocol {
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    super::$test("tcp").await;
-                }
-            )*
-        }
-
-        mod tls {
-            $(
-                #[tokio::test(flavor = "multi_thread")]
-                async fn $test() {
-                    super::$test("tls").await;
+                    super::$test(stringify!($protocol)).await;
                 }
             )*
         }
     };
 }
 
-clusters! {
+clusters! { tcp:
     rust_client_works_like_a_python_client
     ten_thousand_tasks_run_in_one_graph_and_one_by_one
     computation_survives_a_killed_worker
     a_gibibyte_is_scattered_and_gathered_directly
+    rust_and_python_clients_share_results
+    losing_the_scheduler_ends_all_futures
+}
+
+// Without the tests that differ only in the number of tasks or bytes.
+clusters! { tls:
+    rust_client_works_like_a_python_client
+    computation_survives_a_killed_worker
     rust_and_python_clients_share_results
     losing_the_scheduler_ends_all_futures
 }

@@ -34,7 +34,8 @@ use crate::{RequestError, Value};
 #[derive(Debug)]
 pub struct Client {
     client: super::Client,
-    /// After the client, which ends on it.
+    /// The runtime of the client; declared after it, because fields are dropped in
+    /// order.
     runtime: Arc<Runtime>,
 }
 
@@ -62,7 +63,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there, and [`ConnectError::Runtime`] if no thread can be started.
+    /// As [`Client::connect`](super::Client::connect), and [`ConnectError::Runtime`] if
+    /// no thread can be started.
     pub fn connect(address: &str) -> Result<Self, ConnectError> {
         Self::connect_with(address, ClientOptions::default())
     }
@@ -83,7 +85,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there, and as [`connect`](Self::connect).
+    /// As [`Client::connect_to_file`](super::Client::connect_to_file), and as
+    /// [`connect`](Self::connect).
     pub fn connect_to_file(
         path: impl AsRef<Path>,
         options: ClientOptions,
@@ -98,7 +101,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there, and as [`connect`](Self::connect).
+    /// As [`Client::from_env`](super::Client::from_env), and as [`connect`](Self::connect).
     pub fn from_env(options: ClientOptions) -> Result<Self, ConnectError> {
         let runtime = runtime()?;
         let client = runtime.block_on(super::Client::from_env(options))?;
@@ -115,7 +118,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`TaskFuture::result`].
     pub fn result(&self, future: &TaskFuture) -> Result<Value, TaskError> {
         self.block_on(future)
     }
@@ -124,7 +127,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Client::gather`](super::Client::gather).
     pub fn gather(&self, futures: &[TaskFuture]) -> Result<Vec<Value>, TaskError> {
         self.block_on(self.client.gather(futures))
     }
@@ -133,7 +136,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Client::scatter`](super::Client::scatter).
     pub fn scatter(
         &self,
         data: impl IntoIterator<Item = impl Into<Value>>,
@@ -159,7 +162,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Client::close`](super::Client::close).
     pub fn close(self) -> Result<(), RequestError> {
         self.runtime.block_on(self.client.close())
     }

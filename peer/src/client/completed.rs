@@ -1,4 +1,4 @@
-//! Streams of futures in the order in which they are done.
+//! Streams that yield futures in the order in which they are done.
 
 use core::future::poll_fn;
 use core::pin::Pin;
@@ -24,7 +24,7 @@ pub struct Completed {
     pub future: TaskFuture,
 }
 
-/// A stream of futures in the order in which they are done.
+/// A stream that yields futures in the order in which they are done.
 ///
 /// ```no_run
 /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
@@ -70,7 +70,7 @@ impl AsCompleted {
         index
     }
 
-    /// Number of futures that were not yielded yet. `count()` in Dask.
+    /// Number of futures that have not been yielded yet. `count()` in Dask.
     pub const fn len(&self) -> usize {
         self.left
     }
@@ -86,8 +86,7 @@ impl AsCompleted {
         poll_fn(|context| self.poll_completed(context)).await
     }
 
-    /// All futures that are done, at least one; `None` if all were yielded. Cancel
-    /// safe.
+    /// The futures that are done, at least one; `None` if all were yielded. Cancel safe.
     pub async fn next_batch(&mut self) -> Option<Vec<Completed>> {
         let first = self.next().await?;
         let mut batch = vec![first];
@@ -151,7 +150,7 @@ impl Stream for AsCompleted {
 /// The result of the future with an index.
 type Indexed = (usize, Result<Value, TaskError>);
 
-/// A stream of results in the order in which they are done, see
+/// A stream that yields results in the order in which they are done, see
 /// [`AsCompleted::results`].
 pub struct Results {
     completed: AsCompleted,
@@ -209,7 +208,7 @@ impl Stream for Results {
     }
 }
 
-/// The results of futures that are done.
+/// Fetches the results of futures that are done, with their indexes.
 async fn fetch(batch: Vec<Completed>) -> VecDeque<Indexed> {
     let mut results = VecDeque::with_capacity(batch.len());
     let mut finished: Vec<Completed> = Vec::with_capacity(batch.len());
@@ -240,7 +239,7 @@ async fn fetch(batch: Vec<Completed>) -> VecDeque<Indexed> {
                 results.push_back((completed.index, result));
             }
         }
-        // One of them is lost; the others are not.
+        // Some result is lost: fetch the others one by one.
         None => {
             for completed in finished {
                 results.push_back((completed.index, completed.future.result().await));

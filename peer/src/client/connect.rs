@@ -19,7 +19,7 @@ pub enum Connection {
     /// The connection broke, and is to be made again, see
     /// [`Reconnect`](super::Reconnect).
     Reconnecting,
-    /// The client was closed, or has lost its connection for good.
+    /// The client was closed, or has lost its connection permanently.
     Closed {
         /// The reason.
         reason: String,
@@ -114,7 +114,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Disconnected`] if the client was closed, or has lost its connection for good.
+    /// [`Disconnected`] if the client was closed, or has lost its connection
+    /// permanently.
     pub async fn connected(&self) -> Result<(), Disconnected> {
         let mut watch = self.shared.connection.subscribe();
         loop {

@@ -19,11 +19,11 @@ const FIRE_AND_FORGET: &str = "fire-and-forget";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Restarted {
-    /// It was restarted.
+    /// The worker was restarted.
     Ok,
-    /// It is gone: it has no nanny, or left.
+    /// The worker left the cluster, for example because it has no nanny.
     Removed,
-    /// Its restart takes too long.
+    /// The worker did not restart in time.
     TimedOut,
     /// Another outcome, of a later release.
     Other(String),
@@ -136,7 +136,7 @@ impl Client {
 
     /// Removes workers from the cluster, after others have copies of their data, and
     /// closes them. Returns the addresses of those that were removed; a worker whose data
-    /// finds no place stays.
+    /// cannot be copied stays.
     ///
     /// # Errors
     ///
@@ -187,8 +187,8 @@ impl Client {
         all_found("rebalance", &self.control(message).await?)
     }
 
-    /// Copies results to `count` workers, or all: of those given, or of the cluster.
-    /// Removes surplus copies. Waits for results that are not finished.
+    /// Copies results to `count` workers, or to all of them: of the given workers, or of
+    /// the cluster. Removes surplus copies. Waits for results that are not finished.
     ///
     /// # Errors
     ///
@@ -218,8 +218,8 @@ impl Client {
         replicated.map_err(|error| TaskError::request(first.key(), error))
     }
 
-    /// Has the cluster run a task to its end even if no client holds its future any more.
-    /// Waits until the scheduler knows the task.
+    /// Makes the cluster run a task to its end even if no client holds its future any
+    /// more. Waits until the scheduler has read this.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Client {
             client: FIRE_AND_FORGET.to_owned(),
             keys: vec![future.key().clone()],
         })?;
-        Ok(())
+        self.shared.settle().await
     }
 
     /// Ends the scheduler and its workers, and closes the client.
@@ -267,7 +267,7 @@ impl Client {
         Ok(())
     }
 
-    /// Begins a performance report: an HTML page with what the cluster did until
+    /// Begins a performance report: an HTML page about the work of the cluster until
     /// [`PerformanceReport::finish`]. `performance_report` in Dask.
     ///
     /// # Errors
@@ -287,7 +287,7 @@ impl Client {
     }
 }
 
-/// A cause for the scheduler's logs.
+/// A unique cause (`stimulus_id`) for the scheduler's logs.
 fn stimulus(what: &str) -> String {
     format!("client-{what}-{}", crate::unix_time().as_secs_f64())
 }

@@ -15,8 +15,7 @@ use crate::protocol::Unknown;
 use crate::value::WrongType;
 use crate::{Release, RequestError, Value};
 
-/// Time after which the scheduler takes a lease away from a client that does not
-/// refresh it, as in Dask.
+/// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
 const LEASE: Duration = Duration::from_secs(30);
 
 /// The class of an exception for a wait that was too long.
@@ -101,7 +100,7 @@ impl Shared {
         }
     }
 
-    /// The fields of a message that has a value.
+    /// Adds the fields of a value to a message.
     fn with_value(message: Unknown, value: &SharedValue) -> Unknown {
         match value {
             SharedValue::Future(future) => message.field("key", future.key().to_value()),
@@ -109,8 +108,8 @@ impl Shared {
         }
     }
 
-    /// Reads a value that the scheduler kept. For a future, `received` makes the message
-    /// that the client holds it now.
+    /// Reads a value that the scheduler stored. For a future, `received` makes the
+    /// message that confirms that the client holds it.
     fn shared_value(
         self: &Arc<Self>,
         op: &str,
@@ -125,7 +124,7 @@ impl Shared {
         let keys = [key.clone()];
         let mut futures = self.hold(StateEvent::Desire(key), &keys)?;
         let future = futures.pop().ok_or_else(|| self.disconnected())?;
-        // After the client holds it, in the order of the stream.
+        // Sent on the stream after the message that makes the client hold the key.
         self.tell(received(value))?;
         Ok(SharedValue::Future(future))
     }
@@ -155,7 +154,7 @@ impl Variable {
         let message = Unknown::new("variable_set").field("name", self.name.as_str());
         let mut message = Shared::with_value(message, &value);
         if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
-            // For the scheduler to get to know the future.
+            // How long the scheduler waits for the task of the future to become known.
             let timeout = self.shared.options.timeout;
             message = message.field("timeout", timeout.as_secs_f64());
         }
@@ -163,7 +162,9 @@ impl Variable {
         Ok(())
     }
 
-    /// Waits until the variable is set, and returns its value. Cancel safe.
+    /// Waits until the variable is set, and returns its value. Not cancel safe, use `timeout`
+    /// instead: the scheduler would keep a result that the variable is set to later, and wait
+    /// for this client when the variable is deleted.
     ///
     /// # Errors
     ///
@@ -318,9 +319,9 @@ pub struct Semaphore(Arc<SemaphoreInner>);
 struct SemaphoreInner {
     shared: Arc<Shared>,
     name: String,
-    /// The leases that this client has.
+    /// The ids of the leases of this client.
     leases: Mutex<Vec<String>>,
-    /// Refreshes the leases; ends with the semaphore.
+    /// The task that refreshes the leases; it ends with the semaphore.
     refreshing: Mutex<Option<Task<()>>>,
 }
 
@@ -334,8 +335,7 @@ impl Drop for SemaphoreInner {
 }
 
 impl SemaphoreInner {
-    /// Sends the leases to the scheduler again and again, so that it does not take them
-    /// away.
+    /// Refreshes the leases periodically, so that the scheduler does not take them away.
     async fn refresh(shared: Arc<Shared>, inner: std::sync::Weak<Self>) {
         loop {
             runtime::sleep(LEASE / 5).await;
@@ -343,7 +343,7 @@ impl SemaphoreInner {
                 return;
             };
             if let Some(message) = message {
-                // The next attempt may succeed; the scheduler waits for five.
+                // Errors are ignored: leases are refreshed five times before one expires.
                 let _: Result<Value, RequestError> = shared.call("leases", message).await;
             }
         }
@@ -442,7 +442,7 @@ impl Semaphore {
 #[must_use = "it is released when it is dropped"]
 pub struct Lease {
     semaphore: Semaphore,
-    /// Empty after the release.
+    /// The id of the lease; empty after the release.
     id: String,
 }
 
@@ -475,7 +475,7 @@ impl Drop for Lease {
             let releasing = async move {
                 let _: Result<Value, RequestError> = shared.call("a release", message).await;
             };
-            // Ends by itself.
+            // The task is detached: it ends after the reply.
             drop(self.semaphore.0.shared.runtime.spawn(releasing));
         }
     }
@@ -577,7 +577,7 @@ impl Event {
 }
 
 impl Client {
-    /// Returns the variable of a name, which all clients share. It need not exist.
+    /// Returns the variable with this name, which all clients share. It need not exist.
     ///
     /// ```no_run
     /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
@@ -600,8 +600,8 @@ impl Client {
         })
     }
 
-    /// Opens the queue of a name, which all clients share. Makes it if it does not exist,
-    /// for at most `max_len` values, or any number.
+    /// Opens the queue with this name, which all clients share. Creates it if it does not
+    /// exist, for at most `max_len` values, or any number.
     ///
     /// # Errors
     ///
@@ -625,8 +625,8 @@ impl Client {
         })
     }
 
-    /// Opens the semaphore of a name, which all clients share. Makes it if it does not
-    /// exist, with at most `max_leases` leases at once.
+    /// Opens the semaphore with this name, which all clients share. Creates it if it does
+    /// not exist, with at most `max_leases` leases at once.
     ///
     /// # Errors
     ///
@@ -661,7 +661,8 @@ impl Client {
         })))
     }
 
-    /// Opens the lock of a name, which all clients share: a semaphore with one lease.
+    /// Opens the lock with this name, which all clients share: a semaphore with one
+    /// lease.
     ///
     /// # Errors
     ///
@@ -671,7 +672,7 @@ impl Client {
         Ok(Lock(self.register_semaphore(name.into(), 1).await?))
     }
 
-    /// Returns the event of a name, which all clients share. It is not set at first.
+    /// Returns the event with this name, which all clients share. It is not set at first.
     ///
     /// # Errors
     ///

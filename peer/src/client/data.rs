@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::future::all_finished;
 use super::shared::Shared;
 use super::state::{Event, Hold};
-use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, Workers};
+use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, WORKERS_INTERVAL, Workers};
 use crate::gather::{self, least_requested};
 use crate::protocol::{
     DataReply, Gather, GetTaskStatus, Keys, NBytes, NCores, NCoresRunning, Nullable, ReplyStatus,
@@ -32,16 +32,17 @@ const REACH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The route of data between the client and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Route {
-    /// Through the scheduler, which every client can reach.
+    /// Data is transferred through the scheduler, which every client can reach.
     #[default]
     Scheduler,
-    /// Directly between the client and several workers at once, which must be
-    /// reachable at the addresses that they use among each other. Results of workers
-    /// that cannot be reached within a second are fetched through the scheduler.
+    /// Data is transferred directly between the client and several workers at once,
+    /// which must be reachable at the addresses that they use among each other. Results
+    /// of workers that cannot be reached within a second are fetched through the
+    /// scheduler.
     Direct,
 }
 
-/// Where scattered data is stored, and over which route it goes there.
+/// The workers that store scattered data, and the route to them.
 ///
 /// ```
 /// use daskwire_peer::client::{Route, ScatterOptions};
@@ -168,16 +169,18 @@ impl Shared {
             if missing.is_empty() {
                 break;
             }
+            // The semaphore is never closed.
+            let permit = self.gathering.acquire().await;
             let data = match route {
                 Route::Scheduler => self.gather_from_scheduler(missing.clone()).await,
                 Route::Direct => self.gather_from_workers(missing.clone()).await,
             };
+            drop(permit);
             let data = data.map_err(|error| TaskError::request(&missing[0], error))?;
             // Peers may send keys that were not requested.
             let asked = |key: &Key| missing.binary_search(key).is_ok();
             found.extend(data.into_iter().filter(|(key, _)| asked(key)));
-            // The data was lost. The scheduler knows, or is asked, and reports the
-            // new status.
+            // Missing data was lost. `Refresh` asks the scheduler for the new status.
             missing.retain(|key| !found.contains_key(key));
             if !missing.is_empty() {
                 let first = missing[0].clone();
@@ -252,7 +255,7 @@ impl Shared {
             gathering.pause().await;
         }
         // The scheduler may reach workers that the client does not, and notices those
-        // that are gone. Other missing data is requested again.
+        // that have left. Other missing data is requested again.
         let mut unreachable_keys = gathering.into_missing();
         unreachable_keys.retain(|key| unreachable.contains(key));
         if !unreachable_keys.is_empty() {
@@ -288,7 +291,7 @@ impl Shared {
                 reply = &mut fetching => return reply,
                 who_has = asking => who_has,
             };
-            // Without an answer of the scheduler, assume that it does.
+            // Without an answer, assume that the worker still holds the data.
             let is_holder = who_has.map_or(true, |who_has| {
                 who_has.iter().any(|(_, holders)| holders.contains(address))
             });
@@ -426,7 +429,7 @@ impl Client {
         let holds: Vec<Hold> = futures.iter().map(|future| future.hold().clone()).collect();
         self.shared.request(Event::Stored(holds))?;
         if options.is_broadcast && route == Route::Direct {
-            // From worker to worker.
+            // The copies are transferred from worker to worker.
             let copied = self
                 .replicate(&futures, None, options.workers.clone())
                 .await;
@@ -466,6 +469,17 @@ impl Client {
         Ok(())
     }
 
+    /// Asks for the workers that run, with their numbers of threads, until there are any.
+    async fn running_workers(&self, request: &Request) -> Result<Vec<(String, u64)>, ScatterError> {
+        loop {
+            let workers: Vec<_> = self.shared.call("the workers", request.clone()).await?;
+            if !workers.is_empty() {
+                return Ok(workers);
+            }
+            runtime::sleep(WORKERS_INTERVAL).await;
+        }
+    }
+
     async fn scatter_to_workers(
         &self,
         data: Vec<(Key, Serialized)>,
@@ -487,10 +501,10 @@ impl Client {
             }
             .into(),
         };
-        let workers: Vec<(String, u64)> = self.shared.call("the workers", request).await?;
-        if workers.is_empty() {
-            return Err(ScatterError::NoWorkers);
-        }
+        let workers = self.running_workers(&request);
+        // The scheduler waits for workers, too, when it stores data.
+        let workers = runtime::timeout(self.shared.options.timeout, workers).await;
+        let workers = workers.unwrap_or(Err(ScatterError::NoWorkers))?;
         // Each piece goes to the worker with the fewest bytes so far.
         let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
             workers.iter().map(|_| (0, Vec::new())).collect();
@@ -522,8 +536,8 @@ impl Client {
                 Err(error) => failure = failure.or(Some(error)),
             }
         }
-        // What is stored is announced even if other workers failed: the scheduler can
-        // only release data that it knows.
+        // Stored data is announced even if other workers failed: the scheduler can only
+        // release data that it knows.
         let announced = if who_has.is_empty() {
             Ok(())
         } else {
@@ -532,7 +546,7 @@ impl Client {
         Ok(failure.map_or(announced, Err)?)
     }
 
-    /// Tells the scheduler which workers store which data.
+    /// Reports to the scheduler the workers that store the data.
     async fn announce(
         &self,
         who_has: Vec<(Key, Vec<String>)>,

@@ -172,8 +172,8 @@ impl Client {
         self.release().is_some_and(|release| release >= MANY_SINCE)
     }
 
-    /// Tells the scheduler on the stream that a request follows, which waits until this
-    /// was read.
+    /// Announces a request on the stream, so that the scheduler handles the request only
+    /// after it has read all earlier messages. Returns the id that the request refers to.
     fn flush(&self) -> Result<String, RequestError> {
         let uid = crate::identifier();
         let message = Unknown::new("publish_flush_batched_send").field("uid", uid.as_str());

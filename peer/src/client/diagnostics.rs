@@ -1,4 +1,4 @@
-//! What a scheduler knows of its cluster: versions, data, logs, histories.
+//! Diagnostics of a cluster: versions, data, logs and histories.
 
 use core::fmt;
 
@@ -23,7 +23,7 @@ pub struct ClusterVersions {
 /// The versions of the software of a scheduler or worker.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeVersions {
-    /// What the process runs on, such as `python`, `OS` and `machine`.
+    /// Properties of the host, such as `python`, `OS` and `machine`.
     pub host: Vec<(String, String)>,
     /// Packages and their versions; `None` for those that are not installed.
     pub packages: Vec<(String, Option<String>)>,
@@ -41,7 +41,7 @@ impl NodeVersions {
         let pairs = |name| {
             let pairs = match value.get(name) {
                 Some(Value::Dict(entries)) => entries.iter().cloned().collect(),
-                // Of worker in Rust, or a list of pairs.
+                // A list of pairs.
                 Some(other) => {
                     let pairs = converted::<Vec<Value>>(op, other.clone())?.into_iter();
                     let pair = |pair| match &converted::<Vec<Value>>(op, pair)?[..] {
@@ -70,7 +70,7 @@ impl NodeVersions {
     }
 }
 
-/// A string as it is, other values as Python shows them.
+/// Formats a value: a string as is, other values as Python shows them.
 pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Str(string) => string.to_string(),
@@ -92,8 +92,8 @@ pub struct LogLine {
 pub struct StoryStep {
     /// The address of the worker; `None` for the scheduler.
     pub worker: Option<String>,
-    /// What happened: mostly a key, the state before, the state after, and
-    /// recommended states of other tasks. Workers also record single events.
+    /// The step: usually a key, the state before, the state after, and recommended states
+    /// of other tasks. Workers also record single events.
     pub step: Vec<Value>,
     /// The cause.
     pub stimulus: String,
@@ -168,7 +168,7 @@ pub enum Profiled {
     Scheduler,
 }
 
-/// A selection of what [`Client::profile`] returns.
+/// The scope of a profile, see [`Client::profile`].
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
     /// The code that the profile covers. Default: tasks.
@@ -194,7 +194,7 @@ pub struct Profile {
     pub line_number: u64,
     /// The source of the line; empty if it is not known.
     pub line: String,
-    /// Number of samples in the function and in what it called.
+    /// Number of samples in the function and its callees.
     pub count: u64,
     /// The called functions.
     pub children: Vec<Self>,
@@ -272,7 +272,7 @@ impl Client {
         })
     }
 
-    /// Has the scheduler send a request to workers. Waits for slow workers.
+    /// Requests the scheduler to forward a request to workers. Waits for slow workers.
     pub(super) async fn broadcast(
         &self,
         message: Unknown,
@@ -359,7 +359,7 @@ impl Client {
     }
 
     /// Asks for the call stacks of tasks that run, or of those that run for a task that
-    /// waits. Tasks that are finished have none.
+    /// waits. Finished tasks have no call stack.
     ///
     /// # Errors
     ///
@@ -483,7 +483,7 @@ impl Client {
     }
 
     /// Asks for a statistical profile of the code that the cluster ran. Workers in Rust
-    /// have none.
+    /// have no profile.
     ///
     /// # Errors
     ///
@@ -513,8 +513,8 @@ impl Client {
         &self,
         path: impl IntoIterator<Item = impl Into<String>>,
     ) -> Result<Option<Value>, RequestError> {
-        // A value that no other worker stores, in place of an error that would have to be
-        // told from others.
+        // A unique default: without one, the scheduler replies with an error that is hard
+        // to distinguish from others.
         let absent = Value::from(format!("{}-absent", self.id()));
         let request = GetMetadata {
             keys: path.into_iter().map(Into::into).collect(),

@@ -75,7 +75,7 @@ pub enum SubmitError {
     Disconnected(Disconnected),
 }
 
-/// The error of waiting for the result of a task, and of fetching it.
+/// The error of waiting for, or fetching, the result of a task.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum TaskError {
@@ -90,7 +90,7 @@ pub enum TaskError {
     Cancelled {
         /// The task's key.
         key: Key,
-        /// The scheduler's reason; empty if it gave none.
+        /// The scheduler's reason; empty if it sent none.
         reason: String,
     },
     /// The result was lost, and cannot be computed again.
@@ -139,7 +139,7 @@ pub enum ScatterError {
         /// The fault.
         error: ValueError,
     },
-    /// The cluster has no workers.
+    /// The cluster has no workers, and none has joined in time.
     NoWorkers,
     /// The data cannot be transferred.
     Request(RequestError),

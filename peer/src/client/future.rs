@@ -45,7 +45,7 @@ impl Watcher {
     }
 }
 
-/// Number of unfinished futures that are waited for.
+/// The unfinished futures that a task waits for.
 pub(super) struct Remaining {
     count: AtomicUsize,
     /// Notified when none is left, or when one has failed.

@@ -51,6 +51,7 @@ use daskwire_comm::{Address, CommOptions, Transports};
 use crate::channel::{Observer, within};
 use crate::dialect::Dialect;
 use crate::identity::Identity;
+use crate::protocol::WorkerStatus;
 use crate::release::UntestedRelease;
 use crate::{Key, Release, RequestError};
 
@@ -75,6 +76,9 @@ pub use topic::{Subscription, TopicEvent};
 use shared::Shared;
 use state::{Event as StateEvent, Hold};
 
+/// Interval at which workers are counted, as in Dask.
+const WORKERS_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientOptions {
@@ -86,14 +90,14 @@ pub struct ClientOptions {
     pub comm: CommOptions,
     /// The client's id. Default: a unique one.
     pub id: Option<String>,
-    /// What to do when the connection breaks. Default: give up.
+    /// The reaction to a broken connection. Default: the client ends.
     pub reconnect: Reconnect,
     /// The route for data. Default: through the scheduler.
     pub route: Route,
-    /// Timeout for replies that the scheduler can give at once.
+    /// Timeout for replies that the scheduler can send immediately.
     pub timeout: Duration,
-    /// Minimum interval between batches to the scheduler. Default: 10 ms, as in
-    /// Dask, which saves a scheduler in Python work.
+    /// Minimum interval between batches to the scheduler. Default: 10 ms, as in Dask.
+    /// Batches save work in a Python scheduler.
     pub interval: Duration,
     /// An observer that sees each message.
     pub observer: Option<Arc<dyn Observer>>,
@@ -225,7 +229,8 @@ impl Client {
         Ok(self.identity().await?.workers)
     }
 
-    /// Waits until the cluster has at least `count` workers.
+    /// Waits until the cluster has at least `count` workers that run, and are neither paused nor
+    /// leaving.
     ///
     /// # Errors
     ///
@@ -236,10 +241,16 @@ impl Client {
         after: Duration,
     ) -> Result<(), RequestError> {
         within(after, "workers of the cluster", async {
-            while self.workers().await?.len() < count {
-                runtime::sleep(Duration::from_millis(20)).await;
+            loop {
+                let workers = self.workers().await?.into_iter();
+                // Older releases report no status.
+                let is_running = |status: WorkerStatus| status == WorkerStatus::Running;
+                let running = workers.filter(|worker| worker.status.clone().is_none_or(is_running));
+                if running.count() >= count {
+                    return Ok(());
+                }
+                runtime::sleep(WORKERS_INTERVAL).await;
             }
-            Ok(())
         })
         .await
     }
@@ -261,7 +272,8 @@ impl Client {
     /// outlive this client, until [`release_as`](Self::release_as).
     ///
     /// Waits until the results are in memory: a scheduler confuses a request to
-    /// hold a task with its submission if it has not read the graph yet.
+    /// hold a task with its submission if it has not read the graph yet. Then waits until the
+    /// scheduler has read the request.
     ///
     /// # Errors
     ///
@@ -277,7 +289,9 @@ impl Client {
             client: holder.to_owned(),
             keys: futures.iter().map(TaskFuture::key).cloned().collect(),
         });
-        desired.map_err(|error| TaskError::disconnected(first.key(), error))
+        desired.map_err(|error| TaskError::disconnected(first.key(), error))?;
+        let settled = self.shared.settle::<RequestError>().await;
+        settled.map_err(|error| TaskError::request(first.key(), error))
     }
 
     /// Releases results held under another client id.
@@ -304,6 +318,11 @@ impl Client {
     /// [`Status::Cancelled`]. Tasks that other clients want too continue, unless
     /// `force` is set. Futures of other clients are ignored.
     ///
+    /// Schedulers from 2023.12.0 on close the connection if another task depends on one of these
+    /// and no client has a future of it: an assertion fails in them. Keep the futures of tasks
+    /// between those that are cancelled and those that are wanted, or connect with
+    /// [`Reconnect::Within`](state::Reconnect::Within).
+    ///
     /// # Errors
     ///
     /// [`Disconnected`].
@@ -317,7 +336,7 @@ impl Client {
         self.shared.request(StateEvent::Cancel { holds, force })
     }
 
-    /// Whether a future is of this client.
+    /// Whether a future belongs to this client.
     fn has(&self, future: &TaskFuture) -> bool {
         Arc::ptr_eq(future.shared(), &self.shared)
     }

@@ -1,4 +1,4 @@
-//! Requests of a program to the scheduler, beside those that have methods.
+//! Requests to the scheduler without methods of their own.
 
 use super::Client;
 use super::shared::Shared;
@@ -94,7 +94,8 @@ pub(super) fn key_of(op: &str, value: &Value) -> Result<Key, RequestError> {
 }
 
 impl Shared {
-    /// Refuses an operation that the client does not have with the scheduler's release.
+    /// Returns an error if the client does not support an operation with the scheduler's
+    /// release.
     pub(super) fn needs(&self, operation: Operation) -> Result<(), RequestError> {
         let release = self.lock().state.release();
         operation.check(release)

@@ -91,7 +91,7 @@ pub type RunResults = Vec<(String, Result<Value, RemoteError>)>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PluginKind {
-    /// The workers, also later ones.
+    /// The workers, including those that join later.
     Worker,
     /// The nannies of workers.
     Nanny,
@@ -139,7 +139,7 @@ fn outcome(reply: Value) -> Result<Value, RemoteError> {
 }
 
 impl Call<'_> {
-    /// Runs the function at once in workers, outside of tasks. A function with a
+    /// Runs the function immediately in workers, outside of tasks. A function with a
     /// parameter `dask_worker` gets the worker.
     ///
     /// # Errors
@@ -157,7 +157,7 @@ impl Call<'_> {
             .collect())
     }
 
-    /// Runs the function at once in the scheduler. A function with a parameter
+    /// Runs the function immediately in the scheduler. A function with a parameter
     /// `dask_scheduler` gets the scheduler.
     ///
     /// # Errors
@@ -213,8 +213,8 @@ impl Call<'_> {
 }
 
 impl Client {
-    /// Runs a function at once in all workers, outside of tasks. Returns the outcome in
-    /// each, by address. For keyword arguments and single workers, see
+    /// Runs a function immediately in all workers, outside of tasks. Returns the outcome
+    /// in each, by address. For keyword arguments and single workers, see
     /// [`Call::run_on`].
     ///
     /// ```no_run
@@ -239,7 +239,7 @@ impl Client {
         call.run_on(Workers::All).await
     }
 
-    /// Runs a function at once in the scheduler. For keyword arguments, see
+    /// Runs a function immediately in the scheduler. For keyword arguments, see
     /// [`Call::run_on_scheduler`].
     ///
     /// # Errors
@@ -340,9 +340,9 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a file to the scheduler and all workers, also later ones: a Python module
-    /// (`.py`), whose functions can be called then, an archive (`.zip`, `.egg`), or any
-    /// other file. A module that is uploaded again is loaded again.
+    /// Sends a file to the scheduler and all workers, including those that join later: a
+    /// Python module (`.py`), whose functions can be called then, an archive (`.zip`,
+    /// `.egg`), or any other file. A module that is uploaded again is loaded again.
     ///
     /// # Errors
     ///

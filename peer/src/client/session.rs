@@ -24,10 +24,11 @@ const CLIENT: &str = "a client in Rust";
 /// Timeout for sending the last messages.
 const LEAVING: Duration = Duration::from_secs(10);
 
-/// Ends with the client. Returns an error if the last messages may not have arrived.
+/// The task that keeps the connection; it ends with the client. Returns an error if
+/// the last messages may not have arrived.
 pub(super) type SessionTask = Task<Result<(), RequestError>>;
 
-/// Registers, and keeps the connection in the background.
+/// Registers the client, and keeps the connection in a background task.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, ConnectError>> {
     Box::pin(async {
         let session = register(shared).await?;
@@ -90,7 +91,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         Release::of_versions(&versions),
         Dialect::of_versions(&versions),
     );
-    // A scheduler that is too old must not get to know the client.
+    // Checked before the client registers.
     Release::check(release, FIRST_WITH_CLIENTS, CLIENT)?;
     let connecting = shared.connector.connect(shared.address(), Traffic::Control);
     let comm = connecting.await?;
@@ -129,7 +130,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     if let Some(untested) = UntestedRelease::of(release) {
         emit(Level::Warn, || ClientEvent::Untested(untested));
     }
-    // The queue only has what the program itself submits, which can bound it.
+    // The queue is unbounded: it contains only submissions of the program, which can
+    // bound them.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     shared.connected(stream, release, dialect);
     Ok(Session {
@@ -156,7 +158,7 @@ fn end_after_panic(shared: &Shared) {
     });
 }
 
-/// Handles the scheduler's messages until the connection is lost for good.
+/// Handles the scheduler's messages until the connection is lost permanently.
 async fn keep(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestError> {
     let _guard = SessionGuard(Arc::clone(&shared));
     loop {
@@ -187,13 +189,14 @@ async fn keep(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestEr
     }
 }
 
-/// Connects again, as the state machine asks for.
+/// Reconnects when the state machine asks for it; `None` if the client has ended.
 async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
     let mut is_first = true;
     loop {
         let Attempt { at, until } = shared.lock().attempt.take()?;
         if is_first {
-            // Peers may not answer any more, so their ends are not waited for.
+            // Idle connections are dropped without waiting for peers, which may not
+            // answer any more.
             shared.pool.drop_idle();
             is_first = false;
         }
@@ -266,7 +269,7 @@ async fn close_here(shared: &Arc<Shared>, session: &mut SessionTask) -> Result<(
     let left = if is_connected {
         match runtime::timeout(LEAVING, session).await {
             Ok(Ok(left)) => left,
-            // It panicked, or the runtime is shutting down.
+            // The session panicked, or the runtime is shutting down.
             Ok(Err(_)) => Err(RequestError::Closed {
                 peer: shared.address().to_string(),
             }),

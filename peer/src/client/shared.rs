@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::Address;
 use daskwire_comm::runtime::{self, Instant, Spawner};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
@@ -25,7 +25,10 @@ use crate::{Key, Release, RequestError};
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
 
-/// A client without the task of its connection.
+/// Maximum number of requests for results at once.
+pub(super) const MAX_GATHERING: usize = 32;
+
+/// The state shared by a client and its futures.
 pub(super) struct Shared {
     id: String,
     address: Address,
@@ -37,7 +40,10 @@ pub(super) struct Shared {
     pub(super) failure: Failure,
     pub(super) machine: Mutex<Machine>,
     pub(super) topics: Topics,
-    /// The state of the connection, for those that watch it.
+    /// A permit for each request for results: a program may wait for thousands at once, and
+    /// each request needs a comm.
+    pub(super) gathering: Semaphore,
+    /// The state of the connection, for watchers.
     pub(super) connection: watch::Sender<Connection>,
     /// The number of the last mark that needs no answer any more.
     answered: watch::Sender<u64>,
@@ -45,7 +51,7 @@ pub(super) struct Shared {
     origin: Instant,
 }
 
-/// The state machine, and what its actions change.
+/// The state machine, and the data that its actions change.
 pub(super) struct Machine {
     pub(super) state: State,
     /// The stream to the scheduler, while connected.
@@ -59,7 +65,7 @@ pub(super) struct Machine {
     /// Whether the client was closed: the scheduler closes the connection once it
     /// has read everything.
     pub(super) is_closing: bool,
-    /// Those that wait for pending holds, by the numbers of the holds.
+    /// The watchers of pending holds, by the numbers of the holds.
     watchers: HashMap<u64, Vec<Watcher>>,
 }
 
@@ -69,8 +75,8 @@ pub(super) struct Attempt {
     pub(super) until: Duration,
 }
 
-/// Actions that are done after the state machine is unlocked, because they run code
-/// of others.
+/// Actions that are performed after the state machine is unlocked, because they wake
+/// tasks and call subscribers.
 #[derive(Default)]
 struct Notices {
     changes: Vec<Change>,
@@ -101,7 +107,8 @@ impl core::fmt::Debug for Shared {
 }
 
 impl Machine {
-    /// Handles an event, and does what needs no others.
+    /// Handles an event: performs the actions that can be performed under the lock, and
+    /// adds the others to `notices`.
     fn handle(&mut self, now: Duration, event: Event, notices: &mut Notices) {
         let before = self.phase();
         for action in self.state.handle(now, event) {
@@ -112,7 +119,7 @@ impl Machine {
                 }
                 Action::Status { hold, status } => {
                     let watchers = match status {
-                        // They continue to wait.
+                        // The watchers continue to wait.
                         Status::Pending => None,
                         _ => self.watchers.remove(&hold.number()),
                     };
@@ -176,6 +183,7 @@ impl Shared {
                 watchers: HashMap::new(),
             }),
             topics: Topics::default(),
+            gathering: Semaphore::new(MAX_GATHERING),
             connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
@@ -224,7 +232,7 @@ impl Shared {
         self.notify(notices);
     }
 
-    /// Handles the event that there is a new connection.
+    /// Handles a new connection.
     pub(super) fn connected(
         &self,
         stream: BatchSender<FromClient>,
@@ -256,7 +264,7 @@ impl Shared {
         self.request_and(event, |_| ())
     }
 
-    /// Handles an event of the program, and reads the state before it changes again.
+    /// Handles an event of the program, and reads the state under the same lock.
     fn request_and<T>(
         &self,
         event: Event,
@@ -265,8 +273,8 @@ impl Shared {
         self.change_and_request(|| Some(event), read)
     }
 
-    /// Like [`request_and`](Self::request_and), for the event of a change, if it has
-    /// one. The change is made without a connection, too.
+    /// Like [`request_and`](Self::request_and), for a change that may have an event.
+    /// The change is also made without a connection.
     fn change_and_request<T>(
         &self,
         change: impl FnOnce() -> Option<Event>,
@@ -292,7 +300,7 @@ impl Shared {
         }
     }
 
-    /// Does what is left of the actions. Returns whether all messages were sent.
+    /// Performs the deferred actions. Returns whether all messages were sent.
     fn notify(&self, mut notices: Notices) -> bool {
         // Waiting tasks first: a subscriber of events may panic.
         if let Some(mark) = notices.answered {
@@ -310,7 +318,7 @@ impl Shared {
             }
         }
         if notices.is_connection_changed {
-            // The last one, if another thread has changed it meanwhile.
+            // Read again, because another thread may have changed it meanwhile.
             self.connection.send_if_modified(|connection| {
                 let now = self.lock().connection();
                 let is_changed = *connection != now;
@@ -372,7 +380,7 @@ impl Shared {
         let mut machine = self.lock();
         machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
         if !machine.watchers.is_empty() && machine.state.status(hold).is_none() {
-            // Of waits that were dropped.
+            // These watchers belong to waits that were dropped.
             machine.watchers.remove(&hold.number());
         }
         drop(machine);
@@ -408,9 +416,11 @@ impl Shared {
         }
     }
 
-    /// Waits until the scheduler has read all releases, and what [`tell`](Self::tell)
-    /// has sent. Requests use other comms than the stream; a key that is used again
-    /// right after its release could be forgotten otherwise.
+    /// Waits until the scheduler has read all releases, and all messages of
+    /// [`tell`](Self::tell). Requests use other comms than the stream; a key that is
+    /// used again right after its release could be forgotten otherwise.
+    ///
+    /// Returns an error if the client is not connected any more.
     pub(super) async fn settle<E: From<RequestError> + From<Disconnected>>(&self) -> Result<(), E> {
         let mut answered = self.answered.subscribe();
         let Some(mark) = self.request_and(Event::Settle, State::unsettled)? else {
@@ -426,7 +436,11 @@ impl Shared {
             },
         )
         .await?;
-        Ok(())
+        // Marks that were sent before count as answered when the connection breaks.
+        match self.lock().state.disconnected() {
+            Some(disconnected) => Err(disconnected.into()),
+            None => Ok(()),
+        }
     }
 
     /// Retries failed tasks.
@@ -480,5 +494,5 @@ impl Shared {
     }
 }
 
-/// A time beyond the life of a program, which timers support.
+/// A duration longer than any program runs, and still supported by timers.
 const FAR: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);

@@ -9,7 +9,7 @@ use crate::graph::{Argument, Arguments, Function, Graph, Task, Work};
 use crate::value::ValueError;
 use crate::{Key, Value};
 
-/// Where, in which order, and how often tasks are to be run.
+/// Settings of tasks: workers, resources, priority and retries.
 ///
 /// ```
 /// use daskwire_peer::client::Submission;
@@ -115,7 +115,7 @@ macro_rules! settings {
             self
         }
 
-        /// Has the workers import the function, and not the scheduler: for modules that
+        /// Makes the workers import the function, and not the scheduler: for modules that
         /// only workers have. The name must be that of a function in a module.
         pub const fn resolve_on_workers(mut self) -> Self {
             self.is_resolved_by_workers = true;
@@ -204,8 +204,8 @@ pub struct Calls<'c> {
 }
 
 impl Calls<'_> {
-    /// Adds a sequence: its n-th item is an argument of the n-th call. There are as many
-    /// calls as the shortest sequence has items.
+    /// Adds a sequence: its n-th item is an argument of the n-th call. The number of
+    /// calls is that of the items in the shortest sequence.
     pub fn over(mut self, sequence: impl IntoIterator<Item = impl Into<Argument>>) -> Self {
         let sequence = sequence.into_iter().map(Into::into);
         self.sequences.push(sequence.collect());
@@ -287,7 +287,7 @@ fn task(
         .map(|(name, argument)| (name, opened_by_worker(argument)))
         .collect();
     let mut task = Task {
-        // Its prefix.
+        // The prefix of the final key.
         key: Key::from(function.short_name()),
         work: Work::Call {
             function,
@@ -322,7 +322,7 @@ fn task(
     Ok(task)
 }
 
-/// Replaces a pickle that cannot be opened here by a call that opens it.
+/// Replaces a pickle that cannot be opened here by a call that opens it on the worker.
 fn opened_by_worker(argument: Argument) -> Argument {
     let Argument::Value(Value::Serialized(serialized)) = &argument else {
         return argument;
@@ -341,7 +341,7 @@ fn opened_by_worker(argument: Argument) -> Argument {
     Argument::Task(Box::new(loads))
 }
 
-/// The key of a call that was given none. The task has its prefix as key.
+/// The key of a call without an explicit one. The task's key is its prefix.
 fn chosen_key(task: &Task, is_impure: bool) -> Result<Key, SubmitError> {
     let prefix = task.key.as_str().unwrap_or_default();
     if is_impure {

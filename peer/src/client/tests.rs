@@ -155,6 +155,31 @@ async fn done(future: &TaskFuture) -> Status {
 }
 
 #[tokio::test]
+async fn waiting_for_many_results_takes_few_comms() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let keys = (0..shared::MAX_GATHERING + 10).map(|index| index.to_string());
+    let futures: Vec<TaskFuture> = keys.map(|key| submit(&client, &key)).collect();
+    for future in &futures {
+        scheduler.send(in_memory(&future.key().to_string())).await;
+    }
+    let results = futures.iter().map(TaskFuture::result);
+    let waiting = futures_util::future::join_all(results);
+    let accepting = async {
+        // The comm for the first request is there already.
+        let mut comms = Vec::new();
+        while comms.len() < shared::MAX_GATHERING - 1 {
+            comms.push(accept(&scheduler.listener).await);
+        }
+        let more = tokio::time::timeout(Duration::from_millis(100), accept(&scheduler.listener));
+        assert!(more.await.is_err(), "one comm more");
+    };
+    tokio::select! {
+        results = waiting => panic!("nothing was sent: {results:?}"),
+        () = accepting => {}
+    }
+}
+
+#[tokio::test]
 async fn arguments_are_released_after_their_task_was_submitted() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let x = submit(&client, "x");
@@ -224,7 +249,7 @@ async fn failures_without_a_connection_do_not_delay_later_requests() {
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let waiting = submit(&client, "waiting");
-    // A release that may not have been read by the scheduler
+    // A release that the scheduler may not have read yet
     drop(submit(&client, "x"));
     scheduler.stream.sender.close().await.expect("closed");
     assert_eq!(done(&waiting).await.name(), "lost");
@@ -372,7 +397,7 @@ async fn does_not_register_with_an_old_scheduler() {
     );
     let message = requests.receiver.receive::<Request>().await;
     assert!(!matches!(message, Ok(Some(_))), "{message:?}");
-    // Nothing is known of later ones.
+    // Releases after the last tested one cause a warning.
     for release in ["2.30.1", "2022.1.0", "2027.1.0"] {
         let (_scheduler, client) = Scheduler::of_release(release, ClientOptions::default()).await;
         submit(&client, "x");
@@ -455,7 +480,7 @@ async fn a_panic_under_a_lock_ends_the_client() {
     let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = client.future("x").expect("it is connected");
     crate::failure::poison(&client.shared.machine);
-    // The next user of the lock notices.
+    // The next call that takes the lock ends the client.
     assert!(client.future("y").is_err());
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
     let error = waiting.await.expect("it ends").expect_err("no connection");
@@ -554,7 +579,8 @@ async fn receive(channel: &mut Channel) -> Request {
     request.expect("the peer has not left")
 }
 
-/// On a thread of its own, because a busy loop would also stop the clock of the test.
+/// The client has its own thread, because a busy loop would also stop the clock of
+/// the test.
 #[test]
 fn waits_idly_for_a_scheduler_that_does_not_close_the_connection() {
     let (sender, closed) = std::sync::mpsc::channel();
@@ -631,7 +657,7 @@ async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
     let (scattered, ()) = tokio::join!(scattering, serving);
     let error = scattered.expect_err("one worker failed");
     assert!(matches!(error, ScatterError::Request(_)), "{error}");
-    // The scheduler forgets what it knows.
+    // The client releases the keys of the failed call.
     let released = [scheduler.released().await, scheduler.released().await];
     assert_eq!(released.concat().len(), 2);
 }

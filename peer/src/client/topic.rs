@@ -40,9 +40,8 @@ impl TopicEvent {
     }
 }
 
-/// A subscription of a topic: a stream of its events, see
-/// [`Client::subscribe_topic`]. Ends when the client does; dropping it ends the
-/// subscription.
+/// A subscription to a topic: a stream of its events, see [`Client::subscribe_topic`].
+/// Ends when the client does; dropping it ends the subscription.
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<Shared>,
@@ -104,7 +103,7 @@ struct Subscriber {
 
 impl Topics {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Subscriber>>> {
-        // Each change is a single step, so there is nothing half changed.
+        // Each change is a single step, so a panic leaves no partial change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

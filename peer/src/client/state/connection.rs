@@ -8,7 +8,7 @@ use super::{Action, Compact, ConnectionState, HEARTBEAT, HeldKey, Reconnect, Sta
 use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
 use crate::{Key, Release};
 
-/// The first pause between attempts to reconnect, and the longest.
+/// The first and the longest pause between attempts to reconnect.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 

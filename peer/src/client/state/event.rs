@@ -18,7 +18,7 @@ pub enum Status {
     Error(Arc<RemoteError>),
     /// The task was cancelled.
     Cancelled {
-        /// The reason, as far as it is known.
+        /// The reason; empty if it is not known.
         reason: String,
     },
     /// The result is lost and cannot be computed again.
@@ -49,12 +49,12 @@ impl Status {
     }
 }
 
-/// What a client does when its connection to the scheduler breaks.
+/// The reaction of a client to a broken connection to the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reconnect {
-    /// Gives up: all futures end as [`Status::Disconnected`], and nothing can be
-    /// submitted any more.
+    /// Does not reconnect: all futures end as [`Status::Disconnected`], and nothing
+    /// can be submitted any more.
     #[default]
     Never,
     /// Tries to reconnect for this long. The scheduler has forgotten the client's
@@ -162,7 +162,7 @@ pub enum Event {
     },
 }
 
-/// An action for the caller to do.
+/// An action for the caller to perform.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 #[expect(
@@ -172,14 +172,14 @@ pub enum Event {
 pub enum Action {
     /// Send a message on the stream to the scheduler.
     Send(FromClient),
-    /// Notify those that wait for a hold: its status has changed.
+    /// Notify the tasks that wait for a hold: its status has changed.
     Status {
         /// The hold.
         hold: Hold,
         /// The new status.
         status: Status,
     },
-    /// Notify those that wait for a mark: the scheduler has read everything that
+    /// Notify the tasks that wait for a mark: the scheduler has read everything that
     /// was sent before it, and the resulting reports have arrived.
     Answered {
         /// The number of the last mark that needs no answer any more.
@@ -200,7 +200,7 @@ pub enum Action {
     Connect {
         /// The time.
         at: Duration,
-        /// The time at which to give the attempt up.
+        /// The deadline of the attempt.
         until: Duration,
     },
 }

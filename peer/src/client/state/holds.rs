@@ -97,11 +97,10 @@ impl State {
     }
 
     pub(super) fn send_release(&mut self, keys: Vec<Key>) {
-        self.send(ClientReleasesKeys {
+        self.send_unmarked(ClientReleasesKeys {
             keys: Keys(keys),
             ..ClientReleasesKeys::default()
         });
-        self.release_mark = self.marks + 1;
     }
 
     pub(super) fn cancel(&mut self, holds: Vec<Hold>, force: bool) {
@@ -143,7 +142,8 @@ impl State {
         }
         // Tasks that continue for others are no longer held for this client.
         self.send_release(keys);
-        // Reports about these are not about the next use of a key.
+        // Reports that arrive before the answer are not about the next use of a
+        // key.
         self.mark();
     }
 
@@ -203,7 +203,7 @@ fn hash(key: &Key) -> u64 {
     hasher.finish()
 }
 
-/// Frees memory of a map that was much larger.
+/// Frees the unused capacity of a map that was much larger.
 fn shrink<K: Hash + Eq, V>(map: &mut HashMap<K, V>) {
     if map.capacity() > 1 << 10 && map.len() < map.capacity() / 8 {
         map.shrink_to_fit();

@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// The scheduler does not hold a key any more.
+    /// Handles that the scheduler no longer holds a key.
     pub(super) fn cancelled(&mut self, key: Key, reason: &str) {
         if !self.is_reported(&key) {
             return;
@@ -87,13 +87,10 @@ impl State {
         let status = Status::Cancelled {
             reason: reason.to_owned(),
         };
-        let is_resubmitted = self.keys.get(&key).is_some_and(|held| held.is_resubmitted);
         self.end_hold(&key, status);
-        if is_resubmitted {
-            // The scheduler may have read the later submission after it cancelled the
-            // key, and holds it again.
-            self.send_release(vec![key.clone()]);
-        }
+        // The scheduler may have read the submission after it cancelled the key for another
+        // client, and holds it for this one.
+        self.send_release(vec![key.clone()]);
         self.remember_released(&key);
     }
 
@@ -110,7 +107,8 @@ impl State {
         }
     }
 
-    /// The scheduler has forgotten all tasks, except those that it has read since.
+    /// Handles a restart: the scheduler has forgotten all tasks, except those that it
+    /// has read since.
     pub(super) fn restarted(&mut self) {
         let mut keys: Vec<(u64, Key)> = self
             .keys

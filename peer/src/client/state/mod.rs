@@ -49,12 +49,11 @@
 //!
 //! # Marks
 //!
-//! A report of the scheduler names a key, and not which use of the key it is
-//! about. A client that releases a key and submits it again therefore has to know
-//! which reports are about the earlier use. It sends a *mark* before it uses such a
-//! key again: a question for an unknown key, which the scheduler answers at once
-//! and in the order of the stream. Reports that arrive before the answer are not
-//! about the new [`Hold`].
+//! A report of the scheduler names a key, but not the use of the key that it is about. A
+//! client that releases a key and submits it again therefore has to know which reports
+//! are about the earlier use. It sends a *mark* before it uses such a key again: a
+//! question for an unknown key, which the scheduler answers at once and in the order of
+//! the stream. Reports that arrive before the answer are not about the new [`Hold`].
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
@@ -124,10 +123,10 @@ pub struct State {
 
 #[derive(Debug)]
 enum ConnectionState {
-    /// There was none yet.
+    /// Not connected yet.
     New,
     Connected,
-    /// Broken, and to be made again.
+    /// The connection broke, and the client reconnects.
     Broken {
         reason: String,
         until: Duration,
@@ -245,7 +244,7 @@ impl State {
         matches!(self.connection, ConnectionState::Connected)
     }
 
-    /// Whether the client was closed, or has lost its connection for good.
+    /// Whether the client was closed, or has lost its connection permanently.
     pub const fn has_ended(&self) -> bool {
         matches!(self.connection, ConnectionState::Ended { .. })
     }
@@ -291,9 +290,10 @@ impl State {
         self.types.name(held.type_number).filter(|_| is_current)
     }
 
-    /// The mark that follows the last release of a key, or the last message of
-    /// [`Event::Send`]; `None` if it is answered. Until [`Action::Answered`], requests
-    /// on other comms may overtake these messages. Sent at the latest by [`Event::Settle`].
+    /// The number of the mark that follows the last release of a key, or the last message
+    /// of [`Event::Send`]; `None` if it is answered. Until [`Action::Answered`], requests
+    /// on other comms may overtake these messages. [`Event::Settle`] sends the mark if it
+    /// is not sent yet.
     pub fn unsettled(&self) -> Option<u64> {
         (self.release_mark > self.answered).then_some(self.release_mark)
     }
@@ -324,20 +324,17 @@ impl State {
             }
             Event::Cancel { holds, force } => self.cancel(holds, force),
             Event::Refresh(keys) => self.refresh(keys),
-            Event::DesireAs { client, keys } => self.send(ClientDesiresKeys {
+            Event::DesireAs { client, keys } => self.send_unmarked(ClientDesiresKeys {
                 keys: Keys(keys),
                 client: Some(client),
                 ..ClientDesiresKeys::default()
             }),
-            Event::ReleaseAs { client, keys } => self.send(ClientReleasesKeys {
+            Event::ReleaseAs { client, keys } => self.send_unmarked(ClientReleasesKeys {
                 keys: Keys(keys),
                 client: Some(client),
                 ..ClientReleasesKeys::default()
             }),
-            Event::Send(message) => {
-                self.send(*message);
-                self.release_mark = self.marks + 1;
-            }
+            Event::Send(message) => self.send_unmarked(*message),
             Event::Settle => {
                 if self.marks < self.release_mark {
                     self.mark();
@@ -349,6 +346,12 @@ impl State {
 
     fn send(&mut self, message: impl Into<FromClient>) {
         self.actions.push(Action::Send(message.into()));
+    }
+
+    /// Sends a message that [`Event::Settle`] waits for.
+    fn send_unmarked(&mut self, message: impl Into<FromClient>) {
+        self.send(message);
+        self.release_mark = self.marks + 1;
     }
 
     fn ask(&mut self, key: Key) {

@@ -9,7 +9,7 @@ use crate::protocol::{
     TaskErredForClient, ToClient, UpdateGraph,
 };
 
-/// A connected client, and what it has sent.
+/// A connected client, and the messages that it has sent.
 struct Machine {
     state: State,
     now: Duration,
@@ -61,7 +61,7 @@ impl Machine {
             .map_or("none", |status| status.name())
     }
 
-    /// What was sent since the last call: ops and keys.
+    /// The messages sent since the last call: ops and keys.
     fn sent(&mut self) -> Vec<String> {
         let show = |message: FromClient| {
             let keys = match &message {
@@ -203,7 +203,7 @@ fn restart_cancels_forgotten_tasks() {
     let mut client = Machine::new(Reconnect::Never);
     let old = client.submit("old");
     client.receive(in_memory("old"));
-    // Submitted after the restart, before the client knows of it
+    // Submitted after the restart, before it is reported to the client
     let new = client.submit("new");
     client.sent();
     client.receive(Restart::default());
@@ -227,11 +227,27 @@ fn restart_cancels_forgotten_tasks() {
     assert_eq!(client.status(&again), "pending");
     assert_eq!(
         client.sent(),
-        ["report-key client-mark-2", "update-graph old"]
+        [
+            "client-releases-keys old",
+            "report-key client-mark-2",
+            "update-graph old"
+        ]
     );
     client.receive(unknown("client-mark-2"));
     client.receive(in_memory("old"));
     assert_eq!(client.status(&again), "finished");
+}
+
+/// The scheduler cancels a key for another client, and then reads that this one submitted it.
+#[test]
+fn a_first_submission_that_crosses_a_cancellation_is_released() {
+    let mut client = Machine::new(Reconnect::Never);
+    let hold = client.submit("x");
+    client.receive(unknown("x"));
+    assert_eq!(client.status(&hold), "cancelled");
+    assert_eq!(client.sent(), ["update-graph x", "client-releases-keys x"]);
+    client.handle(Event::Release(hold));
+    assert_eq!(client.sent(), [""; 0]);
 }
 
 /// The scheduler cancels a key, and then reads that it was submitted again.
@@ -331,7 +347,7 @@ fn attempts_to_connect_become_rarer_and_end() {
     assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 1850]);
     let lost = client.state.disconnected().expect("no connection");
     assert_eq!(lost.reason, "the scheduler closed: maintenance");
-    // There are no more.
+    // Further events have no effect.
     client.handle(Event::Connected { release: None });
     assert!(!client.state.is_connected());
 }

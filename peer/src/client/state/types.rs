@@ -9,7 +9,8 @@ use daskwire_pickle::tree::{Tree, Value as TreeValue};
 use crate::Value;
 
 /// Maximum number of types that are remembered, and maximum length of the pickle of
-/// one, in bytes. Results of others have no type here.
+/// one, in bytes. Results of types beyond either limit have no
+/// type name.
 const MAX_TYPES: usize = 1024;
 const MAX_LEN: usize = 1024;
 

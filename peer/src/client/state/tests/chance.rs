@@ -10,7 +10,7 @@ use super::*;
 use crate::error::exception;
 use crate::protocol::TaskRetried;
 
-/// What the scheduler knows of a task that the client wants.
+/// The scheduler's view of a task that the client wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Task {
     Pending,
@@ -120,7 +120,7 @@ impl World {
     }
 
     fn reported(&mut self, hold: &Hold, status: Status) {
-        // The scheduler writes what it had read into its reports.
+        // The reports contain the number of messages that the scheduler had read.
         let read_count = match &status {
             Status::Error(error) => error.message.parse::<u64>().ok(),
             Status::Cancelled { reason } => reason.parse().ok(),
@@ -140,7 +140,7 @@ impl World {
 
     /// Handles an event that adds a handle for each of the keys.
     fn add_handles(&mut self, event: Event, keys: &[Key]) {
-        // The question that follows does not make the key known.
+        // The `report-key` that follows does not make the key known.
         let extra = u64::from(matches!(event, Event::Desire(_)));
         // The new holds are not among the handles yet.
         self.handle(event);
