@@ -1,4 +1,4 @@
-//! The memory limit of a worker, and what happens near it.
+//! The memory limit of a worker: spilling, pausing and termination.
 
 use crate::Value;
 use crate::protocol::{LogEvent, WorkerStatus};
@@ -10,41 +10,41 @@ use std::sync::Arc;
 use super::state::Event;
 use super::{Ended, Shared};
 
-/// Minimum time between two warnings about pausing.
+/// Minimum interval between two warnings about pausing.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// When a worker moves data to disk, and when it stops running tasks: fractions
+/// Thresholds at which a worker moves data to disk or stops running tasks, as fractions
 /// of its memory limit, named as in Dask's configuration
 /// (`distributed.worker.memory`). Without a limit, none of them applies.
 ///
 /// # Common issues
 ///
-/// `spill` and `pause` are compared to the memory that the process has from the
-/// system, and glibc's allocator keeps some of what is freed. Set
+/// `spill` and `pause` are compared to the memory that the system counts for the
+/// process, and glibc's allocator does not return all freed memory to the system. Set
 /// `GLIBC_TUNABLES=glibc.malloc.mmap_threshold=262144` for a worker with little
 /// memory, as Dask's nanny sets `MALLOC_TRIM_THRESHOLD_` for workers in Python;
 /// the `daskwire worker` command does so. Adding `:glibc.malloc.hugetlb=1` halves
-/// the time to spill data and to read it back.
+/// the time needed to spill data and to read it back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThresholds {
-    /// When data takes more memory than this, the least recently used data goes
+    /// If data uses more memory than this, the least recently used data is moved
     /// to disk; `None` for no limit. Default: 0.6, as in Dask.
     pub target: Option<f64>,
-    /// When the process takes more memory than this, data goes to disk until the
-    /// process is below `target`. When data alone takes more and can go to disk,
-    /// no new tasks are started until it has. `None` for no limit. Default: 0.7,
+    /// If the process uses more memory than this, data is moved to disk until the
+    /// process is below `target`. If data alone uses more and can be moved to disk,
+    /// no new tasks are started until it has been. `None` for no limit. Default: 0.7,
     /// as in Dask.
     pub spill: Option<f64>,
-    /// When the process takes more memory than this, it starts no tasks and
+    /// If the process uses more memory than this, it starts no tasks and
     /// fetches no data; `None` for no limit. Default: 0.8, as in Dask.
     pub pause: Option<f64>,
-    /// When the process takes more memory than this, the worker leaves the cluster and
+    /// If the process uses more memory than this, the worker leaves the cluster and
     /// ends with [`Ended::OutOfMemory`](super::Ended::OutOfMemory), so that its process
-    /// can be started anew. If it takes less without its Python processes, the one that
-    /// takes most memory is ended instead, and its task is run again or fails. `None`
+    /// can be restarted. If it uses less without its Python processes, the one of them that
+    /// uses the most memory is ended instead, and its task is run again or fails. `None`
     /// for no limit. Default: `None`; the nannies of Dask's workers use 0.95.
     pub terminate: Option<f64>,
-    /// When the data requested from peers takes more memory than this, no more is
+    /// If the data requested from peers uses more memory than this, no more is
     /// requested, unless a single datum is larger; `None` for no limit. Default: 0.1,
     /// as in Dask.
     pub transfer: Option<f64>,
@@ -68,28 +68,31 @@ impl Default for MemoryThresholds {
 }
 
 impl MemoryThresholds {
-    /// Whether data ever goes to disk.
+    /// Whether data is ever moved to disk.
     pub(super) const fn spills(&self) -> bool {
         self.target.is_some() || self.spill.is_some()
     }
 
-    /// Bytes of memory that data may take.
+    /// Maximum length of the data in memory, in bytes.
     pub(super) fn target_len(&self, limit: u64) -> u64 {
         self.target.map_or(u64::MAX, |target| part(limit, target))
     }
 
-    /// Bytes of data that may be on their way from peers.
+    /// Maximum length of the data that is requested from peers, in bytes.
     pub(super) fn transfer_len(&self, limit: u64) -> u64 {
         self.transfer
             .map_or(u64::MAX, |transfer| part(limit, transfer))
     }
 
-    /// Bytes of data above which no new tasks are started.
+    /// Length of the data in memory above which no new tasks are started, in bytes. At least
+    /// [`target_len`](Self::target_len): up to that, no data is moved to disk, and nothing
+    /// would start tasks again.
     pub(super) fn full_len(&self, limit: u64) -> u64 {
-        self.spill.map_or(u64::MAX, |spill| part(limit, spill))
+        let full_len = self.spill.map_or(u64::MAX, |spill| part(limit, spill));
+        full_len.max(self.target_len(limit))
     }
 
-    /// Bytes to free in a process that takes `len` bytes.
+    /// Number of bytes to free in a process that uses `len` bytes.
     fn excess(&self, limit: u64, len: u64) -> u64 {
         match self.spill {
             Some(spill) if len > part(limit, spill) => {
@@ -129,8 +132,8 @@ impl Shared {
     fn memory_parts(&self) -> (u64, u64) {
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
-            // What this process has touched of the shared memory is among its
-            // resident memory.
+            // Resident memory includes those pages of shared memory that this process has
+            // touched. To count them once, anonymous memory and shared memory are added.
             let (processes, shared) = executors.memory_len();
             let own = super::executor::anonymous("self");
             return (own.saturating_add(shared), processes);
@@ -148,7 +151,7 @@ impl Shared {
             let executors = shared.executors.as_ref();
             executors.is_some_and(|executors| executors.relieve(is_urgent))
         };
-        // The system takes time to free much memory.
+        // Freeing much memory takes the system time.
         runtime::spawn_blocking(relieve).await.unwrap_or(false)
     }
 
@@ -172,7 +175,7 @@ impl Shared {
             if let Some(terminate) = thresholds.terminate
                 && len > part(limit, terminate)
             {
-                // A task that takes too much memory costs its process only.
+                // If Python tasks use too much memory, only the largest process is ended.
                 if own <= part(limit, terminate) && self.relieve(true).await {
                     continue;
                 }
@@ -188,7 +191,7 @@ impl Shared {
                     _ => continue,
                 };
                 if is_paused && was_paused && own <= part(limit, pause) {
-                    // Spilling does not free what they take.
+                    // Spilling does not free memory of Python processes.
                     self.relieve(false).await;
                 }
                 if is_paused != was_paused {
@@ -218,7 +221,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Reports that the worker ends, as Dask's nannies do.
+    /// Reports that the worker ends because of its memory, as Dask's nannies do.
     fn out_of_memory(&self, limit: u64, len: u64) {
         self.notice(&format!(
             "the process takes {} of {} MiB of memory: the worker ends",
@@ -255,6 +258,9 @@ mod tests {
             target: None,
             ..dask
         };
+        assert_eq!(dask.full_len(1000), 700);
+        // Otherwise nothing would be moved to disk, and no task started.
+        assert_eq!(none.full_len(1000), u64::MAX);
         assert_eq!(none.target_len(1000), u64::MAX);
         assert_eq!(none.excess(1000, 900), 200);
         let neither = MemoryThresholds {

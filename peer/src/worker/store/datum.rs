@@ -1,14 +1,16 @@
-//! A piece of data, and the forms in which it is held.
+//! A piece of data, and its forms: serialized, deserialized, on disk.
 
 use core::fmt;
 use core::ops::Deref;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Instant;
+use std::{io, thread};
 
 use bytes::Bytes;
 
-use super::file::{self, SpillFile};
+use super::file::{self, ReadError, SpillFile};
 use super::ledger::Common;
 use crate::failure::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
@@ -24,7 +26,7 @@ pub(super) struct Inner {
     nbytes: u64,
     common: Arc<Common>,
     forms: Mutex<Forms>,
-    /// Notified when a form was made, or making it failed.
+    /// Notified when a form was created, or creating it failed.
     changed: Condvar,
 }
 
@@ -34,40 +36,40 @@ pub(super) struct Inner {
 struct Forms {
     serialized: Option<Serialized>,
     value: Option<Arc<Value>>,
-    /// Bytes of memory that the value takes.
+    /// Memory that the value uses, in bytes.
     value_len: u64,
     /// The spill file. Data is immutable, so the file stays valid after it is
     /// read, and the datum can leave memory again without being written.
     file: Option<Box<SpillFile>>,
-    /// The error of deserializing or serializing the datum, which would fail
-    /// again.
+    /// The error of deserializing the datum, which would fail again.
     unopenable: Option<Box<ValueError>>,
+    /// The error of serializing the datum, which would fail again.
     unserializable: Option<Box<ValueError>>,
-    /// A thread is making a form; others wait.
+    /// Whether a thread is creating a form, for which other threads wait.
     is_making: bool,
-    /// Threads are waiting for that.
+    /// Whether threads wait for the form that is being created.
     is_awaited: bool,
-    /// The datum is being written to disk; no task waits for that.
+    /// Whether the datum is being written to disk. Tasks do not wait for this.
     is_spilling: bool,
-    /// The spill file was damaged or missing.
+    /// Whether the spill file was damaged or missing.
     is_lost: bool,
     /// Number of keys under which the datum is in the store.
     stored_count: usize,
     /// The first of these keys.
     key: Option<Key>,
-    /// Number of tasks that use the datum now.
+    /// Number of tasks that currently use the datum.
     use_count: usize,
-    /// Bytes copied by deserializing.
+    /// Number of bytes copied by deserializing.
     copied_len: u64,
-    /// Bytes of memory that the ledger counts for this datum.
+    /// Memory that the ledger counts for this datum, in bytes.
     memory_len: u64,
-    /// Bytes of the file that the ledger counts, if the datum is only on disk.
+    /// Length of the file that the ledger counts, if the datum is only on disk, in bytes.
     disk_len: Option<u64>,
-    /// Position in the order of use.
+    /// Position in the ledger's order of use, if the datum can leave memory.
     position: Option<u64>,
 }
 
-/// The identity of a datum, which does not keep it.
+/// A weak reference to a datum, by which it can be identified.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Debug)]
 pub(crate) struct WeakDatum(Weak<Inner>);
@@ -78,13 +80,13 @@ impl WeakDatum {
         core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&datum.0))
     }
 
-    /// Whether nothing holds the datum any more.
+    /// Whether the datum was dropped.
     pub(crate) fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }
 }
 
-/// Why a datum is not available.
+/// The reason why a datum is not available.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum DatumError {
     /// A task cannot use its value.
@@ -111,7 +113,7 @@ impl From<DatumError> for RemoteError {
     }
 }
 
-/// A step done on a datum for a task or a transfer.
+/// An operation on a datum for a task or a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     DiskRead,
@@ -130,7 +132,7 @@ pub(crate) struct Done {
     pub(crate) stop: f64,
 }
 
-/// The steps done on data for one task or transfer.
+/// The completed operations on data for one task or transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Mutex<Vec<Done>>);
 
@@ -155,7 +157,7 @@ impl Steps {
     }
 }
 
-/// The value of a datum, which stays in memory while this exists.
+/// A reference to the value of a datum, which stays in memory while the reference exists.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened(Arc<Value>);
 
@@ -183,19 +185,19 @@ impl Drop for InUse {
 pub(super) enum Evicted {
     /// Number of bytes freed.
     Bytes(u64),
-    /// The datum is in use, not in memory, or not in the store any more.
+    /// Nothing was freed: the datum is in use, not in memory, or not in the store any more.
     Nothing,
     /// Writing the file failed.
-    Failed(std::io::Error),
+    Failed(io::Error),
 }
 
-/// The result of looking for a form.
+/// The result of looking up a form: an existing one, or the lock for creating it.
 enum Found<'f, T> {
     Made(T),
     ToMake(MutexGuard<'f, Forms>),
 }
 
-/// Ends the making of a form, even after a panic.
+/// Guard that ends the creation of a form, even after a panic.
 struct Making<'d>(&'d Inner);
 
 impl Drop for Making<'_> {
@@ -216,7 +218,7 @@ impl Inner {
         self.common.failure.check(self.forms.lock())
     }
 
-    /// Reports the current sizes to the ledger, and a use if `is_used`.
+    /// Reports the current sizes to the ledger, and also a use of the datum if `is_used`.
     fn account(self: &Arc<Self>, forms: &mut Forms, is_used: bool) {
         let memory_len = forms.len();
         let is_evictable = self.common.directory.is_some()
@@ -261,8 +263,8 @@ impl Inner {
 }
 
 impl Forms {
-    /// Bytes of memory. A value made without copying shares memory with its
-    /// frames.
+    /// The memory of all forms, in bytes. A value that was deserialized without copying shares
+    /// memory with the serialized form.
     fn len(&self) -> u64 {
         let serialized = self.serialized.as_ref().map_or(0, Serialized::len);
         let value = if self.value.is_some() {
@@ -277,8 +279,8 @@ impl Forms {
         }
     }
 
-    /// Drops the forms in memory. They are returned so that the caller can drop
-    /// them where that may take time.
+    /// Takes the forms out of memory. They are returned so that the caller can drop
+    /// them where this may take time.
     const fn forget(&mut self) -> (Option<Serialized>, Option<Arc<Value>>) {
         self.copied_len = 0;
         (self.serialized.take(), self.value.take())
@@ -299,11 +301,31 @@ impl Drop for Inner {
         }
         if let Some(file) = forms.file.take() {
             // Not removed here: this may run on the thread that reads messages.
+            ledger.files_len = ledger.files_len.saturating_sub(file.len);
             ledger.unused_files.push(file.path);
             self.common.wake.notify_all();
         } else if self.common.is_relieved(&ledger) {
             self.common.wake.notify_all();
         }
+    }
+}
+
+/// Reads a file. If the system reports an error, such as that the process has no file
+/// descriptors left, tries again for some seconds, since giving up loses the data.
+fn read_file(file: &SpillFile) -> Result<Serialized, ReadError> {
+    const ATTEMPTS: u32 = 50;
+    const PAUSE: Duration = Duration::from_millis(100);
+    let is_permanent = |error: &ReadError| match error {
+        ReadError::Io(error) => error.kind() == io::ErrorKind::NotFound,
+        ReadError::Damaged(_) => true,
+    };
+    let mut attempt = 1;
+    loop {
+        match file::read(file) {
+            Err(error) if !is_permanent(&error) && attempt < ATTEMPTS => thread::sleep(PAUSE),
+            read => return read,
+        }
+        attempt += 1;
     }
 }
 
@@ -342,7 +364,7 @@ impl Datum {
         self.0.nbytes
     }
 
-    /// Counts one more key of the store. Data in the store may go to disk.
+    /// Counts one more key of the store. Only data in the store may be moved to disk.
     pub(super) fn enter(&self, key: &Key) {
         let mut forms = self.0.lock();
         if forms.key.is_none() {
@@ -352,15 +374,14 @@ impl Datum {
         self.0.account(&mut forms, true);
     }
 
-    /// Counts one key less.
+    /// Counts one key of the store less.
     pub(super) fn leave(&self) {
         let mut forms = self.0.lock();
         forms.stored_count = forms.stored_count.saturating_sub(1);
         self.0.account(&mut forms, false);
     }
 
-    /// Keeps the datum in memory, once it is there, until the return value is
-    /// dropped.
+    /// Returns a guard that keeps the datum in memory, as soon as it is in memory.
     pub(crate) fn in_use(&self) -> InUse {
         let mut forms = self.0.lock();
         forms.use_count = forms.use_count.saturating_add(1);
@@ -372,10 +393,10 @@ impl Datum {
         self.0.lock().is_lost
     }
 
-    /// The value, deserialized on first use. An object that only Python can open
-    /// is returned unopened.
+    /// Returns the value, deserialized on first use. An object that only Python can
+    /// deserialize is returned in serialized form.
     ///
-    /// Blocks while another thread makes the same value, and while reading from
+    /// Blocks while another thread creates the same value, and while reading from
     /// disk.
     pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
         let made = |forms: &Forms| match (&forms.value, &forms.unopenable) {
@@ -413,8 +434,7 @@ impl Datum {
                 forms.value_len = value_len;
                 forms.value = Some(Arc::clone(&value));
                 forms.copied_len = copied_len;
-                // Copied data would be held twice; the file has the serialized
-                // form.
+                // Copied data would use memory twice; the serialized form is in the file.
                 if is_on_disk && copied_len == 0 {
                     forms.serialized = Some(serialized);
                 }
@@ -431,10 +451,10 @@ impl Datum {
         opened
     }
 
-    /// The serialized form, made on first use.
+    /// Returns the serialized form, created on first use.
     ///
-    /// Blocks while another thread makes it, and while reading from disk. What is
-    /// read from disk for this does not stay in memory.
+    /// Blocks while another thread creates it, and while reading from disk. Data that
+    /// is read from disk for this call is not kept in memory.
     pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
         let made = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
             (Some(serialized), _) => Some(Ok(serialized.clone())),
@@ -445,7 +465,7 @@ impl Datum {
             Found::Made(serialized) => return Ok(serialized),
             Found::ToMake(forms) => forms,
         };
-        // Only the receiver needs what is read, not this worker.
+        // The data is not kept: only the receiver needs it, not this worker.
         if let Some(file) = forms.file.clone() {
             drop(forms);
             match self.read(Some(&file), steps) {
@@ -484,9 +504,9 @@ impl Datum {
         WeakDatum(Arc::downgrade(&self.0))
     }
 
-    /// The serialized form, moved to memory that another process can map, where it
-    /// replaces that in memory of this process. `share` does that; if it returns
-    /// `None`, the form stays where it is.
+    /// Returns the serialized form, after `share` has moved it to memory that another process
+    /// can map. The moved form replaces the one in private memory. If `share` returns `None`,
+    /// the form is not moved.
     ///
     /// Blocks like [`open`](Self::open).
     #[cfg(target_os = "linux")]
@@ -501,7 +521,7 @@ impl Datum {
         };
         let mut forms = self.0.lock();
         if forms.value.is_some() {
-            // The value has the bytes from which this was copied.
+            // The value still refers to the bytes from which the shared form was copied.
             forms.copied_len = shared.len();
         }
         forms.serialized = Some(shared.clone());
@@ -510,7 +530,7 @@ impl Datum {
     }
 
     /// Returns a form found by `made`, after waiting for another thread that
-    /// makes one; otherwise all forms, for the caller to make it.
+    /// creates one; otherwise locks the forms, for the caller to create it.
     fn unless<T>(
         &self,
         made: impl Fn(&Forms) -> Option<Result<T, ValueError>>,
@@ -540,7 +560,7 @@ impl Datum {
             // A datum in no form at all is an empty payload.
             return Ok(Serialized::default());
         };
-        match file::read(file) {
+        match read_file(file) {
             Ok(serialized) => {
                 common.meters.unspilled.add(file.len, start);
                 steps.add(Step::DiskRead, file.len, start);
@@ -557,7 +577,10 @@ impl Datum {
                 self.0.account(&mut forms, false);
                 drop(forms);
                 let name = file.path.display().to_string();
-                common.lock().unused_files.push(file.path);
+                let mut ledger = common.lock();
+                ledger.files_len = ledger.files_len.saturating_sub(file.len);
+                ledger.unused_files.push(file.path);
+                drop(ledger);
                 common.wake.notify_all();
                 if is_lost {
                     let count = &common.meters.lost_count;
@@ -572,9 +595,9 @@ impl Datum {
         }
     }
 
-    /// Moves the datum out of memory, writing its file unless it exists.
+    /// Moves the datum out of memory, and writes its file unless it exists.
     ///
-    /// Blocks until the file is written; others can use the datum meanwhile.
+    /// Blocks until the file is written; other threads can use the datum meanwhile.
     pub(super) fn evict(&self) -> Evicted {
         let common = &self.0.common;
         let Some(directory) = &common.directory else {
@@ -622,6 +645,9 @@ impl Datum {
         forms.is_spilling = false;
         match written {
             Ok(Ok(file)) => {
+                let mut ledger = common.lock();
+                ledger.files_len = ledger.files_len.saturating_add(file.len);
+                drop(ledger);
                 forms.file = Some(Box::new(file));
                 if is_idle(&forms) {
                     return self.forget(forms);
@@ -661,9 +687,14 @@ impl Datum {
         self.0.account(&mut forms, false);
     }
 
-    /// The value, if it needs neither reading nor deserializing.
+    /// The value, if it is in memory.
     pub(crate) fn value(&self) -> Option<Opened> {
         self.0.lock().value.clone().map(Opened)
+    }
+
+    /// Whether the datum has a spill file.
+    pub(super) fn has_file(&self) -> bool {
+        self.0.lock().file.is_some()
     }
 
     /// Whether the datum is only on disk.
@@ -671,12 +702,13 @@ impl Datum {
         self.0.lock().disk_len.is_some()
     }
 
-    /// The serialized form, if it needs neither reading nor serializing.
+    /// The serialized form, if it is in memory.
     pub(crate) fn serialized(&self) -> Option<Serialized> {
         self.0.lock().serialized.clone()
     }
 
-    /// The header of the serialized form, if available without any work.
+    /// The header of the serialized form, if it is known without serializing or reading:
+    /// also if the serialized form is only on disk.
     pub(crate) fn header(&self) -> Option<Bytes> {
         let forms = self.0.lock();
         let file = forms.file.as_ref().map(|file| file.header.clone());

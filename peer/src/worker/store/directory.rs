@@ -1,14 +1,14 @@
 //! The directory of spill files: private to this worker, in a directory that
 //! several workers and users may share.
 //!
-//! The directory contains a lock file that its process holds locked. The system
+//! The directory contains a lock file that its process keeps locked. The system
 //! releases the lock whenever the process ends. A directory whose lock is free
 //! therefore belongs to a dead process, and the next worker of the same user
-//! removes it. A process id would not do: processes in containers that share a
+//! removes it. A process id would not suffice: processes in containers that share a
 //! disk do not see each other.
 //!
-//! Users share nothing. The only existing files opened for writing are the lock
-//! files of the same user's directories, and taking a lock never waits.
+//! Files are never shared between users. The only existing files opened for writing are
+//! the lock files of the same user's directories, and taking a lock never blocks.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io;
@@ -23,21 +23,21 @@ const PREFIX: &str = "daskwire-worker-";
 /// The name of the lock file.
 const LOCK: &str = "lock";
 
-/// Maximum number of attempts to make a directory. Until it is locked, another
-/// process may take it for a dead one's and remove it.
+/// Maximum number of attempts to create a directory. Before it is locked, another
+/// process may take it for that of a dead process and remove it.
 const ATTEMPTS: u32 = 16;
 
 /// The directory of a worker.
 #[derive(Debug)]
 pub(crate) struct SpillDirectory {
     path: PathBuf,
-    /// Stays locked while it is open.
+    /// The lock file, which stays locked while it is open.
     _lock: File,
     next: AtomicU64,
 }
 
 impl SpillDirectory {
-    /// Makes a directory in `parent`, which is created if needed, and removes the
+    /// Creates a directory in `parent`, which is created if needed, and removes the
     /// directories that dead processes of the same user left there.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl SpillDirectory {
 
     /// Removes the directory and its contents.
     pub(super) fn remove(&self) {
-        // The next worker removes what cannot be removed now.
+        // If this fails, the next worker removes the rest.
         let _ = remove(&self.path);
     }
 }
@@ -151,8 +151,8 @@ fn is_private(other: &Metadata, own: &Metadata) -> bool {
     other.is_dir() && own.is_dir()
 }
 
-/// Removes directories whose lock is free. What cannot be removed is left to the
-/// next worker.
+/// Removes directories whose lock is free. Errors are ignored: the next worker tries
+/// again.
 fn remove_dead(parent: &Path, is_own: impl Fn(&Metadata) -> bool) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -187,15 +187,27 @@ fn remove_if_dead(path: &Path) {
     }
 }
 
-/// Removes a directory of plain files, the lock file last, so that another
-/// process can finish an interrupted removal.
+/// Removes a directory with its contents, the lock file last, so that another process can
+/// finish an interrupted removal. Does not follow links.
+///
+/// # Errors
+///
+/// The first error, after everything that can be removed has been removed.
 fn remove(path: &Path) -> io::Result<()> {
+    let mut removed = Ok(());
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        if entry.file_name() != LOCK {
-            fs::remove_file(entry.path())?;
+        if entry.file_name() == LOCK {
+            continue;
         }
+        // Python processes create directories: `__pycache__`, and those of shuffles.
+        let removal = match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        removed = removed.and(removal);
     }
+    removed?;
     match fs::remove_file(path.join(LOCK)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -213,7 +225,7 @@ mod tests {
         parent
     }
 
-    /// Makes a directory as a killed process leaves it.
+    /// Creates a directory as a killed process leaves it.
     fn leave(parent: &Path, name: &str, files: &[&str]) -> PathBuf {
         let path = parent.join(format!("{PREFIX}{name}"));
         private_directory()
@@ -231,6 +243,9 @@ mod tests {
         let one = SpillDirectory::new(&parent, "one").expect("writable directory");
         fs::write(one.next_file(), b"data").expect("writable directory");
         let dead = leave(&parent, "1-dead", &["lock", "0", "1"]);
+        let shuffle = dead.join("shuffle-1");
+        fs::create_dir_all(shuffle.join("parts")).expect("writable directory");
+        fs::write(shuffle.join("parts/0"), b"data").expect("writable directory");
         let empty = leave(&parent, "1-empty", &[]);
         let unlocked = leave(&parent, "1-unlocked", &["0"]);
         fs::write(parent.join("notes.txt"), b"").expect("writable directory");
@@ -242,6 +257,7 @@ mod tests {
         assert!(one.path().join("0").exists());
         assert!(parent.join("notes.txt").exists());
         let (first, second) = (one.path().to_owned(), two.path().to_owned());
+        fs::create_dir(first.join("__pycache__")).expect("writable directory");
         drop((one, two));
         assert!(!first.exists() && !second.exists());
         let left = fs::read_dir(&parent).expect("exists").count();

@@ -4,12 +4,11 @@
 //! ```text
 //! u64      number of frames                  (PROTOCOL FRAME-1, without a read hint)
 //! u64 ...  length of each frame
-//! ...      the frames: body, header, and the frames of the payload as they came
+//! ...      the frames: body, header, and the unchanged frames of the payload
 //! u64      XXH3-64 of all of the above
 //! ```
 //!
-//! All numbers are little-endian. Frames are written as they are: compressed
-//! frames stay compressed.
+//! All numbers are little-endian. Compressed frames stay compressed.
 
 use core::fmt;
 use core::hash::Hasher as _;
@@ -33,7 +32,7 @@ pub(super) struct SpillFile {
     pub(super) header: Bytes,
 }
 
-/// Why a spill file cannot be used.
+/// The reason why a spill file cannot be used.
 #[derive(Debug)]
 pub(super) enum ReadError {
     /// The system reported an error.
@@ -130,7 +129,7 @@ pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
 struct Hashing<R> {
     input: R,
     hasher: XxHash3_64,
-    /// Bytes of the file that are still unread.
+    /// Number of bytes of the file that are not read yet.
     left: u64,
 }
 

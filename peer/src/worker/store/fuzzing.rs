@@ -43,7 +43,7 @@ pub struct Spilled {
 }
 
 impl Spilled {
-    /// Spills a datum to a directory in `parent`. Returns `None` if it takes no
+    /// Spills a datum to a directory in `parent`. Returns `None` if it uses no
     /// memory or cannot be serialized.
     pub fn new(parent: &Path, value: Value) -> Option<Self> {
         let directory = SpillDirectory::new(parent, "fuzz").expect("a writable directory");

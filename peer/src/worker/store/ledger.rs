@@ -1,4 +1,4 @@
-//! Accounts of all data of a store: sizes in memory and on disk, the order of
+//! Accounting for all data of a store: sizes in memory and on disk, the order of
 //! use, and the thread that moves data to disk.
 
 use core::fmt;
@@ -18,10 +18,10 @@ use super::{Datum, SpillDirectory};
 use crate::Key;
 use crate::failure::Failure;
 
-/// Pause after a failed write, and after finding nothing that can be moved.
+/// Pause after a failed write, and when no data can be moved.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Callback for data that tasks need soon, which stays in memory.
+/// Callback that returns the data that tasks need soon, which stays in memory.
 type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
 
 /// Callback for operator-facing warnings.
@@ -39,12 +39,12 @@ pub(super) struct Common {
     pub(super) pickling: Pickling,
     /// The directory for spilled data. Without one, all data stays in memory.
     pub(super) directory: Option<SpillDirectory>,
-    /// Bytes of memory that data may take.
+    /// Length of the data in memory above which data is moved to disk, in bytes.
     pub(super) target: u64,
-    /// Bytes of memory from which no new data should be made while some can be
-    /// spilled.
+    /// Length of the data in memory above which no new data should be produced while some can
+    /// be spilled, in bytes.
     pub(super) full: u64,
-    /// Maximum number of bytes on disk. No limit if unset.
+    /// Maximum number of bytes on disk. Default: no limit.
     pub(super) max_disk_len: OnceLock<u64>,
     ledger: Mutex<Ledger>,
     /// Notified when there is work for the thread.
@@ -72,11 +72,13 @@ pub(super) struct Ledger {
     next: u64,
     /// Files of dropped data.
     pub(super) unused_files: Vec<PathBuf>,
-    /// Bytes that the process takes too much, in addition to the target.
+    /// Length of the files of all data, also of data that was read back to memory, in bytes.
+    pub(super) files_len: u64,
+    /// Number of bytes to free because the process uses too much memory.
     pub(super) excess: u64,
-    /// No data can leave memory now.
+    /// Whether currently no data can leave memory.
     is_stuck: bool,
-    /// The owner waits for free space.
+    /// Whether the owner of the store waits for free space.
     is_waited_for: bool,
     is_closed: bool,
 }
@@ -141,7 +143,7 @@ impl Common {
         }
     }
 
-    /// Whether data takes so much memory that no more should be made until the
+    /// Whether data uses so much memory that no more should be produced until the
     /// `relieved` callback of [`Store::start`](super::Store::start) is called.
     pub(super) fn is_full(&self) -> bool {
         let mut ledger = self.lock();
@@ -150,13 +152,13 @@ impl Common {
         is_full
     }
 
-    /// Whether no more data fits in memory. False if no data can be spilled: then only
-    /// running tasks frees memory.
+    /// Whether data uses more memory than [`full`](Self::full). False if no data can be
+    /// spilled: then only running tasks frees memory.
     const fn is_above_full(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
     }
 
-    /// Whether the owner waits for free space, and there is some.
+    /// Whether the owner waits for free space, and the store has some.
     pub(super) const fn is_relieved(&self, ledger: &Ledger) -> bool {
         ledger.is_waited_for && !self.is_above_full(ledger)
     }
@@ -168,12 +170,12 @@ impl Common {
         }
     }
 
-    /// Whether data takes more memory than allowed.
+    /// Whether data has to be moved to disk.
     pub(super) const fn is_above(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && self.too_much(ledger) != 0
     }
 
-    /// Bytes to move out of memory.
+    /// Number of bytes to move out of memory.
     const fn too_much(&self, ledger: &Ledger) -> u64 {
         let above = ledger.holdings.memory_len.saturating_sub(self.target);
         if above > ledger.excess {
@@ -211,7 +213,7 @@ impl Common {
             if !files.is_empty() {
                 drop(ledger);
                 for file in files {
-                    // A file that cannot be removed goes with the directory.
+                    // A file that cannot be removed now is removed with the directory.
                     let _ = fs::remove_file(file);
                 }
                 ledger = self.lock();
@@ -259,13 +261,13 @@ impl Common {
         }
     }
 
-    /// The error of writing a datum beyond the maximum number of bytes on disk.
+    /// Returns an error if writing a datum would exceed the maximum number of bytes on disk.
     fn exceeds_disk(&self, datum: &Datum) -> Option<io::Error> {
         let max_len = *self.max_disk_len.get()?;
-        let disk_len = self.lock().holdings.disk_len;
-        (!datum.is_on_disk() && disk_len.saturating_add(datum.nbytes()) > max_len).then(|| {
+        let files_len = self.lock().files_len;
+        (!datum.has_file() && files_len.saturating_add(datum.nbytes()) > max_len).then(|| {
             io::Error::other(format!(
-                "{disk_len} of at most {max_len} bytes are on disk (max-spill)"
+                "{files_len} of at most {max_len} bytes are on disk (max-spill)"
             ))
         })
     }
@@ -273,26 +275,27 @@ impl Common {
     /// Moves excess data to disk, least recently used first. Returns the number
     /// of bytes freed, and the error if writing failed.
     pub(super) fn evict(&self) -> (u64, Option<io::Error>) {
-        // Data that arrives or is used from now on is not considered: it is not
-        // known yet whether it is needed soon.
+        // Data that is received or used from now on is not moved: it may be needed soon,
+        // and `needed` was called before.
         let end = self.lock().next;
         let needed = self.needed.get().map(|needed| needed());
         let needed = needed.unwrap_or_default();
         let mut freed = 0_u64;
         let mut start = 0;
+        let mut refused = None;
         loop {
             let next = {
                 let ledger = self.lock();
                 let above = ledger.holdings.memory_len.saturating_sub(self.target);
                 if above == 0 && ledger.excess <= freed || ledger.is_closed {
-                    return (freed, None);
+                    return (freed, refused);
                 }
                 let next = ledger.order.range(start..end.max(start)).next();
                 let is_relieved = self.is_relieved(&ledger);
                 next.map(|(position, datum)| (*position, Datum::of(datum), is_relieved))
             };
             let Some((position, datum, is_relieved)) = next else {
-                return (freed, None);
+                return (freed, refused);
             };
             start = position + 1;
             if is_relieved {
@@ -305,7 +308,9 @@ impl Common {
                 continue;
             }
             if let Some(error) = self.exceeds_disk(&datum) {
-                return (freed, Some(error));
+                // Other data may have files already.
+                refused = Some(error);
+                continue;
             }
             match datum.evict() {
                 Evicted::Bytes(len) => freed = freed.saturating_add(len),

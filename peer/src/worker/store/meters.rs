@@ -12,7 +12,7 @@ pub struct StoreCounters {
     pub deserialized: Tally,
     /// Values serialized.
     pub serialized: Tally,
-    /// Bytes that deserializing copied, because they were compressed or split
+    /// Number of bytes that deserializing copied, because they were compressed or split
     /// into frames.
     pub copied_len: u64,
     /// Data written to disk; lengths are file lengths.
@@ -43,13 +43,13 @@ pub struct Tally {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Holdings {
-    /// Bytes of memory that data takes, in any form.
+    /// Memory that data uses, in any form, in bytes.
     pub memory_len: u64,
-    /// Bytes of the data that is only on disk, as Dask counts them.
+    /// Size of the data that is only on disk, in bytes as Dask counts them.
     pub spilled_len: u64,
-    /// Bytes of the files of that data.
+    /// Length of the files of the data that is only on disk, in bytes.
     pub disk_len: u64,
-    /// Number of that data.
+    /// Number of data that are only on disk.
     pub disk_count: u64,
 }
 

@@ -1,7 +1,7 @@
-//! The store of a worker's data: the one owner of results and of inputs from
+//! The store of a worker's data: the owner of results and of inputs from
 //! other workers.
 //!
-//! Users see a map of keys ([`Store`]). Inside, a [`Datum`] is serialized,
+//! The interface is a map of keys ([`Store`]). Internally, a [`Datum`] is serialized,
 //! deserialized, both, or in a file:
 //!
 //! ```text
@@ -15,15 +15,15 @@
 //!        file ──
 //! ```
 //!
-//! * data that arrives over the network is kept as it was sent, and sent on
+//! * data that is received over the network is kept in serialized form, and sent on
 //!   unchanged, also from a file: no byte is decoded;
 //! * it is deserialized when a task first needs its value, and only once: tasks
 //!   that start at the same time wait for the same value;
 //! * the result of a task stays a value until its bytes are requested, or until
 //!   it is spilled to disk;
-//! * once data takes more memory than the target, the least recently used goes to
-//!   disk, except for inputs of tasks that are running or start soon. This holds
-//!   for a datum larger than the target too: the task it was fetched for has it
+//! * once data uses more memory than the target, the least recently used data is moved to
+//!   disk, except for inputs of tasks that are running or start soon. This also applies
+//!   to a datum larger than the target: the task that it was fetched for reads it
 //!   from memory.
 //!
 //! A datum in use by a task or a transfer lives until they are done, even if it
@@ -125,16 +125,16 @@ impl Store {
         let _ = self.common.max_disk_len.set(max_len);
     }
 
-    /// Whether data is made faster than it is written to disk, so that no more
-    /// should be made until `relieved` is called.
+    /// Whether data is produced faster than it is written to disk, so that no more
+    /// should be produced until `relieved` is called.
     pub(crate) fn is_full(&self) -> bool {
         self.common.is_full()
     }
 
     /// Starts the thread that writes and removes files. `needed` returns the
     /// inputs of tasks that start soon; `notify` gets operator-facing warnings;
-    /// `spilled` is called with the key of data that went to disk, and the bytes of
-    /// memory that this freed; `relieved` is called once the store has free space
+    /// `spilled` is called with the key of data that was moved to disk, and the number of
+    /// bytes that this freed; `relieved` is called once the store has free space
     /// after [`is_full`](Self::is_full) returned true.
     pub(crate) fn start(
         &self,
@@ -152,8 +152,8 @@ impl Store {
         Ok(())
     }
 
-    /// Moves `excess` bytes more out of memory than the target requires, because
-    /// the process takes too much. Replaces the value of the last call.
+    /// Requests that at least `excess` bytes are moved out of memory, because the process
+    /// uses too much. Replaces the value of the last call.
     pub(crate) fn free(&self, excess: u64) {
         self.common.lock().excess = excess;
         if excess != 0 {
@@ -176,19 +176,19 @@ impl Store {
         }
     }
 
-    /// Makes a datum from received bytes, unopened and not stored yet.
+    /// Creates a datum from received bytes, without deserializing or storing it.
     pub(crate) fn received(&self, serialized: Serialized) -> Datum {
         Datum::new(&self.common, serialized.len(), Some(serialized), None)
     }
 
-    /// Makes a datum from a result of Python, not stored yet. Its size is `nbytes`, as
+    /// Creates a datum from a result of Python, without storing it. Its size is `nbytes`, as
     /// Dask counts it.
     #[cfg(target_os = "linux")]
     pub(crate) fn computed(&self, serialized: Serialized, nbytes: u64) -> Datum {
         Datum::new(&self.common, nbytes, Some(serialized), None)
     }
 
-    /// Makes a datum from the value of a task, not stored yet.
+    /// Creates a datum from the value of a task, without storing it.
     pub(crate) fn made(&self, value: Value) -> Datum {
         match value {
             Value::Serialized(serialized) => self.received(serialized),
@@ -197,7 +197,7 @@ impl Store {
     }
 
     /// Stores a datum. If the key exists, its datum is kept: data with the same
-    /// key is the same.
+    /// key is equal.
     pub(crate) fn insert(&self, key: &Key, datum: Datum) {
         let mut held = self.lock();
         if !held.data.contains_key(key) {
@@ -211,7 +211,7 @@ impl Store {
         self.lock().data.get(key).cloned()
     }
 
-    /// Removes a datum, and returns it so that the caller can drop it where that
+    /// Removes a datum, and returns it so that the caller can drop it where this
     /// may take time.
     pub(crate) fn remove(&self, key: &Key) -> Option<Datum> {
         let mut held = self.lock();

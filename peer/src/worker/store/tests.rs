@@ -53,7 +53,7 @@ fn forwards_received_data_without_copying() {
         assert_eq!(frame.as_ptr(), was.as_ptr(), "the same memory");
     }
     assert_eq!(store.counters(), StoreCounters::default());
-    // Opening the datum does not make sending it more work.
+    // Sending a datum that was opened still needs no serialization.
     store
         .get(&"x".into())
         .expect("it")
@@ -129,7 +129,7 @@ fn sizes_follow_insertions_and_removals() {
 
 // Spilling
 
-/// A store that spills to `parent` above `target` bytes. Without its thread:
+/// A store that spills to `parent` above `target` bytes. Its thread is not started:
 /// tests call `evict`.
 struct Spilling {
     store: Store,
@@ -180,7 +180,7 @@ impl Spilling {
         datum
     }
 
-    /// Those of `keys` that are on disk.
+    /// Returns those of `keys` that are on disk.
     fn on_disk(&self, keys: &[&str]) -> String {
         let is_there = |key: &&&str| {
             let datum = self.store.lock().data.get(&Key::from(**key)).cloned();
@@ -314,7 +314,7 @@ fn spills_least_recently_used_first() {
     use_it("b");
     assert_eq!(spilling.evict(), 1000);
     assert_eq!(spilling.on_disk(&["a", "b", "c"]), "c");
-    // The file exists already: nothing is written again.
+    // The file exists already, and is not written again.
     use_it("c");
     use_it("a");
     spilling.evict();
@@ -457,6 +457,45 @@ fn lost_data_is_reported_once_and_fails_to_open() {
     let file = path.display().to_string();
     assert!(notices[0].contains(&file), "{notices:?}");
     assert!(notices[0].ends_with("its checksum differs"), "{notices:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn data_is_not_lost_while_its_file_cannot_be_opened() {
+    let spilling = Spilling::new("busy", 0);
+    let datum = spilling.bytes("x", 1000);
+    spilling.evict();
+    let path = spilling.files().pop().expect("a file");
+    let aside = spilling.parent.join("aside");
+    fs::rename(&path, &aside).expect("exists");
+    // A link to itself cannot be opened, for another reason than that it does not exist.
+    std::os::unix::fs::symlink(&path, &path).expect("writable directory");
+    let reading = thread::spawn(move || datum.serialize(&Steps::default()).is_ok());
+    thread::sleep(Duration::from_millis(200));
+    fs::rename(&aside, &path).expect("exists");
+    assert!(reading.join().expect("no panic"));
+    assert_eq!(spilling.store.counters().lost_count, 0);
+}
+
+#[test]
+fn files_of_data_in_memory_count_towards_the_limit_of_the_disk() {
+    let spilling = Spilling::new("limited", 0);
+    spilling.store.limit_disk(2500);
+    let (a, _) = (spilling.bytes("a", 1000), spilling.bytes("b", 1000));
+    spilling.evict();
+    assert_eq!(spilling.on_disk(&["a", "b"]), "ab");
+    // Its file is kept.
+    a.open(&Steps::default()).expect("bytes");
+    let c = spilling.bytes("c", 1000);
+    c.open(&Steps::default()).expect("bytes");
+    a.open(&Steps::default()).expect("bytes");
+    let (freed, error) = spilling.store.common.evict();
+    assert!(error.is_some_and(|error| error.to_string().contains("(max-spill)")));
+    assert!(freed >= 1000, "`a` needs no new file");
+    assert_eq!(spilling.on_disk(&["a", "b", "c"]), "ab");
+    spilling.store.remove(&"b".into());
+    spilling.evict();
+    assert_eq!(spilling.on_disk(&["a", "c"]), "ac");
 }
 
 #[test]
