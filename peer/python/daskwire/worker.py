@@ -1,21 +1,21 @@
-"""Runs the tasks of a worker in Rust that only Python can run.
+"""Runs Python tasks for a worker in Rust.
 
 The worker (`daskwire worker --python`) starts a process of this module for each of
-its threads, sends it tasks with their inputs, and gets results back. The process
-does nothing else: the worker talks to the scheduler and to its peers, and holds the
-data.
+its threads, sends it tasks with their inputs, and receives the results. The process
+only runs tasks: the worker communicates with the scheduler and with its peers, and
+stores the data.
 
-Worker and process exchange messages of Dask over a socket, each a list of frames.
-Long frames are not sent but stay in shared memory (memfd), whose descriptor is sent.
-A received one is mapped privately, so that a task may write to its inputs, as in
-Dask, and does not change them for others.
+Worker and process exchange Dask messages over a socket, each a list of frames.
+Long frames stay in shared memory (memfd), and only a descriptor of it is sent.
+Received memory is mapped copy-on-write, so that a task may write to its inputs, as in
+Dask, without changing them for other tasks.
 
-One more process is the host, started when it is needed. It holds what has state or
+One further process is the host, started on demand. It runs code that has state or
 answers peers: plugins, P2P shuffles, actors, and the functions of `Client.run`. Its
-object `Host` is a worker of distributed that was never started; the worker in Rust
-hands it sockets, on which peers make requests or tasks arrive.
+`Host` object is a worker of distributed that was never started; the worker in Rust
+passes it sockets on which requests of peers, or tasks, arrive.
 
-Nothing but distributed and what it needs is imported.
+Only distributed and its dependencies are imported.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import contextvars
 import ctypes
 import errno
 import fcntl
@@ -78,23 +79,26 @@ from tornado.iostream import IOStream
 
 logger = logging.getLogger("distributed.worker")
 
-# The layout of a message, as in link.rs: the numbers of frames, of descriptors and
-# of bytes that follow; for each frame the index of its descriptor, or -1, its offset
-# and its length; the frames without descriptors.
+# The layout of a message, as in link.rs: the number of frames, the number of
+# descriptors, and the length of the inline frames; for each frame the index of its
+# descriptor, or -1 if it is inline, its offset and its length; the inline frames.
 HEAD = struct.Struct("<IIQ")
 ENTRY = struct.Struct("<qQQ")
 MAX_DESCRIPTORS = 200
 LONG = 64 << 10
 
-# Otherwise, each mapping keeps a descriptor.
+# Length in bytes of the inputs of which short results are not cached.
+MAX_VIEWED = 1 << 20
+
+# Without this option, each mapping holds a duplicate of the descriptor.
 UNTRACKED = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 ALIGNMENT = 64
 
-# The seconds for which an idle process keeps shared memory to use it again, as in
+# Time in seconds for which an idle process keeps shared memory for reuse, as in
 # process.rs.
 SEGMENTS_KEPT = 2
 
-# From Linux's fcntl.h; Python has had some of them since 3.8, and 3.12.
+# From Linux's fcntl.h. Older versions of Python lack some of them.
 F_SETSIG = 10
 F_ADD_SEALS = 1033
 SEAL_SHRINK, SEAL_GROW = 0x0002, 0x0004
@@ -163,9 +167,12 @@ class Link:
     def send(self, frames, shared=None):
         """Sends a message. May be called by several threads.
 
-        `shared` is the descriptor of memory that has the long frames, which is closed,
-        and their offsets there by index.
+        `shared` is the descriptor of shared memory that contains the long frames, and
+        their offsets there, by index. The descriptor is closed. Processes that were forked
+        send nothing: they have no link, but may print with the plugins of this one.
         """
+        if self.sock.fileno() < 0:
+            return
         frames = [ensure_memoryview(frame) for frame in frames]
         descriptor, places = shared or share_alone(frames)
         table = bytearray()
@@ -197,7 +204,7 @@ class Link:
 
 
 def place(frames):
-    """The offsets of long frames in shared memory, by index, and its length."""
+    """Returns the offsets of long frames in shared memory, by index, and its length."""
     places = {}
     length = 0
     for index, frame in enumerate(frames):
@@ -208,7 +215,7 @@ def place(frames):
 
 
 def fill(frames, places, length):
-    """The descriptor of new shared memory with the frames, which is not sealed."""
+    """Copies frames to new shared memory, and returns its descriptor, not sealed yet."""
     descriptor = os.memfd_create("daskwire", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, length)
@@ -225,7 +232,7 @@ def fill(frames, places, length):
 
 
 def seal(descriptor):
-    """Seals shared memory. The worker maps it, and relies on it not to change."""
+    """Seals shared memory. The worker maps it, and relies on it never changing."""
     try:
         fcntl.fcntl(descriptor, F_ADD_SEALS, SEALS | SEAL_WRITE)
     except OSError:
@@ -235,9 +242,10 @@ def seal(descriptor):
 
 
 def share_alone(frames):
-    """Copies long frames to shared memory, or none if there is none for them.
+    """Copies long frames to new shared memory, if the system provides it.
 
-    Returns its descriptor, and the offsets of those that were copied, by index.
+    Returns its descriptor, and the offsets of the copied frames, by index. Without
+    shared memory, these are `None` and an empty dict.
     """
     places, length = place(frames)
     if places:
@@ -250,12 +258,12 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Segment:
-    """Shared memory that this process can write to, and no other one."""
+    """Shared memory that only this process can write to."""
 
     def __init__(self, descriptor, length):
         self.length = length
-        # Opened anew: the system counts who has opened a file, and neither copies of a
-        # descriptor nor mappings of it.
+        # Opened anew: for leases, the system counts how often a file was opened, which
+        # excludes duplicates of a descriptor and mappings of it.
         path = f"/proc/self/fd/{descriptor}"
         self.writer = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -273,13 +281,13 @@ class Segment:
             raise
 
     def reader(self):
-        """A new descriptor for others, who cannot write to the memory."""
+        """Opens a read-only descriptor for other processes."""
         return os.open(f"/proc/self/fd/{self.writer}", os.O_RDONLY | os.O_CLOEXEC)
 
     def is_free(self):
-        """Whether no one but this process has opened or mapped the memory.
+        """Returns whether no reader has the memory open or mapped.
 
-        The system grants a lease for writing if that is so. Descriptors of `reader` count
+        The system grants a lease for writing only then. Descriptors of `reader` count
         wherever they are: in the worker, in other processes and those that they have
         forked, in mappings, and in messages that are not received yet.
         """
@@ -287,6 +295,9 @@ class Segment:
             # A task may have closed the descriptor, and opened another file.
             if os.fstat(self.writer).st_ino != self.identity:
                 return False
+            # Another program may open the file while there is a lease. The default signal for
+            # this would end the process; this one is ignored.
+            fcntl.fcntl(self.writer, F_SETSIG, signal.SIGURG)
             fcntl.fcntl(self.writer, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except OSError:
             return False
@@ -294,7 +305,7 @@ class Segment:
         return True
 
     def fill(self, frames, places):
-        # Otherwise protected from tasks that write where they should not.
+        # Write-protected otherwise, against stray writes of tasks.
         self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
         try:
             with memoryview(self.map) as view:
@@ -315,7 +326,7 @@ class Segment:
 
 
 class Segments:
-    """Shared memory that is used again when no one else has it any more.
+    """Shared memory that is reused when no other process uses it any more.
 
     The system takes several times as long to provide new memory as to copy to it.
     """
@@ -327,18 +338,19 @@ class Segments:
     def __init__(self, max_len):
         self.max_len = min(max_len, self.MAX_LEN)
         self.len = 0
-        # The one that was used last is the last.
+        # The most recently used last.
         self.segments = []
 
     def share(self, frames):
         """Copies long frames to shared memory.
 
-        Returns its descriptor, and the offsets of those that were copied, by index.
+        Returns its descriptor, and the offsets of the copied frames, by index. The
+        descriptor is `None` if no frame was copied.
         """
         places, length = place(frames)
         if not places:
             return None, places
-        # Not all of it is used again by small results.
+        # A segment much longer than the result is left for longer ones.
         fits = range(length, length + length // 4 + 1)
         for segment in self.segments:
             if segment.length in fits and segment.is_free():
@@ -354,7 +366,7 @@ class Segments:
             descriptor = fill(frames, places, length)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                # All is sent through the socket.
+                # All frames are sent through the socket.
                 return None, {}
             raise MemoryError(f"no shared memory for {length} bytes: {error}") from None
         if self.MIN_SHARED <= length <= self.max_len:
@@ -365,7 +377,7 @@ class Segments:
         return seal(descriptor), places
 
     def _keep(self, descriptor, length):
-        """Keeps new memory. Returns a descriptor for others, or none if it is not kept."""
+        """Keeps new memory for reuse. Returns a read-only descriptor, or `None` on failure."""
         try:
             segment = Segment(descriptor, length)
         except OSError:
@@ -377,7 +389,7 @@ class Segments:
             segment.close()
             return None
         if not was_free or segment.is_free():
-            # The system does not tell whether others have it.
+            # The system does not tell whether others use the memory, so it is never reused.
             self.max_len = 0
             os.close(reader)
             segment.close()
@@ -388,7 +400,7 @@ class Segments:
         return reader
 
     def _limit(self):
-        """Gives segments up, first those that are free."""
+        """Closes segments until the limits are met, preferably those that are free."""
         while self.len > self.max_len or len(self.segments) > self.MAX_COUNT:
             others = self.segments[:-1]
             free = (segment for segment in others if segment.is_free())
@@ -398,7 +410,7 @@ class Segments:
             segment.close()
 
     def clear(self):
-        """Gives all of them up. What others have of them is theirs."""
+        """Closes all segments. Readers keep the memory that they have open or mapped."""
         for segment in self.segments:
             segment.close()
         self.segments.clear()
@@ -406,7 +418,7 @@ class Segments:
 
 
 class Payload:
-    """A value that is not deserialized yet."""
+    """A serialized value of a message."""
 
     __slots__ = ("kind", "header", "frames")
 
@@ -437,7 +449,7 @@ class Payload:
 
 
 def read(frames):
-    """The body of a message, with payloads that are not deserialized."""
+    """Parses the body of a message, without deserializing its payloads."""
 
     def decode(obj):
         for kind in ("__Serialized__", "__Pickled__"):
@@ -452,13 +464,13 @@ def read(frames):
 
 
 def write(message, *frames):
-    """The frames of a message."""
+    """Encodes a message, and returns its frames."""
     body = msgpack.dumps(message, default=msgpack_encode_default, use_bin_type=True)
     return [body, *frames]
 
 
 class Cache:
-    """Values that tasks have used or made, the least recently used first."""
+    """Values that tasks have used or produced, the least recently used first."""
 
     def __init__(self, max_len):
         self.max_len = max_len
@@ -470,9 +482,12 @@ class Cache:
         self.values.move_to_end(key)
         return value
 
+    def length(self, key):
+        return self.values[key][1]
+
     def put(self, key, value, length):
-        """Keeps a value. Returns the keys of those that are not kept any more."""
-        # What a small value takes besides its bytes.
+        """Stores a value. Returns the keys of the values that are not cached any more."""
+        # An estimate of the overhead of an entry, in bytes.
         length += 256
         self.remove(key)
         if length > self.max_len:
@@ -505,7 +520,7 @@ class Plugins(dict):
 
 
 class Worker:
-    """What `get_worker()` returns: the worker, as far as tasks use it."""
+    """The object that `get_worker()` returns: the part of Dask's `Worker` that tasks use."""
 
     def __init__(self, link, start):
         self.link = link
@@ -519,14 +534,14 @@ class Worker:
         self.status = Status.running
         self.active_threads = {}
         self.plugins = Plugins()
-        # Data is not held here; those who look into it go on to ask the worker.
+        # Data is stored in the worker in Rust. Code that finds no data here asks the worker.
         self.data = {}
         self._lock = threading.RLock()
         self._client = None
         self._runner = None
         self._scheduler = None
         self.preloads = None
-        # Events of what is loaded at the start, until the worker takes them.
+        # Events logged by preload modules, until the worker accepts them. Then `None`.
         self.early = []
         if start["preload"]:
             arguments = start["preload_argv"] or dask.config.get(
@@ -572,7 +587,7 @@ class Worker:
 
     @property
     def loop(self):
-        # Without the lock, which a task may hold while it waits for the loop.
+        # Checked without the lock, which a task may hold while it waits for the loop.
         if self._scheduler is None:
             self._start_loop()
         return self._runner.loop
@@ -583,7 +598,7 @@ class Worker:
                 self._runner = LoopRunner(asynchronous=False)
                 self._runner.start()
                 pool = ConnectionPool(connection_args=self.connection_args)
-                # Here, since the thread of the loop could not wait for it.
+                # Started here, since the thread of the loop could not wait for it.
                 sync(self._runner.loop, pool.start)
                 self._scheduler = pool(self.scheduler_address)
 
@@ -638,7 +653,9 @@ class Worker:
         )
 
     def close(self):
-        """Tears down what was loaded at the start."""
+        """Tears down the plugins and the preload modules."""
+        for name in list(self.plugins):
+            self.remove_plugin(name)
         if self.preloads is not None:
             sync(self.loop, self.preloads.teardown)
 
@@ -649,7 +666,7 @@ class Worker:
         return {"status": "OK", "nbytes": len(data)}
 
     def add_plugin(self, name, pickled):
-        """Sets up a plugin. The host has done so before."""
+        """Sets up a plugin in this process. The host has its own instance."""
         self.remove_plugin(name)
         try:
             plugin = pickle.loads(pickled)
@@ -675,7 +692,7 @@ class Worker:
             sync(self.loop, wait)
 
     def update_data(self, data, **_):
-        """Gives values to the worker; returns when it has them."""
+        """Sends values to the worker, and blocks until it has stored them."""
         failures = []
 
         async def update():
@@ -690,7 +707,8 @@ class Worker:
             except BaseException as error:
                 failures.append(error)
 
-        # The caller is a coroutine, but does not await this.
+        # The caller is a coroutine but does not await this call, so another thread has to
+        # run the loop.
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
@@ -699,9 +717,9 @@ class Worker:
 
 
 class Pool:
-    """The thread pool that the thread of a task believes to be in.
+    """A stand-in for the thread pool of Dask, for `secede` and `rejoin`.
 
-    The worker replaces the whole process of a task that secedes.
+    It starts no threads: the worker replaces the whole process of a task that secedes.
     """
 
     def __init__(self):
@@ -721,7 +739,7 @@ class Pool:
 
 
 class ActorReference:
-    """What the pickle of an actor is read as: its proxy."""
+    """An object whose pickle is loaded as the proxy of an actor."""
 
     def __init__(self, *arguments):
         self.arguments = arguments
@@ -731,7 +749,7 @@ class ActorReference:
 
 
 class Executor:
-    """Runs one task after the other."""
+    """Runs tasks one after the other."""
 
     def __init__(self, link, start, host=None):
         self.link = link
@@ -748,9 +766,13 @@ class Executor:
         distributed.threadpoolexecutor.thread_state.proceed = True
 
     @classmethod
-    def serve_thread(cls, *arguments):
-        # In the thread that runs the tasks, whose state it sets.
-        cls(*arguments).serve()
+    def serve_thread(cls, link, *arguments):
+        try:
+            # Constructed in the thread that runs the tasks, since it sets thread-local state.
+            cls(link, *arguments).serve()
+        finally:
+            # The worker would wait for a reply otherwise.
+            link.sock.close()
 
     def serve(self):
         arrival = select.poll()
@@ -780,18 +802,22 @@ class Executor:
                 self.worker.add_plugin(message["name"], message["plugin"])
             elif message["op"] == "plugin-remove":
                 self.worker.remove_plugin(message["name"])
+            # Its inputs would stay mapped until the next message.
+            del message
 
     def run(self, message):
-        """The frames of the reply, and the shared memory of those that are long."""
+        """Runs a task. Returns the frames of the reply, and the `shared` of `Link.send`."""
         key = message["key"]
-        # The inputs that came with the task, until they are in the cache.
+        # Keys of values that the reply reports as not cached: at first all inputs in the
+        # message, since the worker counts them as cached.
         gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
         try:
+            longest = max(map(self.length, message["data"].items()), default=0)
             result = self.evaluate(message, gone, times)
-            return self.finished(key, result, message["is_actor"], gone, times)
+            return self.finished(key, result, message["is_actor"], longest, gone, times)
         except SystemExit as end:
-            # Now, so that the worker sees how it ended.
+            # The process ends at once, so that the worker sees its exit code.
             logging.shutdown()
             code = 0 if end.code is None else 1
             os._exit(end.code if isinstance(end.code, int) else code)
@@ -803,8 +829,17 @@ class Executor:
             times["stop"] = times["stop"] or time()
             return self.erred(key, error, gone, times), None
 
+    def length(self, item):
+        """Returns the length of an input in bytes. `item` is its key and its payload."""
+        name, payload = item
+        return self.cache.length(name) if payload is None else payload.nbytes
+
     def erred(self, key, error, gone, times):
-        failure = error_message(error)
+        try:
+            failure = error_message(error)
+        except Exception as second:
+            # The text of the exception cannot be made.
+            failure = error_message(second)
         logger.error(
             "Compute Failed\nKey:       %s\nException: %r\nTraceback: %r\n",
             key,
@@ -828,7 +863,7 @@ class Executor:
         key = message["key"]
         task = message["run_spec"].load()
         inputs = message["data"]
-        # First, since those that come with the task may replace them in the cache.
+        # Looked up first, since inputs in the message may evict them from the cache.
         data = {
             name: self.cache.get(name)
             for name, payload in inputs.items()
@@ -857,7 +892,8 @@ class Executor:
             ):
                 if task.is_coro:
                     return sync(self.worker.loop, self.await_task, task, data)
-                return task(data)
+                # As in Dask, changes to context variables end with the task.
+                return contextvars.copy_context().run(task, data)
         finally:
             times["stop"] = time()
             del self.worker.active_threads[ident]
@@ -868,7 +904,7 @@ class Executor:
         distributed.worker._worker_cvar.set(self.worker)
         return await task(data)
 
-    def finished(self, key, result, is_actor, gone, times):
+    def finished(self, key, result, is_actor, longest, gone, times):
         stored = result
         if is_actor:
             self.host.state.actors[key] = result
@@ -882,14 +918,16 @@ class Executor:
         nbytes = safe_sizeof(result)
         length = sum(frame.nbytes for frame in frames)
         name, class_pickle = self.describe(type(result))
-        # The frames of the reply may be memory of the result.
-        gone += self.cache.put(key, result, max(length, nbytes))
-        # The first one is the body.
+        # Not the sum of both lengths: the frames may be memory of the result. A result that is
+        # much shorter than an input may be a view of it, and would keep all of it in memory.
+        is_view = longest >= MAX_VIEWED and longest > 4 * max(length, nbytes)
+        gone += [key] if is_view else self.cache.put(key, result, max(length, nbytes))
+        # The first frame is the body, which is filled in below.
         frames = [memoryview(b""), ensure_memoryview(header), *frames]
         try:
             shared = self.segments.share(frames)
         except BaseException:
-            # The result stays here for no one.
+            # The worker does not learn of the result, so it must not stay cached.
             self.cache.remove(key)
             gone.append(key)
             raise
@@ -908,10 +946,10 @@ class Executor:
         return frames, shared
 
     def describe(self, cls):
-        """The name of a class and its pickle, as the scheduler gets them."""
+        """Returns the name of a class and its pickle, as Dask reports them to the scheduler."""
         described = self.classes.get(cls)
         if described is None:
-            # As Dask has it.
+            # Dask reports `None` for its type, too.
             shown = None if cls is type(None) else cls
             name = typename(shown)
             try:
@@ -925,29 +963,30 @@ class Executor:
 
 
 def end_with_worker(lifeline):
-    """Has the system kill this process group when the other end of a pipe is closed.
+    """Makes the system kill this process group when the other end of a pipe is closed.
 
-    The worker holds that end, so this happens however the worker ends, and whatever
+    The worker holds that end, so this works however the worker ends, and whatever
     this process and those that it has forked are doing.
     """
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    # It may have been closed before.
+    # The pipe may have been closed before.
     with contextlib.suppress(BlockingIOError):
         os.read(lifeline, 1)
         os._exit(1)
 
 
 def leave_to_worker(sock):
-    """Leaves SIGTERM to the worker, and the socket to this process.
+    """Ignores SIGTERM in this process, and undoes this in processes that it forks.
 
-    Service managers signal all processes of a service, and the worker then hands its
-    data over. Processes that this one forks have neither.
+    Service managers signal all processes of a service, but the worker decides when this
+    process ends: it hands its data over first. Forked processes also close the socket.
     """
 
-    # Blocked until the forked process has its own handler, which SIGTERM would else not end.
+    # SIGTERM is blocked until the forked process has restored the default handler, since
+    # it would be ignored before.
     masks = threading.local()
 
     def fork():
@@ -959,16 +998,16 @@ def leave_to_worker(sock):
     def forked():
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         restore()
-        # Otherwise the worker would not see the end of this process.
+        # A copy of the socket would hide the end of this process from the worker.
         sock.close()
 
-    # Not ignored, which programs that this process executes would inherit.
+    # Not SIG_IGN, which programs that this process executes would inherit.
     signal.signal(signal.SIGTERM, lambda *_: None)
     os.register_at_fork(before=fork, after_in_parent=restore, after_in_child=forked)
 
 
 class Scheduler(PooledRPCCall):
-    """The scheduler, whose answers show the shuffles that the host takes part in."""
+    """The scheduler's RPC proxy, which reports the shuffles of the host to the worker."""
 
     def __init__(self, address, pool, link):
         super().__init__(address, pool)
@@ -990,7 +1029,7 @@ class Scheduler(PooledRPCCall):
 
 
 class Host(distributed.worker.Worker):
-    """The worker, for extensions: one that does not run itself."""
+    """The `Worker` that extensions use. It is never started: the worker in Rust runs."""
 
     def __init__(self, link, start):
         super().__init__(
@@ -1010,10 +1049,11 @@ class Host(distributed.worker.Worker):
         self.id = start["id"]
         self.local_directory = start["local_directory"]
         self.link = link
-        # Of the tasks that run here.
+        # The links of the tasks that run in this process, by key.
         self.links = {}
         self.scheduler = Scheduler(start["scheduler"], self.rpc, link)
-        # As of an earlier host.
+        # The state last reported; `None` at first, since an earlier host may have
+        # reported either.
         self.is_watched = None
 
     async def start_host(self, start):
@@ -1037,7 +1077,7 @@ class Host(distributed.worker.Worker):
 
             self.handlers["shuffle_inputs_done"] = inputs_of_current_runs_done
         for shuffle, run_id in stale.items():
-            # What this worker had of it is gone.
+            # The part of the shuffle that this worker held is lost.
             answer = await self.scheduler.shuffle_get(id=shuffle, worker=self.address)
             if answer["status"] == "OK" and answer["run_spec"].run_id == run_id:
                 await self.scheduler.shuffle_barrier(
@@ -1057,7 +1097,7 @@ class Host(distributed.worker.Worker):
             self.watch()
 
     def watch(self):
-        """Reports whether plugins want to be told of the transitions of tasks."""
+        """Reports to the worker whether any plugin observes transitions of tasks."""
         default = WorkerPlugin.transition
         methods = [plugin.transition for plugin in self.plugins.values()]
         is_watched = any(getattr(method, "__func__", method) is not default for method in methods)
@@ -1069,7 +1109,7 @@ class Host(distributed.worker.Worker):
         for transition in transitions:
             key, start, finish = transition["key"], transition["start"], transition["finish"]
             if finish == "forgotten" and start != "released":
-                # Two steps in Dask.
+                # Dask reports this as two transitions.
                 self.state._notify_plugins("transition", key, start, "released")
                 start = "released"
             self.state._notify_plugins("transition", key, start, finish)
@@ -1080,7 +1120,7 @@ class Host(distributed.worker.Worker):
         await self.preloads.teardown()
 
     def batched_send(self, message):
-        """Sends on the worker's stream to the scheduler."""
+        """Sends a message on the worker's stream to the scheduler: events only."""
         if message["op"] == "log-event":
             self.link.send(write(message))
 
@@ -1103,7 +1143,7 @@ class Host(distributed.worker.Worker):
         """Does nothing: the events of a host are sent at once."""
 
     def listen(self, start):
-        """Obeys the worker until it wants the host to end."""
+        """Executes the worker's commands until it closes the host."""
         while True:
             try:
                 frames, descriptors = self.link.receive()
@@ -1129,14 +1169,14 @@ class Host(distributed.worker.Worker):
                 return
 
     def heed(self, message):
-        """Handles a message of the scheduler's stream."""
+        """Handles a message received on the scheduler's stream."""
         message = dict(message)
         handler = self.stream_handlers.get(message.pop("op"))
         if handler is not None:
             handler(**message)
 
     async def answer(self, sock):
-        """Answers the requests of a comm."""
+        """Answers the requests received on a comm."""
         sock.setblocking(False)
         comm = distributed.comm.tcp.TCP(IOStream(sock), self.address, self.address)
         try:
@@ -1155,7 +1195,7 @@ def ignore_unix(set_timeout):
 
 
 async def serve_host(link, start):
-    # Its options are those of TCP.
+    # The options that it sets exist for TCP only.
     module = distributed.comm.tcp
     module.set_tcp_timeout = ignore_unix(module.set_tcp_timeout)
     host = Host(link, start)
@@ -1164,7 +1204,7 @@ async def serve_host(link, start):
     await asyncio.to_thread(host.listen, start)
     await host.close_host()
     logging.shutdown()
-    # Without waiting for threads.
+    # Does not wait for threads of tasks.
     os._exit(0)
 
 
@@ -1173,12 +1213,12 @@ def main(sock):
     link = Link(sock)
     frames, (lifeline,) = link.receive()
     end_with_worker(lifeline)
-    # Descriptors of shared memory; there may be one for each input of a task.
+    # Each input of a task may need a descriptor of shared memory.
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     start = read(frames)
-    # For files that clients upload.
+    # Modules that clients upload are imported from there.
     sys.path.insert(0, start["local_directory"])
     if start["is_host"]:
         asyncio.run(serve_host(link, start))

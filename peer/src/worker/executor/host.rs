@@ -1,7 +1,7 @@
-//! The host: the Python process of a worker that answers requests for Python and holds
-//! what has state, such as actors and shuffles.
+//! The host: the Python process of a worker that answers requests that need Python and
+//! holds state, such as that of actors and shuffles.
 //!
-//! The process runs an object that Dask's extensions take for a worker. Each comm of a
+//! The process runs an object that Dask's extensions use as their worker. Each comm of a
 //! peer whose requests need Python has a socket to the host; a task that runs in the
 //! host has one, too, and is run by a thread of the host.
 
@@ -18,14 +18,14 @@ use super::Interpreter;
 use super::link::Link;
 use super::memory::SharedMemory;
 use super::process::{self, Executor, Running};
-use crate::Key;
 use crate::failure::lock_counter;
 use crate::protocol::{
     ClosePython, ForgetInPython, FromPython, Keys, LogEvent, SocketForPython, StartPython,
     StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
 };
+use crate::{Key, Value};
 
-/// Time for plugins to be torn down.
+/// Time that the host is given to tear down its plugins before it is killed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The host of a worker.
@@ -33,31 +33,31 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in crate::worker) struct Host {
     pub(super) running: Arc<Running>,
     memory: Arc<SharedMemory>,
-    /// To the thread that writes to the process.
+    /// Channel to the thread that writes to the process.
     commands: mpsc::Sender<Command>,
     idle: Mutex<Vec<Executor>>,
-    /// The keys of actors.
+    /// The keys of the actors in the host.
     actors: Mutex<HashSet<Key>>,
-    /// The ids of shuffles, and their last runs.
+    /// The last run of each shuffle that the host takes part in, by the id of the shuffle.
     shuffles: Mutex<HashMap<String, u64>>,
-    /// Closed when the last message of the process is handled.
+    /// Closed when the last message of the process has been handled.
     is_drained: Mutex<mpsc::Receiver<()>>,
 }
 
-/// A message from a host, which is not the answer to a task.
+/// An event of a host that is not the reply to a task.
 #[derive(Debug)]
 pub(in crate::worker) enum HostEvent {
     /// An event for subscribers of the scheduler.
     Log(LogEvent),
-    /// Whether its plugins want the changes of tasks.
+    /// Whether plugins of the host observe the transitions of tasks.
     Watches(bool),
     /// The process has ended.
     Ended {
-        /// How it ended.
+        /// A description of how the process ended.
         how: String,
-        /// The actors that were in it.
+        /// The keys of the actors that were in the host.
         actors: Vec<Key>,
-        /// Whether it took part in shuffles.
+        /// Whether the host took part in shuffles.
         has_shuffles: bool,
     },
 }
@@ -82,7 +82,7 @@ impl Host {
         memory: &Arc<SharedMemory>,
         on: Arc<OnHost>,
     ) -> io::Result<Arc<Self>> {
-        // Its plugins may log events.
+        // Plugins may log events while they are set up.
         let early = |message| {
             match message {
                 FromPython::LogEvent(event) => on(HostEvent::Log(event)),
@@ -115,7 +115,7 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// The system's, and if the host has ended.
+    /// If the system cannot create a socket, or the host has ended.
     pub(in crate::worker) fn open_comm(&self) -> io::Result<UnixStream> {
         self.open(true)
     }
@@ -125,7 +125,7 @@ impl Host {
         self.running.has_ended()
     }
 
-    /// An executor that runs tasks in the host.
+    /// Returns an executor that runs tasks in a thread of the host.
     pub(super) fn executor(self: &Arc<Self>) -> io::Result<Executor> {
         let idle = lock_counter(&self.idle).pop();
         if let Some(mut executor) = idle {
@@ -139,7 +139,7 @@ impl Host {
 
     /// Takes back an executor without a task.
     pub(super) fn give_back(&self, mut executor: Executor) {
-        // It must not keep the host alive.
+        // An idle executor must not keep the host alive.
         executor.host = None;
         lock_counter(&self.idle).push(executor);
     }
@@ -152,35 +152,35 @@ impl Host {
         Ok(own)
     }
 
-    /// Hands a message of the scheduler's stream to the host.
+    /// Forwards a message of the scheduler's stream to the host.
     pub(in crate::worker) fn stream(&self, message: Unknown) {
-        // A shuffle that has failed or is done.
+        // Sent when a shuffle has failed, and also when it is done.
         if message.op == "shuffle-fail" {
-            let id = message.value("shuffle_id").and_then(|id| id.as_str());
-            lock_counter(&self.shuffles).remove(id.unwrap_or_default());
+            forget_shuffle(&mut lock_counter(&self.shuffles), &message);
         }
         // If the host has ended, so have its shuffles.
         let _ = self.commands.send(Command::Stream(message));
     }
 
-    /// Tells the plugins of changes of tasks.
+    /// Reports transitions of tasks to the plugins.
     pub(in crate::worker) fn transitions(&self, transitions: Vec<TransitionForPython>) {
         let _ = self.commands.send(Command::Transitions(transitions));
     }
 
-    /// The shuffles that a host which has ended took part in, and their last runs.
+    /// Returns the last run of each shuffle that the host took part in, by id. Blocks until
+    /// the host has ended and its messages have been handled.
     pub(super) fn lost_shuffles(&self) -> HashMap<String, u64> {
-        // An error means that all is handled.
+        // The channel carries nothing: an error means that all messages have been handled.
         let _ = lock_counter(&self.is_drained).recv();
         lock_counter(&self.shuffles).clone()
     }
 
-    /// Notes that the host holds an actor.
+    /// Records that the host holds an actor.
     pub(super) fn holds(&self, key: Key) {
         lock_counter(&self.actors).insert(key);
     }
 
-    /// Has the host forget actors.
+    /// Removes actors from the host.
     pub(super) fn release(&self, keys: &[Key]) {
         let mut actors = lock_counter(&self.actors);
         let held = keys.iter().filter(|key| actors.remove(*key));
@@ -191,9 +191,9 @@ impl Host {
         }
     }
 
-    /// Has the host tear down its plugins, and ends it.
+    /// Asks the host to tear down its plugins and end, and kills it after [`CLOSE_TIMEOUT`].
     pub(super) fn close(&self) {
-        /// Interval at which the process is looked at.
+        /// Interval at which the state of the process is polled.
         const PAUSE: Duration = Duration::from_millis(10);
         let _ = self.commands.send(Command::Close);
         let deadline = Instant::now() + CLOSE_TIMEOUT;
@@ -234,6 +234,20 @@ fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) {
     }
 }
 
+/// Removes the shuffle of a `shuffle-fail` message, unless the host takes part in a later run:
+/// a peer may start that before the scheduler's message about an earlier run arrives.
+fn forget_shuffle(shuffles: &mut HashMap<String, u64>, message: &Unknown) {
+    let id = message.value("shuffle_id").and_then(Value::as_str);
+    let id = id.unwrap_or_default();
+    let is_later = |last: &u64| match message.value("run_id") {
+        Some(Value::Int(run)) => i128::from(*last) > *run,
+        _ => false,
+    };
+    if !shuffles.get(id).is_some_and(is_later) {
+        shuffles.remove(id);
+    }
+}
+
 fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::Sender<()>) {
     loop {
         let message = link.receive::<FromPython>();
@@ -246,7 +260,7 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
             Ok(FromPython::PythonShuffle(shuffle)) => {
                 lock_counter(&host.shuffles).insert(shuffle.id, shuffle.run_id);
             }
-            // Others are answers.
+            // Other messages are replies to tasks, which are received elsewhere.
             Ok(_) => {}
             Err(_) => {
                 let how = host.running.end();
@@ -262,5 +276,23 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_messages_about_earlier_runs_of_a_shuffle_change_nothing() {
+        let failed = |run: i128| {
+            let message = Unknown::new("shuffle-fail").field("shuffle_id", "s");
+            message.field("run_id", Value::Int(run))
+        };
+        let mut shuffles = HashMap::from([("s".to_owned(), 4), ("t".to_owned(), 1)]);
+        forget_shuffle(&mut shuffles, &failed(3));
+        assert_eq!(shuffles.get("s"), Some(&4));
+        forget_shuffle(&mut shuffles, &failed(4));
+        assert_eq!(shuffles, HashMap::from([("t".to_owned(), 1)]));
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! u32      number of frames
-//! u32      number of descriptors, which are sent along
+//! u32      number of file descriptors, sent as ancillary data
 //! u64      length of the frames without descriptors
 //! ...      for each frame: i64 index of its descriptor or -1, u64 offset, u64 length
 //! ...      the frames without descriptors
 //! ```
 //!
-//! All numbers are little-endian. The first descriptors are sent with the first bytes,
-//! all others with bytes of their own that follow the 16 of the three numbers, since
-//! the system takes no more than 253 at once.
+//! All numbers are little-endian. Linux sends at most 253 descriptors with one call. The
+//! first batch is attached to the first bytes of the message; each further batch is attached
+//! to one zero byte, and these bytes follow the three numbers (16 bytes).
 
 use core::mem::MaybeUninit;
 use core::time::Duration;
@@ -33,17 +33,20 @@ use crate::channel::Whole;
 use crate::protocol::{Field, Opener};
 use crate::scratch::MessageScratch;
 
-/// Length of the three numbers.
+/// Length of the three leading numbers, in bytes.
 const HEAD: usize = 16;
 
-/// Length of the description of a frame.
+/// Length of the description of a frame, in bytes.
 const ENTRY: usize = 24;
 
-/// Maximum number of descriptors sent at once.
+/// Maximum number of descriptors sent with one call.
 const MAX_DESCRIPTORS: usize = 200;
 
-/// Frames are aligned for the arrays in them.
+/// Alignment of inline frames in bytes, for the arrays in them.
 const ALIGNMENT: usize = 16;
+
+/// Timeout for writing to a process that does not read.
+pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A socket to a Python process.
 #[derive(Debug)]
@@ -53,7 +56,7 @@ pub(super) struct Link {
     scratch: MessageScratch,
     opener: Opener,
     out: Vec<u8>,
-    /// Length of the regions that the process can fill again once they are dropped.
+    /// Length in bytes of the mapped regions that the process can reuse once they are dropped.
     pub(super) lent: Arc<AtomicU64>,
 }
 
@@ -74,7 +77,7 @@ impl Link {
         self.socket.set_read_timeout(timeout)
     }
 
-    /// Sends a message, and a descriptor.
+    /// Sends a message with a descriptor.
     pub(super) fn send_with(
         &mut self,
         message: &impl Field,
@@ -87,7 +90,7 @@ impl Link {
         write(&self.socket, out, &[descriptor])
     }
 
-    /// Sends a message. Blocks until the process has read most of it.
+    /// Sends a message. Blocks until the process has read all but what the socket buffers.
     pub(super) fn send(&mut self, message: &impl Field) -> io::Result<()> {
         let Self {
             scratch,
@@ -107,12 +110,21 @@ impl Link {
         written
     }
 
-    /// Sends a short message, unless the process does not read. Returns whether it was
-    /// sent.
+    /// Sends a message like [`send`](Self::send), without the timeout for a process that does not
+    /// read.
+    pub(super) fn send_without_timeout(&mut self, message: &impl Field) -> io::Result<()> {
+        self.socket.set_write_timeout(None)?;
+        let sent = self.send(message);
+        self.socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        sent
+    }
+
+    /// Sends a short message if the buffer of the socket has space for it. Returns whether
+    /// it was sent.
     ///
     /// # Errors
     ///
-    /// If only a part was sent, also.
+    /// If the socket fails, or takes only a part of the message.
     pub(super) fn try_send(&mut self, message: &impl Field) -> io::Result<bool> {
         let Self { scratch, out, .. } = self;
         let built = scratch.with_frames(&Whole(message), |frames| pack(frames, None, out));
@@ -126,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Has the process receive no more.
+    /// Shuts down the sending direction of the socket.
     pub(super) fn close(&self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
     }
@@ -139,7 +151,8 @@ impl Link {
     }
 }
 
-/// Packs frames, except those in shared memory, whose regions are returned.
+/// Packs the head, the table and the inline frames into `out`. Returns the regions of the
+/// frames in shared memory.
 fn pack(
     frames: &[&[u8]],
     memory: Option<&mut Arc<SharedMemory>>,
@@ -266,7 +279,7 @@ fn read(
     frames.ok_or_else(|| invalid("the place of a frame is wrong"))
 }
 
-/// The first number of `bytes`, of `N` bytes, and the rest.
+/// Splits a number of `N` bytes off the start of `bytes`.
 fn number<const N: usize>(bytes: &[u8]) -> (u64, &[u8]) {
     let (number, rest) = bytes.split_at(N.min(bytes.len()));
     let mut all = [0; 8];
@@ -274,9 +287,9 @@ fn number<const N: usize>(bytes: &[u8]) -> (u64, &[u8]) {
     (u64::from_le_bytes(all), rest)
 }
 
-/// Reads `len` bytes. Memory grows with what arrives.
+/// Reads `len` bytes. The buffer grows as bytes arrive, since `len` is not trusted.
 fn take(socket: &UnixStream, len: u64) -> io::Result<Vec<u8>> {
-    /// Maximum number of bytes reserved in advance.
+    /// Maximum number of bytes reserved before any has arrived.
     const MAX_RESERVED: u64 = 1 << 20;
     let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_RESERVED)).unwrap_or_default());
     let read = socket.take(len).read_to_end(&mut bytes)?;
@@ -286,7 +299,7 @@ fn take(socket: &UnixStream, len: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Fills `into`, and returns the descriptors that came along.
+/// Fills `into`, and returns the descriptors received with its first bytes.
 fn receive(mut socket: &UnixStream, into: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -338,7 +351,7 @@ mod tests {
         let mut sender = Link::new(one, Arc::clone(&memory));
         let mut receiver = Link::new(other, memory);
         let arrived = std::thread::scope(|scope| {
-            // Sending blocks until enough is read.
+            // Sending blocks until the other side reads.
             let arrived = scope.spawn(|| [(); 2].map(|()| receiver.receive::<RunInPython>()));
             sender.send(&message).expect("it is read");
             sender.send(&message).expect("it is read");

@@ -1,22 +1,22 @@
 //! Memory that a worker shares with its Python processes.
 //!
-//! Long frames are in files of memory (memfd), which have no name: the system frees
-//! them with the last descriptor and mapping, however the processes end. They are
+//! Long frames are stored in anonymous files in memory (memfd): the system frees them
+//! with the last descriptor and mapping, however the processes end. The files are
 //! sealed: no process can change their length, or write to them.
 //!
-//! The exception is the process that has made a file: it keeps a mapping to which it can
-//! write, and fills the file again with a later result, since new memory costs more than
-//! the copy. It does so only while no one else has opened or mapped the file, which the
-//! system tells it, and which does not depend on what the processes know of each other. The
-//! worker does the same with files that it receives frames into ([`Block`]).
+//! The exception is the process that has created a file: it keeps a writable mapping, and
+//! reuses the file for a later result, since new memory costs more than the copy. It does so
+//! only while no other process has the file open or mapped. The system tells (by granting a
+//! lease), so this does not rely on messages between the processes. The worker does the same
+//! with files that it receives frames into ([`Block`]).
 
 use core::fmt;
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
@@ -31,44 +31,48 @@ use crate::value::Serialized;
 /// Minimum length of a frame in shared memory, in bytes.
 pub(super) const LONG: usize = 64 << 10;
 
-/// Maximum number of regions, because the system limits mappings, too: to 65,530
-/// for each process.
+/// Maximum number of regions. Linux limits a process to 65,530 mappings by default.
 const MAX_REGIONS: u64 = 30_000;
 
-/// Length of the parts that Dask splits long frames into (`distributed.comm.shard`).
+/// Length of the sub-frames that Dask splits long frames into (`distributed.comm.shard`).
 const SHARD: usize = 64 << 20;
 
 /// All regions of shared memory that a worker has mapped.
 #[derive(Debug)]
 pub(in crate::worker) struct SharedMemory {
-    /// By the address of the mapping.
+    /// The regions, by the address of the mapping.
     regions: Mutex<BTreeMap<usize, Weak<Region>>>,
+    /// The number of blocks, each of which has a descriptor beside that of its region.
+    block_count: AtomicUsize,
+    /// Maximum number of descriptors of regions and blocks.
     max_count: usize,
+    /// Maximum length of a block in bytes.
+    max_block_len: u64,
     /// Maximum number of regions in a message.
     pub(super) max_sent_count: usize,
     len: AtomicU64,
 }
 
-/// A file in memory that others can only read, and its mapping.
+/// A file in memory that other processes can only read.
 pub(super) struct Region {
     file: File,
     len: usize,
     mapping: Mapping,
 }
 
-/// Who maps a region.
+/// The owner of the mapping of a region.
 enum Mapping {
     /// The region itself.
     Own(Adopted),
-    /// A [`Block`], with one frame.
+    /// A [`Block`] with one frame.
     Block,
 }
 
-/// The mapping of a file that was filled by others.
+/// The mapping of a file that was filled before.
 struct Adopted {
     map: Mmap,
     memory: Arc<SharedMemory>,
-    /// The length of all files that the process which has made this one can write to.
+    /// Total length of the mapped files that the process which has created this one can reuse.
     lent: Option<Arc<AtomicU64>>,
 }
 
@@ -92,7 +96,7 @@ impl AsRef<[u8]> for Owner {
 
 impl Drop for Adopted {
     fn drop(&mut self) {
-        // The address is still in use, so the entry is that of this region.
+        // The file is still mapped, so the entry at this address is that of this region.
         let address = self.map.as_ptr() as usize;
         self.memory.lock().remove(&address);
         let len = self.map.len() as u64;
@@ -109,44 +113,46 @@ impl Region {
     }
 }
 
-/// A file that a frame is received into, and that processes can map: what arrives for
-/// them is not copied.
+/// A file that a frame is received into, and that processes can map, so that received
+/// frames are not copied for them.
 struct Block {
     /// The only descriptor with which the file was opened for writing.
     file: File,
     map: MmapMut,
-    /// While there is a frame. With it, the file is open for reading.
+    /// The region, while the block contains a frame. It holds the file open for reading.
     region: Option<Arc<Region>>,
     memory: Arc<SharedMemory>,
 }
 
-/// The source of blocks.
+/// The allocator of blocks.
 struct Blocks(Arc<SharedMemory>);
 
 impl FrameMemory for Blocks {
     fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>> {
         let memory = &self.0;
-        if memory.is_full() {
+        if memory.is_full() || len as u64 > memory.max_block_len {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let made = File::from(rustix::fs::memfd_create("daskwire", flags)?);
         made.set_len(len as u64)?;
-        // The system counts who has opened a file by its path, for leases.
+        // For leases, the system counts how often a file was opened by its path.
         let file = reopen(&made, OpenOptions::new().read(true).write(true))?;
         drop(made);
         let map = map_for_writing(&file)?;
         memory.len.fetch_add(len as u64, Ordering::Relaxed);
+        memory.block_count.fetch_add(1, Ordering::Relaxed);
         let mut block = Block {
             file,
             map,
             region: None,
             memory: Arc::clone(memory),
         };
-        // With this seal, only the mapping that exists can be written to.
+        // With this seal, only the existing mapping can be written to.
         let seals = lent_seals() | SealFlags::FUTURE_WRITE;
         rustix::fs::fcntl_add_seals(&block.file, seals)?;
-        // Otherwise the system does not tell whether others have the file.
+        // The reserved region is a second user. If a lease is granted nevertheless, the system
+        // does not tell whether others use the file.
         if !block.reserve() || is_unshared(&block.file) {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -156,7 +162,7 @@ impl FrameMemory for Blocks {
 
 impl FrameBlock for Block {
     fn release(&mut self) {
-        // Before the address can be that of other memory.
+        // Removed before the address can be reused for other memory.
         self.memory.lock().remove(&(self.map.as_ptr() as usize));
         self.region = None;
     }
@@ -197,70 +203,91 @@ impl Drop for Block {
         self.release();
         let len = self.map.len() as u64;
         self.memory.len.fetch_sub(len, Ordering::Relaxed);
+        self.memory.block_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Opens a file of memory anew.
+/// The maximum length of a block on this system.
+fn max_block_len() -> u64 {
+    let overcommit = fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    if overcommit.is_ok_and(|mode| mode.trim() == "2") {
+        // Memory is committed when a block is written to. If there is none, the system ends
+        // the process, while an allocation on the heap reports it.
+        return 0;
+    }
+    // The system ends a process that makes a longer file.
+    let file_len = rustix::process::getrlimit(Resource::Fsize);
+    file_len.current.unwrap_or(u64::MAX)
+}
+
+/// Opens a file in memory anew.
 fn reopen(file: &File, options: &OpenOptions) -> io::Result<File> {
     options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Whether no one has the file that `file` has opened for writing, but those who have this
-/// descriptor. The system grants a lease for writing if that is so: all that others have of
-/// the file counts, in any process, mapped, or in a message that is not received yet.
+/// Whether the file that `file` has opened for writing has no other users: the system grants
+/// a lease for writing only then. Any other opening of the file counts, in any process, also
+/// while it is only mapped, or in a message that is not received yet. Duplicates of this
+/// descriptor do not count.
 #[expect(unsafe_code, reason = "no crate has leases")]
 fn is_unshared(file: &File) -> bool {
-    let lease = |kind: libc::c_int| {
-        // SAFETY: the descriptor is open, and the argument of this operation is a number.
-        unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) == 0 }
+    /// `F_SETSIG` of Linux, which the crate libc does not have.
+    const F_SETSIG: libc::c_int = 10;
+    let control = |operation: libc::c_int, argument: libc::c_int| {
+        // SAFETY: the descriptor is open, and the arguments of these operations are numbers.
+        unsafe { libc::fcntl(file.as_raw_fd(), operation, argument) == 0 }
     };
-    let is_granted = lease(libc::F_WRLCK);
+    // Another program may open the file while there is a lease. The signal for this would end
+    // the process; this one is ignored by default.
+    let is_granted = control(F_SETSIG, libc::SIGURG) && control(libc::F_SETLEASE, libc::F_WRLCK);
     if is_granted {
-        lease(libc::F_UNLCK);
+        control(libc::F_SETLEASE, libc::F_UNLCK);
     }
     is_granted
 }
 
-/// Maps a new file that nobody else has.
+/// Maps a new, private file for writing.
 #[expect(
     unsafe_code,
     reason = "files can change while they are mapped; not this one"
 )]
 fn map_for_writing(file: &File) -> io::Result<MmapMut> {
-    // SAFETY: no one else has a descriptor yet. Later ones are for reading, and the seals of
-    // the file keep its length, and have the system refuse any other way to write to it.
+    // SAFETY: no other descriptor exists yet. Later ones are for reading, and with the seals of
+    // the file, the system refuses to change its length or to write to it in any other way.
     unsafe { MmapMut::map_mut(file) }
 }
 
 impl SharedMemory {
     pub(in crate::worker) fn new() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile);
-        // The other half is for connections and files.
+        // The other half is left for connections and files.
         let half = limit.current.unwrap_or(u64::MAX) / 2;
-        // A process raises its limit to the maximum. Before Python 3.13, it needs two
-        // descriptors for a region, and it keeps regions of earlier messages.
+        // A Python process raises its limit to the maximum. Before Python 3.13, it needs two
+        // descriptors per region, and it keeps regions of earlier messages.
         let quarter = limit.maximum.unwrap_or(u64::MAX) / 4;
         Self {
             regions: Mutex::default(),
+            block_count: AtomicUsize::new(0),
+            max_block_len: max_block_len(),
             max_count: usize::try_from(half.min(MAX_REGIONS)).unwrap_or(usize::MAX),
             max_sent_count: usize::try_from(quarter.min(MAX_REGIONS)).unwrap_or(usize::MAX),
             len: AtomicU64::new(0),
         }
     }
 
-    /// Memory for frames that are received, which processes can map.
+    /// Returns an allocator for received frames, which processes can map.
     pub(in crate::worker) fn for_frames(self: &Arc<Self>) -> Arc<dyn FrameMemory> {
         Arc::new(Blocks(Arc::clone(self)))
     }
 
-    /// Length of all regions in bytes, with the blocks that are kept.
+    /// Length of all regions in bytes, including blocks that are kept for reuse.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
     /// Maps a file that a process has filled. If there are too many regions, its
-    /// contents are copied. `lent` counts the bytes of those that the process can fill
-    /// again once they are dropped.
+    /// contents are copied. `lent` counts the bytes of mapped files that the process can
+    /// reuse once they are dropped.
     ///
     /// # Errors
     ///
@@ -295,10 +322,10 @@ impl SharedMemory {
     }
 
     /// Copies the long frames of a payload to shared memory. Returns `None` if they
-    /// are there, if there are none, or if there is no shared memory for them.
+    /// are in shared memory already, if there are none, or if no shared memory is available.
     pub(super) fn share(self: &Arc<Self>, serialized: &Serialized) -> Option<Serialized> {
         let frames = serialized.frames();
-        // Python copies a frame that was split, unless its parts are contiguous.
+        // Python copies a frame that was split, unless its sub-frames are contiguous.
         let is_split = frames.len() > 1 && frames.iter().any(|frame| frame.len() >= SHARD);
         let is_apart = |region: &Region| matches!(region.mapping, Mapping::Block);
         let needs_copy = |frame: &Bytes| {
@@ -308,8 +335,8 @@ impl SharedMemory {
         if self.is_full() || !frames.iter().any(needs_copy) {
             return None;
         }
-        // The frames of a split one stay contiguous: the others are short, or as long
-        // as a multiple of the alignment.
+        // The sub-frames of a split frame become contiguous: the length of all but the last is
+        // a multiple of the alignment.
         let (file, places) = copy(frames.iter().map(|frame| (frame, needs_copy(frame)))).ok()?;
         let region = self.adopt(file, None).ok()?;
         let mut places = places.into_iter();
@@ -320,7 +347,7 @@ impl SharedMemory {
         }))
     }
 
-    /// The region that a frame is in, and its offset there.
+    /// Returns the region that contains a frame, and its offset there.
     pub(super) fn find(&self, frame: &[u8]) -> Option<(Arc<Region>, u64)> {
         let address = frame.as_ptr() as usize;
         let regions = self.lock();
@@ -334,17 +361,17 @@ impl SharedMemory {
     }
 
     fn is_full(&self) -> bool {
-        self.lock().len() >= self.max_count
+        self.lock().len() + self.block_count.load(Ordering::Relaxed) >= self.max_count
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Weak<Region>>> {
-        // An entry that is missing or too many costs a copy.
+        // Poisoning is ignored: a missing or stale entry costs no more than a copy.
         lock_counter(&self.regions)
     }
 }
 
-/// Copies those frames that are to be copied into a new sealed file, and returns
-/// their offsets there.
+/// Copies the frames that are marked with `true` into a new sealed file, and returns the
+/// offset of each there, or `None` for a frame that is not copied.
 fn copy<'f>(
     frames: impl Iterator<Item = (&'f Bytes, bool)>,
 ) -> io::Result<(OwnedFd, Vec<Option<usize>>)> {
@@ -365,18 +392,18 @@ fn copy<'f>(
     Ok((file.into(), places))
 }
 
-/// The seals of a file that no process can write to.
+/// Seals of a file that no process can write to.
 const fn seals() -> SealFlags {
     lent_seals().union(SealFlags::WRITE)
 }
 
-/// The seals of a file that only its maker can write to.
+/// Seals of a file that its creator can still write to. `FUTURE_WRITE` is added to them.
 const fn lent_seals() -> SealFlags {
     SealFlags::SHRINK.union(SealFlags::GROW)
 }
 
-/// Maps a file that does not change while it is mapped. Returns whether its maker may
-/// write to it later.
+/// Maps a file that does not change while it is mapped. Also returns whether its creator
+/// may write to it later.
 #[expect(
     unsafe_code,
     reason = "files can change while they are mapped; not this one"
@@ -391,11 +418,11 @@ fn map_sealed(file: &File) -> io::Result<(Mmap, bool)> {
         let message = "shared memory that is not sealed";
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    // SAFETY: the seals are for good, and with them the system refuses all changes of
-    // the file's length, and new ways to write to it. With a seal for writing, there is
-    // none. Otherwise there is the mapping of the process that has made the file, which is
-    // protected from writing until the system has granted that process a lease. It does
-    // so only when `file` and this mapping are gone, since `file` was opened for reading.
+    // SAFETY: seals cannot be removed, and with these the system refuses to change the
+    // file's length, and refuses new ways to write to it. With the seal `WRITE`, no writable
+    // mapping exists. Otherwise the process that has created the file has one, which stays
+    // write-protected until the system has granted that process a lease. The system does so
+    // only when `file` and this mapping are gone, since `file` was opened for reading.
     // The system enforces the lease; that the mapping is protected until then depends on
     // `worker.py`, which runs as the same user.
     let map = unsafe { Mmap::map(file) }?;
@@ -461,7 +488,7 @@ mod tests {
         let reader = open(&file).expect("it exists");
         assert!(memory.adopt(reader.into(), Some(&lent)).is_err());
         rustix::fs::fcntl_add_seals(&file, lent_seals()).expect("seals");
-        // The system would not know of this one.
+        // A copy of the writable descriptor is not counted for leases.
         let copy = file.try_clone().expect("a descriptor");
         assert!(memory.adopt(copy.into(), Some(&lent)).is_err());
         let reader = open(&file).expect("it exists");
@@ -500,6 +527,24 @@ mod tests {
         assert!(memory.find((*block).as_ref()).is_some());
         drop(block);
         assert_eq!((memory.len(), memory.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn blocks_are_limited_by_descriptors_and_by_the_length_of_files() {
+        let memory = Arc::new(SharedMemory {
+            max_count: 4,
+            max_block_len: LONG as u64,
+            ..SharedMemory::new()
+        });
+        let frames = memory.for_frames();
+        assert!(frames.allocate(LONG + 1).is_err());
+        // Each has two descriptors, and a free one has one.
+        let mut blocks = [received(&memory, LONG), received(&memory, LONG)];
+        assert!(frames.allocate(LONG).is_err());
+        blocks[0].release();
+        assert!(frames.allocate(LONG).is_ok());
+        drop(blocks);
+        assert_eq!(memory.block_count.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -1,19 +1,19 @@
 //! Python processes that run the tasks of a worker.
 //!
-//! Each thread of the worker that runs a task for Python has a process to itself, so
-//! that no task waits for the interpreter lock of another. The worker sends a process
-//! the task and its inputs as it got them, and stores the result as the process has
+//! Each thread of the worker that runs a Python task uses a process of its own, so
+//! that no task waits for the interpreter lock of another. The worker forwards the task
+//! and its inputs in serialized form, and stores the result as the process has
 //! serialized it: nothing is deserialized here. Long frames stay in shared memory.
 //!
-//! A process keeps values that it has used or made, within a limit, and the worker
-//! knows which. If a process ends while it runs a task, the task is run again in
+//! A process caches values that it has used or produced, within a limit, and the worker
+//! tracks which. If a process ends while it runs a task, the task is run again in
 //! another one; the worker and its data are not affected.
 //!
-//! A task that secedes keeps its process until it ends, and another process is started for the
-//! next task. From a number of them on, tasks run in threads of the host instead: thousands of
-//! waiting tasks are not thousands of processes.
+//! A task that secedes occupies its process until it ends, and another process is started for
+//! the next task. To bound the number of processes, tasks beyond [`MAX_PER_THREAD`] processes
+//! per thread run in threads of the host instead.
 //!
-//! One further process, the [host](host), runs what has state.
+//! One further process, the [host](host), runs plugins, actors and other code with state.
 
 mod host;
 mod link;
@@ -46,8 +46,8 @@ use crate::protocol::{
 };
 use crate::value::Serialized;
 
-/// Maximum number of processes that a task ends, as Dask's
-/// `distributed.scheduler.allowed-failures` of 3 has it.
+/// Number of processes that have to end while they run a task before the task fails. Matches
+/// Dask's `distributed.scheduler.allowed-failures` of 3: the fourth failure is final.
 pub(super) const MAX_DEATHS: usize = 4;
 
 /// The Python processes of a worker.
@@ -56,15 +56,15 @@ pub(super) struct Executors {
     start: StartPython,
     memory: Arc<SharedMemory>,
     pool: Mutex<Pool>,
-    /// Notified when a process is idle, and when the worker ends.
+    /// Notified when a process becomes idle, and when the worker ends.
     changed: Condvar,
-    /// The host, if one was started. Never locked for long.
+    /// The host, if one was started. Never locked across blocking calls.
     host: Mutex<Option<Arc<Host>>>,
-    /// The last runs of shuffles of hosts that have ended. Locked while a host starts.
+    /// The last runs of shuffles, by id, of hosts that have ended. Locked while a host starts.
     stale_shuffles: Mutex<HashMap<String, u64>>,
     on_host: OnceLock<Arc<OnHost>>,
     plugins: Plugins,
-    /// Of a worker that does not spill.
+    /// The local directory of a worker that does not spill, removed on drop.
     _directory: Option<SpillDirectory>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Call<'a> {
     pub(super) key: &'a Key,
     pub(super) run_spec: &'a Serialized,
     pub(super) data: &'a HashMap<Key, Datum>,
-    /// Whether the task makes an actor.
+    /// Whether the task creates an actor.
     pub(super) is_actor: bool,
     /// Whether the task runs in the host.
     pub(super) is_in_host: bool,
@@ -82,19 +82,19 @@ pub(super) struct Call<'a> {
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// The one that ran a task last is the last.
+    /// Idle executors, the most recently used last.
     idle: Vec<Executor>,
     all: Vec<Weak<Process>>,
     is_closed: bool,
-    /// Whether the last process could not be started.
+    /// Whether the last attempt to start a process failed.
     has_failed: bool,
 }
 
-/// How processes are started.
+/// The interpreter and the environment of Python processes.
 #[derive(Debug)]
 pub(super) struct Interpreter {
     pub(super) path: PathBuf,
-    /// Variables that are added to the environment.
+    /// Variables added to the environment.
     pub(super) variables: Vec<(String, String)>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Interpreter {
 pub(super) enum Outcome {
     Finished {
         result: Box<PythonFinished>,
-        /// The executor, which keeps the result.
+        /// The executor, to be returned with [`Executors::finish`].
         by: Box<Finisher>,
     },
     Erred(Box<PythonErred>),
@@ -112,7 +112,7 @@ pub(super) enum Outcome {
     NeedsHost,
 }
 
-/// The executor of a finished task, before it goes back to the others.
+/// The executor of a finished task, before it returns to the pool.
 #[derive(Debug)]
 pub(super) struct Finisher {
     executor: Executor,
@@ -120,18 +120,18 @@ pub(super) struct Finisher {
     is_kept: bool,
 }
 
-/// Why a task has no outcome.
+/// The reason why a task has no outcome.
 #[derive(Debug)]
 pub(super) enum RunError {
     /// An input cannot be sent.
     Input(Key, DatumError),
-    /// No process can be started, for the first time since one could.
+    /// No process can be started, and the previous attempt had succeeded.
     Start(io::Error),
-    /// No process can be started, as before.
+    /// No process can be started, as in the previous attempt.
     StillStart,
-    /// The process ended, as described.
+    /// The process ended. The string describes how.
     Died(String),
-    /// The worker ends.
+    /// The worker is closing.
     Closed,
 }
 
@@ -148,14 +148,14 @@ impl fmt::Display for RunError {
 }
 
 impl Finisher {
-    /// A number by which Dask's dashboard distinguishes threads.
+    /// The number by which Dask's dashboard distinguishes threads: the id of the process.
     pub(super) fn thread(&self) -> i64 {
         self.executor.process.running.id.into()
     }
 }
 
 impl Executors {
-    /// Returns the executors of a worker, none of which is started yet.
+    /// Creates the executors of a worker without starting any.
     pub(super) fn new(
         interpreter: Interpreter,
         start: StartPython,
@@ -178,32 +178,36 @@ impl Executors {
 
     /// Sets the callback for events of hosts. Without it, no host starts.
     pub(super) fn on_host(&self, on: impl Fn(HostEvent) + Send + Sync + 'static) {
-        // It is set once.
+        // An error would mean that it is set already.
         let _ = self.on_host.set(Arc::new(on));
     }
 
-    /// Adds, replaces or removes a plugin, without having the host set it up.
+    /// Records that a plugin was added, replaced or removed. The host is not notified.
     pub(super) fn change_plugin(&self, name: &str, plugin: Option<Bytes>) {
         self.plugins.change(name, plugin);
     }
 
-    /// Whether the host has something to set up before a task or a request needs it.
+    /// Whether the host has plugins or preload modules to set up before the first task or
+    /// request needs it.
     pub(super) fn needs_host(&self) -> bool {
         self.plugins.needs_host() || !self.start.preload.is_empty()
     }
 
-    /// The host, which is started if there is none.
+    /// Returns the host, and starts it if none is running.
     ///
     /// # Errors
     ///
-    /// If it cannot be started.
+    /// If the host cannot be started, or the worker is closing.
     pub(super) fn host(&self) -> Result<Arc<Host>, RunError> {
         let mut stale = lock_counter(&self.stale_shuffles);
         if let Some(host) = self.running_host() {
             if !host.has_ended() {
                 return Ok(host);
             }
-            stale.extend(host.lost_shuffles());
+            for (id, run) in host.lost_shuffles() {
+                let last = stale.entry(id).or_default();
+                *last = run.max(*last);
+            }
             *lock_counter(&self.host) = None;
         }
         if self.is_closed() {
@@ -214,7 +218,7 @@ impl Executors {
         };
         let start = StartPython {
             is_host: true,
-            // Its threads keep no values: what is in the host is used once.
+            // The threads of the host cache no values: its tasks use their inputs once.
             cache_len: 0,
             plugins: self.plugins.all(),
             stale_shuffles: stale.clone().into_iter().collect(),
@@ -222,26 +226,25 @@ impl Executors {
         };
         let started = Host::start(&self.interpreter, &start, &self.memory, Arc::clone(on));
         let host = started.map_err(RunError::Start)?;
-        stale.clear();
         *lock_counter(&self.host) = Some(Arc::clone(&host));
         Ok(host)
     }
 
-    /// The last host that was started.
+    /// The host that was started last, which may have ended.
     pub(super) fn running_host(&self) -> Option<Arc<Host>> {
         lock_counter(&self.host).clone()
     }
 
-    /// Whether the worker ends.
+    /// Whether the worker is closing.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
-    /// Starts processes in advance, at the same time.
+    /// Starts `count` processes in advance, concurrently.
     ///
     /// # Errors
     ///
-    /// The error of one of them, if any failed.
+    /// The first error, if any process cannot be started.
     pub(super) fn warm(&self, count: usize) -> io::Result<()> {
         let started = thread::scope(|scope| {
             let starting: Vec<_> = (0..count)
@@ -263,7 +266,7 @@ impl Executors {
         }
     }
 
-    /// Runs a task. `on` is called with the messages of the process meanwhile.
+    /// Runs a task. `on` is called with each message that the process sends before its reply.
     ///
     /// # Errors
     ///
@@ -303,7 +306,10 @@ impl Executors {
             ..RunInPython::default()
         };
         let updated = executor.update_plugins(&self.plugins);
-        let sent = updated.and_then(|()| executor.link.send(&message));
+        let sent = updated.and_then(|is_changed| match is_changed {
+            true => executor.link.send_without_timeout(&message),
+            false => executor.link.send(&message),
+        });
         drop(message);
         for (name, datum) in data {
             executor.keep(name, datum);
@@ -356,7 +362,7 @@ impl Executors {
                     if self.lock().is_closed {
                         return Err(RunError::Closed);
                     }
-                    // Errors other than the end of the stream are added to the message.
+                    // Errors other than the end of the stream are appended to the description.
                     let is_end = matches!(
                         error.kind(),
                         io::ErrorKind::UnexpectedEof
@@ -372,7 +378,7 @@ impl Executors {
         }
     }
 
-    /// Takes back the executor of a finished task, whose result is `datum`.
+    /// Returns the executor of a finished task, whose result is `datum`, to the pool.
     pub(super) fn finish(&self, by: Box<Finisher>, datum: &Datum) {
         let Finisher {
             executor,
@@ -385,7 +391,8 @@ impl Executors {
         self.give_back(executor, &used);
     }
 
-    /// Has the processes forget values, and the host actors, that are not needed.
+    /// Removes values from the caches of the processes, and actors from the host, that are no
+    /// longer needed.
     pub(super) fn release(&self, keys: &[Key]) {
         self.forget(keys);
         if !keys.is_empty()
@@ -395,7 +402,7 @@ impl Executors {
         }
     }
 
-    /// Has the processes forget values whose data is not in memory.
+    /// Removes values from the caches of the processes whose data is not in memory.
     pub(super) fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
         let mut keys = keys.into_iter().peekable();
         if keys.peek().is_none() {
@@ -409,13 +416,13 @@ impl Executors {
                 process.forget(key);
             }
         }
-        // A process that fails here is not given a task any more.
+        // A process that cannot be written to is dropped, which ends it.
         pool.idle
             .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
-    /// Memory that the processes take, without shared memory, and the length of the
-    /// shared memory, with that which processes keep to use it again, in bytes.
+    /// Returns the memory that the processes use, without shared memory, and the length of
+    /// the shared memory, including what processes keep for reuse, in bytes.
     pub(super) fn memory_len(&self) -> (u64, u64) {
         let pool = self.lock();
         let mut ids = Vec::with_capacity(pool.all.len());
@@ -432,8 +439,8 @@ impl Executors {
         (own.sum(), shared)
     }
 
-    /// Ends the idle processes or, if there are none and `is_urgent`, the one that takes
-    /// most memory, which may be the host. Returns whether one was ended.
+    /// Ends the idle processes or, if there are none and `is_urgent`, the one that uses
+    /// the most memory, which may be the host. Returns whether any was ended.
     pub(super) fn relieve(&self, is_urgent: bool) -> bool {
         let mut pool = self.lock();
         let idle = core::mem::take(&mut pool.idle);
@@ -462,8 +469,8 @@ impl Executors {
         true
     }
 
-    /// Ends all processes, and refuses further tasks. Idle ones have time to end by
-    /// themselves, and others are killed.
+    /// Ends all processes, and refuses further tasks. Idle ones have [`END_TIMEOUT`] to end by
+    /// themselves; others are killed.
     pub(super) fn close(&self) {
         let mut pool = self.lock();
         pool.is_closed = true;
@@ -487,7 +494,7 @@ impl Executors {
         for executor in idle {
             executor.wait(deadline.saturating_duration_since(Instant::now()));
         }
-        // One that starts is closed, too.
+        // Waits for a host that is being started, so that it is closed, too.
         drop(lock_counter(&self.stale_shuffles));
         let host = lock_counter(&self.host).take();
         if let Some(host) = host {
@@ -495,19 +502,19 @@ impl Executors {
         }
     }
 
-    /// Waits until a process is idle or the worker ends, or for a while.
+    /// Waits until a process is idle, the worker is closing, or [`START_PAUSE`] has passed.
     pub(super) fn wait_for_idle(&self) {
         let pool = self.lock();
         let is_waiting = |pool: &mut Pool| pool.idle.is_empty() && !pool.is_closed;
-        // A panic elsewhere ends the worker.
+        // Poisoning is ignored: a panic ends the worker anyway.
         drop(
             self.changed
                 .wait_timeout_while(pool, START_PAUSE, is_waiting),
         );
     }
 
-    /// The idle executor that keeps most of the inputs, or a new one. If there are many, the
-    /// new one is a thread of the host.
+    /// Takes the idle executor that caches most of the inputs, or starts one: a process or, if
+    /// there are too many, a thread of the host.
     fn take(&self, data: &HashMap<Key, Datum>) -> Result<Executor, RunError> {
         loop {
             let mut pool = self.lock();
@@ -531,7 +538,7 @@ impl Executors {
             };
             let executor = pool.idle.remove(index);
             drop(pool);
-            // One that ended meanwhile did not end because of this task.
+            // A process that ended while idle must not count as ended by this task.
             if !executor.process.running.has_ended() {
                 return Ok(executor);
             }
@@ -571,14 +578,14 @@ impl Executors {
             return;
         }
         pool.idle.push(executor);
-        // There are more while tasks wait for others.
+        // More processes than threads are started while tasks secede.
         let is_surplus = pool.idle.len() as u64 > self.start.nthreads;
         let surplus = is_surplus.then(|| pool.idle.remove(0));
         drop(pool);
         self.changed.notify_one();
         if let Some(surplus) = surplus {
             surplus.ask_to_end();
-            // If there is no thread, it is killed.
+            // If no thread can be started, the process is killed on drop.
             let _ = thread::Builder::new()
                 .name("python-end".to_owned())
                 .spawn(move || surplus.wait(END_TIMEOUT));
@@ -590,19 +597,19 @@ impl Executors {
     }
 }
 
-/// Time that a process has to end by itself.
+/// Time that a process is given to end by itself before it is killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum time for which a task is held back when no process can be started.
+/// Maximum time for which a task is delayed when no process can be started.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
-/// Number of processes per thread of the worker from which on no more are started.
+/// Maximum number of processes per thread of the worker.
 const MAX_PER_THREAD: u64 = 5;
 
-/// Maximum number of inputs by which executors are compared.
+/// Maximum number of inputs that are looked up when executors are compared.
 const MAX_COMPARED: usize = 32;
 
-/// Anonymous memory of a process in bytes.
+/// Returns the anonymous memory of a process in bytes, or 0 if it is unknown.
 pub(super) fn anonymous(process: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status

@@ -17,7 +17,7 @@ pub(super) struct Plugins(Mutex<Changes>);
 #[derive(Debug, Default)]
 struct Changes {
     last: u64,
-    /// In the order of `number`. `None` for one that was removed.
+    /// The last change of each plugin, in the order of `number`.
     changes: Vec<Change>,
 }
 
@@ -29,7 +29,7 @@ struct Change {
 }
 
 impl Plugins {
-    /// Adds or replaces a plugin, or removes it if there is none.
+    /// Adds or replaces a plugin, or removes it if `plugin` is `None`.
     pub(super) fn change(&self, name: &str, plugin: Option<Bytes>) {
         let mut changes = self.lock();
         changes.last += 1;
@@ -42,7 +42,7 @@ impl Plugins {
         });
     }
 
-    /// Names and pickles, for the host.
+    /// Returns the names and pickles of all plugins, for the host.
     pub(super) fn all(&self) -> Vec<(String, Bytes)> {
         let changes = self.lock();
         let all = changes.changes.iter();
@@ -50,13 +50,14 @@ impl Plugins {
             .collect()
     }
 
-    /// Whether there is one that is set up before the first task needs it.
+    /// Whether any plugin has to be set up in the host before a task needs it. The shuffle
+    /// plugin does not.
     pub(super) fn needs_host(&self) -> bool {
         self.all().iter().any(|(name, _)| name != SHUFFLE)
     }
 
-    /// The changes after number `seen`, which is set to that of the last, for a process
-    /// that is not the host.
+    /// Returns the changes after number `seen`, for a process that is not the host, and sets
+    /// `seen` to the last number.
     pub(super) fn since(&self, seen: &mut u64) -> Vec<(String, Option<Bytes>)> {
         let changes = self.lock();
         let from = core::mem::replace(seen, changes.last);

@@ -1,4 +1,4 @@
-//! A Python process that runs tasks, or hosts extensions.
+//! A Python process that runs tasks, or is the host.
 
 use core::time::Duration;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use rustix::process::{
 
 use super::Interpreter;
 use super::host::Host;
-use super::link::Link;
+use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
 use crate::Key;
@@ -33,8 +33,8 @@ use crate::worker::store::{Datum, WeakDatum};
 /// The module that the process runs.
 const MODULE: &str = include_str!("../../../python/daskwire/worker.py");
 
-/// Reads the module from standard input, which is the socket, and runs it. Dask cuts
-/// frames of `distributed/worker` off tracebacks.
+/// Python code that reads the module from standard input, which is the socket, and runs it.
+/// Dask omits stack frames in `distributed/worker` from tracebacks, hence the file name.
 const BOOTSTRAP: &str = r#"
 def main():
     import sys
@@ -56,77 +56,73 @@ def main():
 main()
 "#;
 
-/// Timeout for importing distributed.
+/// Timeout for a process to become ready, which includes the import of distributed.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Timeout for a process that does not read.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Time for which an idle process keeps shared memory to use it again.
+/// Time for which an idle process keeps shared memory for reuse, as in `worker.py`.
 const SEGMENTS_KEPT: Duration = Duration::from_secs(2);
 
-/// Maximum number of keys in a message that has to fit into the buffer of the socket.
+/// Maximum number of keys in a message that must fit into the buffer of the socket.
 const MAX_FORGOTTEN: usize = 100;
 
-/// Length of the stack of a thread that waits for the end of a process.
+/// Stack size in bytes of a thread that waits for the end of a process.
 const WATCH_STACK_LEN: usize = 64 << 10;
 
-/// A process that runs no task, or whose task the caller waits for.
+/// Exclusive access to a process, or to a thread of the host, to run one task at a time.
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) link: Link,
     pub(super) process: Arc<Process>,
-    /// The host, if this is a thread of that.
+    /// The host, if this is one of its threads.
     pub(super) host: Option<Arc<Host>>,
-    /// The number of the last change to plugins that the process knows.
+    /// The number of the last change to plugins that was sent to the process.
     plugins: u64,
 }
 
-/// What is shared with those who end a process or free its memory.
+/// The part of an executor that the pool can access while a task runs.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) running: Arc<Running>,
     values: Mutex<Values>,
-    /// Length of the regions that the process has lent to this one.
+    /// Length in bytes of the regions that the process can reuse once this one unmaps them.
     lent: Arc<AtomicU64>,
     segments: Mutex<Segments>,
 }
 
-/// The shared memory that a process can use again.
+/// The shared memory that a process keeps for reuse.
 #[derive(Debug)]
 struct Segments {
     len: u64,
     since: Instant,
 }
 
-/// A process of the system, which ends when this is dropped.
+/// An operating-system process, killed on drop.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) id: u32,
     child: Mutex<State>,
-    /// When this is closed, also by the end of this process, the system kills the
-    /// other one.
+    /// Pipe whose end makes the system kill the Python process, even if the worker crashes.
     _lifeline: PipeWriter,
 }
 
 #[derive(Debug)]
 enum State {
-    /// Not waited for, so its id is not used again.
+    /// Not waited for yet, so the system cannot reuse the id.
     Started(Child),
-    /// How it ended.
+    /// Waited for. The string describes how the process ended.
     Ended(String),
 }
 
-/// The values that a process keeps.
+/// The values that a process caches.
 #[derive(Debug, Default)]
 struct Values {
     kept: HashMap<Key, WeakDatum>,
-    /// Keys of those that it does not need any more.
+    /// Keys of values that are to be removed from the cache of the process.
     stale: Vec<Key>,
 }
 
-/// Starts a process, and waits until it is ready. `on` is called with its messages
-/// before that.
+/// Starts a process, and waits until it is ready. `on` is called with each message that
+/// the process sends before that.
 pub(super) fn start(
     interpreter: &Interpreter,
     start: &StartPython,
@@ -135,8 +131,8 @@ pub(super) fn start(
 ) -> io::Result<(UnixStream, Link, Arc<Running>)> {
     let (socket, other) = UnixStream::pair()?;
     let (end, lifeline) = io::pipe()?;
-    // Without a buffer, so that what tasks print is not lost when it is killed; in
-    // a process group of its own, so that Ctrl-C is left to the worker.
+    // Unbuffered (`-u`), so that the output of tasks is not lost when the process is killed;
+    // in a process group of its own, so that Ctrl-C reaches the worker only.
     let child = Command::new(&interpreter.path)
         .args(["-u", "-c", BOOTSTRAP])
         .envs(interpreter.variables.iter().cloned())
@@ -177,7 +173,7 @@ pub(super) fn start(
 }
 
 impl Executor {
-    /// An executor over the link to a process, or to a thread of the host.
+    /// Creates an executor for the link to a process, or to a thread of the host.
     pub(super) fn new(link: Link, running: Arc<Running>, host: Option<Arc<Host>>) -> Self {
         let process = Process {
             running,
@@ -196,42 +192,47 @@ impl Executor {
         }
     }
 
-    /// Sends the changes to plugins that the process does not know yet. The host gets
-    /// them as requests.
-    pub(super) fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<()> {
+    /// Sends the changes to plugins since the last call, and returns whether there are any. Does
+    /// nothing for the host, which receives them as requests.
+    ///
+    /// The process reads again once the plugins are set up, which may take long: they install
+    /// packages, for example.
+    pub(super) fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<bool> {
         if self.host.is_some() {
-            return Ok(());
+            return Ok(false);
         }
+        let mut is_changed = false;
         for (name, plugin) in plugins.since(&mut self.plugins) {
+            is_changed = true;
             match plugin {
-                Some(plugin) => self.link.send(&AddPluginInPython {
+                Some(plugin) => self.link.send_without_timeout(&AddPluginInPython {
                     name,
                     plugin,
                     ..AddPluginInPython::default()
                 })?,
-                None => self.link.send(&RemovePluginInPython {
+                None => self.link.send_without_timeout(&RemovePluginInPython {
                     name,
                     ..RemovePluginInPython::default()
                 })?,
             }
         }
-        Ok(())
+        Ok(is_changed)
     }
 
-    /// Whether the process keeps the value of a datum.
+    /// Whether the process caches the value of a datum.
     pub(super) fn keeps(&self, key: &Key, datum: &Datum) -> bool {
         let values = self.process.values();
         values.kept.get(key).is_some_and(|kept| kept.is(datum))
     }
 
-    /// Notes that the process keeps the value of a datum.
+    /// Records that the process caches the value of a datum.
     pub(super) fn keep(&self, key: &Key, datum: &Datum) {
         let mut values = self.process.values();
         values.kept.insert(key.clone(), datum.downgrade());
         values.stale.retain(|stale| stale != key);
     }
 
-    /// Notes that the process does not keep values any more.
+    /// Records that the process no longer caches values.
     pub(super) fn is_without(&self, keys: &Keys) {
         let mut values = self.process.values();
         for key in keys {
@@ -239,8 +240,8 @@ impl Executor {
         }
     }
 
-    /// Has the process forget values that are not needed any more. `used` are keys
-    /// whose data may have been removed while a task used them.
+    /// Removes values that are no longer needed from the cache of the process. `used` are
+    /// keys whose data may have been removed while a task used them.
     pub(super) fn forget_stale(&mut self, used: &[Key]) -> io::Result<()> {
         let mut values = self.process.values();
         for key in used {
@@ -260,7 +261,8 @@ impl Executor {
         })
     }
 
-    /// Like [`forget_stale`](Self::forget_stale), later if the process does not read.
+    /// Like [`forget_stale`](Self::forget_stale), but never blocks: keys that cannot be sent
+    /// are kept for a later call.
     pub(super) fn try_forget_stale(&mut self) -> io::Result<()> {
         loop {
             let mut values = self.process.values();
@@ -281,13 +283,13 @@ impl Executor {
         }
     }
 
-    /// Has the process end when it has nothing more to do.
+    /// Asks the process to end after its current work.
     pub(super) fn ask_to_end(&self) {
-        // It may have ended.
+        // An error means that it has ended.
         let _ = self.link.close();
     }
 
-    /// Waits until the process has ended, and kills it after a timeout.
+    /// Waits until the process has ended, and kills it after a timeout by dropping it.
     pub(super) fn wait(mut self, timeout: Duration) {
         let timeout = timeout.max(Duration::from_millis(1));
         if self.link.set_timeout(Some(timeout)).is_ok() {
@@ -297,7 +299,7 @@ impl Executor {
 }
 
 impl Process {
-    /// Notes that a value is not needed any more.
+    /// Marks a value for removal from the cache of the process.
     pub(super) fn forget(&self, key: &Key) {
         let mut values = self.values();
         if values.kept.remove(key).is_some() {
@@ -305,13 +307,15 @@ impl Process {
         }
     }
 
-    /// Notes how much shared memory the process can use again, lent or not, in bytes.
+    /// Records the length in bytes of the shared memory that the process keeps for reuse,
+    /// including what is still mapped here.
     pub(super) fn holds(&self, len: u64) {
         let since = Instant::now();
         *lock_counter(&self.segments) = Segments { len, since };
     }
 
-    /// Length of the shared memory that only this process has, in bytes.
+    /// Length in bytes of the shared memory that the process keeps and that is not mapped
+    /// here.
     pub(super) fn spare_len(&self, is_idle: bool) -> u64 {
         let segments = lock_counter(&self.segments);
         if is_idle && segments.since.elapsed() > SEGMENTS_KEPT {
@@ -327,13 +331,13 @@ impl Process {
 }
 
 impl Running {
-    /// Kills the process and those that it has started, and says how it ended: if it
-    /// had ended before, by itself.
+    /// Kills the process and its process group, and returns a description of how it ended.
+    /// If it had ended before, this is the description of that end.
     pub(super) fn end(&self) -> String {
         self.end_with("")
     }
 
-    /// Like [`end`](Self::end), and adds `why` to the description.
+    /// Like [`end`](Self::end), and appends `why` to the description.
     pub(super) fn end_with(&self, why: &str) -> String {
         let mut state = self.child();
         let child = match &mut *state {
@@ -341,7 +345,7 @@ impl Running {
             State::Ended(how) => return how.clone(),
         };
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-        // It may have left its group.
+        // The process may have left its group.
         let _ = child.kill();
         let id = self.id;
         let how = match child.wait() {
@@ -369,10 +373,10 @@ impl Running {
     }
 }
 
-/// Has the socket closed when a process ends, which a process that it has forked may
-/// hold open.
+/// Shuts down the socket when the process ends, since processes that it has forked may
+/// hold the other end open.
 fn watch_end(child: &Child, socket: UnixStream) {
-    // Without it, the end is noticed when all have closed the socket.
+    // Without a pidfd, the end is noticed when the last process closes the socket.
     let Ok(process) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
         return;
     };
@@ -381,7 +385,7 @@ fn watch_end(child: &Child, socket: UnixStream) {
         let id = || WaitId::PidFd(process.as_fd());
         // Fails if the process has been waited for already.
         let _ = retry_on_intr(|| waitid(id(), options));
-        // What it has sent can still be received.
+        // Bytes that the process has sent can still be received.
         let _ = socket.shutdown(Shutdown::Both);
     };
     let builder = thread::Builder::new().name("python-end".to_owned());
