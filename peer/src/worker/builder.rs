@@ -44,13 +44,13 @@ pub struct Builder {
     pub(super) installs_plugin: bool,
 }
 
-/// How a worker runs functions of Python.
+/// The options for running Python functions.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Debug, Default)]
 pub(super) struct PythonOptions {
-    /// None for a worker that does not.
+    /// The interpreter, or `None` for a worker without Python.
     pub(super) interpreter: Option<PathBuf>,
-    /// Variables that are added to the environment.
+    /// Variables added to the environment.
     pub(super) variables: Vec<(String, String)>,
     pub(super) is_warm: bool,
     pub(super) preload: Vec<String>,
@@ -60,8 +60,8 @@ pub(super) struct PythonOptions {
 /// Limits of the transfers between a worker and its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Maximum number of peers asked for data at once, once the pending requests
-    /// are for 10,000,000 bytes or more; small data is not held back. Default: 50,
+    /// Maximum number of peers asked for data at once, if the pending requests
+    /// are for 10,000,000 bytes or more; small data is not delayed. Default: 50,
     /// as in Dask.
     pub receiving_count: usize,
     /// Maximum number of peers that are sent data at once; twice as many of the same
@@ -96,7 +96,7 @@ impl Builder {
         self
     }
 
-    /// Sets addresses of which the worker listens on the first that is not in use.
+    /// Sets several addresses to try; the worker listens on the first that is not in use.
     /// Overrides [`listen`](Self::listen).
     #[must_use]
     pub fn listen_any(mut self, addresses: impl IntoIterator<Item = Address>) -> Self {
@@ -104,18 +104,18 @@ impl Builder {
         self
     }
 
-    /// Sets ports of the interface that reaches the scheduler, of which the worker
-    /// listens on the first that is not in use. Without effect if an address to listen on
-    /// is set.
+    /// Sets several ports to try, on the interface that reaches the scheduler; the worker
+    /// listens on the first that is not in use. Has no effect if an address to listen on is
+    /// set.
     #[must_use]
     pub fn ports(mut self, ports: impl IntoIterator<Item = u16>) -> Self {
         self.ports = ports.into_iter().collect();
         self
     }
 
-    /// Sets the address by which the scheduler and other peers reach the worker, if it
-    /// is another than the one it listens on. Port 0 is replaced by that of the
-    /// listener.
+    /// Sets the address by which the scheduler and other peers reach the worker. Port 0 is
+    /// replaced by the port of the listener. Default: the address that the worker listens
+    /// on.
     #[must_use]
     pub fn contact(mut self, address: Address) -> Self {
         self.contact = Some(address);
@@ -140,7 +140,7 @@ impl Builder {
         self
     }
 
-    /// Sets how long to try to connect to the scheduler. Default: the
+    /// Sets the timeout for connecting to the scheduler. Default: the
     /// [`connect_timeout`](CommOptions::connect_timeout) of the options.
     #[must_use]
     pub const fn start_timeout(mut self, timeout: Duration) -> Self {
@@ -197,7 +197,7 @@ impl Builder {
         self
     }
 
-    /// Sets the directory for spilled data. The worker makes a private
+    /// Sets the directory for spilled data. The worker creates a private
     /// subdirectory in it. Several workers may share the directory, and it is
     /// created if it does not exist. Default: the system's directory for
     /// temporary files.
@@ -210,13 +210,13 @@ impl Builder {
         self
     }
 
-    /// Sets whether the worker has a scheduler of Dask install a small plugin, which
-    /// keeps tasks of Python away from it: while there is such a worker, tasks without
-    /// restrictions that call `native:NAME` go to workers in Rust, and others to
-    /// workers in Python. Default: true.
+    /// Sets whether the worker installs a small plugin in a scheduler of Dask, which
+    /// keeps Python tasks away from this worker: while such a worker is in the cluster, tasks
+    /// without restrictions that call `native:NAME` are assigned to workers in Rust, and
+    /// others to workers in Python. Default: true.
     ///
     /// Without the plugin, or if the scheduler does not accept it, a task that the
-    /// worker cannot run is given back, until another worker gets it.
+    /// worker cannot run is returned to the scheduler, until another worker gets it.
     #[must_use]
     pub const fn scheduler_plugin(mut self, is_installed: bool) -> Self {
         self.installs_plugin = is_installed;
@@ -241,18 +241,18 @@ impl Builder {
         self
     }
 
-    /// Adds the port of another service of this process, such as `dashboard`, which the
-    /// scheduler tells those who ask for it.
+    /// Adds the port of another service of this process, such as `dashboard`. The
+    /// scheduler reports it to clients that ask for the services of the worker.
     #[must_use]
     pub fn service(mut self, name: &str, port: u16) -> Self {
         self.services.insert(name.to_owned(), port);
         self
     }
 
-    /// Makes the worker its own nanny for the scheduler: when a client restarts the
-    /// cluster, or the scheduler a worker that does not answer, the worker leaves and
+    /// Registers the worker as its own nanny: when a client restarts the cluster, or the
+    /// scheduler restarts a worker that does not answer, the worker leaves and
     /// ends with [`Ended::Restart`](super::Ended::Restart). The caller must start it
-    /// again then. Default: the worker has no nanny, and ends for good.
+    /// again then. Default: the worker has no nanny, and is not restarted.
     #[must_use]
     pub const fn restartable(mut self) -> Self {
         self.is_restartable = true;
@@ -288,10 +288,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long messages to the scheduler are held back after a batch was
-    /// sent, so that they are sent together. With zero, each is sent at once.
-    /// Default: 2 milliseconds, as in Dask, which saves a scheduler in Python
-    /// work.
+    /// Sets the minimum interval between batches of messages to the scheduler; messages
+    /// within it are sent together. With zero, each is sent at once. Default: 2
+    /// milliseconds, as in Dask, which reduces the load of a scheduler in Python.
     #[must_use]
     pub const fn batch_interval(mut self, interval: Duration) -> Self {
         self.batch_interval = interval;
@@ -321,16 +320,16 @@ impl Builder {
 #[cfg(target_os = "linux")]
 impl Builder {
     /// Sets a Python interpreter for the tasks that do not call a [native
-    /// function](crate::graph::Function::Native): each thread gets a process of it.
-    /// Then the functions of [`Functions::builtins`] run in Python, too. Default: none;
-    /// such tasks are given back to a scheduler that may have workers with Python.
+    /// function](crate::graph::Function::Native): each thread uses a process of its own.
+    /// The functions of [`Functions::builtins`] run in Python then, too. Default: none;
+    /// such tasks are returned to a scheduler that may have workers with Python.
     ///
-    /// One more process answers requests for Python, such as those of `Client.run`, and
-    /// holds actors and shuffles; it starts when it is needed, and needs tokio as the
+    /// One further process answers requests that need Python, such as those of `Client.run`,
+    /// and runs actors and shuffles; it is started on demand, and requires tokio as the
     /// executor.
     ///
     /// The interpreter must have `distributed`, of the scheduler's release, and what the
-    /// tasks import. The processes end with this one, however that ends.
+    /// tasks import. The processes end with this process, even if it crashes.
     #[must_use]
     pub fn python(mut self, interpreter: impl Into<PathBuf>) -> Self {
         self.python.interpreter = Some(interpreter.into());
@@ -338,16 +337,16 @@ impl Builder {
     }
 
     /// Sets a variable in the environment of the Python processes, such as
-    /// `OMP_NUM_THREADS`. Default: they have the environment of this process.
+    /// `OMP_NUM_THREADS`. Default: the environment of this process.
     #[must_use]
     pub fn python_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.python.variables.push((name.into(), value.into()));
         self
     }
 
-    /// Sets whether the Python processes of all threads start at once. Default: no;
-    /// one starts with the worker, and each of the others with the first task that
-    /// needs it.
+    /// Sets whether the Python processes of all threads are started with the worker.
+    /// Default: false; one is started with the worker, and each of the others with the
+    /// first task that needs it.
     #[must_use]
     pub const fn warm_python(mut self, is_warm: bool) -> Self {
         self.python.is_warm = is_warm;
@@ -357,10 +356,10 @@ impl Builder {
     /// Sets what each Python process loads before it is ready, as Dask's option
     /// `--preload` does: names of modules, files that end in `.py`, and URLs. Their
     /// `dask_setup` is called with the object that `get_worker()` returns there, and their
-    /// `dask_teardown` when a process ends in order. Default: nothing.
+    /// `dask_teardown` when a process ends regularly. Default: nothing.
     ///
-    /// `arguments` are for a `dask_setup` that is a command of `click`. If there are none,
-    /// `distributed.worker.preload-argv` of Dask's configuration is taken.
+    /// `arguments` are for a `dask_setup` that is a command of `click`. If they are empty,
+    /// `distributed.worker.preload-argv` of Dask's configuration is used.
     #[must_use]
     pub fn preload(
         mut self,

@@ -25,7 +25,7 @@ const LINES: usize = 1000;
 /// Maximum length of a line, in bytes; the rest is cut off.
 const LINE_LEN: usize = 1000;
 
-/// The severity of a line, as Python's `logging` names it.
+/// The severity of a line, named as in Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Info,
@@ -47,7 +47,7 @@ pub(super) struct Log(Mutex<VecDeque<Line>>);
 
 #[derive(Debug)]
 struct Line {
-    /// In seconds since 1970.
+    /// Time in seconds since 1970.
     time: f64,
     level: Level,
     message: String,
@@ -71,7 +71,7 @@ impl Log {
         lines.push_back(line);
     }
 
-    /// The lines that a request asks for, newest first.
+    /// Returns the lines that a request asks for, newest first.
     pub(super) fn answer(&self, request: &GetLogs) -> Value {
         let start = request.start.unwrap_or(0.0);
         let count = match request.n {
@@ -113,8 +113,8 @@ impl Notifier {
         }
     }
 
-    /// Waits for `work` until `timeout`. If that takes longer than a second,
-    /// reports `what` is waited for, and until when.
+    /// Waits for `work` until `timeout`. If this takes longer than a second,
+    /// reports `what` the worker waits for, and until when.
     pub(super) async fn with_notice<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -141,7 +141,7 @@ fn date(seconds: f64) -> String {
 }
 
 impl Shared {
-    /// The keys that are executing, and for how long.
+    /// Returns the keys that are executing, and for how long.
     pub(super) fn call_stack(&self, keys: Option<&Keys>) -> Value {
         let now = now();
         let machine = self.machine();
@@ -161,7 +161,7 @@ impl Shared {
 
 // There is no Python interpreter to sample, so profiles are empty.
 
-/// `distributed.profile.create()`.
+/// Returns an empty profile, like `distributed.profile.create()`.
 pub(super) fn profile() -> Value {
     let description = Value::dict([
         ("filename", Value::from("")),

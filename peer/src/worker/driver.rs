@@ -1,4 +1,4 @@
-//! Hands events to the state machine, and does its actions.
+//! Passes events to the state machine, and executes its actions.
 
 use std::sync::{Arc, MutexGuard};
 
@@ -26,12 +26,12 @@ use crate::story::{TaskChange, TaskEvent};
 pub(super) struct Machine {
     pub(super) state: State,
     pub(super) stream: Option<BatchSender<FromWorker>>,
-    /// Transfers and timers, which end with the worker.
+    /// Transfers and timers, which are aborted when the worker ends.
     pub(super) tasks: TaskSet<()>,
-    /// As last reported to the state machine.
+    /// The condition last reported to the state machine, as is `is_watched`.
     is_full: bool,
     is_watched: bool,
-    /// Whether plugins in Python want the steps of tasks.
+    /// Whether plugins in Python observe transitions of tasks.
     pub(super) has_watching_host: bool,
 }
 
@@ -47,7 +47,7 @@ impl Machine {
         }
     }
 
-    /// The events of conditions that changed since the last call.
+    /// Returns events for the conditions that changed since the last call.
     fn changes(&mut self, store: &Store) -> [Option<Event>; 2] {
         let is_full = store.is_full();
         let is_watched = self.has_watching_host || WorkerEvent::is_enabled(event::Level::Debug);
@@ -59,7 +59,7 @@ impl Machine {
         ]
     }
 
-    /// Starts a transfer or a timer, unless the worker leaves.
+    /// Starts a transfer or a timer, unless the worker is leaving.
     pub(super) fn spawn(
         &mut self,
         task: impl Future<Output = ()> + Send + 'static,
@@ -90,7 +90,7 @@ impl Shared {
         let mut forgotten = Vec::new();
         #[cfg(target_os = "linux")]
         let mut forgotten_keys = Vec::new();
-        // Subscribers may be slow, too.
+        // Subscribers may be slow, so they are called after the lock is released, too.
         let mut reports = Vec::new();
         let _guard = self.failure.guard();
         let mut machine = self.machine();
@@ -147,7 +147,7 @@ impl Shared {
                 }
             }
         }
-        // With the lock, so that they stay in order.
+        // Sent while the lock is held, so that transitions stay in order.
         #[cfg(target_os = "linux")]
         if machine.has_watching_host
             && let Some(host) = self.executors.as_ref().and_then(Executors::running_host)
@@ -168,7 +168,7 @@ impl Shared {
         jobs
     }
 
-    /// Handles events.
+    /// Handles events, and starts the resulting jobs.
     pub(super) fn handle(self: &Arc<Self>, events: impl IntoIterator<Item = Event>) {
         let jobs = self.react([], events);
         self.begin(jobs);

@@ -7,7 +7,7 @@ use super::store::{Datum, DatumError, Steps, Store};
 use crate::graph::{Argument, Function, GraphError, Task, Work};
 use crate::{Key, RemoteError, Value};
 
-/// What a task needs to run.
+/// The environment that a task is evaluated in.
 #[derive(Clone, Copy)]
 pub(super) struct TaskContext<'a> {
     pub(super) functions: &'a Functions,
@@ -23,16 +23,16 @@ pub(super) struct TaskContext<'a> {
 /// The result of a task.
 pub(super) enum Evaluated {
     Value(Value),
-    /// Data that exists under another key.
+    /// Existing data of another key.
     Datum(Datum),
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// It raised an exception.
+    /// The task raised an exception.
     Raised(RemoteError),
-    /// It needs what this worker does not have, but others may.
+    /// The task needs a feature that this worker lacks, but other workers may have.
     Unsupported(RemoteError),
 }
 
@@ -56,18 +56,18 @@ impl From<DatumError> for Fault {
     }
 }
 
-/// A task that cannot be read is one for Python.
+/// A task that cannot be parsed is a Python task.
 impl From<GraphError> for Fault {
     fn from(error: GraphError) -> Self {
         Self::Unsupported(error.into())
     }
 }
 
-/// Maximum length of the inputs of a task that runs in place, in bytes.
+/// Maximum length of the inputs of a task that is run on the calling thread, in bytes.
 const QUICK_LEN: u64 = 256;
 
 impl TaskContext<'_> {
-    /// Whether running the task takes no longer than handing it to a thread.
+    /// Whether running the task takes no longer than passing it to a thread.
     pub(super) fn is_quick(&self, task: &Task) -> bool {
         let Work::Call {
             function,
@@ -254,7 +254,7 @@ impl TaskContext<'_> {
         self.value(argument).map(Arg::Owned)
     }
 
-    /// The value of an argument. Its nesting was bounded when it was read.
+    /// Evaluates an argument. Its nesting was limited when it was parsed.
     fn value(&self, argument: Argument) -> Result<Value, Fault> {
         let many = |items: Vec<Argument>| {
             items
@@ -265,7 +265,7 @@ impl TaskContext<'_> {
         Ok(match argument {
             Argument::Value(value) => value,
             Argument::Result(_) => self.given(argument)?.into_value(),
-            // Reading a task never produces futures.
+            // Parsing a task never produces futures.
             #[cfg(feature = "client")]
             Argument::Future(future) => {
                 let result = Argument::Result(future.key().clone());

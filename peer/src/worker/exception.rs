@@ -62,8 +62,8 @@ const CLASSES: [&str; 48] = [
 ];
 
 impl RemoteError {
-    /// The exception as Python workers send it: `bytes` with its pickle. A class
-    /// that is not built in becomes a `RuntimeError` that names the class.
+    /// Converts to the form in which Python workers send exceptions: `bytes` with the pickle.
+    /// A class that is not built in becomes a `RuntimeError` that names the class.
     pub(crate) fn to_exception(&self) -> Value {
         if let Some(serialized) = &self.serialized {
             return Value::Serialized(serialized.clone());
@@ -84,7 +84,7 @@ impl RemoteError {
         });
         match pickle {
             Ok(pickle) => Value::Serialized(Serialized::of_bytes(&pickle.into())),
-            // Clients make an exception of a string.
+            // Clients convert a string to an exception.
             Err(_) => Value::from(self.to_string()),
         }
     }
@@ -98,7 +98,7 @@ impl RemoteError {
         }
     }
 
-    /// The error reply to a request.
+    /// Converts to the error reply to a request.
     pub(crate) fn to_status(&self) -> Status {
         Status {
             status: Some(ReplyStatus::UncaughtError),
@@ -110,7 +110,7 @@ impl RemoteError {
         }
     }
 
-    /// The message as Python's `repr()` shows it.
+    /// Formats the exception like Python's `repr()`.
     fn repr(&self) -> String {
         let message = super::builtins::repr(&Value::from(self.message.as_str()));
         format!("{}({message})", self.class)
@@ -146,7 +146,7 @@ pub(super) fn class_of(value: &Value) -> Option<Bytes> {
 mod tests {
     use super::*;
 
-    /// Schedulers that run Python 3.7 have clients that do not read protocol 5.
+    /// Clusters with Python 3.7 have clients that cannot read pickle protocol 5.
     #[test]
     fn exceptions_can_be_read_by_python_3_7() {
         let error = RemoteError {

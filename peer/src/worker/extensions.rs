@@ -1,4 +1,4 @@
-//! Requests that need Python, which the [host](super::executor) answers.
+//! Requests that need Python, answered by the [host](super::executor).
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -14,16 +14,16 @@ use crate::channel::{Channel, Ends};
 use crate::protocol::Unknown;
 use crate::{RemoteError, RequestError, Value};
 
-/// A comm to the host, for one comm of a peer, so that requests stay in order.
+/// A comm to the host. Each comm of a peer has its own, so that requests stay in order.
 #[derive(Debug, Default)]
 pub(super) struct HostComm(Option<(Channel, Weak<Host>)>);
 
 impl HostComm {
-    /// Has the host answer a request.
+    /// Forwards a request to the host, and returns its reply.
     ///
     /// # Errors
     ///
-    /// If there is no host, or it ends.
+    /// If the host cannot be started, or ends.
     pub(super) async fn answer(
         &mut self,
         shared: &Arc<Shared>,
@@ -34,7 +34,8 @@ impl HostComm {
             let message = format!("the Python host process of the worker {worker}: {error}");
             RemoteError::new("OSError", &message)
         };
-        // The peer's comm has both, too, and this one always answers.
+        // Both fields concern the peer's comm. The host always replies to a request without
+        // `reply`.
         let is_own = |key: &Value| matches!(key.as_str(), Some("reply" | "close"));
         request.extra.retain(|(key, _)| !is_own(key));
         let lives = |host: &Weak<Host>| host.upgrade().is_some_and(|host| !host.has_ended());
@@ -87,7 +88,7 @@ fn to_request(error: io::Error) -> RequestError {
 }
 
 impl Shared {
-    /// The host, which is started if there is none.
+    /// Returns the host, and starts it if none is running.
     async fn host(self: &Arc<Self>) -> Result<Arc<Host>, RequestError> {
         let shared = Arc::clone(self);
         let started = runtime::spawn_blocking(move || match &shared.executors {
@@ -101,7 +102,7 @@ impl Shared {
         })
     }
 
-    /// Notes the plugins of the scheduler, and has the host set them up.
+    /// Records the scheduler's worker plugins, and starts the host to set them up if needed.
     pub(super) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
         let Some(executors) = &self.executors else {
             return;
@@ -120,7 +121,7 @@ impl Shared {
         }
     }
 
-    /// Notes a change of plugins that the host has made, for all other processes.
+    /// Records a change of plugins that the host has made, for the other processes.
     fn note_plugin(&self, request: &Unknown, reply: &Value) {
         let is_done = reply.get("status").and_then(Value::as_str) == Some("OK");
         let name = request.value("name").and_then(Value::as_str);
@@ -136,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Has events of the host handled, for as long as the worker lives.
+    /// Registers a callback that handles events of the host while the worker exists.
     pub(super) fn attend_host(self: &Arc<Self>, executors: &Executors) {
         let own = Arc::downgrade(self);
         executors.on_host(move |event| {
@@ -171,7 +172,7 @@ impl Shared {
                     let jobs = self.react([], [Event::Lost(actors)]);
                     jobs.into_iter().for_each(|job| self.queue.push(job));
                 }
-                // The next host has the scheduler start the shuffles again.
+                // The next host asks the scheduler to restart the shuffles.
                 if (has_shuffles || executors.needs_host())
                     && let Err(error) = executors.host()
                 {

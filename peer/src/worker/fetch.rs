@@ -42,7 +42,7 @@ impl Shared {
             let requests = gathering.requests(|_, _| 0);
             if requests.is_empty() {
                 let mut missing = gathering.into_missing();
-                // Some may have come for tasks in the meantime.
+                // Some may have been fetched for tasks in the meantime.
                 missing.retain(|key| !is_here(key));
                 return missing;
             }
@@ -85,7 +85,11 @@ impl Shared {
             }
             Ok(reply) => reply,
             // The peer is reachable, and could not answer the request.
-            Err(RequestError::Remote(_)) => return (Answer::Data(Vec::new()), Vec::new()),
+            Err(RequestError::Remote(error)) => {
+                let message = format!("{peer} cannot send data: {error}");
+                self.log.add(Level::Warning, &message);
+                return (Answer::Data(Vec::new()), Vec::new());
+            }
             Err(_) => {
                 // Transfers to the peer continue until the scheduler removes it.
                 self.pool.close_idle(&address);

@@ -14,8 +14,8 @@ type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 /// The functions of a worker, by name.
 ///
 /// A task calls a function as `native:NAME`, in Python
-/// `operator.methodcaller("native:NAME")`. If the name is that of a Python
-/// function, such as `operator.add`, the task calls that function.
+/// `operator.methodcaller("native:NAME")`. A function that is registered under the name of
+/// a Python function, such as `operator.add`, also runs tasks that call that function.
 ///
 /// ```
 /// use daskwire_peer::worker::Functions;
@@ -44,9 +44,9 @@ impl Functions {
     }
 
     /// Returns Rust implementations of functions of Python's `operator` and `math`, and
-    /// of builtins such as `len` and `sum`, with the results that Python has. No
-    /// interpreter is involved. Arguments that they do not support, such as integers of more
-    /// than 128 bits, raise a `NotImplementedError`.
+    /// of builtins such as `len` and `sum`, with the same results as in Python. They use no
+    /// interpreter. Unsupported arguments, such as integers of more than 128 bits, raise a
+    /// `NotImplementedError`.
     pub fn builtins() -> Self {
         super::builtins::register(Self::new())
     }
@@ -73,9 +73,9 @@ impl Functions {
     /// the same name.
     ///
     /// An error is raised in Python as a `RuntimeError` with its message, and
-    /// its sources as the causes; errors of conversions as `TypeError` or
-    /// `ValueError`, errors of input and output as `OSError`, and a
-    /// [`RemoteError`] as what it says.
+    /// its sources as the causes; conversion errors as `TypeError` or
+    /// `ValueError`, I/O errors as `OSError`, and a [`RemoteError`] as the exception that it
+    /// describes.
     ///
     /// ```
     /// # use daskwire_peer::{worker::Functions, Array, RemoteError};
@@ -93,8 +93,8 @@ impl Functions {
     }
 
     /// Declares that a function takes microseconds if all its arguments are
-    /// single numbers. Such calls run in place, which saves two changes of
-    /// thread.
+    /// single numbers. Such calls run on the thread that receives the task, which saves two
+    /// context switches.
     #[must_use]
     pub fn quick(mut self, name: &str) -> Self {
         if let Some(registered) = self.registered.get_mut(name) {
@@ -118,7 +118,7 @@ impl Functions {
         self
     }
 
-    /// The names of all functions, in order.
+    /// The names of all functions, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let mut names: Vec<&str> = self.registered.keys().map(String::as_str).collect();
         names.sort_unstable();
@@ -178,7 +178,7 @@ pub struct Arguments {
     keywords: Vec<(String, Arg)>,
 }
 
-/// An argument: a value that only this task uses, or one shared with others.
+/// An argument: a value that only this task uses, or one shared with other tasks.
 #[derive(Clone, Debug)]
 pub(super) enum Arg {
     Owned(Value),
@@ -244,7 +244,7 @@ impl Arguments {
         self
     }
 
-    /// The keyword argument of a name.
+    /// The keyword argument with this name.
     pub fn keyword(&self, name: &str) -> Option<&Value> {
         let found = self.keywords.iter().find(|(keyword, _)| keyword == name);
         found.map(|(_, given)| given.value())

@@ -1,4 +1,4 @@
-//! A running worker, as its user sees it.
+//! The public handle of a running worker.
 
 use core::fmt;
 use core::time::Duration;
@@ -22,8 +22,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running worker.
 ///
-/// Dropping it makes it leave the cluster as [`close`](Self::close) does, without
-/// waiting for that.
+/// Dropping it makes the worker leave the cluster, as [`close`](Self::close) does, without
+/// waiting for completion.
 #[derive(Debug)]
 pub struct Worker {
     pub(super) shared: Arc<Shared>,
@@ -45,7 +45,7 @@ pub enum Ended {
     Forgotten,
     /// The connection to the scheduler was lost.
     Lost(RequestError),
-    /// The listener failed for good, so that no peer can fetch the worker's data.
+    /// The listener failed permanently, so that no peer can fetch the worker's data.
     ListenerFailed(Arc<CommError>),
     /// The worker panicked, which may have left its state inconsistent.
     Panicked,
@@ -55,7 +55,7 @@ pub enum Ended {
         /// The reason given by the scheduler.
         reason: String,
     },
-    /// The process takes more memory than
+    /// The process uses more memory than
     /// [`MemoryThresholds::terminate`] allows.
     OutOfMemory {
         /// Memory of the process, in bytes.
@@ -138,8 +138,8 @@ impl Worker {
         self.shared.nthreads
     }
 
-    /// The memory that this process and its Python processes have from the system, in
-    /// bytes; 0 if that is not known, as on other systems than Linux.
+    /// The memory that this process and its Python processes use, as measured by the system,
+    /// in bytes; 0 if it is not known, as on systems other than Linux.
     pub fn process_memory(&self) -> u64 {
         self.shared.memory_len()
     }
@@ -158,7 +158,7 @@ impl Worker {
         self.shared.machine().state.status().clone()
     }
 
-    /// The keys of the data that the worker holds.
+    /// The keys of the data that the worker stores.
     pub fn keys(&self) -> Vec<Key> {
         self.shared.store.keys()
     }
@@ -168,7 +168,7 @@ impl Worker {
         self.shared.store.nbytes()
     }
 
-    /// How much of the worker's data is in memory, and how much on disk.
+    /// The amount of the worker's data in memory and on disk.
     pub fn holdings(&self) -> Holdings {
         self.shared.store.holdings()
     }
@@ -212,13 +212,13 @@ impl Worker {
         self.ended().await;
     }
 
-    /// Leaves the cluster once other workers have copies of the data that only
-    /// this worker had, and waits until that is done. Returns whether all data
-    /// was copied: if no worker can take it, this worker leaves all the same.
+    /// Leaves the cluster after the data that only this worker has is copied to other
+    /// workers, and waits until that is done. Returns whether all data was copied: if no
+    /// worker can take it, this worker leaves nevertheless.
     ///
     /// # Errors
     ///
-    /// If the scheduler cannot be asked; the worker has left the cluster then
+    /// If the request to the scheduler fails; the worker has left the cluster then,
     /// too.
     pub async fn retire(&self) -> Result<bool, RequestError> {
         let shared = &self.shared;
@@ -229,18 +229,18 @@ impl Worker {
             reply: Some(true),
             ..RetireWorkers::default()
         });
-        // A heartbeat on its way, over another comm, may arrive after the scheduler has
+        // A heartbeat in flight, over another comm, may arrive after the scheduler has
         // removed the worker.
         shared.is_retiring.store(true, Ordering::Relaxed);
         let _ = runtime::timeout(CLOSE_TIMEOUT, shared.heartbeat.lock()).await;
         let retired = tokio::select! {
             retired = shared.pool.call::<Value>(&shared.scheduler, &request) => retired,
-            // If the request to close comes first, it is the answer.
+            // If the request to close arrives first, it counts as the reply.
             ended = self.ended() => return Ok(matches!(ended, Ended::ByScheduler { .. })),
         };
         let retired = retired.map(|retired| retired.get(&shared.address).is_some());
         if matches!(retired, Ok(true)) {
-            // The scheduler's last message would fail if the worker had closed the stream.
+            // The worker keeps the stream open, so that the scheduler's last message does not fail.
             let _ = runtime::timeout(CLOSE_TIMEOUT, self.ended()).await;
         }
         self.close().await;

@@ -74,7 +74,7 @@ pub struct TaskCounters {
     pub serialized: Tally,
 }
 
-/// Maximum number of prefixes with their own counters. A client that makes a new
+/// Maximum number of prefixes with their own counters. A client that uses a new
 /// prefix for each task would otherwise fill the memory of its workers and of the
 /// scheduler.
 const MAX_PREFIXES: usize = 500;
@@ -157,7 +157,8 @@ impl TasksDone {
         counters.collect()
     }
 
-    /// Counters before and now, of the prefixes that changed since the last call.
+    /// Returns the previous and current counters of the prefixes that changed since the last
+    /// call.
     fn since(&self) -> Vec<(String, (TaskCounters, TaskCounters))> {
         let mut done = self.lock();
         let Counted {
@@ -234,11 +235,11 @@ pub struct TransferCounters {
     pub sent_count: u64,
     /// Bytes of data sent.
     pub sent_len: u64,
-    /// Number of peers that are asked for data now.
+    /// Number of peers that are currently asked for data.
     pub receiving_count: u64,
-    /// Bytes of the data that they are asked for.
+    /// Bytes of the data that is currently requested.
     pub receiving_len: u64,
-    /// Number of requests for data that are being answered now.
+    /// Number of requests for data that are currently answered.
     pub sending_count: u64,
     /// Bytes of the data that is being sent.
     pub sending_len: u64,
@@ -253,7 +254,7 @@ pub(super) struct Transfers {
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
     outgoing_len: AtomicU64,
-    /// In nanoseconds.
+    /// Latency of the scheduler in nanoseconds.
     latency: AtomicU64,
     rates: Mutex<Rates>,
 }
@@ -268,7 +269,7 @@ struct Rates {
     before: Before,
 }
 
-/// Readings at the last heartbeat.
+/// Measurements at the last heartbeat.
 #[derive(Debug)]
 struct Before {
     at: Instant,
@@ -312,7 +313,7 @@ pub(super) struct Receiving<'t> {
 
 impl Receiving<'_> {
     pub(super) fn received(self, peer: &str, len: u64) {
-        /// Smaller transfers do not measure the network.
+        /// Smaller transfers are too short to measure the bandwidth.
         const MIN_REPORTED: u64 = 1_000_000;
         self.transfers
             .received_len
@@ -529,7 +530,7 @@ impl Shared {
     }
 }
 
-// Readings of this process from Linux's /proc; zero or empty elsewhere.
+// Measurements of this process from Linux's /proc; zero or empty on other systems.
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()

@@ -3,7 +3,7 @@
 //! A [`Worker`] registers with a scheduler, runs the tasks assigned to it on its
 //! threads, fetches their inputs from other workers (in Rust or Python), and
 //! serves its own data to workers and clients. Functions that tasks call are
-//! looked up by name in the worker's [`Functions`]; unpickling never executes
+//! looked up by name in the worker's [`Functions`]; parsing pickles never executes
 //! code in this process.
 //!
 //! ```no_run
@@ -28,8 +28,8 @@
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4).result()
 //! ```
 //!
-//! On Linux, a worker with a [Python interpreter](Builder::python) runs all other
-//! functions, too, in processes of that.
+//! On Linux, a worker with a [Python interpreter](Builder::python) also runs all other
+//! functions, in processes of that interpreter.
 
 mod builder;
 mod builtins;
@@ -110,13 +110,13 @@ struct Shared {
     thresholds: MemoryThresholds,
     local_directory: PathBuf,
     functions: Functions,
-    /// Runs what is not a function in Rust.
+    /// The Python processes, which run tasks that do not call native functions.
     #[cfg(target_os = "linux")]
     executors: Option<executor::Executors>,
     versions: Value,
-    /// What the scheduler's release says.
+    /// The messages and fields that the scheduler's release supports.
     dialect: Dialect,
-    /// Whether tasks that cannot run here are given back.
+    /// Whether tasks that cannot run here are returned to the scheduler.
     gives_back: bool,
     others: Others,
     store: Store,
@@ -126,7 +126,7 @@ struct Shared {
     machine: Mutex<Machine>,
     queue: Queue<Job>,
     pool: Pool,
-    /// The memory of large frames.
+    /// The pool of memory for large frames.
     buffers: Option<BufferPool>,
     observer: Option<Arc<dyn Observer>>,
     transfers: Transfers,
@@ -136,16 +136,16 @@ struct Shared {
     max_comms: usize,
     services: BTreeMap<String, u16>,
     is_restartable: bool,
-    /// Why the worker is to be started again.
+    /// The reason for a restart, if one was requested.
     restart: OnceLock<String>,
-    /// Held while a request is answered that the worker must answer before it ends.
+    /// Read-locked while a request is answered that the worker must answer before it ends.
     answering: tokio::sync::RwLock<()>,
     failure: Failure,
     runtime: Spawner,
     stop: Notify,
-    /// Held while a heartbeat is sent, and from when the worker leaves.
+    /// Locked from when a heartbeat is sent until its reply, and while the worker leaves.
     heartbeat: tokio::sync::Mutex<()>,
-    /// Whether the worker has asked to be retired.
+    /// Whether the worker has asked the scheduler to retire it.
     is_retiring: AtomicBool,
 }
 
@@ -156,7 +156,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Whether the worker runs functions of Python.
+    /// Whether the worker runs Python functions.
     const fn runs_python(&self) -> bool {
         #[cfg(target_os = "linux")]
         let runs_python = self.executors.is_some();
@@ -165,7 +165,7 @@ impl Shared {
         runs_python
     }
 
-    /// The name, as the scheduler knows it.
+    /// The name in the form in which it is registered: a number or a string.
     fn name_value(&self) -> Value {
         match self.number {
             Some(number) => Value::from(number),

@@ -18,7 +18,7 @@ use crate::graph::{GraphError, Task};
 use crate::value::Serialized;
 use crate::{Key, RemoteError};
 
-/// Maximum number of quick tasks run in place before other futures get a turn.
+/// Maximum number of quick tasks run on the calling thread before other futures are polled.
 const MAX_INLINE_TASKS: usize = 64;
 
 /// A task to run, with its inputs.
@@ -31,16 +31,16 @@ pub(super) struct Job {
     pub(super) is_actor: bool,
 }
 
-/// What a task has done.
+/// The outcome of a task that ran.
 pub(super) struct Done {
     pub(super) key: Key,
     pub(super) result: Result<(Datum, Description), (String, Failure)>,
     pub(super) start: Duration,
     pub(super) stop: Duration,
     pub(super) steps: Vec<store::Done>,
-    /// By which Dask's dashboard distinguishes threads.
+    /// The number by which Dask's dashboard distinguishes threads.
     pub(super) thread: i64,
-    /// Whether the task needs what this worker does not have.
+    /// Whether the task needs a feature that this worker lacks.
     pub(super) is_unsupported: bool,
 }
 
@@ -62,13 +62,13 @@ impl Shared {
         }
     }
 
-    /// Runs quick tasks in place, and queues others for the threads.
+    /// Runs quick tasks on the calling thread, and queues others for the threads.
     pub(super) fn begin(self: &Arc<Self>, jobs: Vec<Job>) {
         let mut jobs = VecDeque::from(jobs);
         let mut left = MAX_INLINE_TASKS;
         while let Some(mut job) = jobs.pop_front() {
-            // A panic here comes from reading the task; running it reports that
-            // panic.
+            // A panic here is one of parsing the task. Running the task panics again, and
+            // reports it.
             let is_quick = left != 0
                 && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
             if is_quick {
@@ -95,7 +95,7 @@ impl Shared {
     }
 
     pub(super) fn is_quick(&self, job: &mut Job) -> bool {
-        /// Longer tasks are not read in place either.
+        /// Maximum length in bytes of a task that is parsed on the calling thread.
         const MAX_LEN: usize = 1 << 10;
         let is_short = |job: &Job| match &job.spec {
             Spec::Unread(spec) => spec.header().len() <= MAX_LEN && spec.frames().is_empty(),
@@ -177,8 +177,8 @@ impl Shared {
         })
     }
 
-    /// Stores and reports the result of a task, or its exception as text and for the
-    /// scheduler.
+    /// Stores and reports the result of a task, or reports its exception. Returns the jobs
+    /// to run next.
     pub(super) fn executed(self: &Arc<Self>, done: Done) -> Vec<Job> {
         let Done {
             key,
@@ -250,7 +250,7 @@ impl Shared {
     }
 }
 
-/// Reads a task with these inputs.
+/// Parses a task with these inputs.
 pub(super) fn read(
     run_spec: &Serialized,
     key: &Key,

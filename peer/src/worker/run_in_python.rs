@@ -34,7 +34,7 @@ impl Shared {
             (error.to_string(), error.to_failure())
         };
         let mut deaths = 0;
-        // Actors and shuffles have state.
+        // Actors and shuffles have state, which only the host keeps.
         let mut is_in_host =
             is_actor || matches!(&spec, Spec::Unread(run_spec) if uses_shuffle(run_spec));
         let mut thread = threads::number();
@@ -85,7 +85,7 @@ impl Shared {
                     return self.react([], [Event::InputsLost { key, lost }]);
                 }
                 Err(RunError::Closed) => return Vec::new(),
-                // One has run before, so the task is not the reason.
+                // Processes could be started before, so the task is not the reason.
                 Err(error @ (RunError::Start(_) | RunError::StillStart)) => {
                     if matches!(error, RunError::Start(_)) {
                         self.notice(&format!("tasks are given back: {error}"));
@@ -151,7 +151,7 @@ impl Shared {
                 compute_duration,
                 ..
             }) if key == *running => {
-                // Without another thread, the task goes on to count.
+                // Without another thread, the task continues to occupy its thread.
                 if let Err(error) = threads::replace(self) {
                     self.notice(&format!("no thread for tasks beside {key}: {error}"));
                     return;
@@ -160,7 +160,7 @@ impl Shared {
                 let jobs = self.react([], [Event::Seceded { key, run_time }]);
                 jobs.into_iter().for_each(|job| self.queue.push(job));
             }
-            // Others are answers, or came from a task that has ended.
+            // Other messages are replies, or belong to a task that has ended.
             _ => {}
         }
     }
@@ -177,8 +177,8 @@ fn to_failure(error: PythonErred) -> Failure {
     }
 }
 
-/// Whether a task names the module of P2P shuffles, whose state the host has. A task that
-/// comes to use it without naming it moves to the host then.
+/// Whether a task names the module of P2P shuffles, whose state is in the host. A task that
+/// uses shuffles without naming the module is moved to the host when it does so.
 fn uses_shuffle(run_spec: &Serialized) -> bool {
     contains(run_spec, "distributed.shuffle")
 }
@@ -189,8 +189,8 @@ fn contains(run_spec: &Serialized, mark: &str) -> bool {
     frames.any(|frame| frame.windows(mark.len()).any(|part| part == mark))
 }
 
-/// Whether a task does not call a native function, or one that is not among `functions` and
-/// has a fallback. Otherwise the task is read.
+/// Whether a task has to run in Python: it calls no native function, or one that is not
+/// among `functions` and has a fallback. Otherwise stores the parsed task in `job`.
 pub(super) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
     let Spec::Unread(run_spec) = &job.spec else {
         return false;
@@ -205,12 +205,13 @@ pub(super) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
             job.spec = Spec::Read(task);
             false
         }
-        // Python reports what is wrong with others.
+        // If the task is invalid, Python reports the error.
         _ => true,
     }
 }
 
-/// Whether a task, or all of a fused one, calls a native function that `is_here`.
+/// Whether a task calls a native function for which `is_here` returns true. For a fused task,
+/// whether all its tasks do.
 fn is_native(task: &Task, is_here: impl Fn(&str) -> bool) -> bool {
     let calls_native = |task: &Task| {
         let Work::Call { function, .. } = &task.work else {

@@ -1,8 +1,8 @@
-"""Keeps tasks of Python away from workers that only run functions of Rust.
+"""Keeps Python tasks away from workers that run only native (Rust) functions.
 
-Such a worker has the scheduler call `install`. What the plugin restricts is left to
-it; tasks with restrictions of their own are left alone. A restricted task that each of
-its workers has given back fails.
+Such a worker asks the scheduler to call `install`. The plugin adds worker restrictions
+to tasks that have none; tasks with their own restrictions are not changed. A restricted
+task that each of its workers has returned fails.
 """
 
 import functools
@@ -17,11 +17,11 @@ NAME = "daskwire-apart"
 MAX_PARTS = 1000
 MODULES = ("dask._task_spec", "dask.optimization", "distributed.protocol.serialize")
 ATTRIBUTES = ("func", "args", "kwargs", "dsk", "data", "frames")
-# On a partial: the function of Rust that may be called in its place.
+# Attribute of a partial: the name of the native function that may replace it.
 REPLACED_BY = "daskwire_native"
-# A name in a pickle, where strings are followed by this byte.
+# A name in a pickle, where each string is followed by MEMOIZE (0x94).
 NAME_IN_PICKLE = re.compile(rb"native:[^\x94]*")
-# How the reason begins for which a worker gives a task back that it cannot run.
+# Prefix of the stimulus with which a worker returns a task that it cannot run.
 UNSUPPORTED = "task-unsupported"
 
 
@@ -42,7 +42,7 @@ def install(scheduler):
 
 
 def native_calls(spec):
-    """The names by which a task calls functions of Rust; None for one with a fallback."""
+    """Yields the names of the native functions of a task; None for one with a fallback."""
     stack, count = [spec], 0
     while stack and count < MAX_PARTS:
         item, count = stack.pop(), count + 1
@@ -72,7 +72,7 @@ def native_calls(spec):
 
 
 def is_native(spec):
-    """Whether a task calls `native:NAME`; None if it may, but has a fallback."""
+    """Returns whether a task calls `native:NAME`; None if it may, but has a fallback."""
     found = False
     for name in native_calls(spec):
         if name is not None:
@@ -82,16 +82,16 @@ def is_native(spec):
 
 
 def restrict(task, workers):
-    # 2022.1 has properties.
+    # In 2022.1, `worker_restrictions` is a property without a setter.
     is_property = hasattr(task, "_worker_restrictions")
     setattr(task, "_worker_restrictions" if is_property else "worker_restrictions", workers)
 
 
 class Workers(set):
-    """Workers of a kind, and the name of the kind, which keeps the set from being empty.
+    """Addresses of workers of a kind, and the name of the kind, so that it is never empty.
 
-    P2P shuffles list the workers of a restricted task, to give each of them a part; so
-    the name is not listed.
+    P2P shuffles iterate over the workers of a restricted task, to assign a part to each;
+    so iteration skips the name.
     """
 
     def __iter__(self):
@@ -104,11 +104,11 @@ class Apart(SchedulerPlugin):
     def __init__(self, scheduler):
         self.scheduler = scheduler
         # Tasks share these sets, so that a worker that joins or leaves changes the
-        # restrictions of all. The first entry is no worker: the scheduler takes an
-        # empty set for no restriction.
+        # restrictions of all. The first entry is not a worker: to the scheduler, an
+        # empty set means no restriction.
         self.native = {"native"}
         self.python = Workers()
-        # Of tasks that were given back: their restrictions, and the workers that did so.
+        # By key of a returned task: its restrictions, and the workers that returned it.
         self.given_back = {}
         for worker in list(scheduler.workers):
             self.add_worker(scheduler, worker)
@@ -117,7 +117,7 @@ class Apart(SchedulerPlugin):
         extra = getattr(scheduler.workers[worker], "extra", None) or {}
         kinds = extra.get("daskwire") or ("python",)
         if "python" in kinds:
-            # From now on, tasks of Python wait while there is no such worker.
+            # From now on, Python tasks wait while the cluster has no such worker.
             self.python.update(("python", worker))
         if "native" in kinds:
             self.native.add(worker)
@@ -148,7 +148,7 @@ class Apart(SchedulerPlugin):
             restrict(task, workers)
 
     def give_back(self, key, worker, stimulus_id):
-        """Whether a task that a worker gives back goes to another one. It fails otherwise."""
+        """Returns whether a returned task is assigned to another worker; else fails it."""
         task = self.scheduler.tasks.get(key)
         if (
             not stimulus_id.startswith(UNSUPPORTED)

@@ -1,5 +1,5 @@
-//! Tasks that this worker cannot run: the scheduler is asked to keep them away, and
-//! those that arrive are given back.
+//! Tasks that this worker cannot run: a plugin of the scheduler assigns them to other
+//! workers, and those that arrive nevertheless are returned.
 
 use std::sync::Arc;
 
@@ -17,14 +17,14 @@ use crate::value::ValueError;
 use crate::{RemoteError, RequestError, Value};
 use daskwire_comm::Address;
 
-/// The plugin of the scheduler, and the function that installs it.
+/// The Python source of the scheduler plugin and of the function that installs it.
 const SOURCE: &str = include_str!("scheduler_plugin.py");
 
-/// A function of Python that runs [`SOURCE`] and has it installed.
+/// A Python function that executes [`SOURCE`] and calls its `install`.
 const INSTALL: &str = "lambda source, dask_scheduler: \
     (lambda names: (exec(source, names), names['install'](dask_scheduler))[1])({})";
 
-/// What a worker without Python says of itself when it registers, in `extra`.
+/// The kinds of tasks that a worker runs, which it registers in `extra`.
 pub(super) fn description(runs_python: bool) -> Value {
     let kinds: &[&str] = if runs_python {
         &["native", "python"]
@@ -34,11 +34,11 @@ pub(super) fn description(runs_python: bool) -> Value {
     Value::dict([("daskwire", Value::list(kinds.iter().copied()))])
 }
 
-/// How long an answer about the workers of the cluster is used.
+/// Time for which the result of a request for the workers of the cluster is cached.
 const ANSWER_AGE: core::time::Duration = core::time::Duration::from_secs(1);
 
 // ROLES WORKER-8
-/// Installs the plugin in a scheduler of Dask, unless it has it.
+/// Installs the plugin in a scheduler of Dask, unless it is installed already.
 pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), RequestError> {
     let function = scratch::pickle(Pickling::PORTABLE, |writer| {
         writer.reduce().global("builtins", "eval").tuple(1);
@@ -66,13 +66,13 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
     Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
 }
 
-/// Whether other workers of the cluster may run tasks that this one cannot, as the
-/// scheduler said last.
+/// Cached information of the scheduler whether other workers may run tasks that this one
+/// cannot, with the time of the request.
 #[derive(Debug, Default)]
 pub(super) struct Others(tokio::sync::Mutex<Option<(Instant, bool)>>);
 
 impl Shared {
-    /// Reports that a task cannot run here. It has failed if that is so everywhere.
+    /// Reports that a task cannot run here. If no other worker can run it, it has failed.
     pub(super) async fn cannot_run(self: Arc<Self>, executed: Executed) {
         let event = if self.has_others().await {
             Event::Unsupported(executed)
@@ -85,12 +85,12 @@ impl Shared {
         self.handle([event]);
     }
 
-    /// Whether the scheduler runs Dask, and has a worker that may run Python.
+    /// Whether the scheduler is one of Dask and has another worker that may run Python.
     async fn has_others(&self) -> bool {
         if !self.gives_back {
             return false;
         }
-        // One of many tasks asks.
+        // The lock is held during the request, so that only one of many tasks sends it.
         let mut last = self.others.0.lock().await;
         let now = runtime::now();
         if let Some((at, found)) = *last
@@ -111,7 +111,7 @@ impl Shared {
                 *last = Some((now, found));
                 found
             }
-            // A task that is given back can still run elsewhere.
+            // When in doubt, the task is returned: it may be able to run elsewhere.
             Err(_) => last.is_none_or(|(_, found)| found),
         }
     }

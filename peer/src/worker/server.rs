@@ -25,20 +25,20 @@ use crate::story;
 use crate::value::Serialized;
 use crate::{Key, RemoteError, RequestError, Value};
 
-/// Requests that a worker without Python accepts without effect.
+/// Requests that a worker without Python accepts and ignores.
 const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];
 
-/// Time before connections are accepted again after that has failed.
+/// Delay before connections are accepted again after an error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 
 /// Time after which a transfer that its receiver has not acknowledged no longer counts
 /// as in progress. The comm stays open, since the receiver may only be slow.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Values longer than this are not serialized on the thread that reads messages.
+/// Maximum length in bytes of values that are serialized on the thread that reads messages.
 const MAX_INLINE_LEN: u64 = 64 << 10;
 
-/// Accepts comms and answers their requests, until the listener fails for good.
+/// Accepts comms and answers their requests, until the listener fails permanently.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended {
     let mut comms = TaskSet::new();
     let mut is_failing = false;
@@ -77,7 +77,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
 }
 
 async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
-    // An error is an event of the comm already.
+    // An error is reported as an event of the comm already.
     let Ok(comm) = incoming.handshake().await else {
         return;
     };
@@ -85,7 +85,7 @@ async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
     let ends = Ends::new(&shared.name, &peer, shared.observer.clone());
     let mut channel = Channel::new(comm, ends);
     let answering = async {
-        // A peer that is gone does not need an answer.
+        // A peer that has disconnected needs no reply.
         let _ = answer_all(&shared, &mut channel).await;
         channel.close().await;
     };
@@ -122,7 +122,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));
-        // The scheduler closes the worker before this request is answered.
+        // The scheduler closes the worker before it has the reply to this request.
         let _answering = match is_kill {
             true => Some(shared.answering.read().await),
             false => None,
@@ -134,7 +134,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                 let is_of_shuffle = request.op.starts_with("shuffle_");
                 let reply = match host.answer(shared, request).await {
                     Ok(reply) => Reply::Value(reply),
-                    // Dask tries again as after the end of a worker, but not after an error.
+                    // Dask retries after the end of a worker, but not after an error.
                     Err(_) if is_of_shuffle => return Ok(()),
                     Err(error) => Reply::Failed(Box::new(error.to_status())),
                 };
@@ -225,7 +225,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             ("scheduler", Value::from(shared.scheduler.to_string())),
             ("nthreads", Value::from(shared.nthreads)),
             ("memory_limit", Value::from(shared.memory_limit)),
-            // What Python's `daskwire.native` asks for.
+            // Read by Python's `daskwire.native`.
             ("functions", Value::list(shared.functions.names())),
         ]),
         Request::GetLogs(request) => shared.log.answer(&request),
@@ -246,8 +246,8 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             Value::None
         }
         Request::Terminate(_) | Request::CloseComm(_) => Value::from("OK"),
-        // Python's modules and plugins are of no use here, and no harm to tasks in Rust:
-        // an error would fail the call for all workers.
+        // Python's modules and plugins do not concern tasks in Rust, and an error would fail
+        // the call for all workers.
         Request::Unknown(request) if IGNORED.contains(&&*request.op) => {
             let (title, op) = (&shared.title, &request.op);
             let message = format!("the worker {title} runs no Python and ignores {op:?}");
@@ -296,7 +296,7 @@ fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
     }
 }
 
-/// Sends data to a worker, until that leaves the cluster, or to a client.
+/// Sends data to a client, or to a worker until that leaves the cluster.
 async fn send_data_while_member(
     shared: &Arc<Shared>,
     channel: &mut Channel,
@@ -332,7 +332,7 @@ async fn send_data(
         return channel.sender.send(&busy).await;
     };
     let mut data = Vec::with_capacity(request.keys.len());
-    let mut lost = Vec::new();
+    let (mut lost, mut refused) = (Vec::new(), None);
     // Each key once, even if requested repeatedly.
     let keys: BTreeSet<Key> = request.keys.into_iter().collect();
     let held = keys.into_iter();
@@ -347,10 +347,13 @@ async fn send_data(
             Err(DatumError::Lost) => lost.push(key),
             Err(DatumError::Value(error)) => {
                 let message = format!("the data of {key}: {error}");
-                let error = RemoteError::new("ValueError", &message);
-                return channel.sender.send(&error.to_status()).await;
+                refused.get_or_insert_with(|| RemoteError::new("ValueError", &message));
             }
         }
+    }
+    // Otherwise one value that cannot be serialized would keep back the others.
+    if let Some(error) = refused.filter(|_| data.is_empty()) {
+        return channel.sender.send(&error.to_status()).await;
     }
     if !lost.is_empty() {
         shared.handle([Event::Lost(lost)]);
@@ -362,7 +365,7 @@ async fn send_data(
     };
     channel.sender.send(&reply).await?;
     drop(reply);
-    // The answer is "OK"; until then the transfer counts as in progress.
+    // The peer acknowledges with "OK"; until then the transfer counts as in progress.
     let acknowledging = channel.receiver.receive::<Value>();
     let acknowledged = match runtime::timeout(ACKNOWLEDGE_TIMEOUT, acknowledging).await {
         Ok(acknowledged) => acknowledged,

@@ -1,4 +1,4 @@
-//! The membership of a cluster: registration, heartbeats, the scheduler's
+//! The membership in a cluster: registration, heartbeats, the scheduler's
 //! messages, and leaving.
 
 use core::time::Duration;
@@ -27,17 +27,18 @@ use crate::{RequestError, Value};
 /// Timeout for registering with the scheduler and for leaving it.
 pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Minimum interval at which memory for large frames is returned that was not needed.
+/// Minimum interval at which unused memory for large frames is returned to the system.
 const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Interval of keep-alive messages on the stream to the scheduler.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// Intervals between heartbeats while the worker retires, which mostly takes less.
-/// A scheduler waits for ten intervals at least, whatever its timeout is.
+/// Number of heartbeat intervals between two heartbeats while the worker retires. Most
+/// workers have left before the first. A scheduler waits for at least ten intervals,
+/// whatever its timeout is.
 const RETIRE_QUIET: u32 = 6;
 
-/// Timeout for the scheduler to say why it does not know the worker any more.
+/// Timeout for the message in which the scheduler says why it has removed the worker.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout for the scheduler's reply to the last heartbeat, and for reading its
@@ -89,10 +90,10 @@ impl Shared {
         Ok((interval, reply.worker_plugins))
     }
 
-    /// Has the scheduler remove the worker, so that it can be started again.
+    /// Asks the scheduler to remove the worker, so that it can be restarted.
     pub(super) async fn unregister(&self, reason: Option<String>) -> Result<(), RequestError> {
         let reason = reason.unwrap_or_else(|| "the scheduler gave no reason".to_owned());
-        // The first reason is as good as another.
+        // An error means that an earlier reason is set, which is kept.
         let _ = self.restart.set(reason);
         let has_stimulus = self.dialect.has_worker_stimulus;
         let request = Request::Unregister(Unregister {
@@ -119,8 +120,8 @@ impl Shared {
                 trimmed = runtime::now();
             }
             let sending = self.heartbeat.lock().await;
-            // A scheduler that has just removed a worker complains of heartbeats that
-            // the worker sends before it knows, or before its farewell is read.
+            // A scheduler that has just removed a worker logs warnings about heartbeats that
+            // arrive before the worker learns of it, or before its farewell is read.
             let status = self.machine().state.status().clone();
             let is_retiring = self.is_retiring.load(Ordering::Relaxed);
             match status {
@@ -154,7 +155,7 @@ impl Shared {
                 reply: Some(true),
                 ..HeartbeatWorker::default()
             });
-            // If the scheduler is gone, the stream reports it.
+            // An error is ignored: if the scheduler is gone, the stream reports it.
             let asked = runtime::now();
             let reply: Result<HeartbeatReply, _> = self.pool.call(&self.scheduler, &request).await;
             drop(sending);
@@ -169,7 +170,7 @@ impl Shared {
                 if self.machine().state.status().is_closing() {
                     continue;
                 }
-                // The message that closes the worker may still be on its way.
+                // The message that closes the worker may still be in flight.
                 runtime::sleep(FAREWELL_TIMEOUT).await;
                 return Ended::Forgotten;
             }
@@ -186,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// Handles the messages of the scheduler.
+    /// Handles the messages of the scheduler until the stream ends.
     pub(super) async fn handle_stream(self: Arc<Self>, mut receiver: Receiver) -> Ended {
         loop {
             let batch = match receiver.receive_batch::<ToWorker>().await {
@@ -284,7 +285,7 @@ pub(super) async fn supervise(
         () = shared.failure.occurred() => Ended::Panicked,
         ended = tasks.join_next() => match ended {
             Some(Ok(ended)) => ended,
-            // The tasks never return otherwise, and nothing aborts them.
+            // Otherwise the tasks never return, and nothing aborts them.
             _ => Ended::Panicked,
         },
         written = writing.finished() => match written {
@@ -312,7 +313,7 @@ pub(super) async fn supervise(
             .log
             .add(Level::Warning, "the worker panicked, and ends");
     }
-    // A heartbeat on its way, over another comm, may arrive after the farewell.
+    // A heartbeat in flight, over another comm, may arrive after the farewell.
     let quiet = runtime::timeout(DRAIN_TIMEOUT, shared.heartbeat.lock()).await;
     shared.leave();
     drop(quiet);

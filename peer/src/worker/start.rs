@@ -65,7 +65,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         batch_interval,
         installs_plugin,
     } = builder;
-    // Tasks of Python are welcome.
+    // A worker with Python runs all tasks.
     #[cfg(target_os = "linux")]
     let installs_plugin = installs_plugin && python.interpreter.is_none();
     #[cfg(target_os = "linux")]
@@ -116,7 +116,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         None => listening.contact(&host),
     };
     let address = address.to_string();
-    // No retries: data of a peer that does not listen has to come from elsewhere.
+    // No retries: data of a peer that does not listen is fetched from another one.
     let options = CommOptions {
         connect_retry: false,
         ..options
@@ -139,11 +139,11 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let versions = notify
         .with_notice(waiting, REGISTER_TIMEOUT, versions)
         .await?;
-    // A scheduler that is too old must not get to know the worker.
+    // The worker must not register with a scheduler that is too old.
     let release = Release::of_versions(&versions);
     Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
     let dialect = Dialect::of_versions(&versions);
-    // Before the scheduler has tasks for the worker.
+    // Before the scheduler can assign tasks to the worker.
     let installed = match release {
         Some(_) if installs_plugin => scheduler_plugin::install(&pool, &scheduler).await,
         _ => Ok(()),
@@ -310,8 +310,8 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     Ok(Worker { shared, ended })
 }
 
-/// The memory that is shared with processes of Python, and the options with which comms
-/// receive large frames into it, if there are such processes.
+/// Creates the memory that is shared with Python processes. With Python, the returned options
+/// make comms receive large frames into it.
 #[cfg(target_os = "linux")]
 fn share_frames(options: CommOptions, has_python: bool) -> (Arc<SharedMemory>, CommOptions) {
     let memory = Arc::new(SharedMemory::new());
@@ -328,7 +328,7 @@ struct Made {
     store: Store,
     /// The directory, existing or not.
     path: PathBuf,
-    /// The directory of a store that does not use it.
+    /// The directory, if the store does not own it.
     directory: Option<SpillDirectory>,
 }
 
@@ -374,10 +374,10 @@ async fn make_store(
     })
 }
 
-/// Bytes of values that each Python process keeps.
+/// Maximum length of the values that each Python process caches, in bytes.
 #[cfg(target_os = "linux")]
 fn cache_len(memory_limit: Option<u64>, nthreads: usize) -> u64 {
-    /// Without a memory limit.
+    /// Length without a memory limit.
     const DEFAULT: u64 = 256 << 20;
     memory_limit.map_or(DEFAULT, |limit| limit / 8 / nthreads as u64)
 }
@@ -422,7 +422,7 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
                 executors.forget([&key]);
             }
             let jobs = shared.react([], [Event::Spilled { key, len }]);
-            // This thread has data to write.
+            // The jobs run on other threads: this one has data to write.
             jobs.into_iter().for_each(|job| shared.queue.push(job));
         }
     };
@@ -440,8 +440,8 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
         .map_err(|error| StartError::Thread(Arc::new(error)))
 }
 
-/// The IP address by which peers on the other side of a comm reach this machine;
-/// empty for transports without hosts.
+/// Returns the IP address by which the peer of a comm reaches this machine; empty for
+/// transports without hosts.
 fn own_host(channel: &Channel) -> String {
     let host = channel.local.host();
     let number: Option<IpAddr> = host.parse().ok();
@@ -480,7 +480,7 @@ fn is_in_use(error: &CommError) -> bool {
     matches!(error, CommError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
 }
 
-/// The contact address, with the port of the listener if it has none.
+/// Returns the contact address, with the port of the listener if its own is 0.
 fn with_port(contact: Address, listening: &Address) -> Address {
     match contact.host_and_port() {
         Some((host, 0)) => {

@@ -10,7 +10,7 @@ use std::thread;
 use super::{Job, Shared};
 use crate::failure::Failure;
 
-/// Large enough for recursive functions; memory is committed only when used.
+/// Stack size in bytes: enough for recursive functions. Memory is committed only when used.
 const STACK_LEN: usize = 8 << 20;
 
 /// A queue of jobs for the threads.
@@ -18,7 +18,7 @@ const STACK_LEN: usize = 8 << 20;
 pub(super) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
-    /// Of the worker, which ends if this is poisoned.
+    /// The failure state of the worker, which ends if the queue is poisoned.
     failure: Failure,
 }
 
@@ -119,7 +119,7 @@ pub(super) fn replace(shared: &Arc<Shared>) -> io::Result<()> {
 }
 
 fn work(shared: &Arc<Shared>) {
-    // A task that was running would never be reported.
+    // A panic ends the worker, since the running task would never be reported.
     let _guard = shared.failure.guard();
     let mut own: Option<Job> = None;
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
@@ -138,7 +138,7 @@ fn work(shared: &Arc<Shared>) {
     }
 }
 
-/// A number for the calling thread, by which Dask's dashboard distinguishes
+/// Returns the number of the calling thread, by which Dask's dashboard distinguishes
 /// threads.
 pub(super) fn number() -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(1);

@@ -1,4 +1,4 @@
-//! String forms of values, as Python writes them.
+//! String forms of values, as in Python.
 
 use core::fmt::{self, Write as _};
 
@@ -21,8 +21,8 @@ pub(super) fn str_of(value: &Value) -> Result<String> {
 }
 
 /// The result of `repr()` if it is at most `limit` bytes long. A list may repeat
-/// a string many times without taking memory for it, but its `repr()` does take
-/// it.
+/// a string many times without using memory for each copy, but its `repr()` contains all
+/// copies.
 pub(super) fn bounded_repr(value: &Value, limit: usize) -> Result<String> {
     let mut written = Bounded {
         string: String::new(),
@@ -53,7 +53,7 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Refuses arrays and unopened objects, whose string form only Python knows.
+/// Refuses arrays and serialized objects, whose string form only Python can produce.
 pub(super) fn check_shown(value: &Value) -> Result<()> {
     match value {
         Value::Array(_) | Value::Serialized(_) => {

@@ -32,7 +32,7 @@ impl<'v> Index<'v> {
         index
     }
 
-    /// The position of the item that equals a value.
+    /// Returns the position of the item that equals a value.
     pub(super) fn find(&self, value: &Value) -> Option<usize> {
         self.find_hashed(value, self.hash(value)?)
     }
@@ -68,8 +68,8 @@ impl<'v> Index<'v> {
         (position, true)
     }
 
-    /// A hash that is the same for equal values; `None` for values that equal
-    /// nothing.
+    /// Returns a hash that is the same for equal values; `None` for values that equal
+    /// no value, such as NaN.
     fn hash(&self, value: &Value) -> Option<u64> {
         let mut hasher = self.state.build_hasher();
         match value {

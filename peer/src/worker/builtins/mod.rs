@@ -26,7 +26,7 @@ pub(super) use format::repr;
 
 type Result<T> = core::result::Result<T, RemoteError>;
 
-/// Maximum length of a repeated string, bytes or list.
+/// Maximum length of a repeated string, bytes or list, in bytes.
 const MAX_LEN: usize = 1 << 30;
 
 /// Python's maximum for `time.sleep`, in seconds.
@@ -67,7 +67,7 @@ fn type_error(message: &str) -> RemoteError {
     error("TypeError", message)
 }
 
-/// The error for what Python supports and this worker does not.
+/// Returns the error for a feature that Python supports and this worker does not.
 fn not_covered(what: &str) -> RemoteError {
     let message =
         format!("{what} is not covered by the functions of this worker, which does not run Python");
@@ -193,8 +193,8 @@ fn real(value: &Value) -> Result<f64> {
     }
 }
 
-/// The error for a value that is not the required number: of another type, with
-/// `message`, or one that Python converts and this worker does not.
+/// Returns the error for a value that is not the required number: a `TypeError` with
+/// `message`, or one for a value that Python converts and this worker does not.
 fn no_number(value: &Value, message: &str) -> RemoteError {
     match value {
         Value::LargeInt(_) => too_large(),
@@ -214,7 +214,7 @@ fn integer(value: &Value) -> Result<i128> {
     }
 }
 
-/// The string of bytes that represent a number.
+/// Converts bytes that represent a number to a string.
 fn ascii(data: &[u8]) -> String {
     String::from_utf8_lossy(data).into_owned()
 }

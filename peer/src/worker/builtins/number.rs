@@ -124,7 +124,7 @@ fn joined<T: Clone>(a: &[T], b: &[T]) -> Result<Vec<T>> {
     Ok([a, b].concat())
 }
 
-/// Refuses a result with so many items that it takes too much memory.
+/// Refuses a result with so many items that it would use too much memory.
 fn check_len<T>(count: usize) -> Result<()> {
     if count.saturating_mul(size_of::<T>()) > MAX_LEN {
         let message = "the result would have more than a GiB";
@@ -515,7 +515,7 @@ pub(super) fn parse_int(literal: &Value, string: &str, base: u32) -> Result<i128
     i128::from_str_radix(&digits, base).map_err(|_| too_large())
 }
 
-/// Refuses other digits than ASCII ones, which Python takes too.
+/// Refuses digits that are not ASCII, which Python would accept.
 fn check_ascii(string: &str) -> Result<()> {
     if string.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
         return Err(not_covered("digits that are not in ASCII"));

@@ -34,7 +34,7 @@ impl State {
                 "{key}"
             );
             let is_running = self.executing.contains_key(key);
-            // A task whose result came from elsewhere may still be executing.
+            // A task whose result was obtained from elsewhere may still be executing.
             assert!(is_running || task.phase != Phase::Executing, "{key}");
             let is_asked = |state: &PeerState| {
                 state

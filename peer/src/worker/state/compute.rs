@@ -39,17 +39,24 @@ impl State {
                     computation.run_id = run_id;
                 }
             }
-            Some(task) if task.phase == Phase::Executing => match &mut task.computation {
-                Some(computation) => computation.run_id = run_id,
-                // Freed while executing; its result is wanted again.
-                None => {
-                    task.computation = Some(Box::new(Computation {
-                        run_id,
-                        ..Computation::default()
-                    }));
+            Some(task) if task.phase == Phase::Executing => {
+                match &mut task.computation {
+                    Some(computation) => computation.run_id = run_id,
+                    // The task was freed while executing, and its result is requested again.
+                    None => {
+                        task.computation = Some(Box::new(Computation {
+                            run_id,
+                            ..Computation::default()
+                        }));
+                    }
                 }
-            },
-            // Computed only if it does not arrive.
+                // The scheduler counts a new run as one that uses a thread.
+                let running = self.executing.get(&key);
+                if running.is_some_and(|running| running.has_seceded) {
+                    self.send_seceded(key, run_id, None);
+                }
+            }
+            // Computed only if fetching the data fails.
             Some(task) if task.phase == Phase::Flight => {
                 task.computation = Some(Box::new(Computation {
                     run_id,
@@ -173,8 +180,8 @@ impl State {
         }
     }
 
-    /// Takes the first ready task; one that needs resources if it comes first and
-    /// they are free.
+    /// Takes the first ready task. One that needs resources is taken if it precedes the
+    /// others and the resources are free.
     pub(super) fn next_ready(&mut self) -> Option<(Priority, Key)> {
         let constrained = self.constrained.first();
         let is_first = match (constrained, self.ready.first()) {
@@ -217,7 +224,7 @@ impl State {
             return;
         };
         if task.phase != Phase::Executing {
-            // The result came from elsewhere, and may have been freed since.
+            // The result was obtained from elsewhere, and may have been freed since.
             if task.phase != Phase::Memory {
                 self.actions.push(Action::Forget(key));
             }
@@ -272,7 +279,7 @@ impl State {
         }
     }
 
-    /// Prepares to give a task back that cannot run here.
+    /// Prepares to return a task that cannot run here.
     pub(super) fn unsupported(&mut self, executed: Executed) {
         let key = executed.key.clone();
         let computation = self.tasks.get(&key).and_then(|task| {
@@ -294,7 +301,7 @@ impl State {
         self.actions.push(Action::Wake { after, event });
     }
 
-    /// The time until a task is given back, which grows with each time.
+    /// Computes the pause before a task is returned, which grows with each return.
     fn next_return(&mut self, key: &Key) -> Duration {
         if self.returns.len() >= MAX_RETURNS && !self.returns.contains_key(key) {
             self.returns.clear();
@@ -315,13 +322,13 @@ impl State {
             let is_waiting = task.phase == Phase::Waiting;
             task.computation.as_ref().filter(|_| is_waiting)
         });
-        // It may have been freed or stolen meanwhile.
+        // The task may have been freed or stolen meanwhile.
         if !computation.is_some_and(|computation| computation.is_unsupported) {
             return;
         }
         self.withdraw(key);
-        // ROLES WORKER-7: the scheduler has no other way to be told that another worker is meant: it may
-        // find this one the least busy again.
+        // ROLES WORKER-7: a paused status is the only way to make the scheduler choose another
+        // worker. Otherwise it may find this one the least busy again.
         let is_running = self.status == WorkerStatus::Running;
         if is_running {
             self.announce(WorkerStatus::Paused);
@@ -344,13 +351,13 @@ impl State {
         });
     }
 
-    /// The number of executing tasks that count for the limit.
+    /// The number of executing tasks that count towards [`Limits::nthreads`](super::Limits).
     pub(super) fn busy_count(&self) -> usize {
         let running = self.executing.values();
         running.filter(|running| !running.has_seceded).count()
     }
 
-    /// Handles that a task makes room for others while it runs on.
+    /// Handles that a task no longer counts towards the limit although it still runs.
     pub(super) fn seceded(&mut self, key: &Key, run_time: Duration) {
         let Some(running) = self.executing.get_mut(key) else {
             return;
@@ -363,14 +370,20 @@ impl State {
             .get(key)
             .filter(|task| task.phase == Phase::Executing);
         if let Some(computation) = computation.and_then(|task| task.computation.as_ref()) {
-            self.send(LongRunning {
-                key: key.clone(),
-                run_id: computation.run_id,
-                compute_duration: Nullable(Some(run_time.as_secs_f64())),
-                stimulus_id: stimulus("secede", self.now),
-                ..LongRunning::default()
-            });
+            self.send_seceded(key.clone(), computation.run_id, Some(run_time));
         }
+    }
+
+    /// Reports that a task does not use a thread any more. `run_time` is that until then, unless
+    /// it was reported before.
+    fn send_seceded(&mut self, key: Key, run_id: i64, run_time: Option<Duration>) {
+        self.send(LongRunning {
+            key,
+            run_id,
+            compute_duration: Nullable(run_time.map(|time| time.as_secs_f64())),
+            stimulus_id: stimulus("secede", self.now),
+            ..LongRunning::default()
+        });
     }
 
     /// Ends the execution of a task, and frees its resources.
@@ -385,7 +398,7 @@ impl State {
     }
 
     /// Reports the loss of inputs. The scheduler recomputes them or finds other
-    /// copies, and then has the task run, here or elsewhere.
+    /// copies, and then assigns the task again, here or elsewhere.
     pub(super) fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
         self.stop_executing(key);
         self.lost(lost);
@@ -495,7 +508,7 @@ fn is_bound(annotations: Option<&Value>) -> bool {
 /// Maximum number of tasks whose returns are counted.
 const MAX_RETURNS: usize = 10_000;
 
-/// Time after which returns of a task do not count any more.
+/// Time after which earlier returns of a task no longer lengthen the pause.
 const RETURN_AGE: Duration = Duration::from_secs(60);
 
 /// Pause before the first return of a task; it doubles with each.

@@ -19,15 +19,15 @@ pub type Peer = Arc<str>;
 pub struct Limits {
     /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
-    /// Maximum number of peers asked for data at once, once the pending requests
-    /// are for 10,000,000 bytes or more; small data is not held back. Default: 50,
+    /// Maximum number of peers asked for data at once, if the pending requests
+    /// are for 10,000,000 bytes or more; small data is not delayed. Default: 50,
     /// as in Dask.
     pub transfer_count: usize,
     /// Maximum number of bytes requested from a peer at once, unless a single
     /// datum is larger. Default: 50,000,000, as in Dask.
     pub transfer_len: u64,
     /// Maximum number of bytes of all pending requests, unless a single datum is
-    /// larger. Default: no limit, as in Dask for a worker without a limit of memory.
+    /// larger. Default: no limit, as in Dask for a worker without a memory limit.
     pub transfer_total_len: u64,
     /// Pause before a busy peer is asked again. Default: 150 milliseconds, as in
     /// Dask.
@@ -50,7 +50,7 @@ impl Default for Limits {
     }
 }
 
-/// The size and type of a datum, as the scheduler gets them.
+/// The size and type of a datum, as reported to the scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Description {
     /// Size in bytes as Dask counts it.
@@ -76,14 +76,14 @@ pub enum Event {
         /// The keys of the lost inputs.
         lost: Vec<Key>,
     },
-    /// A task could not run because it needs what this worker does not have, such as
-    /// Python. It is given back to the scheduler, for other workers, however often it
-    /// comes; it fails if only this worker may run it.
+    /// A task could not run because it needs a feature that this worker lacks, such as
+    /// Python. It is returned to the scheduler, for other workers, however often it is
+    /// assigned; it fails if only this worker may run it.
     Unsupported(Executed),
-    /// It is time to give a task back to the scheduler.
+    /// The pause before a task is returned to the scheduler is over.
     GiveBack(Key),
-    /// A task that is executing does not count as one of [`Limits::nthreads`] any
-    /// more: it waits for other tasks, or runs for long.
+    /// An executing task no longer counts towards [`Limits::nthreads`]: it waits for other
+    /// tasks, or runs for long.
     Seceded {
         /// The key of the task.
         key: Key,
@@ -92,11 +92,11 @@ pub enum Event {
     },
     /// Data turned out to be lost.
     Lost(Vec<Key>),
-    /// The process takes too much memory (`true`), or no longer does. While it
+    /// The process uses too much memory (`true`), or no longer does. While it
     /// does, the status of the worker is `paused`.
     Paused(bool),
     /// The store is full (`true`), or no longer is. While it is, no task is
-    /// started and nothing is fetched; this is too short to be reported to the
+    /// started and no data is fetched; this state is too short to be reported to the
     /// scheduler.
     StoreFull(bool),
     /// A request for data has ended.
@@ -105,24 +105,24 @@ pub enum Event {
     Stored(Vec<(Key, Description)>),
     /// A busy peer may be asked again.
     PeerAvailable(Peer),
-    /// It is time to ask the scheduler for missing data again.
+    /// The interval has passed after which the scheduler is asked for missing data again.
     Search,
-    /// The data of a key went to disk.
+    /// The data of a key was moved to disk.
     Spilled {
         /// The key of the data.
         key: Key,
-        /// Bytes of memory freed.
+        /// Number of bytes of memory freed.
         len: u64,
     },
-    /// [`Action::Report`] is wanted (`true`), or no longer is. Default: it is not.
+    /// Observers want [`Action::Report`] (`true`), or no longer do. Default: `false`.
     Watched(bool),
     /// The worker leaves the cluster. A farewell is sent to the scheduler, and
-    /// nothing is started any more.
+    /// no task or transfer is started any more.
     Close,
 }
 
 impl Event {
-    /// Stimulus of everything that follows from this event.
+    /// Returns the stimulus of all transitions that this event causes.
     pub(super) fn stimulus(&self, now: Duration) -> Stimulus {
         let what = match self {
             Self::FromScheduler(message) => match stimulus_of(message) {
@@ -173,7 +173,7 @@ pub struct Executed {
 pub struct Failure {
     /// The exception, pickled for clients in Python.
     pub exception: Value,
-    /// The traceback, pickled; `None` of Python if there is none.
+    /// The traceback, pickled; Python's `None` if there is none.
     pub traceback: Value,
     /// The exception as a string.
     pub exception_text: String,
@@ -186,7 +186,7 @@ pub struct Failure {
 pub struct Fetched {
     /// The peer that was asked.
     pub peer: Peer,
-    /// Its answer.
+    /// The answer of the peer.
     pub answer: Answer,
     /// Start of the request, as the time since the Unix epoch.
     pub start: Duration,
@@ -205,7 +205,7 @@ pub enum Answer {
     Gone,
 }
 
-/// An action for the caller to do, in the order of the actions.
+/// An action for the caller to execute, in the order of the actions.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Run a task, then report [`Event::Executed`] or [`Event::InputsLost`].
@@ -223,7 +223,7 @@ pub enum Action {
     Disconnect(Peer),
     /// Send a message to the scheduler.
     Send(Box<FromWorker>),
-    /// Remove a datum from the store, if it is there.
+    /// Remove a datum from the store, if it is stored.
     Forget(Key),
     /// Report an event after a delay.
     Wake {
@@ -246,11 +246,11 @@ pub struct Run {
     /// The keys of its inputs, all of which are in the store. They may be
     /// forgotten while the task runs.
     pub dependencies: Vec<Key>,
-    /// Whether the task makes an actor.
+    /// Whether the task creates an actor.
     pub is_actor: bool,
 }
 
-/// The stimulus id of a message; its op if it has none.
+/// Returns the stimulus id of a message, or its op as the error if it has none.
 fn stimulus_of(message: &ToWorker) -> Result<&str, &'static str> {
     match message {
         ToWorker::ComputeTask(message) => Ok(&message.stimulus_id),
@@ -266,7 +266,7 @@ fn stimulus_of(message: &ToWorker) -> Result<&str, &'static str> {
     }
 }
 
-/// A stimulus id in the form of Dask's logs.
+/// Formats a stimulus id as in Dask's logs.
 pub(in crate::worker) fn stimulus(what: &str, now: Duration) -> String {
     format!("{what}-{}", now.as_secs_f64())
 }

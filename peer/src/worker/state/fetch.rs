@@ -14,11 +14,12 @@ use crate::Key;
 use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
 use crate::story::TaskChange;
 
-/// Bytes of pending requests below which their number is not limited, as in Dask.
+/// Total length of pending requests below which their number is not limited, in bytes, as in
+/// Dask.
 const SMALL_LEN: u64 = 10_000_000;
 
 impl State {
-    /// Marks data as stored, and readies the tasks that waited for it.
+    /// Marks data as stored, and marks tasks as ready that waited for it.
     pub(super) fn arrive(&mut self, key: &Key, description: Description) {
         self.leave_queues(key);
         let Some(task) = self.tasks.get_mut(key) else {
@@ -57,7 +58,7 @@ impl State {
             self.unlink(key, &dependencies);
         }
         self.arrive(key, description.clone());
-        // The scheduler waits for a computation that is no longer needed.
+        // The scheduler waits for the result of a computation that is no longer needed.
         if let Some(computation) = computation {
             let startstops = computation.startstops;
             let run_id = computation.run_id;
@@ -190,7 +191,7 @@ impl State {
         }
     }
 
-    /// A hash that differs between pairs of workers.
+    /// Returns a hash that differs between pairs of workers.
     pub(super) fn chance(&self, peer: &Peer) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.address.hash(&mut hasher);
@@ -239,7 +240,7 @@ impl State {
                 self.actions.push(Action::Forget(key));
                 continue;
             };
-            // It may have arrived another way, and have been freed since.
+            // The data may have been stored in another way, and been freed since.
             if task.phase != Phase::Flight {
                 if task.phase != Phase::Memory {
                     self.actions.push(Action::Forget(key));
@@ -279,8 +280,8 @@ impl State {
                     ));
                 }
                 None => {
-                    // The transfer time counts for one of the tasks that wait for
-                    // it.
+                    // The transfer time is attributed to one of the tasks that wait for
+                    // the data.
                     let cause = cause.and_then(|cause| self.tasks.get_mut(&cause));
                     if let Some(cause) = cause.and_then(|task| task.computation.as_mut()) {
                         cause.startstops.push(transfer);

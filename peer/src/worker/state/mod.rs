@@ -1,10 +1,10 @@
 //! The worker's state machine: events in, actions out. It does no I/O and reads
 //! no clock, and the same events always lead to the same actions.
 //!
-//! [`Worker`](super::Worker) is a driver of it: it reads the scheduler's messages,
+//! [`Worker`](super::Worker) is a driver for it: it reads the scheduler's messages,
 //! runs tasks on threads, fetches data over comms, and keeps data in a store. A
-//! program that has its own way to do these things can drive a [`State`] itself:
-//! report each [`Event`] as it happens, and do the [`Action`]s that follow from it.
+//! program that does these things in another way can drive a [`State`] itself:
+//! report each [`Event`] as it happens, and execute the resulting [`Action`]s.
 //!
 //! A task goes through these phases; those in parentheses are for data of other
 //! workers:
@@ -52,7 +52,7 @@
 //! };
 //! let mut actions = worker.handle(stop, Event::Executed(executed)).into_iter();
 //!
-//! // The scheduler gets to know the result.
+//! // The result is reported to the scheduler.
 //! let Some(Action::Send(message)) = actions.next() else {
 //!     panic!("the scheduler waits for it");
 //! };
@@ -86,8 +86,7 @@ pub use event::{
 };
 use task::{PHASE_COUNT, PeerState, Phase, Queue, Running, Task};
 
-/// The state of a worker: the tasks it knows, what it is doing, and what it waits
-/// for.
+/// The state of a worker: its tasks, their execution, and pending transfers.
 ///
 /// [`handle`](Self::handle) and [`handle_all`](Self::handle_all) are the only ways
 /// to change it.
@@ -104,7 +103,7 @@ pub struct State {
     address: Peer,
     limits: Limits,
     status: WorkerStatus,
-    /// The store is full.
+    /// Whether the store is full.
     is_full: bool,
     tasks: HashMap<Key, Task>,
     counts: [u64; PHASE_COUNT],
@@ -117,7 +116,8 @@ pub struct State {
     flight_count: usize,
     flight_len: u64,
     missing: BTreeSet<Key>,
-    /// How often tasks that cannot run here were given back, and when the last time.
+    /// For tasks that cannot run here: the number of returns to the scheduler, and the time of
+    /// the last one.
     returns: HashMap<Key, (u32, Duration)>,
     is_searching: bool,
     generation: i64,
@@ -131,8 +131,8 @@ pub struct State {
 }
 
 impl State {
-    /// Returns the state of a running worker without tasks. `address` is the one
-    /// that the scheduler knows it by, and `resources` are the amounts of what
+    /// Returns the state of a running worker without tasks. `address` is the address that is
+    /// registered with the scheduler, and `resources` are the amounts of the resources that
     /// tasks may require.
     pub fn new(
         address: &str,
@@ -172,17 +172,17 @@ impl State {
         self.handle_all(now, [event])
     }
 
-    /// Handles events that occur at the same time, as one step: what follows from
+    /// Handles events that occur at the same time, as one step: the effects of
     /// an event may be undone by the next, before any task or transfer starts.
     ///
-    /// The messages of a batch must be handled so: a task that is computed and
+    /// The messages of a batch must be handled in this way: a task that is requested and
     /// freed in the same batch never starts.
     pub fn handle_all(
         &mut self,
         now: Duration,
         events: impl IntoIterator<Item = Event>,
     ) -> Vec<Action> {
-        // Those of a call that panicked.
+        // Removes the actions of a call that panicked.
         self.actions.clear();
         self.now = now;
         for event in events {
@@ -199,7 +199,7 @@ impl State {
         core::mem::take(&mut self.actions)
     }
 
-    /// The status of the worker, as the scheduler knows it.
+    /// The status of the worker, as reported to the scheduler.
     pub const fn status(&self) -> &WorkerStatus {
         &self.status
     }
@@ -207,9 +207,8 @@ impl State {
     /// The last events of tasks with one of these keys, or with one of these
     /// stimuli, oldest first.
     ///
-    /// The last 10,000 events of all tasks are kept, and besides, as long as a task
-    /// is waiting, executing or being fetched, the last 16 of its own; both within 2
-    /// MiB.
+    /// The last 10,000 events of all tasks are kept and, while a task is waiting,
+    /// executing or being fetched, also the last 16 of its own; both within 2 MiB.
     pub fn story<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         self.story.events(wanted)
     }

@@ -1,4 +1,4 @@
-//! Freeing data, and giving tasks to other workers.
+//! Freeing data, and returning tasks for other workers.
 
 use super::task::{Phase, Task};
 use super::{Action, State};
@@ -90,8 +90,8 @@ impl State {
         }
     }
 
-    /// The reply to a request to give a task to another worker, in the states
-    /// that the scheduler accepts.
+    /// Returns the state of a task for the reply to a steal request, with a name that the
+    /// scheduler accepts.
     pub(super) fn steal_state(&self, key: &Key) -> Option<&'static str> {
         let task = self.tasks.get(key)?;
         let is_computed = task.computation.is_some();

@@ -1,4 +1,4 @@
-//! The tasks that the worker knows, their phases, and the queues they are in.
+//! The tasks of the worker, their phases, and the queues that contain them.
 
 use core::cmp::Ordering;
 use core::time::Duration;
@@ -82,7 +82,7 @@ impl Phase {
 }
 
 /// The priority of a task: the scheduler's three numbers; among equals, the
-/// latest comes first.
+/// latest precedes the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Priority {
     pub(super) numbers: [f64; 3],
@@ -141,10 +141,10 @@ pub(super) struct Computation {
     pub(super) is_actor: bool,
     /// Whether this worker is the only one that may run the task.
     pub(super) is_bound: bool,
-    /// Whether the task could not run here, and waits to be given back.
+    /// Whether the task could not run here, and waits to be returned to the scheduler.
     pub(super) is_unsupported: bool,
-    /// The whole message while the key is in flight, which may make running the
-    /// task unnecessary.
+    /// The whole message while the key is in flight: if the data is received, the task does
+    /// not run.
     pub(super) message: Option<Box<ComputeTask>>,
     pub(super) dependencies: Vec<Key>,
     pub(super) missing_count: usize,
@@ -164,7 +164,7 @@ pub(super) struct PeerState {
     pub(super) keys: Queue,
     /// The keys of the pending request.
     pub(super) asked: Option<Vec<Key>>,
-    /// Bytes of the pending request, as they were known when it was made.
+    /// Expected length of the pending request when it was sent, in bytes.
     pub(super) asked_len: u64,
     pub(super) is_busy: bool,
 }
@@ -174,12 +174,12 @@ pub(super) struct PeerState {
 pub(super) struct Running {
     pub(super) since: Duration,
     pub(super) resources: Vec<(String, f64)>,
-    /// Whether it does not count for the limit of tasks that run at once.
+    /// Whether the task no longer counts towards the limit of tasks that run at once.
     pub(super) has_seceded: bool,
 }
 
 impl State {
-    /// The task of a key; it is queued for fetching if it is new or failed.
+    /// Returns the task of a key, and queues it for fetching if it is new or failed.
     pub(super) fn ensure(&mut self, key: &Key, nbytes: u64, priority: Priority) -> &mut Task {
         let is_new = !self.tasks.contains_key(key);
         let task = self.entry(key, priority);

@@ -113,7 +113,7 @@ async fn worker_ends_on_request_or_without_scheduler() {
         FromWorker::WorkerStatusChange(_)
     ));
 
-    // Nothing listens any more.
+    // After the end, the address does not accept connections.
     let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
     let at = address(worker.address());
     worker.close().await;
@@ -201,7 +201,7 @@ async fn worker_ends_when_its_listener_fails_for_good() {
             .starts_with("the worker accepts no connections any more: "),
         "{ended}"
     );
-    // It has left the cluster as usual.
+    // The worker has left the cluster as usual.
     assert!(matches!(
         stream.next_message().await,
         FromWorker::WorkerStatusChange(change) if change.status == WorkerStatus::Closing
@@ -237,7 +237,7 @@ async fn sends_no_heartbeats_while_its_farewell_is_under_way() {
         ..HeartbeatReply::default()
     };
     rpc.sender.send(&reply).await.expect("peer listens");
-    // After this message, the next ones are held back for a second.
+    // Messages after this one are delayed for a second.
     let steal = StealRequest {
         key: "x".into(),
         ..StealRequest::default()
@@ -318,7 +318,7 @@ async fn sends_heartbeats_again_while_it_retires_for_long() {
             matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
             "{heartbeat:?}"
         );
-        // The scheduler may have removed the worker, and its last messages be on the way.
+        // The scheduler may have removed the worker, with its last messages still in flight.
         rpc.sender.send(&missing).await.expect("peer listens");
     }
     assert_eq!(worker.status(), WorkerStatus::ClosingGracefully);
@@ -373,7 +373,7 @@ async fn a_worker_to_be_restarted_has_left_before_it_answers() {
     );
 }
 
-// Other systems do not tell how much memory a process takes.
+// Other systems do not report the memory of a process.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_process_above_its_limit_ends_the_worker() {
@@ -382,7 +382,7 @@ async fn a_process_above_its_limit_ends_the_worker() {
         target: None,
         spill: None,
         pause: None,
-        // This process takes more than a kilobyte.
+        // This process uses more than a kilobyte.
         terminate: Some(0.95),
         transfer: None,
         monitor_interval: Duration::from_millis(1),

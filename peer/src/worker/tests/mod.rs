@@ -93,7 +93,7 @@ impl Scheduler {
 
     /// Starts a worker, and answers its requests until it is registered.
     async fn start(&self, builder: Builder) -> (Worker, Stream) {
-        // So rarely that no heartbeat has to be answered.
+        // The interval is so long that no heartbeat has to be answered.
         let (worker, stream, mut rpc) = self.start_with_heartbeats(builder, 600.0).await;
         // The second comm stays open for heartbeats.
         tokio::spawn(async move {

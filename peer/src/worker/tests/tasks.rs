@@ -60,7 +60,7 @@ async fn tasks_are_given_back_while_the_scheduler_does_not_answer() {
     let asked = rpc.receiver.receive::<Request>().await;
     assert!(matches!(asked, Ok(Some(Request::Identity(_)))), "{asked:?}");
     drop(rpc);
-    // It pauses for a moment, so that the task does not come back at once.
+    // The worker reports a pause, so that the task is not assigned to it again at once.
     let paused = stream.next_message().await;
     assert!(
         matches!(paused, FromWorker::WorkerStatusChange(_)),

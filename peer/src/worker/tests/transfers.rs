@@ -40,7 +40,7 @@ async fn forwards_data_between_workers_unchanged() {
     }
     assert_eq!(seen[0], seen[1]);
     assert_eq!(other.counters(), StoreCounters::default());
-    // The first worker is gone, so the scheduler is asked for other holders.
+    // The first worker has left, so the scheduler is asked for other holders.
     let y = Key::from("y");
     stream.compute(&Task::new("y", "native:bytes", [10])).await;
     stream.finished().await;
@@ -109,7 +109,7 @@ async fn does_not_wait_for_removed_peers() {
     let needs = Task::new("needs", "builtins.len", [&Key::from("x")]);
     stream.send([compute_from(&needs, "x", &stopped)]).await;
     let (mut owing, _) = stopped.asked().await;
-    // The peer has been sent data too, and does not acknowledge it.
+    // Data is also sent to the peer, which does not acknowledge it.
     let mut taking = asking(&worker).await;
     let request = GetData {
         who: Nullable(Some(stopped.address.clone())),
@@ -242,7 +242,7 @@ async fn transfers_without_acknowledgement_stop_counting() {
     tokio::time::sleep(Duration::from_secs(31)).await;
     let reply: DataReply = ask(&mut comm, get_data(&["x"])).await;
     assert_eq!(reply.status, ReplyStatus::Ok);
-    // A late acknowledgement is read, and the comm goes on.
+    // A late acknowledgement is read, and the comm stays usable.
     acknowledge(&mut taken[0]).await;
     let _: Value = ask(&mut taken[0], Ping::default()).await;
 }

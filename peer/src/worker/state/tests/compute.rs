@@ -1,4 +1,4 @@
-//! Computing tasks, and when none is started.
+//! Computing tasks, and the conditions under which none is started.
 
 use super::*;
 

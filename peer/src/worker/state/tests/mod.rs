@@ -1,4 +1,4 @@
-//! The state machine, driven by hand.
+//! Tests that drive the state machine directly.
 
 mod compute;
 mod fetch;
@@ -175,6 +175,10 @@ fn show(action: &Action) -> String {
                 format!("where is {}", list(&message.keys))
             }
             FromWorker::Reschedule(message) => format!("reschedule {}", message.key),
+            FromWorker::LongRunning(message) => {
+                let time = message.compute_duration.0;
+                format!("long {} run {} after {time:?}", message.key, message.run_id)
+            }
             FromWorker::WorkerStatusChange(message) => format!("status {}", message.status),
             other => format!("{other:?}"),
         },
@@ -205,7 +209,7 @@ fn task(key: &str) -> ComputeTask {
     }
 }
 
-/// A task with dependencies of 10 bytes, and where they are.
+/// A task with dependencies of 10 bytes, and their holders.
 fn task_with(key: &str, dependencies: &[(&str, &[&str])]) -> ComputeTask {
     let who_has = dependencies.iter().map(|(key, holders)| {
         let holders = holders.iter().map(|holder| (*holder).to_owned());

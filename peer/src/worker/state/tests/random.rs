@@ -1,4 +1,4 @@
-//! Random events.
+//! Consistency of the state under random events.
 
 use super::*;
 
@@ -148,7 +148,7 @@ fn random_events_leave_a_consistent_state() {
             }
             runs.retain(|key| worker.0.executing.contains_key(key));
         }
-        // At the end, everything is freed and all pending work completes.
+        // At the end, all keys are freed and all pending work completes.
         worker.message(status("paused"));
         let all: Vec<&str> = keys.iter().map(String::as_str).collect();
         worker.free(&all);

@@ -55,6 +55,23 @@ fn task_freed_while_executing_may_be_requested_again() {
 }
 
 #[test]
+fn a_task_that_has_seceded_is_reported_again_to_who_requests_it_again() {
+    let mut worker = Worker::new(1);
+    worker.message(run(1, task("x")));
+    let seceded = Event::Seceded {
+        key: "x".into(),
+        run_time: Duration::from_secs(3),
+    };
+    assert_eq!(worker.event(seceded), ["long x run 1 after Some(3.0)"]);
+    worker.free(&["x"]);
+    let again = worker.message(run(2, task("x")));
+    assert_eq!(again, ["long x run 2 after None"]);
+    let again = worker.message(run(3, task("x")));
+    assert_eq!(again, ["long x run 3 after None"]);
+    assert_eq!(worker.executed("x"), ["finished x run 3 (compute)"]);
+}
+
+#[test]
 fn fetches_freed_data_that_local_tasks_need() {
     let mut worker = Worker::new(1);
     worker.message(task("a"));
@@ -121,7 +138,7 @@ fn replicas_are_fetched_and_removed_unless_they_are_needed() {
         worker.message(remove_replicas(&["a"])),
         ["forget a", "released a for amm"]
     );
-    // A key without holders is looked for until it is freed.
+    // The scheduler is asked for a key without holders until the key is freed.
     assert_eq!(
         worker.message(acquire(&[("b", &[])])),
         ["where is b", "after 1s: search"]
@@ -174,7 +191,7 @@ fn a_task_whose_data_is_lost_is_given_back() {
         ["forget a", "released a for lost-data-1.5", "reschedule x"]
     );
     assert_eq!(worker.phases(), "");
-    // A task that was freed while it ran is not given back.
+    // A task that was freed while it ran is not returned.
     worker.stored("a");
     worker.message(task_with("x", &[("a", &[HERE])]));
     worker.free(&["x"]);
@@ -219,7 +236,7 @@ fn a_task_to_give_back_may_be_freed_or_stolen() {
     for key in ["freed", "stolen"] {
         assert_eq!(worker.event(Event::GiveBack(key.into())), [""; 0]);
     }
-    // Freed before it turned out that it cannot run
+    // Freed before it is found that the task cannot run.
     worker.message(task("x"));
     worker.free(&["x"]);
     assert_eq!(worker.unsupported("x"), [""; 0]);

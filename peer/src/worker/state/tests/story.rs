@@ -85,7 +85,7 @@ fn a_stuck_task_keeps_its_story_among_many_others() {
     let first = |key: &str| story(&worker, &[key]).first().cloned();
     assert_eq!(first("a").as_deref(), Some("a: released -> missing ()"));
     assert_eq!(first("k-0"), None);
-    // Once it is done, its story ages like any other.
+    // Once the task is done, its story ages like any other.
     worker.stored("a");
     worker.executed("stuck");
     assert_eq!(
