@@ -14,8 +14,8 @@ use crate::protocol::{Field, ProtocolError, Source};
 /// Default limit of the bytes of messages queued for one peer.
 pub(crate) const MAX_QUEUED_LEN: usize = 256 << 20;
 
-/// Maximum number of messages in a batch, so that one of a million does not take
-/// a gigabyte.
+/// Maximum number of messages in a batch. It bounds memory: a batch of a million messages
+/// would take a gigabyte.
 const BATCH: usize = 10_000;
 
 /// Number of bytes at which a batch is full.
@@ -53,7 +53,7 @@ struct Queue {
     has_ended: AtomicBool,
     /// Notified when the last sender is dropped.
     closing: Notify,
-    /// Notified when messages were written, or never will be.
+    /// Notified when messages were written, or when the writer has ended.
     written: Notify,
     wants_drained: AtomicBool,
     drained: Notify,
@@ -93,11 +93,11 @@ impl<T: Field> Field for Queued<T> {
     }
 }
 
-/// The task that writes a stream. It ends [`FLUSH_TIMEOUT`] after this is dropped, if not
-/// before.
+/// A handle on the task that writes a stream. The task ends at most [`FLUSH_TIMEOUT`]
+/// after the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct BatchWriter {
-    /// `None` once the task has ended: a handle gives its result once.
+    /// The handle of the task; `None` after its result has been taken.
     task: Option<Task<()>>,
     failure: Option<oneshot::Receiver<RequestError>>,
     queue: Arc<Queue>,
@@ -109,7 +109,7 @@ impl Drop for BatchWriter {
     }
 }
 
-/// Wakes those that wait for the writer, however it ends.
+/// Wakes the tasks that wait for the writer when this is dropped, even by a panic.
 struct EndGuard(Arc<Queue>);
 
 impl Drop for EndGuard {
@@ -214,7 +214,8 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
                 }
                 write(&mut sender, &mut messages, interval, shared).await
             };
-            // What was sent last may still leave when the owner is gone.
+            // After the owner is dropped, the last messages are still written, for a
+            // limited time.
             let farewell = async {
                 shared.orphaned.notified().await;
                 runtime::sleep(FLUSH_TIMEOUT).await;
@@ -272,7 +273,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     pub(crate) fn ask_drained(&self) {
         let queue = &self.queue.0;
         queue.wants_drained.store(true, Ordering::Release);
-        // It may have been written meanwhile.
+        // Everything may have been written meanwhile.
         queue.remove(0);
     }
 }

@@ -29,7 +29,7 @@ pub trait Observer: Send + Sync {
 pub struct ObservedMessage<'a> {
     /// The name of the observed end, such as `client`.
     pub local: &'a str,
-    /// The name of the other end, as far as it is known.
+    /// The name of the other end, or its address while the name is not known.
     pub peer: &'a str,
     /// Whether the message is sent, rather than received.
     pub is_leaving: bool,
@@ -106,7 +106,7 @@ impl<T: Field> Encode for Whole<'_, T> {
 pub(crate) struct Sender {
     writer: CommWriter,
     room: MessageScratch,
-    /// For peers with the classic layout.
+    /// The converter for peers with the classic layout.
     converter: Option<Box<Converter>>,
     ends: Ends,
 }
@@ -152,7 +152,7 @@ impl Sender {
 pub(crate) struct Receiver {
     reader: CommReader,
     opener: Opener,
-    /// For peers with the classic layout.
+    /// The converter for peers with the classic layout.
     converter: Option<Box<Converter>>,
     ends: Ends,
 }
@@ -231,8 +231,8 @@ impl Channel {
         }
     }
 
-    /// Declares what is sent from now on, so that control messages have priority
-    /// over data on a connection that several comms share.
+    /// Sets the kind of traffic that is sent from now on, so that control messages have
+    /// priority over data on a connection that several comms share.
     pub(crate) fn set_traffic(&self, traffic: Traffic) {
         self.sender.writer.set_traffic(traffic);
     }
@@ -253,12 +253,12 @@ impl Channel {
     }
 
     pub(crate) async fn close(mut self) {
-        // A peer that is gone need not be notified.
+        // A peer that has left need not be notified.
         let _ = self.sender.close().await;
     }
 }
 
-/// Waits for something with a timeout.
+/// Waits for a future with a timeout.
 pub(crate) async fn within<T, E: From<RequestError>>(
     after: Duration,
     what: &'static str,

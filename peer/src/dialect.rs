@@ -1,15 +1,15 @@
-//! What the releases of Dask say differently.
+//! Differences between the protocols of the releases of Dask.
 //!
-//! The roles read the release of a scheduler from its reply to `versions`, and ask
-//! the [`Dialect`] of that release how to write what they mean. [`CHANGES`] is the
-//! table, with a row for each release that changed something.
+//! The roles read the release of a scheduler from its reply to `versions`, and write
+//! their messages in the [`Dialect`] of that release. [`CHANGES`] is the table, with
+//! a row for each release that changed something.
 
 use crate::pickling::Pickling;
 #[cfg(feature = "worker")]
 use crate::protocol::{FromWorker, Unknown};
 use crate::{Key, Release, Value};
 
-/// How a client submits tasks.
+/// The form in which a client submits tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Submission {
     /// `tasks` and `dependencies`: each task by itself, as a tuple.
@@ -21,7 +21,7 @@ pub(crate) enum Submission {
     Expression,
 }
 
-/// How tasks of a graph are written.
+/// The form of the tasks of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskForm {
     /// A tuple of a function and arguments, where a result is a `WrappedKey`.
@@ -32,29 +32,29 @@ pub(crate) enum TaskForm {
     Nodes,
 }
 
-/// How a client cancels tasks.
+/// The way in which a client cancels tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cancellation {
-    /// By releasing them.
+    /// Releases the tasks.
     Release,
-    /// By `cancel-keys` without a reason.
+    /// Sends `cancel-keys` without a reason.
     Keys,
-    /// By `cancel-keys` with a reason.
+    /// Sends `cancel-keys` with a reason.
     WithReason,
 }
 
-/// The metric of what a worker spilled.
+/// The metric of the data that a worker spilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpillMetric {
     /// `spilled_nbytes`: the size in memory.
     Number,
     /// `spilled_nbytes`: the sizes in memory and on disk.
     Nbytes,
-    /// `spilled_bytes`: the same.
+    /// `spilled_bytes`: the sizes in memory and on disk.
     Bytes,
 }
 
-/// What the roles of a release say.
+/// The properties of the protocol of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
     pub(crate) submission: Submission,
@@ -63,8 +63,8 @@ pub(crate) struct Dialect {
     pub(crate) cancellation: Cancellation,
     /// Whether keys may be other than strings.
     pub(crate) has_tuple_keys: bool,
-    /// Whether a worker reports data that a client sends it, unless the message says
-    /// not to.
+    /// Whether a worker reports data that a client sends it, unless the message
+    /// disables the report.
     pub(crate) reports_updates: bool,
     /// Whether `identity` takes a number of workers.
     pub(crate) limits_identity: bool,
@@ -73,7 +73,7 @@ pub(crate) struct Dialect {
     pub(crate) spill_metric: SpillMetric,
     /// Whether the heartbeats of workers have `extensions`.
     pub(crate) has_heartbeat_extensions: bool,
-    /// Whether all that workers say has `stimulus_id`, except `reschedule`.
+    /// Whether all messages of workers have `stimulus_id`, except `reschedule`.
     pub(crate) has_worker_stimulus: bool,
     /// Whether `reschedule` has `stimulus_id`.
     pub(crate) has_reschedule_stimulus: bool,
@@ -86,7 +86,7 @@ pub(crate) struct Dialect {
     pub(crate) has_running_workers: bool,
     /// Whether the scheduler answers `report-key` for keys that it does not know.
     pub(crate) answers_unknown_keys: bool,
-    /// How pickles are written.
+    /// The settings for writing pickles.
     pub(crate) pickling: Pickling,
 }
 
@@ -94,8 +94,8 @@ pub(crate) struct Dialect {
 type Change = (Release, fn(&mut Dialect));
 
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
-// Not all releases between those that are tested were looked at; these are the
-// first ones whose sources have the change.
+// Not all releases between the tested ones were examined; these are the earliest
+// examined ones whose sources have the change.
 const CHANGES: [Change; 20] = [
     // ROLES CLIENT-12
     (Release::new(2021, 2, 0), |it| {
@@ -219,8 +219,8 @@ impl Dialect {
         dialect
     }
 
-    /// The key as the release has it: where all keys are strings, others are
-    /// shown as Python shows them.
+    /// The key in the form of the release: if its keys can only be strings, other
+    /// keys are formatted as in Python.
     pub(crate) fn key(&self, key: &Key) -> Key {
         if self.has_tuple_keys || key.as_str().is_some() {
             key.clone()
@@ -230,15 +230,16 @@ impl Dialect {
     }
 }
 
-/// An operation of a client that it does not have with all releases.
+/// An operation that a client does not support with all releases.
 #[cfg(feature = "client")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
-    /// What it is about, for errors.
+    /// The name of the operation, for errors.
     pub(crate) what: &'static str,
-    /// The first release with which the client has it.
+    /// The first release with which the client supports the operation.
     pub(crate) since: Release,
-    /// Whether it needs a scheduler of Dask: others have no answer to it.
+    /// Whether the operation needs a scheduler that runs Dask: others do not answer
+    /// it.
     pub(crate) needs_dask: bool,
 }
 
@@ -260,7 +261,7 @@ impl Operation {
     pub(crate) const RESTARTS: Self = Self::of_all("restarts", 2024, 8, 0);
     pub(crate) const SEMAPHORES: Self = Self::of_dask("semaphores", 2024, 8, 0);
 
-    /// An operation that schedulers which do not run Dask answer for themselves.
+    /// An operation that does not need a scheduler that runs Dask.
     const fn of_all(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
         Self {
             what,
@@ -276,8 +277,8 @@ impl Operation {
         }
     }
 
-    /// Refuses the operation for a scheduler of this release; `None` if it does not
-    /// run Dask.
+    /// Returns an error if the operation is not supported by a scheduler of this
+    /// release; `None` if the scheduler does not run Dask.
     pub(crate) fn check(self, release: Option<Release>) -> Result<(), crate::RequestError> {
         let is_refused = match release {
             Some(found) => found < self.since,
@@ -296,7 +297,7 @@ impl Operation {
 
 #[cfg(feature = "worker")]
 impl Dialect {
-    /// The message without the fields that the release refuses.
+    /// The message without the fields that the release does not accept.
     // ROLES WORKER-1
     pub(crate) fn worker_message(&self, message: FromWorker) -> FromWorker {
         let has_stimulus = match message {

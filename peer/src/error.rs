@@ -1,4 +1,4 @@
-//! Errors of exchanges with peers, and the error of all operations.
+//! Errors of exchanges with peers, and an error that covers all operations.
 
 mod remote;
 
@@ -70,21 +70,21 @@ pub enum RequestError {
         /// The reason.
         reason: String,
     },
-    /// The scheduler does not have what was asked for: it runs an older release, or
-    /// is not of Dask.
+    /// The scheduler does not support the operation: it runs an older release, or does
+    /// not run Dask.
     Unsupported {
         /// The operation.
         what: &'static str,
         /// The scheduler's release of Dask; `None` if it does not run Dask.
         release: Option<Release>,
-        /// The first release of Dask for which this client has the operation.
+        /// The first release of Dask for which this client supports the operation.
         since: Release,
     },
     /// The reply is a value of another type than the program asked for.
     Reply {
         /// The op of the request.
         op: Box<str>,
-        /// The types.
+        /// The requested type and the type of the reply.
         error: Box<WrongType>,
     },
     /// The peer does not read what it is sent; its connection was closed.
@@ -171,7 +171,7 @@ impl core::error::Error for RequestError {
     }
 }
 
-/// Defines an error with a variant for each of other errors, which convert to it.
+/// Defines an error with a variant for each of several errors, which convert to it.
 macro_rules! any_of {
     (
         $(#[$meta:meta])*
@@ -277,5 +277,5 @@ from! {
     Error: CommError, error => Self::Request(error.into());
 }
 
-// Errors are moved often.
+// Errors are moved often, so they must be small.
 const _: () = assert!(size_of::<RequestError>() <= 64);

@@ -15,7 +15,7 @@ use crate::Key;
 /// Importance of an event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
-    /// Something an operator should know.
+    /// A warning for operators.
     Warn,
     /// A role or a comm has started or ended, or a task has failed.
     Info,
@@ -29,7 +29,7 @@ pub(crate) enum Level {
 pub(crate) enum ClientEvent<'a> {
     /// The scheduler accepted the client.
     Connected { scheduler: &'a dyn fmt::Display },
-    /// The scheduler's release is newer than those that are known.
+    /// The scheduler's release is newer than the tested ones.
     Untested(crate::release::UntestedRelease),
     /// The connection ended.
     Disconnected { reason: &'a str },
@@ -66,7 +66,7 @@ pub(crate) enum SchedulerEvent<'a> {
     Task(&'a crate::TaskEvent),
 }
 
-/// A message that left or arrived. The other events of comms are those of
+/// A message that was sent or received. The other events of comms are those of
 /// `daskwire_comm`.
 pub(crate) struct MessageEvent<'a> {
     pub(crate) peer: &'a str,
@@ -164,7 +164,7 @@ impl MessageEvent<'_> {
     }
 }
 
-/// An event that `tracing` can take.
+/// An event that can be handed to `tracing`.
 pub(crate) trait Event {
     /// Whether a subscriber wants events of this kind and level.
     fn is_enabled(level: Level) -> bool;
@@ -173,7 +173,7 @@ pub(crate) trait Event {
     fn dispatch(&self, level: Level);
 }
 
-/// Implements [`Event`]: targets are part of what `tracing` knows at compile time.
+/// Implements [`Event`]; a macro, because `tracing` needs targets at compile time.
 macro_rules! events {
     ($event:ident, $target:literal) => {
         impl Event for $event<'_> {
@@ -251,7 +251,7 @@ pub(crate) const fn task(_: &Key) -> TaskSpan {
 /// Runs a future in the span `comm{peer}`.
 #[cfg(feature = "tracing")]
 pub(crate) fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::Instrumented<F> {
-    // Not part of the comm over which the request for it came.
+    // Not a part of the comm that carried the request for this one.
     let span = tracing::info_span!(target: "daskwire_peer::span", parent: None, "comm", peer);
     tracing::Instrument::instrument(future, span)
 }

@@ -60,8 +60,8 @@ pub fn pickle_payload(pickle: Bytes) -> Serialized {
     Serialized::of_written_pickle(pickle)
 }
 
-/// Reads what the scheduler keeps of each task of a graph: its key, its
-/// dependencies, and the `run_spec` for workers.
+/// Reads the data that the scheduler keeps for each task of a graph: its key,
+/// its dependencies, and the `run_spec` for workers.
 ///
 /// # Errors
 ///
@@ -85,14 +85,14 @@ pub fn check_client(state: &client::state::State) -> usize {
     state.hold_count()
 }
 
-/// Panics if a worker's state is inconsistent, or takes other keys than `stored` to
-/// be in the store. Called between events.
+/// Panics if a worker's state is inconsistent, or if it assumes that other keys
+/// than `stored` are in the store. Called between events.
 pub fn check_worker(state: &worker::state::State, stored: &BTreeSet<Key>) {
     state.check();
     assert_eq!(state.in_memory(), *stored);
 }
 
-/// The keys that a worker knows.
+/// The keys in a worker's state.
 pub fn worker_keys(state: &worker::state::State) -> Vec<Key> {
     state.keys()
 }

@@ -1,4 +1,4 @@
-//! Data that is gathered from the workers that hold it.
+//! Gathering of data from the workers that hold it.
 
 use core::future::poll_fn;
 use core::task::Poll;
@@ -277,10 +277,10 @@ pub(crate) mod tests {
             ("b".to_owned(), keys(&["z"])),
         ];
         assert_eq!(requests(&mut gathering), expected);
-        // One of two
+        // Only one of the two keys was sent.
         let absent = gathering.answered(keys(&["x", "y"]), &keys(&["y"]));
         assert_eq!(absent, keys(&["x"]));
-        // Gone
+        // The holder sent nothing, and there is no other.
         assert_eq!(gathering.answered(keys(&["z"]), []), keys(&["z"]));
         let left = [("b".to_owned(), keys(&["x"]))];
         assert_eq!(requests(&mut gathering), left);
@@ -393,7 +393,7 @@ pub(crate) mod tests {
             assert!(pause.as_mut().poll(&mut context).is_pending());
             assert!(pause.as_mut().poll(&mut context).is_ready());
         }
-        // At the end, there is no reason to.
+        // Without another round, `pause` does not yield.
         requests(&mut gathering);
         gathering.answered(keys(&["x"]), &keys(&["x"]));
         let pause = core::pin::pin!(gathering.pause());

@@ -47,7 +47,7 @@ pub struct Worker {
     pub status: Option<WorkerStatus>,
 }
 
-/// Why a request for the identity failed.
+/// The error of a request for the identity.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum IdentityError {
@@ -122,7 +122,7 @@ pub fn options(timeout: Duration) -> CommOptions {
 ///
 /// # Errors
 ///
-/// Why the request failed. The timeout of the reply is that of the handshake.
+/// [`IdentityError`], with the reason. The timeout of the reply is that of the handshake.
 pub async fn identity(
     address: &Address,
     transports: &Transports,

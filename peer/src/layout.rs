@@ -1,7 +1,8 @@
 //! Conversion of messages between the layouts.
 //!
 //! The roles read and write the modern layout. Releases before 2021.3.1 have the
-//! classic one: their messages are converted where they arrive and where they leave.
+//! classic one: messages to and from them are converted when they are sent and
+//! received.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ pub(crate) struct Converter {
     workspace: Workspace,
 }
 
-/// A message that is written again.
+/// A received message that is written in another layout.
 struct Rewritten<'m, T>(Message<'m, T>);
 
 impl<T: AsRef<[u8]>> Encode for Rewritten<'_, T> {

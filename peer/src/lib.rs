@@ -60,7 +60,7 @@
 //! * `tracing`: events of the roles, in the spans `comm{peer}` and `task{key}`, with
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// What the roles share is all used where all of them are on.
+// Code shared by the roles is fully used only if all of them are enabled.
 #![cfg_attr(
     not(all(feature = "client", feature = "scheduler", feature = "worker")),
     allow(dead_code)

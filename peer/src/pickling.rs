@@ -1,4 +1,4 @@
-//! How pickles are written for the readers of a cluster.
+//! The settings for writing pickles for the readers of a cluster.
 
 use daskwire_numpy::NumpyModules;
 use daskwire_pickle::{Framing, Options, Protocol};
@@ -6,7 +6,7 @@ use daskwire_pickle::{Framing, Options, Protocol};
 #[cfg(any(feature = "client", feature = "worker"))]
 use crate::{Release, Value};
 
-/// How pickles are written for the readers of a cluster.
+/// The settings for writing pickles for the readers of a cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pickling {
     /// The modules of numpy.

@@ -53,8 +53,8 @@ struct Peers {
 #[derive(Debug)]
 struct PeerComms {
     idle: Vec<Idle>,
-    /// Nothing is sent on this channel. Dropping it notifies pending requests
-    /// that the peer was forgotten.
+    /// A channel on which nothing is sent. Dropping it notifies pending requests that
+    /// the peer was forgotten.
     known: watch::Sender<()>,
 }
 
@@ -112,7 +112,7 @@ impl Peers {
 pub(crate) struct Lease<'p> {
     pool: &'p Pool,
     address: &'p Address,
-    /// `None` while it is dropped.
+    /// `None` only while the lease is dropped.
     known: Option<watch::Receiver<()>>,
 }
 
@@ -233,7 +233,7 @@ impl Pool {
 
     /// Sends a request to a peer and waits for the reply. When a comm that was idle
     /// turns out to be closed, the request is sent on another one, unless the peer may
-    /// have executed it and executing it twice is not the same as once.
+    /// have executed it and the request is not idempotent.
     ///
     /// # Errors
     ///
@@ -253,7 +253,7 @@ impl Pool {
     /// Requests data from a worker, and acknowledges the reply. The result only
     /// has requested keys, each once.
     ///
-    /// With `connect_timeout`, a peer to which connecting takes longer fails.
+    /// With `connect_timeout`, the request fails if connecting takes longer.
     ///
     /// # Errors
     ///
@@ -291,11 +291,11 @@ impl Pool {
             let exchange = self.exchange::<DataReply>(address, &request, connect_timeout);
             let (reply, mut channel) = exchange.await?;
             let reply = reply?;
-            // Without it, the worker counts the transfer as in progress; after
-            // `busy` there is none.
+            // Without an acknowledgement, the worker counts the transfer as in
+            // progress; after `busy` there is no transfer.
             let is_acknowledged = reply.status != ReplyStatus::Ok
                 || channel.sender.send(&"OK".to_owned()).await.is_ok();
-            // The data has arrived even if its sender is gone by now.
+            // The data has arrived, even if its sender has left meanwhile.
             Ok((reply, is_acknowledged.then_some(channel)))
         };
         let (mut reply, channel) = lease.run(asked).await?;
@@ -371,7 +371,7 @@ impl Pool {
         }
     }
 
-    /// Closes all comms with a peer that is gone. Pending requests to it end with
+    /// Closes all comms with a peer that has left. Pending requests to it end with
     /// [`RequestError::Closed`]; later ones connect again.
     pub(crate) fn forget(&self, address: &Address) {
         let mut peers = self.lock();

@@ -37,11 +37,11 @@ pub struct Options {
     /// Timeout for the first message of either side. A peer that is silent for
     /// longer does not speak the protocol.
     pub handshake_timeout: Duration,
-    /// How long [`serve`] waits for the first bytes of a connection before it
-    /// connects to the target. Connections that end before, such as port scans
-    /// and health checks, never reach the target. Connectors of distributed up to
-    /// 2023.7.1 wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and
-    /// are delayed by this time.
+    /// The maximum time that [`serve`] waits for the first bytes of a connection before
+    /// it connects to the target. Connections that end before, such as port scans and
+    /// health checks, never reach the target. Connectors of distributed up to 2023.7.1
+    /// wait for the handshake of the target (PROTOCOL HANDSHAKE-1), and are delayed by
+    /// this time.
     pub first_bytes_timeout: Duration,
     /// Limit of the connections that [`serve`] forwards at once. Further ones are closed
     /// and reported as [`RelayError::TooManyConnections`].
@@ -73,7 +73,7 @@ pub struct RelayStats {
     pub len: u64,
 }
 
-/// Why a relay ended with an error.
+/// The error of a relay.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RelayError {
@@ -140,7 +140,7 @@ impl From<io::Error> for RelayError {
 ///
 /// # Errors
 ///
-/// Why forwarding failed. The caller should drop both connections.
+/// [`RelayError`], with the reason. The caller should drop both connections.
 pub async fn relay<NR, NW, FR, FW>(
     near: (NR, NW),
     far: (FR, FW),
@@ -183,7 +183,7 @@ where
 /// Maximum time that a peer may continue to send after it has stopped reading.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why one direction ended early.
+/// The reason why one direction ended early.
 enum End {
     /// The receiving peer does not read any more.
     Unwritable(io::Error),
@@ -228,7 +228,7 @@ pub async fn serve(
         };
         let incoming = match accepted {
             Ok(incoming) => incoming,
-            // Mostly too many open files, which is temporary.
+            // Usually too many open files, which is temporary.
             Err(CommError::Io(_)) => {
                 runtime::sleep(Duration::from_millis(100)).await;
                 continue;

@@ -1,4 +1,4 @@
-//! Releases of Dask, and which of them are supported.
+//! Releases of Dask, and the range of supported ones.
 
 use core::fmt;
 use core::str::FromStr;
@@ -32,16 +32,16 @@ pub const FIRST_SUPPORTED: Release = Release::new(2022, 1, 0);
 
 /// The first release whose scheduler supports a client of this crate.
 ///
-/// Before 2022.1.0, a client transfers data and submits tasks; other operations are
-/// refused with [`RequestError::Unsupported`]. 2021.3.0, whose wire format no other
-/// release has, cannot be connected to.
+/// Before 2022.1.0, a client transfers data and submits tasks; other operations
+/// fail with [`RequestError::Unsupported`]. Clients cannot connect to 2021.3.0,
+/// whose wire format no other release has.
 pub const FIRST_WITH_CLIENTS: Release = Release::new(2, 30, 1);
 
 /// The newest release that clients, workers and schedulers were tested with.
 ///
-/// Later ones are not refused, because nothing is known of them: those that changed
-/// nothing of the protocol work. Workers and clients warn of them once they are
-/// connected, with an [`UntestedRelease`].
+/// Later releases are not refused: they work if they do not change the protocol.
+/// Workers and clients warn about them once they are connected, with an
+/// [`UntestedRelease`].
 pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
 
 /// A warning: a scheduler runs a release that is newer than [`LAST_TESTED`].
@@ -184,8 +184,8 @@ impl Release {
     }
 }
 
-/// Improves the error of connecting to a scheduler: its release, if it uses
-/// another framing.
+/// Improves the error of connecting to a scheduler that uses another framing:
+/// reports its release, if that is the cause.
 pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
     error: RequestError,
     scheduler: &Address,

@@ -64,7 +64,7 @@ impl Field for IncomingRequest {
         let mut ahead = source.reader;
         let has_op = ahead.find("op")? && matches!(ahead.peek()?, Token::Str(_));
         if !has_op {
-            // Dask closes the connection then.
+            // Dask closes the connection in this case.
             return Err(source.unexpected("a request with an op"));
         }
         Ok(Self {

@@ -93,7 +93,7 @@ pub(crate) struct MessageScratch {
     body: Vec<u8>,
     headers: Vec<u8>,
     slot_count: usize,
-    /// For the classic layout.
+    /// The workspace for the classic layout.
     workspace: Workspace,
 }
 

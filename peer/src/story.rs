@@ -32,7 +32,7 @@ pub struct Stimulus(Source);
 
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
-    /// From a message.
+    /// The stimulus of a message.
     Message(Arc<str>),
     /// A local cause, and its time in seconds since 1970.
     Local(&'static str, f64),
@@ -239,8 +239,8 @@ impl Story {
     }
 
     /// Keeps an event of a pending task, at the cost of older events of this task
-    /// only. Without room, further tasks have none kept: those that are stuck are
-    /// mostly the oldest.
+    /// only. Once the limit is reached, nothing is kept for further tasks: stuck
+    /// tasks are usually the oldest.
     fn keep(&mut self, event: TaskEvent) {
         let (key, len) = (event.key.clone(), event.len());
         let mut history = self.kept.remove(&key).unwrap_or_default();
@@ -255,7 +255,7 @@ impl Story {
         self.kept.insert(key, history);
     }
 
-    /// Drops what was kept for a task that is no longer pending.
+    /// Drops the events that were kept for a task that is no longer pending.
     pub(crate) fn settle(&mut self, key: &Key) {
         if let Some(history) = self.kept.remove(key) {
             let len: usize = history.iter().map(TaskEvent::len).sum();

@@ -1,5 +1,5 @@
-//! The methods of the client that a Python client has too, beside a Python client of
-//! the same scheduler.
+//! Tests of the client methods that the Python client has, too, with a Python client
+//! of the same scheduler.
 
 #[path = "support/client.rs"]
 mod client;
@@ -39,7 +39,7 @@ fn future(value: SharedValue) -> TaskFuture {
 async fn futures_are_used_without_ceremony() {
     let cluster = Cluster::new(2);
     let client = client_at(cluster.scheduler.address()).await;
-    // Arguments of any types, and `await`.
+    // Arguments of any type, and `await`.
     let x = client.submit("operator.add", (1, 2)).expect("submitted");
     let y = client.submit("builtins.pow", (&x, 2)).expect("submitted");
     let z = client
@@ -63,7 +63,7 @@ async fn futures_are_used_without_ceremony() {
         "{}"
     );
 
-    // Errors name their tasks, and causes are shown.
+    // Errors name their tasks, and include causes.
     let bad = client
         .call("operator.truediv")
         .argument(1)
@@ -155,7 +155,7 @@ async fn futures_are_used_without_ceremony() {
 async fn functions_of_workers_and_fetched_objects_are_used() {
     let mut cluster = Cluster::new(2);
     let client = client_at(cluster.scheduler.address()).await;
-    // An object without a counterpart here goes back as an argument.
+    // An object without a Rust equivalent can be sent back as an argument.
     let frame = cluster.python("f = client.scatter(pd.DataFrame({'a': [1, 2]})); f.key");
     let frame = client.future(frame.trim_matches('\'')).expect("a future");
     let fetched = frame.await.expect("a result");
@@ -192,7 +192,7 @@ async fn functions_of_workers_and_fetched_objects_are_used() {
     assert!(twice.key().to_string().starts_with("twice-"), "{twice:?}");
     assert_eq!(integer(twice.await.expect("a result")), 7);
 
-    // The user's own module
+    // A module of the user
     let module = "import os\n\
                   def cube(x):\n    return x ** 3\n\
                   def name(dask_worker):\n    return dask_worker.name\n\
@@ -321,7 +321,7 @@ async fn variables_queues_and_datasets_are_shared_with_python() {
     assert_eq!(integer((&product).await.expect("a result")), 42);
     variable.clone().delete().await.expect("deleted");
     assert!(variable.get(SHORT).await.is_err());
-    // The future is held although the variable is gone.
+    // The client still holds the future after the variable is deleted.
     assert_eq!(
         client.who_has([&product]).await.expect("holders")[0]
             .1
@@ -354,7 +354,7 @@ async fn variables_queues_and_datasets_are_shared_with_python() {
     let all = queue.get_all().await.expect("values");
     assert!(all.into_iter().map(|value| integer(data(value))).eq([1, 2]));
     assert!(queue.is_empty().await.expect("a number"));
-    // Tasks of Python wait for this client.
+    // A Python task waits for an item of this client.
     let waiting = "waiting = client.submit(lambda: Queue('q').get(timeout=60), pure=False)";
     cluster.python(waiting);
     queue.put("wake up", LONG).await.expect("put");
@@ -389,7 +389,7 @@ async fn variables_queues_and_datasets_are_shared_with_python() {
         .expect("an answer")
         .expect("it exists");
     assert_eq!(integer((&theirs.futures[0]).await.expect("a result")), 2);
-    // The publisher's future was dropped, and the dataset holds the result.
+    // The publisher has dropped its future, and the dataset holds the result.
     let sums = client
         .dataset("sums")
         .await
@@ -431,7 +431,7 @@ async fn locks_semaphores_and_events_are_shared_with_python() {
     assert_eq!(cluster.python("l.acquire(timeout=30)"), "True");
     cluster.python("l.release()");
     drop(lock.acquire(LONG).await.expect("acquired"));
-    // Released in the background.
+    // A dropped lease is released in the background.
     assert_eq!(cluster.python("l.acquire(timeout=30)"), "True");
 
     let semaphore = client.semaphore("s", 2).await.expect("opened");
@@ -475,7 +475,7 @@ async fn clusters_are_controlled() {
         .map(|worker| worker.address().to_owned())
         .collect();
 
-    // Scattering to chosen workers, and to all
+    // Scattering to selected workers, and to all
     for route in [Route::Scheduler, Route::Direct] {
         let there = ScatterOptions::default()
             .route(route)
@@ -536,7 +536,7 @@ async fn clusters_are_controlled() {
     let expected = "rebalance: the scheduler does not have all results: no-such-key";
     assert_eq!(error.to_string(), expected);
 
-    // A task without a waiting client
+    // A task for which no client waits
     let event = client.event("done").expect("it runs Dask");
     let set = client
         .call("builtins.eval")
@@ -556,7 +556,7 @@ async fn clusters_are_controlled() {
         page.len()
     );
 
-    // Restarts and retirement: these workers have no nanny.
+    // Restarts and retirement; these workers have no nanny.
     let soon = Duration::from_secs(2);
     let retired = client
         .retire_workers([workers[0].as_str()])

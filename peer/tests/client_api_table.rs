@@ -1,5 +1,5 @@
 //! Compares `docs/src/client-api.md` with `distributed.Client` of an installed release,
-//! and with the sources of the client here.
+//! and with the sources of the Rust client.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use daskwire_testing::{Environment, python};
 
 const PAGE: &str = include_str!("../../docs/src/client-api.md");
 
-/// The rows of the table below a heading: the names in Python, and those in Rust.
+/// The rows of the table below a heading: the Python names, and the Rust names.
 fn rows(heading: &str) -> Vec<(String, Vec<String>)> {
     let (_, after) = PAGE.split_once(heading).expect("the heading exists");
     let section = after.split("\n## ").next().unwrap_or_default();
@@ -28,7 +28,7 @@ fn rows(heading: &str) -> Vec<(String, Vec<String>)> {
     .collect()
 }
 
-/// The names that Python prints, one on each line.
+/// Runs Python code, and returns the names that it prints, one per line.
 fn printed(code: &str) -> BTreeSet<String> {
     let output = Command::new(python(Environment::Current))
         .args(["-c", code])
@@ -76,7 +76,7 @@ fn names_of_python_beside_the_client_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// The names in the second column are those of functions and types here.
+/// Checks that the names in the second column are functions and types of the Rust client.
 #[test]
 fn names_in_rust_exist() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/client");

@@ -1,4 +1,4 @@
-//! Connections that break and are made again, and the examples, on a real cluster.
+//! Tests of broken connections that are restored, and of the examples, on a real cluster.
 
 #[path = "../examples/blocking.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
@@ -25,7 +25,7 @@ use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A scheduler at a port, or any.
+/// Starts a scheduler at a port; `0` selects a free one.
 fn scheduler_at(port: &str) -> Peer {
     let mut command = Command::new(python(Environment::Current));
     command.args([
@@ -99,7 +99,7 @@ async fn a_service_survives_a_restart_of_its_scheduler() {
         .submit("operator.neg", [1])
         .expect_err("it reconnects");
     assert!(matches!(error, SubmitError::Reconnecting { .. }), "{error}");
-    // It waits, and then computes.
+    // The example waits for the connection, and then computes.
     let computing = async {
         service::compute(&client, 2)
             .await
@@ -148,7 +148,7 @@ async fn schedulers_are_found_by_file() {
     });
     let connecting = || Client::connect_to_file(&path, ClientOptions::default());
     let mut connected = connecting().await;
-    // It is written after the scheduler has logged its address.
+    // The scheduler writes the file after it has logged its address.
     let deadline = std::time::Instant::now() + TIMEOUT;
     while connected.is_err() && std::time::Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(20)).await;

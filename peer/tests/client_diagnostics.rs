@@ -1,5 +1,5 @@
-//! What the client asks a real scheduler about its cluster, compared with what a
-//! Python client is told.
+//! Compares the client's information about a real cluster with that of a Python
+//! client.
 
 #[path = "support/client.rs"]
 mod client;
@@ -114,7 +114,7 @@ async fn running_tasks_are_shown() {
     let cluster = Cluster::new(1);
     let client = client_at(cluster.scheduler.address()).await;
     let worker = cluster.scheduler.workers()[0].address();
-    // Sleeps in many steps, so that the profiler sees it.
+    // Sleeps in many steps, so that the profiler takes samples of it.
     let slow = client.call("time.sleep").argument(100).key("slow-1");
     let slow = slow.submit().expect("submitted");
     let mut processing = client.processing(Workers::All).await.expect("keys");
@@ -201,7 +201,7 @@ async fn events_are_shared_with_python() {
     let python = cluster.python("[event for _, event in client.get_events('news')][1]");
     assert_eq!(python, "{'from': 'rust'}");
 
-    // The last subscriber ends the subscription.
+    // The subscription ends with its last subscriber.
     let subscribers = "client.run_on_scheduler(lambda dask_scheduler: \
                        sorted(dask_scheduler._broker._topics['news'].subscribers))";
     drop(subscription);

@@ -181,7 +181,7 @@ async fn gather_reports_an_error_while_other_tasks_run() {
     let failed = client.submit("operator.truediv", [1, 0]);
     let failed = failed.expect("submitted");
     let both = [never, failed];
-    // In either order
+    // The error does not depend on the order.
     for both in [both.clone(), [both[1].clone(), both[0].clone()]] {
         let gathered = tokio::time::timeout(TIMEOUT, client.gather(&both)).await;
         let error = gathered.expect("in time").expect_err("one of them failed");

@@ -1,4 +1,4 @@
-//! Checks the Python environments that other tests use.
+//! Tests of the Python environments that other tests use.
 
 use core::time::Duration;
 use std::ffi::OsString;
@@ -63,7 +63,7 @@ fn random_messages_are_the_same_for_the_same_seed() {
 #[test]
 fn msgpack_python_packs_values_in_their_shortest_form() {
     let mut peer = daskwire_testing::msgpack();
-    // uint 64 and str 8, where a fixint and a fixstr would do
+    // uint 64 and str 8, although a fixint and a fixstr would be long enough
     let padded = [0x92, 0xcf, 0, 0, 0, 0, 0, 0, 0, 5, 0xd9, 1, b'x'];
     assert_eq!(
         peer.ask(r#"{"op": "repack"}"#, &padded).1,
@@ -144,7 +144,7 @@ fn finds_complaints_in_the_log() {
             .connect(&address, &options)
             .await;
         let comm = comm.as_mut().expect("a comm");
-        // An unknown message, then a known one
+        // An unknown request, then a known one
         for request in [&b"\x81\xa2op\xa4nope"[..], b"\x81\xa2op\xa9terminate"] {
             comm.write_message(&[request]).await.expect("it goes");
             comm.read_message().await.expect("a good answer");
@@ -152,7 +152,7 @@ fn finds_complaints_in_the_log() {
     });
     scheduler.wait_for_log("INFO - End scheduler");
     let complaints = scheduler.complaints();
-    // A warning with its traceback, without the line after it
+    // The warning and its traceback, but not the line after them
     let (first, last) = (complaints.first(), complaints.last());
     assert!(
         first.is_some_and(|line| line.contains(" - WARNING - No handler nope")),
@@ -249,7 +249,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Removed so that it does not accumulate below target/.
+        // Remove the directory, so that directories do not accumulate below target/.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

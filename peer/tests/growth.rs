@@ -14,24 +14,24 @@ use daskwire::msgpack::Writer;
 use daskwire_peer::protocol::{ProtocolError, body};
 use daskwire_peer::{Serialized, Value};
 
-/// Counts the bytes that this thread allocates.
+/// An allocator that counts the bytes that this thread allocates.
 struct Counting;
 
 thread_local! {
     static ASKED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: all is done by the system's allocator; the counter allocates nothing.
+// SAFETY: delegates to the system's allocator; the counter does not allocate.
 #[allow(unsafe_code, reason = "only an allocator sees what a library asks for")]
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ASKED.try_with(|asked| asked.set(asked.get().saturating_add(layout.size())));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The bytes that `work` allocates, including those that it frees.
+/// The number of bytes that `work` allocates, including those it frees again.
 fn asked_for<R>(work: impl FnOnce() -> R) -> usize {
     let before = ASKED.get();
     drop(work());
@@ -66,7 +66,7 @@ fn document(write: impl Fn(&mut Writer<'_>)) -> Bytes {
     out.into()
 }
 
-/// A list of placeholders for payloads at these frames.
+/// Encodes a list of placeholders for payloads at these frames.
 fn placeholders(indexes: impl ExactSizeIterator<Item = usize> + Clone) -> Bytes {
     document(|writer| {
         writer.array(u32::try_from(indexes.len()).expect("small"));
@@ -118,7 +118,7 @@ fn messages_whose_payloads_share_frames() {
     });
 }
 
-/// Zstd-compressed bytes: blocks of 128 KiB of zeros, and empty blocks.
+/// A payload of zstd-compressed bytes: blocks of 128 KiB of zeros, and empty blocks.
 fn zstd_frame(declared: u64, block_count: usize) -> Serialized {
     let header = document(|writer| {
         writer.map(4).str("serializer").str("dask");
@@ -146,7 +146,7 @@ fn payloads_that_declare_more_than_they_contain() {
         let serialized = zstd_frame(declared, block_count);
         asked_for(|| serialized.open().expect_err("it holds less"))
     };
-    // The first call asks the system for the size of its memory.
+    // The first call reads the size of the system's memory, which allocates.
     asked(64 << 20, 8);
     let (once, twice) = (asked(64 << 20, 8), asked(128 << 20, 8));
     assert_eq!(once, twice, "for what is claimed");

@@ -1,9 +1,9 @@
-//! Prefixes of keys, compared with Dask's.
+//! Compares prefixes of keys with Dask's.
 
 use daskwire_peer::Key;
 use daskwire_testing::{Environment, Peer, Random};
 
-/// A source of random keys.
+/// A generator of random keys.
 struct Keys(Random);
 
 impl Keys {
@@ -18,7 +18,7 @@ impl Keys {
         parts.join("-")
     }
 
-    /// A part of a key: a word, a hash, a number, or the repr of an object.
+    /// Returns a part of a key: a word, a hash, a number, or the repr of an object.
     fn part(&mut self) -> String {
         const WORDS: [&str; 24] = [
             "inc",
@@ -63,7 +63,7 @@ impl Keys {
                 self.hex(len)
             }
             7 => {
-                // Letters only, which may look like hexadecimal digits.
+                // Only letters, all of which may be hexadecimal digits.
                 let len = self.0.one_of(&[7, 8, 9]);
                 (0..len)
                     .map(|_| self.0.one_of(b"abcdefgz") as char)
@@ -112,7 +112,7 @@ impl Keys {
 fn prefixes_match_dask() {
     let mut random = Keys(Random(0x2545_f491_4f6c_dd1d));
     let mut keys: Vec<Key> = (0..20_000).map(|_| random.key()).collect();
-    // Each letter alone: first in a word, where Dask does not strip it, and after
+    // Each letter alone: at the start of a word, where Dask does not strip it, and after
     // a dash.
     let letters = (0..=u32::from(char::MAX))
         .step_by(7)

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# A million messages over a link that loses packets, by TCP and by QUIC, both
-# with BBR: none may be lost, repeated or out of order. TCP can have CUBIC, the
-# default of most systems; QUIC keeps BBR. Then a million by QUIC over a link that
-# also repeats, reorders, delays and damages packets.
+# Transfers a million messages over a link that loses packets, over TCP and over QUIC, both
+# with BBR: none may be lost, repeated or reordered. TCP can use CUBIC instead, the default
+# of most systems; QUIC keeps BBR. Then transfers a million over QUIC on a link that also
+# repeats, reorders, delays and damages packets.
 #
-# Two network namespaces are joined by a pair of virtual interfaces, and
-# nftables drops packets at random where they come in. Needs root and Linux with
-# the congestion control asked for; the Debian package nftables is installed if it is
-# missing.
+# Two network namespaces are connected by a pair of virtual interfaces, and nftables drops
+# incoming packets at random. Needs root, and Linux with the requested congestion control.
+# Installs the Debian package nftables if it is missing.
 #
 # Usage: peer/tests/lossy.sh [PERCENT [COUNT [bbr|cubic]]]      (5, 1000000, bbr)
 set -euo pipefail

@@ -1,5 +1,5 @@
-//! Differential tests with numpy: arrays of all types, with nested fields, masks
-//! and objects, agree in pickles of every protocol and in payloads.
+//! Differential tests with numpy: arrays of all types, with nested fields, masks and
+//! objects, must agree in pickles of every protocol and in payloads.
 
 use std::fmt::Write as _;
 
@@ -175,7 +175,7 @@ fn hex(array: &Array<'_>) -> String {
     out
 }
 
-/// Calls a function with a header whose type is read, from a pickle if necessary.
+/// Calls a function with a header whose element type is parsed, from a pickle if necessary.
 fn with_type<R>(header: &ArrayHeader<'_>, with: impl FnOnce(&ArrayHeader<'_>) -> R) -> R {
     match header.element_type() {
         ElementType::Pickled(pickle) => {
@@ -197,7 +197,7 @@ fn sent_text(frames: &[&[u8]], layout: Layout) -> String {
             return pickled_text(there.pickle(), there.buffers());
         }
         let parsed = PayloadValue::read(&payload).expect("a value");
-        // Compressed or not
+        // Receives the data, whether or not it is compressed.
         let mut out = vec![0; 1 << 20];
         match parsed.description() {
             Description::Array(header) => {

@@ -1,5 +1,5 @@
-//! Values written in Rust arrive in real Dask with the right types, and the other
-//! way round; stored and forwarded values return to Python unchanged.
+//! Tests that values written in Rust have the right types in real Dask, and vice versa,
+//! and that stored and forwarded values return to Python unchanged.
 
 use daskwire::message::{
     BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, ReadOptions, SHARD_LEN, Scratch,
@@ -15,7 +15,7 @@ use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{self as pickle, PickleBuffer, Placement};
 use daskwire_testing::{Environment, Peer};
 
-/// Data that the values borrow, kept until they are sent.
+/// Memory of the values, which is kept until they are sent.
 struct Data {
     doubles: Vec<u8>,
     integers: Vec<u8>,
@@ -42,7 +42,7 @@ impl Data {
         }
     }
 
-    /// A name, an array, and Python's expected description of it.
+    /// The name of each array, the array, and Python's expected description of it.
     fn arrays(&self) -> Vec<(&'static str, Array<'_>, &'static str)> {
         let new = |dtype, shape: &[usize], order, bytes| {
             Array::new(dtype, shape, order, bytes).expect("a good array")
@@ -122,8 +122,8 @@ impl Data {
     }
 }
 
-/// `[1, -2, "text", 2.5, None, b"bytes", <each array>]`, with the arrays out of
-/// band.
+/// Writes a pickle of `[1, -2, "text", 2.5, None, b"bytes", <each array>]`, with the
+/// arrays out of band.
 fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
     let mut buffers = Vec::new();
     let mut levels = [pickle::Level::EMPTY; 7];
@@ -202,7 +202,7 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
     builder.body().str("pickled");
     builder.pickled_payload(&pickle, &buffers).expect("room");
     let frames = builder.finish().expect("a whole message");
-    // Nothing was copied.
+    // The frames are the memory of the values.
     let has = |bytes: &[u8]| frames.iter().any(|frame| core::ptr::eq(*frame, bytes));
     assert!(has(&data.doubles) && has(&data.integers) && has(&data.swapped));
     comm.write_message(frames).await?;
@@ -278,7 +278,7 @@ fn check<T: AsRef<[u8]>>(name: &str, payload: &Payload<'_, T>) {
             let Description::Array(header) = parsed.description() else {
                 panic!("{:?}", parsed.description());
             };
-            // In headers the type of records is a pickle.
+            // In headers, the type of records is pickled.
             let ElementType::Pickled(pickle) = header.element_type() else {
                 panic!("{:?}", header.element_type());
             };

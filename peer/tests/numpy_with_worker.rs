@@ -1,10 +1,10 @@
-//! Values written in Rust are stored in a real worker, where Python computes with
-//! them, and return. They are never copied on this side, and only arrays sent as
-//! writeable can be changed there.
+//! Tests that values written in Rust are stored in a real worker, that Python can compute
+//! with them, and that they return. This side never copies them, and the worker can
+//! change only arrays sent as writeable.
 //!
-//! Each value is sent both directly to the worker and through the scheduler, and
-//! fetched both ways. These differ: the scheduler requests pickles of protocol 4,
-//! without out-of-band buffers.
+//! Each value is sent and fetched both directly and through the scheduler. The two ways
+//! differ: the scheduler requests pickles of protocol 4, which have no out-of-band
+//! buffers.
 
 use core::mem::discriminant;
 use core::time::Duration;
@@ -51,7 +51,7 @@ const WAYS: [Way; 2] = [Way::Straight, Way::ByTheScheduler];
 struct Cluster {
     to_worker: Comm,
     to_scheduler: Comm,
-    /// The scheduler's messages.
+    /// The comm on which the scheduler sends a client's messages.
     stream: Comm,
     python: Peer,
     processes: Peer,
@@ -126,7 +126,7 @@ impl Cluster {
                 value.write(builder);
             }
         });
-        // The comm is given the caller's memory.
+        // The comm is passed the caller's memory.
         for (key, value) in values {
             for slice in value.slices() {
                 let is_slice = |frame: &&[u8]| core::ptr::eq(*frame, slice);
@@ -215,7 +215,7 @@ impl Cluster {
             assert_eq!(reader.find("status"), Ok(true));
             assert_eq!(reader.str().expect("a string").to_str(), "OK");
             if way == Way::Straight {
-                // The worker counts transfers that are not acknowledged.
+                // The worker limits the number of transfers that are not acknowledged.
                 comm.write_message(&[b"\xa2OK"]).await.expect("it goes");
             }
             answer
@@ -229,35 +229,35 @@ impl Cluster {
         answer
     }
 
-    /// The worker's description of the values of keys.
+    /// Returns the worker's description of the values of keys.
     fn describe(&mut self, keys: &[String]) -> BTreeMap<String, String> {
         let answer = self.python(&json!({"op": "describe", "keys": keys}));
         serde_json::from_value(answer["described"].clone()).expect("texts")
     }
 
-    /// Makes the worker keep the same object as `same KEY`, and a changed copy as
-    /// `flipped KEY`. Returns which arrays of the copy could be changed.
+    /// Makes the worker store the same object as `same KEY`, and a changed copy as
+    /// `flipped KEY`. Returns which arrays of the copy were writeable.
     fn derive(&mut self, keys: &[String]) -> BTreeMap<String, Vec<bool>> {
         let answer = self.python(&json!({"op": "derive", "keys": keys}));
         serde_json::from_value(answer["flipped"].clone()).expect("flags")
     }
 
-    /// Makes the worker change the values in place. Returns which arrays could be
-    /// changed.
+    /// Makes the worker change the values in place. Returns which arrays were
+    /// writeable.
     fn flip(&mut self, keys: &[String]) -> BTreeMap<String, Vec<bool>> {
         let answer = self.python(&json!({"op": "flip", "keys": keys}));
         serde_json::from_value(answer["flipped"].clone()).expect("flags")
     }
 
-    /// Makes the worker compare values with those that Python makes under these
+    /// Makes the worker compare values with those that Python creates under these
     /// names.
     fn compare(&mut self, names: &BTreeMap<String, String>) {
         let answer = self.python(&json!({"op": "compare", "keys": names}));
         assert_eq!(answer["problems"], json!([]));
     }
 
-    /// Disconnects, and releases the Python client's values: nothing stays in the
-    /// worker, and no complaints were logged.
+    /// Disconnects, and releases the Python client's values. Checks that the worker stores
+    /// nothing, and that no warnings were logged.
     fn end(mut self) {
         let mut buffers = MessageBuffers::default();
         let bye = buffers.message(|builder| {
@@ -278,8 +278,8 @@ impl Cluster {
             .wait_for_log(&format!("Remove client {CLIENT}"));
         self.python(&json!({"op": "leave"}));
         for process in [&self.processes, &self.processes.workers()[0]] {
-            // All earlier messages have arrived by then. Dask's complaints about
-            // being killed, or shut down during a heartbeat, are expected.
+            // All earlier messages have been received by then. Dask's warnings about being
+            // killed, or stopped during a heartbeat, come later and are expected.
             process.wait_for_log("All is done.");
             assert_eq!(process.complaints(), [""; 0]);
         }
@@ -330,7 +330,7 @@ enum Sent<'a> {
     ByteArray(&'a [u8]),
     View(Array<'a>),
     Pickle(Pickle<'a>),
-    /// As received.
+    /// A received payload.
     Forward(Payload<'a, &'a [u8]>),
 }
 
@@ -339,7 +339,7 @@ enum Sent<'a> {
 struct Pickle<'a> {
     pickle: &'a [u8],
     buffers: Vec<PickleBuffer<'a>>,
-    /// The memory of the buffers.
+    /// The memory to which the buffers refer.
     slices: Vec<&'a [u8]>,
 }
 
@@ -359,7 +359,7 @@ impl<'a> Sent<'a> {
         written.map(|_| ()).expect("it can be written");
     }
 
-    /// The memory of the value.
+    /// The memory to which the value refers.
     fn slices(&self) -> Vec<&'a [u8]> {
         let slices: Vec<&'a [u8]> = match self {
             Self::Array(array) | Self::View(array) => vec![array.bytes()],
@@ -370,7 +370,7 @@ impl<'a> Sent<'a> {
                 .collect(),
             Self::Forward(payload) => payload.frames().to_vec(),
         };
-        // Longer data is sent in pieces, each of which is in that memory.
+        // Longer data is sent in parts, each of which is a part of the same memory.
         let pieces = slices.into_iter().flat_map(|s| s.chunks(SHARD_LEN));
         pieces.collect()
     }
@@ -402,8 +402,8 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// A payload in a received message: each buffer is one of its frames, and the
-    /// pickle agrees with the header.
+    /// Parses a payload of a received message. Checks that each buffer is one of its
+    /// frames, and that the pickle agrees with the header.
     fn of(key: &str, payload: &Payload<'a, &'a [u8]>) -> Self {
         let pickled = PickledPayload::read(payload).unwrap_or_else(|e| panic!("{key}: {e}"));
         let there = pickled.borrowed().unwrap_or_else(|e| panic!("{key}: {e}"));
@@ -436,7 +436,7 @@ impl<'a> Pickle<'a> {
     }
 
     /// The arrays in the value, in order, none of them copied. Object arrays are
-    /// not views of memory, as in Python.
+    /// excluded, because they are not views of memory, as in Python.
     fn arrays(&self) -> Vec<Array<'_>> {
         let mut registry = Registry::<Known>::new();
         registry.allow_all(known::NUMPY);
@@ -461,7 +461,7 @@ impl<'a> Pickle<'a> {
     }
 }
 
-/// Whether `part` is within the memory of `whole`.
+/// Whether `part` is in the memory of `whole`.
 fn is_within(whole: &[u8], part: &[u8]) -> bool {
     let (whole, range) = (whole.as_ptr_range(), part.as_ptr_range());
     part.is_empty() || (whole.start <= range.start && range.end <= whole.end)
@@ -473,7 +473,7 @@ fn is_frame(payload: &Payload<'_, &[u8]>, bytes: &[u8]) -> bool {
     bytes.is_empty() || frames.any(|frame| core::ptr::eq(*frame, bytes))
 }
 
-/// The values of a reply by key.
+/// Collects the values of a reply by key.
 fn values<'a>(
     frames: &'a [&'a [u8]],
     workspace: &'a mut Workspace,
@@ -530,7 +530,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
             let mut joined = Vec::new();
             let array = match parsed.array() {
                 Err(error) if error.kind == NumpyErrorKind::InParts => {
-                    // Larger than Dask's threshold for splitting
+                    // Larger than Dask's threshold for splitting frames
                     for part in parsed.parts().expect("parts") {
                         let part = part.expect("a part");
                         assert!(is_frame(payload, part), "{key} was copied");
@@ -585,7 +585,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
                 let (bytes, sent) = (there.bytes(), sent.bytes());
                 let is_turned = is_turned(bytes, sent, item_len, flipped[index]);
                 assert!(is_turned, "{key} {index} holds something else");
-                // Before protocol 5, numpy does not record this.
+                // Before protocol 5, numpy does not record whether an array is read-only.
                 let is_said = way == Way::Straight;
                 let read_only = is_said && !writeable[index];
                 assert_eq!(there.writeable(), Some(!read_only), "{key} {index}");
@@ -599,7 +599,7 @@ fn check(key: &str, payload: &Payload<'_, &[u8]>, sent: &Sent<'_>, expected: Exp
     }
 }
 
-/// Whether `there` has the items of `sent`, reversed if `flipped`.
+/// Whether `there` has the items of `sent`, in reverse order if `flipped`.
 fn is_turned(there: &[u8], sent: &[u8], item_len: usize, flipped: bool) -> bool {
     if !flipped {
         return there == sent;
@@ -609,7 +609,7 @@ fn is_turned(there: &[u8], sent: &[u8], item_len: usize, flipped: bool) -> bool 
 }
 
 /// Stores values in the worker, makes Python compute with them and change them,
-/// and checks what returns.
+/// and checks the values returned.
 fn round_trip(cluster: &mut Cluster, values_sent: &[(String, Sent<'_>)]) {
     let keys: Vec<String> = values_sent.iter().map(|(key, _)| key.clone()).collect();
     let prefixed = |prefix| keys.iter().map(move |key| format!("{prefix} {key}"));
@@ -678,7 +678,7 @@ struct Case {
 enum Kind {
     Array(DType, &'static [usize], Order),
     ReadOnly(DType, &'static [usize]),
-    /// The elements of the last axis, for each index of the first.
+    /// An array of the last axis's elements, repeated for each index of the first axis.
     Broadcast(DType, [usize; 2]),
     View(DType, &'static [usize]),
     Bytes,
@@ -709,7 +709,7 @@ impl Case {
     }
 }
 
-/// The bytes of elements.
+/// Encodes elements as bytes.
 fn bytes<E: Element>(elements: &[E]) -> Vec<u8> {
     let mut bytes = vec![0; size_of_val(elements)];
     encode_into(elements, &mut bytes).expect("fits");
@@ -720,8 +720,8 @@ fn time(count: u32, base: TimeBase) -> TimeUnit {
     TimeUnit { count, base }
 }
 
-/// An array whose elements are copied, because the view has gaps and is neither
-/// in C nor in Fortran order.
+/// The bytes of an array whose elements are copied, because the view has gaps and is in
+/// neither C nor Fortran order.
 fn transposed() -> Vec<u8> {
     let elements: Vec<u16> = (0..12).collect();
     let bytes = bytes(&elements);
@@ -797,7 +797,7 @@ fn cases() -> Vec<Case> {
             "ndarray <M8[25s] (1,) (8,) writeable [datetime.datetime(1970, 1, 1, 0, 1, 40)]"),
         new("m8[D], big-endian", array(big(DType::timedelta(time(1, TimeBase::Day))), &[1]), 3_i64.to_be_bytes().to_vec(),
             "ndarray >m8[D] (1,) (8,) writeable [datetime.timedelta(days=3)]"),
-        // Longer than the threshold for splitting
+        // Longer than the threshold for splitting frames
         new("large", array(DType::U32, &[LARGE_COUNT]), (0..LARGE_COUNT as u32).flat_map(u32::to_le_bytes).collect(),
             "ndarray <u4 (16778216,) (4,) writeable sum 140754257682220"),
         new("bytes", Bytes, b"as they are".to_vec(), "bytes b'as they are'"),
@@ -831,7 +831,7 @@ fn arrays_agree_with_the_worker() {
     cluster.end();
 }
 
-/// Writes an object with arrays beside its pickle and in it.
+/// Writes an object with some arrays in its pickle and others out of band.
 fn object<'d>(arrays: &[(&str, Array<'d>, Placement)], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
     let mut buffers = Vec::new();
     let mut levels = [pickle::Level::EMPTY; 10];
@@ -908,7 +908,7 @@ fn pickles_keep_their_buffers() {
         );
         round_trip(&mut cluster, &sent);
 
-        // What pandas pickles, of every protocol, from another day.
+        // Recorded pickles of pandas, in every protocol.
         let mut names = BTreeMap::new();
         let (mut sent, mut without_buffers) = (Vec::new(), Vec::new());
         for (index, vector) in vectors.iter().enumerate() {
@@ -925,14 +925,14 @@ fn pickles_keep_their_buffers() {
         cluster.put(way, &sent);
         cluster.put(way, &without_buffers);
         cluster.compare(&names);
-        // A list comes back item by item.
+        // A list is returned item by item.
         sent.retain(|(key, _)| names[key] != "vector indexes");
         round_trip(&mut cluster, &sent);
     }
     cluster.end();
 }
 
-/// A pickle that CPython wrote.
+/// A recorded pickle of CPython.
 struct Vector {
     name: String,
     pickle: Vec<u8>,
@@ -947,7 +947,7 @@ impl Vector {
     }
 }
 
-/// Those of pandas.
+/// Loads the recorded pickles of pandas.
 fn vectors() -> Vec<Vector> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/vectors/pickles");
     let string = std::fs::read_to_string(folder.join("pandas.jsonl")).expect("text");
@@ -976,8 +976,8 @@ fn vectors() -> Vec<Vector> {
     vectors.collect()
 }
 
-/// What Python makes, in the worker, and whether it is a pickle with its buffers;
-/// what is not is passed on as it came.
+/// Values that Python creates in the worker, and whether each is a pickle with buffers.
+/// Other values are forwarded as received.
 const MADE: [(&str, bool); 14] = [
     ("frame", true),
     ("frame of one block", true),
@@ -1019,10 +1019,10 @@ fn what_the_worker_makes_goes_there_and_back() {
             names.insert(key.clone(), name.to_owned());
             sent.push((key, value));
         }
-        // Written anew with the same memory, not only passed on.
+        // Pickles are written anew with the same memory, not only forwarded.
         cluster.put(way, &sent);
-        // Compared before other code works with them: pandas caches what it finds
-        // out about a value in the value, and pickles that too.
+        // Compare before other code uses the values: pandas caches derived data in a value,
+        // and pickles it, too.
         let keys: Vec<String> = names.keys().cloned().collect();
         let answer = cluster.get(Way::Straight, &keys);
         let frames: Vec<&[u8]> = answer.iter().map(AsRef::as_ref).collect();

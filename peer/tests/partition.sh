@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Both ends of a comm learn of it when the link between them goes silent: over
-# TCP by what the system is told to find out (TCP_USER_TIMEOUT, keep-alive), over
-# QUIC by its idle timeout, after some 30 seconds in either case.
+# Tests that both ends of a comm detect that the link between them is silent, after about
+# 30 seconds: over TCP by settings of the system (TCP_USER_TIMEOUT, keep-alive), over QUIC by
+# its idle timeout.
 #
-# Two network namespaces are joined by a pair of virtual interfaces; once
-# messages flow, nftables drops everything. Needs root and Linux; the Debian
-# package nftables is installed if it is missing.
+# Two network namespaces are connected by a pair of virtual interfaces. Once messages are
+# exchanged, nftables drops everything. Needs root and Linux. Installs the Debian package
+# nftables if it is missing.
 #
 # Usage: peer/tests/partition.sh
 set -euo pipefail

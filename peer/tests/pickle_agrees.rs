@@ -1,5 +1,5 @@
-//! Differential tests with CPython in each relevant version: our reader sees the
-//! same opcodes as `pickletools`, and refuses the same pickles.
+//! Differential tests with each supported version of CPython: our reader must return the
+//! same opcodes as `pickletools`, and reject the same pickles.
 
 #[path = "../../core/pickle/tests/it/tokens.rs"]
 mod pickle_tokens;
@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 
 const SCRIPT: &str = "pickle_read_peer.py";
 
-/// Reads a pickle as `expected` describes it; returns whether it was read to the
-/// end.
+/// Reads a pickle, and compares it with the description `expected`. Returns whether it
+/// was read to the end.
 fn read(what: &str, pickle: &[u8], expected: &Value) -> bool {
     let mut reader = Reader::new(pickle).text_opcodes(true);
     let mut lines = Vec::new();
@@ -36,7 +36,7 @@ fn read(what: &str, pickle: &[u8], expected: &Value) -> bool {
     error.is_none()
 }
 
-/// Calls `each` with every description in the answer, and its bytes.
+/// Sends a request, and calls `each` with every description in the reply and its bytes.
 fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> usize {
     let (answer, data) = peer.ask(question, &[]);
     let answer: Value = serde_json::from_str(&answer).expect("JSON");
@@ -59,8 +59,8 @@ fn ask(peer: &mut Peer, question: &str, mut each: impl FnMut(&Value, &[u8])) -> 
     pickles.len()
 }
 
-/// Reads random pickles of a kind, in batches, from each Python. The number read
-/// to the end must be within `whole_counts`.
+/// Reads random pickles of a kind, in batches, from each Python. The number of pickles
+/// read to the end must be within `whole_counts`.
 fn agree(kind: &str, pickle_count: usize, whole_counts: core::ops::RangeInclusive<usize>) {
     const BATCH: usize = 2_000;
     for interpreter in interpreters() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The tests of pickles against each CPython that they are for: `cargo test` alone
-# asks the one that runs Dask. What is missing ends it, before anything is tested.
+# Runs the tests of pickles with each supported version of CPython; `cargo test` alone uses
+# only the one that runs Dask. Fails before any test if a version is missing.
 #
 # Usage: peer/tests/pickle_on_every_python.sh [VERSION...]    (3.8 3.11 3.12 3.13)
 #
-# A version is looked for as pythonVERSION on PATH, then among those of pyenv.
+# A version is searched for as pythonVERSION on PATH, then among the versions of pyenv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -12,7 +12,7 @@ if (($# == 0)); then
     set -- 3.8 3.11 3.12 3.13
 fi
 
-# A command may be there that runs nothing, as the shims of pyenv are.
+# A command may exist but not run, such as a shim of pyenv.
 is_python() {
     local version
     version=$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) &&

@@ -1,5 +1,5 @@
-//! Differential tests with CPython: our trees match what its stack machine
-//! builds, and known objects match what it loads.
+//! Differential tests with CPython: our trees must match what its stack machine builds,
+//! and known objects must match what it loads.
 
 use core::fmt::Write as _;
 use std::collections::HashMap;
@@ -12,8 +12,8 @@ use daskwire_testing::{Peer, interpreters};
 
 const SCRIPT: &str = "pickle_tree_peer.py";
 
-/// Renders each pickle of an answer. Returns their number, and the number of
-/// those that Python has a rendering for.
+/// Formats each pickle of a reply, and compares it. Returns the number of pickles, and the
+/// number of those that Python can format.
 fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) -> (usize, usize) {
     let version = peer.address().to_owned();
     let (answer, data) = peer.ask(question, &[]);
@@ -50,7 +50,7 @@ fn ask(peer: &mut Peer, question: &str, render: &dyn Fn(&Tree<'_>) -> String) ->
     (pickles.len(), accepted_count)
 }
 
-/// Renders random pickles of each Python, in batches. The number with a rendering
+/// Formats random pickles of each Python, in batches. The number that Python can format
 /// must be within `accepted_counts`.
 fn agree(
     question: &str,
@@ -100,7 +100,7 @@ fn trees_of_the_corpus_match_cpython() {
 
 #[test]
 fn trees_of_50_000_random_pickles_match_cpython() {
-    // All but those with one buffer too many or too few
+    // All except those with one buffer too many or too few
     let question = r#""op": "inert", "kind": "written""#;
     agree(question, 50_000, 42_000..=49_999, &inert);
 }
@@ -142,7 +142,7 @@ fn hex_of(data: &[u8]) -> String {
     out
 }
 
-/// Two's complement of as many bytes as Python's `bit_length() // 8 + 1`.
+/// Two's complement, with as many bytes as Python's `bit_length() // 8 + 1`.
 fn integer(value: Int<'_>) -> Vec<u8> {
     let mut bytes = match value {
         Int::Big(big) if big.to_i128().is_none() => big.as_bytes().to_vec(),
@@ -203,7 +203,7 @@ fn scalar(out: &mut String, node: Node<'_, '_>) -> bool {
     true
 }
 
-/// Like `inert_text` of `pickle_tree_peer.py`: repeated nodes are written as
+/// Formats like `inert_text` of `pickle_tree_peer.py`: repeated nodes are written as
 /// their number.
 fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, usize>) {
     if scalar(out, node) {
@@ -256,7 +256,7 @@ fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, us
         ),
         Value::Extension(code) => format!("extension {code}"),
         Value::PersistentLine(line) => {
-            // As a value that is a string.
+            // Formatted in the same way as a value that is a string.
             let number = seen.len();
             if let Some(number) = seen.get(&node.index()) {
                 let _ = write!(out, "@{number}");
@@ -349,7 +349,7 @@ fn operations(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, us
     }
 }
 
-/// Like `value_text` of `pickle_tree_peer.py`.
+/// Formats like `value_text` of `pickle_tree_peer.py`.
 fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) {
     if scalar(out, node) {
         return;
@@ -422,7 +422,7 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
     };
 }
 
-/// The kind, length, byte order and unit of a type.
+/// Formats the kind, length, byte order and unit of a type.
 fn dtype_text(dtype: DType) -> String {
     let string = dtype.type_string();
     let (order, rest) = string.as_str().split_at(1);

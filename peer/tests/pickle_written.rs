@@ -1,4 +1,4 @@
-//! CPython loads the pickles that we write, and would have written the same.
+//! Tests that CPython loads the pickles that we write, and would have written the same.
 
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use daskwire_pickle::{
 use daskwire_testing::Peer;
 use serde_json::json;
 
-/// How many values, and how many at a time.
+/// Number of values.
 const COUNT: usize = 100_000;
 const BATCH_COUNT: usize = 2_000;
 
@@ -35,17 +35,17 @@ enum Value {
     Global(&'static str, &'static str),
 }
 
-/// What CPython has only once, so that a second occurrence is the same object.
+/// A value that exists only once in CPython, so that equal occurrences are the same object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Single {
     Str(Vec<u8>),
     Bytes(Vec<u8>),
-    /// Of the global with this index, which is the first that has it.
+    /// The module name of the global with this index, the first one that has this name object.
     Module(usize),
     Global(&'static str, &'static str),
 }
 
-/// All that is named here.
+/// The globals that occur in the tests.
 const GLOBALS: [(&str, &str); 6] = [
     ("builtins", "int"),
     ("builtins", "str"),
@@ -55,11 +55,11 @@ const GLOBALS: [(&str, &str); 6] = [
     ("_operator", "add"),
 ];
 
-/// For each of those the first with the same object for its module's name.
+/// For each global, the index of the first one whose module name is the same object.
 type Modules = [usize; GLOBALS.len()];
 
 impl Single {
-    /// Strings of at most one character below U+0100.
+    /// Strings that CPython shares: at most one character, below U+0100.
     fn str(string: &[u8]) -> Option<Self> {
         let single = matches!(string, [] | [_] | [0xc2 | 0xc3, _]);
         single.then(|| Self::Str(string.to_vec()))
@@ -70,7 +70,8 @@ impl Single {
     }
 }
 
-/// How often each occurs where CPython looks for it, then its index in the memo.
+/// The number of occurrences of each single value for which CPython consults its memo, and
+/// the memo index once it has one.
 struct Singles {
     seen: BTreeMap<Single, (usize, Option<u32>)>,
     modules: Modules,
@@ -143,7 +144,7 @@ impl Singles {
         self.seen.get(single).is_some_and(|(count, _)| *count > 1)
     }
 
-    /// Writes a value: the first time as it is, later from the memo.
+    /// Writes a value in full the first time, and from the memo later.
     fn write(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -202,7 +203,7 @@ impl Singles {
                 writer.bool(*value);
             }
             Value::Int(bytes) => {
-                // Whatever can write it.
+                // Integers of 8 bytes use `i64`, others `int_bytes`.
                 if let Ok(small) = <[u8; 8]>::try_from(&bytes[..]) {
                     writer.i64(i64::from_le_bytes(small));
                 } else {
@@ -288,7 +289,7 @@ impl Singles {
 }
 
 impl Value {
-    /// Formats as `text` of `pickle_peer.py` does.
+    /// Formats like `text` of `pickle_peer.py`.
     fn string(&self, out: &mut String) {
         let (name, data) = match self {
             Self::None => return out.push_str("None"),
@@ -325,7 +326,7 @@ impl Value {
         hex(out, data);
     }
 
-    /// The out-of-band buffers, in order.
+    /// Collects the out-of-band buffers, in order.
     fn buffers<'v>(&'v self, out: &mut Vec<(&'v [u8], bool)>) {
         match self {
             Self::Buffer(data, mutability, Placement::OutOfBand) => {
@@ -341,7 +342,7 @@ impl Value {
         }
     }
 
-    /// Whether there is a set, which has no known order.
+    /// Whether the value contains a set whose order is unspecified.
     fn has_order(&self) -> bool {
         match self {
             Self::Set(items) | Self::FrozenSet(items) => {
@@ -396,7 +397,7 @@ fn hex(out: &mut String, data: &[u8]) {
     }
 }
 
-/// Two's complement without bytes that only repeat the sign.
+/// Two's complement without redundant sign bytes.
 fn shortest(mut bytes: Vec<u8>) -> Vec<u8> {
     while let [.., before, last] = bytes[..]
         && last == if before < 0x80 { 0 } else { 0xff }
@@ -410,7 +411,7 @@ fn int(value: i64) -> Vec<u8> {
     shortest(value.to_le_bytes().to_vec())
 }
 
-/// Makes values up, the same every time.
+/// A generator of random values, the same in each run.
 struct Random {
     state: u64,
     protocol: Protocol,
@@ -428,7 +429,7 @@ impl Random {
         usize::try_from((self.next() >> 11) % bound as u64).expect("below a usize")
     }
 
-    /// Mostly few, at times many.
+    /// Returns a number of items, usually small and sometimes large.
     fn count(&mut self, depth: usize) -> usize {
         match (self.below(200), depth) {
             (0, 0) => self.below(2_100),
@@ -460,7 +461,7 @@ impl Random {
         for _ in 0..self.below(9) {
             let mut character = [0; 4];
             match self.below(20) {
-                // Not only UTF-8. A high one before a low one is two as well.
+                // A surrogate, which is not valid UTF-8. High and low ones are not combined.
                 0 => string.extend([0xed, 0xa0 | self.below(0x20) as u8, 0x80]),
                 1..4 => {
                     let code = u32::try_from(self.below(0x11_0000)).expect("small");
@@ -481,7 +482,7 @@ impl Random {
                 let len = 1 + self.below(most);
                 shortest((0..len).map(|_| self.next().to_le_bytes()[3]).collect())
             }
-            // At the powers of two.
+            // Integers next to powers of two.
             1..4 => {
                 let power = 1_i128 << self.below(70);
                 let sign = if self.below(2) == 0 { 1 } else { -1 };
@@ -493,7 +494,7 @@ impl Random {
         }
     }
 
-    /// One that can be a key, and differs from any with another index.
+    /// Returns a value that can be a key and differs from those with other indices.
     fn key(&mut self, index: usize) -> Value {
         match self.below(6) {
             0 => Value::Int(int(index as i64 * 77 - 100)),
@@ -512,7 +513,7 @@ impl Random {
         match self.below(3) {
             0 => (0..count).map(|index| self.key(index)).collect(),
             1 => vec![self.key(0)],
-            // Their order is known.
+            // Small integers, whose order in a set is known.
             _ => (0..count)
                 .map(|number| Value::Int(int(number as i64)))
                 .collect(),
@@ -537,7 +538,7 @@ impl Random {
     }
 
     fn value(&mut self, depth: usize) -> Value {
-        // Containers outside, scalars inside.
+        // Containers only up to depth 4, scalars at any depth.
         let choice = self.below(if depth > 4 { 10 } else { 20 });
         match choice {
             0 => Value::None,
@@ -673,8 +674,8 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
     assert!(buffer_count > COUNT / 100 && shared_count > COUNT / 100);
 }
 
-/// What Dask pickles, written by hand: its name in `pickle_peer.py`, and the
-/// `repr` of what comes of it.
+/// A value that Dask pickles, written by hand: its name in `pickle_peer.py`, and the `repr`
+/// of the result.
 type Known = (&'static str, fn(&mut Writer<'_, '_>), &'static str);
 
 const KNOWN: [Known; 6] = [
@@ -752,7 +753,7 @@ const KNOWN: [Known; 6] = [
     ),
 ];
 
-/// A numpy array of 2 axes with its data beside the pickle.
+/// Writes a numpy array with two axes and out-of-band data.
 fn array(
     writer: &mut Writer<'_, '_>,
     data: &[u8],
@@ -777,7 +778,7 @@ fn array(
     writer.str(order);
 }
 
-/// What it has beside it.
+/// The out-of-band data of a value in [`KNOWN`].
 fn beside(name: &str) -> Vec<u8> {
     match name {
         "array" => [0.0_f64, 1.0, 2.0, 3.0, 4.0, 5.0]
@@ -835,7 +836,7 @@ fn pickled_alike_and_works(peer: &mut Peer) {
     }
 }
 
-/// What `zero_copy` of `pickle_peer.py` has.
+/// The data of `zero_copy` in `pickle_peer.py`.
 const ZERO_COPY: [(&[u8], Mutability); 4] = [
     (b"abc", Mutability::Writable),
     (b"read-only", Mutability::ReadOnly),
@@ -846,7 +847,7 @@ const ZERO_COPY: [(&[u8], Mutability); 4] = [
     (b"writable", Mutability::Writable),
 ];
 
-/// The same, written here; and the buffers that stay beside it.
+/// The pickle of the same values written by us, and its out-of-band buffers.
 fn zero_copy(in_band: Option<[bool; 4]>) -> (Vec<u8>, Vec<&'static [u8]>) {
     let place = |index: usize| match in_band {
         Some(in_band) if !in_band[index] => Placement::OutOfBand,
@@ -881,7 +882,7 @@ fn zero_copy(in_band: Option<[bool; 4]>) -> (Vec<u8>, Vec<&'static [u8]>) {
     (pickle, beside)
 }
 
-/// All data of a pickle in order, read with these buffers, and which of them it is.
+/// All data of a pickle in order, parsed with these buffers, and the index of each one's buffer.
 fn data_of(pickle: &[u8], beside: &[&[u8]]) -> Vec<(String, bool, Option<usize>)> {
     let mut items = OutOfBandReader::new(Reader::new(pickle), beside);
     let mut found = Vec::new();
@@ -902,7 +903,7 @@ fn hex_of(data: &[u8]) -> String {
     out
 }
 
-/// The example of PEP 574 both ways; `core/pickle/tests/it/pep_574.rs` has the rest of it.
+/// The example of PEP 574 in both directions; `core/pickle/tests/it/pep_574.rs` has the rest.
 #[test]
 fn zero_copy_bytearrays_go_both_ways() {
     for interpreter in daskwire_testing::interpreters() {
@@ -919,7 +920,7 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
     let is_in_band = |index: usize| in_band.is_none_or(|in_band| in_band[index]);
     let (pickle, beside) = zero_copy(in_band);
 
-    // From Python to here: the same pickle, the buffers in the order of the callback.
+    // From Python to Rust: the same pickle, with buffers in the order of the callback.
     let question = json!({"op": "zero-copy dumps", "in_band": in_band});
     let (answer, theirs) = peer.ask(&question.to_string(), b"");
     assert_eq!(pickle, theirs, "{what}");
@@ -948,7 +949,7 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
         .collect();
     assert_eq!(data_of(&theirs, &beside), expected, "{what}");
 
-    // To Python: the receiver of the buffers decides their types.
+    // From Rust to Python: the receiver's buffers determine the types.
     let mut loads = |beside: &[&[u8]], kind: &str| {
         let lens: Vec<usize> = beside.iter().map(|buffer| buffer.len()).collect();
         let len = pickle.len();
@@ -961,14 +962,14 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
         let values = expected.iter().enumerate();
         let values = values.map(|(index, (data, is_read_only, number))| {
             match (index, number) {
-                // The class takes its own kind as it is, and else makes a copy.
+                // The class accepts its own type without a copy, and copies other types.
                 (0 | 2, _) if kind == "ZeroCopyByteArray" && number.is_some() => {
                     json!([kind, data, false, number])
                 }
                 (0 | 2, _) => json!(["ZeroCopyByteArray", data, false, null]),
                 (_, None) if *is_read_only => json!(["bytes", data, true, null]),
                 (_, None) => json!(["bytearray", data, false, null]),
-                // A read-only view of what may be written to.
+                // A read-only view of writable memory.
                 (_, Some(_)) if *is_read_only && kind != "bytes" => {
                     json!(["memoryview", data, true, number])
                 }
@@ -982,7 +983,7 @@ fn both_ways(peer: &mut Peer, in_band: Option<[bool; 4]>) {
             "{what}: {answer}"
         );
     }
-    // Too few are an error for both. What is left over, CPython does not look at.
+    // Too few buffers are an error for both. CPython ignores surplus buffers.
     if let [fewer @ .., _] = beside.as_slice() {
         let error = loads(fewer, "bytes")["error"].to_string();
         assert!(error.contains("buffers"), "{what}: {error}");

@@ -1,6 +1,6 @@
-//! Known incompatibilities between a cluster and peers other than Dask's own,
-//! each as a test that this crate avoids it. Those of workers are in the tests of
-//! the worker.
+//! Known incompatibilities between a cluster and peers other than Dask's own, each with a
+//! test that this crate avoids it. Incompatibilities of workers are in the tests of the
+//! worker.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,10 +19,9 @@ async fn result(future: &TaskFuture) -> Value {
     future.result_within(TIMEOUT).await.expect("a result")
 }
 
-/// Reading: the prefix is not the length of the message (for several results
-/// forwarded by the scheduler), empty frames count, keys may be lists as well as
-/// strings, floats in pickles are big-endian, and large integers and numpy
-/// scalars arrive as pickles.
+/// Reading: the prefix is not the length of the message (for several results forwarded by
+/// the scheduler), empty frames count, keys may be lists as well as strings, floats in
+/// pickles are big-endian, and large integers and numpy scalars are sent as pickles.
 async fn reads_gathered_results(client: &Client) {
     let tuple_key = Key::list([Key::from("x"), Key::from(0)]);
     let data = [
@@ -65,7 +64,7 @@ async fn reads_gathered_results(client: &Client) {
     assert!(class.to_string().contains("pickle"), "{class}");
 }
 
-/// Writing: an existing key is not computed again, a string that equals a key
+/// Writing: a task with an existing key is not computed again, a string that equals a key
 /// stays a string, and futures in lists and dictionaries are dependencies.
 async fn arguments_keep_their_meaning(client: &Client) {
     let first = client
@@ -100,7 +99,7 @@ async fn arguments_keep_their_meaning(client: &Client) {
     assert_eq!(result(&hidden).await, Value::from("[2, {'k': 2}, (2,)]"));
 }
 
-/// If transfers are not acknowledged, a worker stops after ten of them.
+/// A worker stops sending data after ten transfers that are not acknowledged.
 async fn transfers_are_acknowledged(client: &Client) {
     let data = client.scatter(["some data"]).await.expect("scattered");
     for _ in 0..50 {
@@ -123,7 +122,7 @@ impl Observer for Heartbeats {
     }
 }
 
-/// A message that the scheduler rejects ends the stream: none of ours does.
+/// A message that the scheduler rejects ends the stream; it must accept all of ours.
 async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) {
     let held = client.submit("operator.add", [7, 8]).expect("submitted");
     let other = client.future(held.key().clone()).expect("a future");
@@ -171,7 +170,7 @@ async fn cluster_works_after_a_rust_client() {
     arguments_keep_their_meaning(&client).await;
     transfers_are_acknowledged(&client).await;
     stream_survives_all_messages(&client, &heartbeats).await;
-    // A map as `span_metadata` would break the next submission of any client.
+    // A map as `span_metadata` would make the next submission of any client fail.
     for _ in 0..2 {
         let python = Peer::spawn(
             Environment::Current,
@@ -186,13 +185,13 @@ async fn cluster_works_after_a_rust_client() {
     client.close().await.expect("closed");
 }
 
-/// 200 times `a`, 200 different bytes, 200 times `b`.
+/// Bytes in three parts: 200 times `a`, 200 different bytes, 200 times `b`.
 fn three_parts() -> Vec<u8> {
     [vec![b'a'; 200], (0..200).collect(), vec![b'b'; 200]].concat()
 }
 
-/// A scheduler forwards data that others have compressed: each frame is
-/// decompressed before merging. Here the first and the last are compressed.
+/// A scheduler forwards data that others have compressed: each frame is decompressed
+/// before merging. In this test the first and the last frame are compressed.
 #[tokio::test]
 async fn reads_compressed_frames_without_negotiation() {
     let listener = daskwire_peer::transports()
@@ -204,7 +203,7 @@ async fn reads_compressed_frames_without_negotiation() {
         .expect("sent");
     let address = listener.local_address().expect("an address").to_string();
     let serving = tokio::spawn(async move {
-        // One comm for requests, and the stream
+        // One comm for requests, and one for the stream
         let incoming = listener.accept().await.expect("a comm");
         let mut requests = incoming.handshake().await.expect("a handshake");
         requests
@@ -275,7 +274,7 @@ async fn reads_compressed_frames_without_negotiation() {
         let lens: Vec<usize> = frames[2..].iter().map(|frame| frame.len()).collect();
         assert!(matches!(lens[..], [..100, 200, ..100]), "{lens:?}");
         requests.write_message(frames).await.expect("sent");
-        // Until the client is gone
+        // Wait until the client disconnects.
         let _ = requests.read_message().await;
     });
     let client = Client::connect(&address).await.expect("connected");

@@ -1,4 +1,4 @@
-//! Traffic classes of the roles' comms: control goes ahead of bulk data.
+//! Tests of the traffic classes of the roles' comms: control precedes bulk data.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use daskwire_peer::client::{Client, ClientOptions, Meter, Route};
 use daskwire_peer::cluster::{self, LocalCluster};
 use tokio::time::timeout;
 
-/// A large value and small tasks share the client's connection with the scheduler.
+/// A large value and small tasks share the connection between client and scheduler.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_go_ahead_of_scattered_data_over_quic() {
     const LEN: usize = 256 << 20;
@@ -55,8 +55,8 @@ async fn tasks_go_ahead_of_scattered_data_over_quic() {
     cluster.close().await;
 }
 
-/// Traffic classes in the order in which they were set, with the address that the
-/// connection was made to.
+/// A record of traffic classes in the order in which they were set, each with the address
+/// to which the connection was made.
 #[derive(Clone, Default)]
 struct Classes(Arc<Mutex<Vec<(Address, Traffic)>>>);
 
@@ -72,7 +72,7 @@ impl Classes {
         of_address.map(|(_, traffic)| traffic).collect()
     }
 
-    /// A connection that records its traffic classes.
+    /// Wraps a connection to record its traffic classes.
     fn wrap(&self, to: Address, pending: PendingConnection) -> PendingConnection {
         let classes = self.clone();
         PendingConnection::new(pending.peer_address().clone(), async move {
@@ -82,7 +82,7 @@ impl Classes {
     }
 }
 
-/// `inproc://`, with a record of the traffic classes of both ends.
+/// The transport `inproc://`, which records the traffic classes of both ends.
 struct Recording(Classes);
 
 impl Transport for Recording {
@@ -137,7 +137,7 @@ async fn roles_set_the_class_of_their_comms() {
     let cluster = LocalCluster::builder().transports(transports).workers(1);
     let cluster = cluster.start().await.expect("a cluster");
     let scheduler = cluster.address().clone();
-    // The stream of the worker, at both ends.
+    // The worker's stream, at both ends.
     let set = classes.take(&scheduler);
     let control = set.iter().filter(|class| **class == Traffic::Control);
     assert!(control.count() >= 2, "{set:?}");

@@ -1,4 +1,4 @@
-//! Relays, which forward messages unopened.
+//! Tests of relays, which forward messages unopened.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 type Outcome = Result<(RelayStats, RelayStats), RelayError>;
 
-/// Both ends of a relay whose pipes hold `room` bytes, and its outcome.
+/// Starts a relay whose pipes hold `room` bytes. Returns both peers' ends and its task.
 fn between(room: usize) -> (DuplexStream, DuplexStream, tokio::task::JoinHandle<Outcome>) {
     let (near, near_end) = duplex(room);
     let (far, far_end) = duplex(room);
@@ -89,7 +89,7 @@ async fn a_message_leaves_before_all_of_it_has_arrived() {
     let (_, mut near_writer) = split(near);
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     near_writer.write_all(&handshake).await.expect("written");
-    // One frame of a gigabyte, of which a kilobyte arrives
+    // A frame of 1 GiB, of which only 1 KiB is sent
     let mut start = Vec::new();
     start.extend((16 + (1_u64 << 30)).to_le_bytes());
     start.extend(1_u64.to_le_bytes());
@@ -107,7 +107,7 @@ async fn disconnects_other_protocols_before_forwarding() {
         &b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n"[..],
         &[0; 64],
         &[255; 64],
-        // A handshake of a megabyte
+        // A handshake of 1 MiB
         &[
             16, 0, 16, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 1, 2, 3,
         ],
@@ -166,7 +166,7 @@ async fn forwards_messages_before_a_malformed_one() {
 async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
     let (near, near_end) = duplex(1 << 20);
     let (far, far_end) = duplex(4096);
-    // The near peer sends much, and has stopped reading.
+    // The peer at `near` sends much data, and no longer reads.
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     let message = vector("modern-nosplit-2026.8.0/docs-get-data-ones5.bin");
     let words = [&handshake[..], &message.repeat(300)].concat();
@@ -185,7 +185,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
         )
         .await
     });
-    // The far peer sends first; its data is not read.
+    // The peer at `far` sends first. Its data is never read.
     far_writer.write_all(&handshake).await.expect("written");
     tokio::task::yield_now().await;
     let mut arrived = Vec::new();
@@ -200,7 +200,7 @@ async fn forwards_the_last_data_of_a_peer_that_stopped_reading() {
     assert_eq!(there.message_count, 301);
 }
 
-/// A relay to a raw listener, and its reports.
+/// A relay to a raw listener, and the outcomes that it reports.
 struct Serving {
     address: Address,
     target: TcpListener,
@@ -255,7 +255,7 @@ async fn serving_to(scheme: &str, to: Address) -> (Address, Outcomes, tokio::tas
     (address, outcomes, task)
 }
 
-/// Connections that close without sending, such as port scans, do not reach the
+/// Connections that close without sending, such as port scans, cause no connection to the
 /// target.
 #[tokio::test]
 async fn does_not_connect_to_the_target_for_silent_peers() {
@@ -267,7 +267,7 @@ async fn does_not_connect_to_the_target_for_silent_peers() {
     let (peer, outcome) = serving.outcomes.recv().await.expect("an outcome");
     assert_eq!(peer, from);
     assert_eq!(outcome.expect("no error"), Default::default());
-    // The first connection to get through is the first that sends something.
+    // The target's first connection is for the first client that sends data.
     let mut client = TcpStream::connect(target).await.expect("it is accepted");
     let handshake = vector("modern-nosplit-2026.8.0/handshake.bin");
     client.write_all(&handshake).await.expect("written");
@@ -278,7 +278,7 @@ async fn does_not_connect_to_the_target_for_silent_peers() {
     serving.task.abort();
 }
 
-/// As connectors up to 2023.7.1 do, through two relays with QUIC in between.
+/// Connectors up to 2023.7.1 read first; here through two relays with QUIC in between.
 // PROTOCOL HANDSHAKE-1
 #[tokio::test]
 async fn a_client_that_reads_first_is_served_over_quic() {
@@ -326,7 +326,7 @@ async fn names_peers_that_fail_at_tls() {
 #[tokio::test]
 async fn names_peers_that_fail_at_quic() {
     let mut serving = serving("quic").await;
-    // A peer that trusts another authority, and ends the handshake.
+    // The peer trusts another authority, and aborts the handshake.
     let settings = TlsSettings::new(certificate("ca.pem"), certificate("self-signed.pem"));
     let tls = settings.build().expect("a certificate and its key");
     let client = daskwire_peer::transports_with_tls(&tls);
@@ -340,7 +340,7 @@ async fn names_peers_that_fail_at_quic() {
     serving.task.abort();
 }
 
-/// The fault is not the client's.
+/// The error names the target, although the client's connection succeeded.
 #[tokio::test]
 async fn names_a_target_that_fails_at_tls() {
     let target = TcpListener::bind("127.0.0.1:0").await.expect("a port");

@@ -1,13 +1,13 @@
-//! Checks `PROTOCOL.md` of this crate against the code: each rule is cited by code,
-//! by the tests that it names and by one with real releases. A citation is a comment with `ROLES CLIENT-3`,
-//! or several, as `ROLES CLIENT-3, CLIENT-4`.
+//! Checks `PROTOCOL.md` of this crate against the code: each rule must be cited by code, by
+//! the tests that it names, and by one with real releases. A citation is a comment such as
+//! `ROLES CLIENT-3` or, for several rules, `ROLES CLIENT-3, CLIENT-4`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 const PROTOCOL: &str = include_str!("../PROTOCOL.md");
 
-/// Rules that are cited, with the names of the files that cite them.
+/// The cited rules, with the names of the files that cite them.
 type Citations = BTreeMap<String, BTreeSet<String>>;
 
 /// All Rust files below a folder.
@@ -30,7 +30,7 @@ fn is_test(path: &Path) -> bool {
         .any(|part| *part == "tests" || *part == "tests.rs")
 }
 
-/// Whether a word has the form of a rule's name.
+/// Whether a word has the format of a rule's name.
 fn is_rule(word: &str) -> bool {
     let parts = word.split_once('-');
     parts.is_some_and(|(family, number)| {
@@ -38,7 +38,7 @@ fn is_rule(word: &str) -> bool {
     })
 }
 
-/// Adds the rules that a file cites.
+/// Adds the rules that a file cites to `citations`.
 fn cite(path: &Path, citations: &mut Citations) {
     let source = std::fs::read_to_string(path).expect("UTF-8");
     let name = path.file_name().unwrap_or_default().to_string_lossy();

@@ -1,5 +1,5 @@
-//! The program of the example `smol` on each executor, with a real cluster over
-//! TCP and with one in this process.
+//! Runs the example `smol` on each executor, with a real cluster over TCP and with a
+//! cluster in this process.
 
 #[path = "../examples/smol.rs"]
 #[expect(dead_code, reason = "its main function")]

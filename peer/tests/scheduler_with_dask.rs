@@ -1,4 +1,4 @@
-//! The embedded scheduler with real Dask workers and a real Dask client.
+//! Tests of the embedded scheduler with real Dask workers and a real Dask client.
 
 use std::sync::{Arc, Mutex};
 
@@ -61,7 +61,7 @@ impl Embedded {
     }
 }
 
-/// The unexpected warnings and errors in a log.
+/// Returns the unexpected warnings and errors in a log.
 fn complaints(log: &str) -> Vec<&str> {
     let is_complaint = |line: &&str| {
         let is_meant = line.contains("Compute Failed");
@@ -84,7 +84,7 @@ fn python_computes_for_python() {
         "options",
     ]);
     assert_eq!(complaints(&client.log()), [""; 0]);
-    // The client has left, which releases its keys.
+    // The client has disconnected, which releases its keys.
     let left = embedded.scheduler().inspect(State::task_count);
     assert_eq!(left, 0);
     embedded.close();

@@ -1,5 +1,5 @@
-//! Record batches with a real worker: tables of pyarrow and data frames of pandas,
-//! there and back; and the examples that need libraries of Python.
+//! Tests of record batches with a real worker: tables of pyarrow and data frames of pandas
+//! in both directions; and of the examples that need Python libraries.
 
 #[path = "support/client.rs"]
 mod client;
@@ -36,7 +36,7 @@ fn submit(client: &Client, function: &str, argument: impl Into<Argument>) -> Tas
     client.submit(function, [argument]).expect("submitted")
 }
 
-/// Evaluates an expression with `pd`, `np` and `pa`.
+/// Evaluates an expression that uses `pd`, `np` and `pa`.
 fn eval(client: &Client, expression: &str) -> TaskFuture {
     let expression = format!(
         "(lambda pd, np, pa: {expression})(__import__('pandas'), __import__('numpy'), \
@@ -80,7 +80,7 @@ async fn record_batches_go_to_python_and_back() {
         [batch.clone(), batch.clone()]
     );
 
-    // As an argument, it is a table of pyarrow.
+    // The worker receives a table of pyarrow.
     let copied = submit(&client, "copy.copy", table.clone());
     let class = submit(&client, "builtins.type", &copied);
     let class = submit(&client, "builtins.repr", &class);
@@ -93,7 +93,7 @@ async fn record_batches_go_to_python_and_back() {
     let both = RecordBatch::try_from(result(&copied).await).expect("a table");
     assert_eq!(both.num_rows(), 6);
 
-    // As a data frame, and from one.
+    // A conversion to a data frame, and back.
     let frame = Value::data_frame(core::slice::from_ref(&batch)).expect("one schema");
     let frame = submit(&client, "copy.copy", frame);
     let class = submit(&client, "builtins.type", &frame);
@@ -106,7 +106,7 @@ async fn record_batches_go_to_python_and_back() {
     assert_eq!(read.column(1), batch.column(1));
     assert_eq!(read.column(3), batch.column(3));
 
-    // An empty table keeps its schema, and a record batch is one too.
+    // An empty table keeps its schema. A record batch of pyarrow is converted, too.
     let empty = eval(&client, "pa.table({'a': pa.array([], 'int8')})");
     let empty = RecordBatch::try_from(result(&empty).await).expect("a table");
     assert_eq!(
@@ -118,7 +118,7 @@ async fn record_batches_go_to_python_and_back() {
     assert_eq!(single.column(0).null_count(), 1);
 }
 
-/// Data frames with an expression each.
+/// Expressions that create data frames.
 const FRAMES: &[&str] = &[
     "pd.DataFrame({'a': [1, 2], 'b': [1.5, np.nan], 'c': [3, 4], 'd': [True, False]})",
     "pd.DataFrame({'a': np.arange(6, dtype='f4'), 'b': np.arange(6, dtype='u2'), \
@@ -154,7 +154,7 @@ async fn data_frames_are_read_as_pyarrow_reads_them() {
         let frame = result(&eval(&client, expression)).await;
         let found =
             RecordBatch::try_from(frame).unwrap_or_else(|error| panic!("{expression}: {error}"));
-        // A range as index is kept in the metadata by pyarrow, and a column here.
+        // pyarrow stores a range index in the metadata; here it becomes a column.
         let by_pyarrow = format!(
             "(lambda df: pa.Table.from_pandas(df, preserve_index=True if not df.index.equals(\
              pd.RangeIndex(len(df))) else None))({expression})"

@@ -1,4 +1,4 @@
-//! Values of tasks that are nested deep, or that share much.
+//! Tests of task values that are deeply nested or share many parts.
 
 use core::time::Duration;
 
@@ -39,7 +39,7 @@ async fn results_that_nest_deeper_and_deeper_fail_as_tasks() {
         }
         other => panic!("{other:?}"),
     }
-    // The worker is still there.
+    // The worker is unaffected.
     let sum = client.submit("operator.add", [1, 2]).expect("sent");
     assert_eq!(result(&sum).await.expect("a sum"), Value::from(3));
     client.close().await.expect("closed");
@@ -79,7 +79,7 @@ async fn a_result_that_shares_one_text_takes_it_once() {
     let many = many.submit().expect("sent");
     let count = client.submit("builtins.len", [&many]).expect("sent");
     assert_eq!(result(&count).await.expect("a number"), Value::from(20_000));
-    // Sent, and read again.
+    // The value is serialized, and parsed again.
     let Value::List(strings) = result(&many).await.expect("a list") else {
         panic!("a list")
     };

@@ -1,4 +1,4 @@
-//! Values from and to the types of other crates, with a real worker.
+//! Tests of conversions between values and types of other crates, with a real worker.
 
 #[path = "support/client.rs"]
 mod client;
@@ -17,8 +17,8 @@ async fn called(client: &Client, function: &str, argument: Value) -> Value {
     result.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Checks that a value of Rust is what the expression makes in Python, and that
-/// both are read as the value of Rust.
+/// Checks that a Rust value equals the result of the expression in Python, and that both
+/// are converted back to the Rust value.
 async fn same<T>(client: &Client, value: T, expression: &str)
 where
     T: Clone + core::fmt::Debug + PartialEq + TryFrom<Value, Error: core::fmt::Debug>,
@@ -137,7 +137,7 @@ async fn dates_and_times_of_jiff() {
         zoned.to_string(),
         "2026-11-22T01:02:03.000000004+01:00[Europe/Berlin]"
     );
-    // Both times of the hour that is repeated.
+    // Both times of the hour that occurs twice.
     for (fold, offset) in [(0, "+02"), (1, "+01")] {
         let zoned = format!("2026-10-25T02:30:00{offset}[Europe/Berlin]");
         let zoned: Zoned = zoned.parse().expect("a time");
@@ -177,7 +177,7 @@ async fn decimal_numbers_and_uuids() {
     same(&client, id, "__import__('uuid').UUID(int=2**128 - 6)").await;
 }
 
-/// `half::f16`, which arrow has too.
+/// `half::f16`, by way of arrow.
 type Half = <arrow_array::types::Float16Type as arrow_array::ArrowPrimitiveType>::Native;
 
 #[tokio::test]
@@ -186,7 +186,7 @@ async fn arrays_of_ndarray() {
     let scheduler = daskwire_testing::scheduler_with_workers(1);
     let client = client_at(scheduler.address()).await;
     let matrix = array![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
-    // Neither order of axes changes the elements.
+    // The values of elements do not depend on the order of the axes in memory.
     for matrix in [matrix.clone(), matrix.reversed_axes()] {
         let value = Value::try_from(matrix.clone()).expect("two dimensions");
         let doubled = called(&client, "numpy.positive", value).await;

@@ -1,5 +1,5 @@
-//! Values with a real worker: what Python makes is read and shown as Python shows
-//! it, and what is written is the same object in Python.
+//! Tests of values with a real worker: values of Python are parsed and formatted as Python
+//! formats them, and values written in Rust are the same objects in Python.
 
 #[path = "support/client.rs"]
 mod client;
@@ -31,8 +31,8 @@ fn eval(client: &Client, expression: &str) -> TaskFuture {
     submit(client, "builtins.eval", [expression])
 }
 
-/// Evaluates the expressions in Python, and checks that each value is shown as
-/// `repr` shows it, before and after it was sent back.
+/// Evaluates expressions in Python, and checks that each value is formatted like its
+/// `repr`, before and after it is sent back.
 async fn agree(client: &Client, expressions: &[&str]) {
     let made = client.map("builtins.eval", expressions.iter().copied());
     let made = made.expect("submitted");
@@ -47,7 +47,7 @@ async fn agree(client: &Client, expressions: &[&str]) {
     }
 }
 
-/// Random values as Python makes them, with their `repr`.
+/// Python code that returns random values and their `repr`.
 const RANDOM: &str = r#"
 import random, struct
 source = random.Random(7)
@@ -92,7 +92,7 @@ async fn values_are_shown_as_python_shows_them() {
         assert_eq!(value.to_string(), shown);
         values.push(value);
     }
-    // As Python shows what it is sent back.
+    // Values that are sent back have the same `repr` in Python.
     let all = Value::List(values.into());
     let back = client
         .submit("builtins.repr", [all.clone()])
@@ -110,7 +110,7 @@ async fn values_are_shown_as_python_shows_them() {
     .await;
 }
 
-/// Arrays of each dtype as numpy makes them, with their `repr`.
+/// Python code that returns numpy arrays of each dtype and their `repr`.
 const ARRAYS: &str = r#"
 import numpy as np
 source = np.random.default_rng(7)
@@ -175,7 +175,7 @@ async fn arrays_are_shown_as_numpy_shows_them() {
     );
 }
 
-/// Objects of Python's standard library and numpy, each with an expression.
+/// Expressions that create objects of Python's standard library and numpy.
 const OBJECTS: &[&str] = &[
     "__import__('collections').Counter('abracadabra')",
     "__import__('collections').Counter()",
@@ -243,7 +243,7 @@ async fn objects_are_read_as_what_they_are() {
         } else {
             assert_eq!(value.to_string(), expected, "{expression}");
         }
-        // Equal in Python too, not only shown alike.
+        // The value equals the original in Python, too; the same `repr` would not prove it.
         let back = client.submit(
             "operator.eq",
             [Argument::from(value), Argument::from(future)],
@@ -252,7 +252,7 @@ async fn objects_are_read_as_what_they_are() {
         assert_eq!(back, Value::from(true), "{expression}, sent back");
     }
 
-    // Data classes, and members of enumerations.
+    // Data classes, and enum members.
     let profiles = eval(&client, INSTANCES);
     let value = result(&profiles).await;
     let shown = submit(&client, "builtins.repr", [Argument::from(&profiles)]);
@@ -286,7 +286,7 @@ async fn objects_are_read_as_what_they_are() {
         Value::from(true)
     );
 
-    // Scalars of numpy are the values that they stand for.
+    // Scalars of numpy are converted to the equivalent Rust values.
     for (expression, expected) in [
         ("__import__('numpy').float64(1.5)", Value::from(1.5)),
         ("__import__('numpy').float16(1.5)", Value::from(1.5)),
@@ -318,7 +318,7 @@ async fn objects_are_read_as_what_they_are() {
         );
     }
 
-    // As Python 3.12 and later show it; and the values of arrays.
+    // The format of Python 3.12 and later; and the values of arrays.
     let ordered = eval(&client, "__import__('collections').OrderedDict(b=1, a=2)");
     let ordered = result(&ordered).await;
     assert_eq!(ordered.to_string(), "OrderedDict({'b': 1, 'a': 2})");
@@ -344,7 +344,7 @@ async fn objects_are_read_as_what_they_are() {
     }
 }
 
-/// A class that is in the program only, which Dask sends with the object.
+/// Classes that exist only in the program, so that Dask sends them with their objects.
 const LOCAL: &str = "
 import collections
 Point = collections.namedtuple('Point', 'x y')
@@ -380,7 +380,7 @@ async fn named_tuples_have_names_if_their_class_is_sent() {
     let second = Object::try_from(second).expect("a named tuple");
     assert_eq!(second.get("y"), Some(&Value::from("z")));
     assert_eq!(second.class(), "__main__.Point");
-    // Others cannot import the class.
+    // Other processes cannot import the class.
     let error = client
         .submit("builtins.len", [points])
         .expect_err("no class");
@@ -397,7 +397,7 @@ async fn named_tuples_have_names_if_their_class_is_sent() {
         pairs.to_string(),
         "[Pair(left=1, right='r'), Pair(left=2, right='b')]"
     );
-    // What the attributes of another class mean is known to the class only.
+    // Only the class itself can interpret the attributes of other kinds of objects.
     let plain = result(&eval(&client, &names_after(LOCAL, "plain"))).await;
     assert!(matches!(plain, Value::Serialized(_)), "{plain}");
 }
@@ -421,7 +421,7 @@ struct Drawing {
     parent: Option<Box<Self>>,
 }
 
-/// Bytes as a byte string, as the crate serde_bytes does it.
+/// Serializes bytes as a byte string, like the crate serde_bytes.
 mod bytes_of {
     use serde::{Deserialize as _, Deserializer, Serializer};
 
@@ -471,7 +471,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
         .expect("submitted");
     let shown: String = shown.result_as().await.expect("a string");
     assert_eq!(shown, value.to_string());
-    // Enums as JSON has them.
+    // Enums in the format of JSON.
     let json = serde_json::to_value(&drawing.shapes).expect("JSON");
     let json = json.to_string();
     let loaded = client
@@ -480,7 +480,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
     let shapes: Vec<Shape> = loaded.result_as().await.expect("shapes");
     assert_eq!(shapes, drawing.shapes);
 
-    // What Python makes, as types of Rust.
+    // Values created in Python, converted to Rust types.
     let made = eval(
         &client,
         "{'counts': __import__('collections').Counter('aab'), 'matrix': \
@@ -562,7 +562,7 @@ async fn any_type_of_serde_goes_to_python_and_back() {
     );
 }
 
-/// A random value of serde's data model.
+/// Returns a random value of serde's data model.
 fn random_json(random: &mut Random, depth: usize) -> serde_json::Value {
     use serde_json::Value as Json;
     let few = random.below(4);

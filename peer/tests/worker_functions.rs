@@ -1,16 +1,16 @@
-//! The functions of Python that are done in Rust have the results of Python.
+//! Tests that Python functions implemented in Rust have the results of Python.
 
 use daskwire_peer::Value;
 use daskwire_peer::worker::{Arguments, Functions};
 use daskwire_testing::{Environment, Peer};
 
-/// Those of two arguments.
+/// Functions of `operator` with two arguments.
 const BINARY: [&str; 22] = [
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
     "rshift", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "contains", "concat", "countOf",
 ];
 
-/// Those of one.
+/// Functions with one argument.
 const UNARY: [&str; 39] = [
     "operator.neg",
     "operator.pos",
@@ -53,7 +53,7 @@ const UNARY: [&str; 39] = [
     "math.trunc",
 ];
 
-/// Values of every kind, and those at which results change.
+/// Values of every kind, including those next to which results change.
 fn values() -> Vec<Value> {
     let ints = [
         0,
@@ -120,7 +120,7 @@ fn values() -> Vec<Value> {
     values
 }
 
-/// What Rust has, as Python writes it.
+/// Formats a value like `repr` in Python.
 fn string(functions: &Functions, value: Value) -> String {
     let arguments = [value].into_iter().collect();
     match functions.call("builtins.repr", arguments) {
@@ -129,7 +129,7 @@ fn string(functions: &Functions, value: Value) -> String {
     }
 }
 
-/// Calls of functions, and the expressions that they are in Python.
+/// Calls of functions, and the equivalent Python expressions.
 struct Calls {
     functions: Functions,
     expressions: Vec<String>,
@@ -163,8 +163,8 @@ impl Calls {
         self.expressions.push(expression);
     }
 
-    /// Fails where Python has other results. What is not covered is a part of them:
-    /// one of so many.
+    /// Fails if a result differs from Python's, or if at least one in `not_covered` calls is
+    /// not implemented.
     fn check(self, not_covered: usize) {
         let Self {
             expressions,
@@ -251,7 +251,7 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         .map(|value| string(&calls.functions, value.clone()))
         .collect();
     let names: Vec<String> = calls.functions.names().map(str::to_owned).collect();
-    // It waits, and is a result of nothing.
+    // `time.sleep` would only delay the test.
     for name in names.iter().filter(|name| *name != "time.sleep") {
         let count = if name.starts_with("builtins.") {
             1500
@@ -276,7 +276,7 @@ fn functions_take_the_arguments_that_they_take_in_python() {
             calls.call(name, format!("{called}({})", words.join(", ")), arguments);
         }
     }
-    // What random arguments hit too rarely.
+    // Cases that random arguments reach too rarely.
     for (name, arguments, keywords) in [
         ("math.log", vec![8.into(), 2.into()], vec![]),
         ("math.log", vec![8.into(), 1.into()], vec![]),
@@ -378,7 +378,7 @@ fn functions_have_the_results_of_python() {
         call("builtins.round", format!("round({string}, 2)"), arguments);
         for (other, other_string) in values.iter().zip(&strings) {
             for name in BINARY {
-                // Python would try to find it.
+                // Python would try to compute the huge result.
                 if name == "pow" && matches!(other, Value::Int(1000..)) {
                     continue;
                 }
@@ -388,6 +388,6 @@ fn functions_have_the_results_of_python() {
             }
         }
     }
-    // What is said not to be covered is little.
+    // Only a small part of the calls is not implemented.
     calls.check(25);
 }

@@ -15,7 +15,7 @@ use crate::protocol::Status;
 use crate::scratch;
 use crate::value::{Serialized, Value, ValueError, WrongType};
 
-/// An exception that was raised in a peer, mostly in Python.
+/// An exception that was raised in a peer, usually in Python.
 ///
 /// Its parts are read from the pickle without executing it;
 /// [`serialized`](Self::serialized) is that pickle, for forwarding.
@@ -435,7 +435,7 @@ pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32)
         writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
-        // The exception takes a worker, and reads the worker's address.
+        // The exception takes a worker object, and reads its address.
         writer.build().reduce();
         writer.global("types", "SimpleNamespace").tuple(0);
         writer.dict(1).str("address").str(last_worker);
@@ -461,8 +461,9 @@ mod tests {
         (RemoteError::of_pickle(&pickle, &[]), pickle.len())
     }
 
-    /// `unpickle_exception` with a class and an argument. The caller adds the
-    /// cause; then follow no traceback, the context, and whether that is hidden.
+    /// `unpickle_exception` with a class and an argument. The caller adds the cause;
+    /// the arguments after it are no traceback, the context, and whether the context
+    /// is hidden.
     fn exception(writer: &mut Writer<'_, '_>, class: &str, argument: &str) {
         writer
             .reduce()

@@ -1,5 +1,5 @@
 //! Copies a part of a pickle into a new pickle without interpreting it. A
-//! scheduler hands each task of a graph to a worker this way, including functions
+//! scheduler sends each task of a graph to a worker this way, including functions
 //! and objects that only Python can make.
 
 use std::collections::HashMap;
@@ -25,7 +25,7 @@ impl<'t, 'p> Effects<'t, 'p> {
     pub(super) fn of(tree: &'t Tree<'p>, pickle: &[u8]) -> Self {
         const NAMES: [&str; 2] = ["_function_setstate", "_class_setstate"];
         let mut effects = Self::default();
-        // Most graphs have none.
+        // Most graphs have no such calls.
         let mut parts = pickle.split(|byte| *byte == b'_').skip(1);
         if !parts.any(|part| part.starts_with(b"setstate")) {
             return effects;
@@ -67,8 +67,8 @@ impl Copier {
 
     /// The pickle of a node and everything it refers to.
     ///
-    /// Tasks may share parts, and each copy contains all of them, so the budget
-    /// is spent on everything copied, data by length.
+    /// Tasks may share parts, and each copy contains all of them, so everything
+    /// copied is charged to the budget, data by length.
     pub(super) fn copy<'t, 'p>(
         &mut self,
         node: Node<'t, 'p>,

@@ -7,7 +7,7 @@ use daskwire_pickle::tree::Node;
 
 use crate::value::ValueError;
 
-/// Why a graph or a task cannot be read.
+/// The error of reading a graph or a task.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum GraphError {
@@ -22,7 +22,7 @@ pub enum GraphError {
     Unexpected {
         /// Offset in the pickle, in bytes.
         at: usize,
-        /// What was expected.
+        /// The expected part.
         expected: &'static str,
     },
 }

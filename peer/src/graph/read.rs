@@ -38,9 +38,9 @@ impl Graph {
         Ok(Self { tasks: tasks? })
     }
 
-    /// Reads what a scheduler needs of a graph: for each task its key, its
-    /// dependencies, each once, and the `run_spec` for a worker, copied as the
-    /// client wrote it.
+    /// Reads the parts of a graph that a scheduler needs: for each task its key, its
+    /// dependencies, each once, and the `run_spec` for a worker, copied as the client
+    /// wrote it.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Graph {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outline {
     pub(crate) key: Key,
-    /// Sorted.
+    /// The keys that the task depends on, sorted.
     pub(crate) dependencies: Vec<Key>,
     pub(crate) run_spec: Serialized,
 }
@@ -415,9 +415,9 @@ pub(super) fn function(
         let (Some(module), Some(name)) = (global.module.as_str(), global.name.as_str()) else {
             return unknown(global.to_string());
         };
-        // Dask calls these itself, and `call` reads what they call. Named as a
-        // function, for example in a partial, a call of them would be read as that of
-        // another function once it is written.
+        // Dask calls these functions itself, and `call` reads the function that they
+        // call. In another place, for example in a partial, they are unknown: when
+        // written again, a call of them would be read as a call of the other function.
         if global.is(SPEC, "_execute_subgraph") || global.is("dask.utils", "apply") {
             return unknown(global.to_string());
         }
@@ -555,7 +555,7 @@ fn argument(
                 pairs
             } else {
                 match spec.parts.as_slice() {
-                    // As the constructors do.
+                    // As in the constructors, a single container provides the items.
                     [only] if is_container(*only, class) => many(&mut only.items())?,
                     parts => many(&mut parts.iter().copied())?,
                 }

@@ -1,9 +1,9 @@
 //! Reads tasks of releases before 2024.11, whose arguments hold the keys of
 //! results.
 //!
-//! Such a task is a tuple `(function, args, kwargs)`, three pickles of these
-//! (up to 2023.8.0), or a task in the old sense: a tuple whose first item is
-//! callable, with arguments that may be tasks themselves.
+//! Such a task is a tuple `(function, args, kwargs)`, three pickles of these (up to
+//! 2023.8.0), or an old-style task: a tuple whose first item is callable, with
+//! arguments that may be tasks themselves.
 
 use bytes::Bytes;
 use daskwire::invariant::Ensured;
@@ -19,11 +19,12 @@ use crate::scratch;
 use crate::value::{Serialized, TreeReader, ValueError};
 use crate::{Key, Value};
 
-/// The keys whose results a task gets.
+/// A predicate that is true for the keys whose results a task gets.
 type IsInput<'i> = &'i dyn Fn(&Key) -> bool;
 
 impl ComputeTask {
-    /// Takes the task. Three pickles are put into one, as byte strings.
+    /// Takes the task out of the message. Three pickles are put into one, as byte
+    /// strings.
     // ROLES WORKER-3
     pub(crate) fn take_run_spec(&mut self) -> Serialized {
         let field = |name: &str| {
@@ -120,7 +121,7 @@ fn three(
     of_function.work(called, arguments, keywords)
 }
 
-/// The tree of a pickle that may be left out.
+/// The tree of a pickle; `None` if it is empty, that is, left out.
 fn tree_of(pickle: &Bytes) -> Result<Option<Tree<'_>>, GraphError> {
     if pickle.is_empty() {
         return Ok(None);

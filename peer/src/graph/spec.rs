@@ -123,7 +123,7 @@ fn named_slots<'t, 'p>(class: &str, state: Node<'t, 'p>) -> Option<Vec<Node<'t, 
     if !is_dict(slots) || !(attributes.is_none() || is_dict(attributes)) {
         return None;
     }
-    // Stands where no slot is needed.
+    // A placeholder for slots that are not needed.
     let none = attributes;
     let slot = |name: &str| slots.get(name).unwrap_or(none);
     Some(match class {
@@ -158,7 +158,7 @@ pub(super) fn has_named_slots(node: Node<'_, '_>, budget: &Budget) -> Result<boo
     Ok(named_slots(class, state).is_some())
 }
 
-/// The state that an object is given.
+/// The state that is set on an object.
 pub(super) fn state_of<'t, 'p>(
     node: Node<'t, 'p>,
     budget: &Budget,

@@ -161,7 +161,7 @@ fn function_of_partial(args: &[i64], attributes: &[(&str, &str)]) -> Function {
     }
 }
 
-/// What `daskwire.native` of the Python package writes.
+/// A partial as `daskwire.native` of the Python package writes it.
 #[test]
 fn a_partial_may_stand_for_a_native_function() {
     let native = [("daskwire_native", "native:hypot")];
@@ -439,7 +439,7 @@ fn partials_that_need_results_are_written_as_plain_calls() {
         matches!(&arguments[..], [Argument::Task(task)] if task.work == plain.work),
         "{within:?}"
     );
-    // A keyword that is given twice has the value of the outermost partial.
+    // A keyword that is passed twice has the value of the outermost partial.
     let twice = Task::new("z", outer("b"), [3]);
     let arguments = [1.into(), 2.into(), Key::from("y").into(), 3.into()];
     let plain = Task::new("z", "operator.mul", arguments as [Argument; 4]).keyword("b", 5);

@@ -19,12 +19,12 @@ use crate::scratch;
 use crate::value::ValueError;
 use crate::{Key, Value};
 
-/// How results are referred to.
+/// The form of references to results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reference {
-    /// By their keys.
+    /// The key of the result.
     Key,
-    /// By an object that holds the key, which the scheduler replaces.
+    /// An object that holds the key, which the scheduler replaces.
     Object(&'static str, &'static str),
 }
 
@@ -42,7 +42,7 @@ struct TupleWriter<'g> {
 pub(crate) struct Tasks {
     /// The tasks.
     pub(crate) tasks: Vec<(Key, CallPickles)>,
-    /// The dependencies of those that have some.
+    /// The dependencies of the tasks that have any.
     pub(crate) dependencies: Vec<(Key, Vec<Key>)>,
     /// An order in which tasks come after their dependencies.
     pub(crate) priority: Vec<(Key, i64)>,
@@ -108,7 +108,7 @@ impl Graph {
     }
 }
 
-/// Numbers tasks so that each comes after its dependencies, and close to them.
+/// Numbers tasks so that each follows its dependencies, and is close to them.
 fn order<T>(tasks: &[(Key, T)], dependencies: &[(Key, Vec<Key>)]) -> Vec<(Key, i64)> {
     let dependencies: HashMap<&Key, &Vec<Key>> =
         dependencies.iter().map(|(key, keys)| (key, keys)).collect();
@@ -116,7 +116,7 @@ fn order<T>(tasks: &[(Key, T)], dependencies: &[(Key, Vec<Key>)]) -> Vec<(Key, i
     let mut visited: HashSet<&Key> = HashSet::with_capacity(tasks.len());
     let mut order = Vec::with_capacity(tasks.len());
     for (key, _) in tasks {
-        // Each key is left after the keys that were pushed above it.
+        // A key is finished after the keys that were pushed above it.
         let mut stack = vec![(key, false)];
         while let Some((key, is_left)) = stack.pop() {
             if is_left {
@@ -227,7 +227,8 @@ impl<'g> TupleWriter<'g> {
 
     fn task(&mut self, task: &'g Task, writer: &mut Writer<'_, '_>) -> Result<(), ValueError> {
         if let Some(plain) = task.without_partial() {
-            // Its names do not live as long as those of the graph.
+            // A writer of its own, because the new task does not live as long as
+            // the graph.
             let mut inner = TupleWriter {
                 dialect: self.dialect,
                 reference: self.reference,

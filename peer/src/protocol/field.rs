@@ -125,7 +125,7 @@ plain! {
     i64, i64, |this| *this;
 }
 
-/// Nil.
+/// No value: nil.
 impl Field for () {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Ok(source.reader.nil()?)
@@ -137,7 +137,7 @@ impl Field for () {
     }
 }
 
-/// Python writes a whole number as an integer if it was given as one.
+/// A float. Python writes a float as an integer if the program passed an integer.
 impl Field for f64 {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         #[expect(clippy::cast_precision_loss, reason = "as Python's float() of an int")]
@@ -361,7 +361,7 @@ impl<K: Field, V: Field> Field for Map<K, V> {
     }
 }
 
-/// Reads an unknown field and keeps it.
+/// Reads an unknown field and appends it to `extra`.
 pub(super) fn keep(
     source: &mut Source<'_>,
     extra: &mut Map<Value, Value>,
@@ -382,7 +382,7 @@ pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
 
 /// Defines structs that are maps in messages: `name: type = "name on the wire"`.
 ///
-/// A field that older releases leave out ends with `or` and its value then.
+/// A field that older releases leave out ends with `or` and its default value.
 /// Each struct gets a field `extra` for unknown fields. Those with an op write it
 /// as the first entry.
 macro_rules! maps {

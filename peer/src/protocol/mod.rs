@@ -38,7 +38,7 @@ pub use request::*;
 pub use status::{ReplyStatus, TaskState, WorkerStatus};
 pub use stream::*;
 
-/// Why a message could not be parsed.
+/// The error of parsing a message.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -120,7 +120,7 @@ pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, Protoco
     Opener::default().read_in(layout, frames, Value::read)
 }
 
-/// Opens messages, and reuses its memory.
+/// Opens messages, and reuses its memory for the next message.
 #[derive(Debug, Default)]
 pub(crate) struct Opener {
     workspace: Workspace,
@@ -223,7 +223,7 @@ impl<'a> Source<'a> {
         let limit = limit.ok_or_else(|| self.unexpected("a value that is not a payload"))?;
         let payload = Serialized::of_frames(self.frames, index, kind);
         let payload = payload.ok_or_else(|| self.unexpected("the number of a frame"))?;
-        // The header may claim frames of the next payloads.
+        // The header may claim frames that belong to the next payloads.
         if index.saturating_add(1 + payload.frames().len()) > limit {
             let (frame, at, kind) = (limit, 0, MessageErrorKind::FramesShared);
             return Err(MessageError { frame, at, kind }.into());

@@ -1,5 +1,5 @@
-//! Messages between a worker and its Python processes, which have the layout of
-//! Dask's. Their other side is `python/daskwire/worker.py`.
+//! Messages between a worker and its Python processes, in the layout of Dask's
+//! messages. The Python side is `python/daskwire/worker.py`.
 #![allow(unreachable_pub, reason = "the macros make public types")]
 
 use bytes::Bytes;
@@ -15,9 +15,9 @@ maps! {
     StartPython = "start" {
         /// The id of the worker.
         id: String = "id",
-        /// Its name.
+        /// The name of the worker.
         name: String = "name",
-        /// Its address.
+        /// The address of the worker.
         address: String = "address",
         /// The address of the scheduler.
         scheduler: String = "scheduler",
@@ -35,32 +35,32 @@ maps! {
         plugins: Map<String, Bytes> = "plugins",
         /// The shuffles that an earlier host took part in: their ids and last runs.
         stale_shuffles: Map<String, u64> = "stale_shuffles",
-        /// What the process loads before it is ready: modules, files, and URLs.
+        /// Modules, files, and URLs that the process loads before it is ready.
         preload: Vec<String> = "preload",
-        /// Arguments for them.
+        /// The arguments of the preloaded modules.
         preload_argv: Vec<String> = "preload_argv",
     }
 
-    /// Asks for a task, and is answered by [`PythonFinished`], [`PythonErred`],
-    /// [`PythonReschedule`] or [`PythonNeedsHost`].
+    /// Requests a process to run a task. The reply is [`PythonFinished`],
+    /// [`PythonErred`], [`PythonReschedule`] or [`PythonNeedsHost`].
     RunInPython = "run-task" {
         /// The key of the task.
         key: Key = "key",
         /// The task, as the scheduler sent it.
         run_spec: Serialized = "run_spec",
-        /// Its inputs; nil for those that the process has.
+        /// The inputs; nil for those that the process already has.
         data: Map<Key, Nullable<Serialized>> = "data",
         /// Whether the result is an actor, which stays in the process.
         is_actor: bool = "is_actor",
     }
 
-    /// Asks to forget values, and a host to forget actors.
+    /// Requests a process to drop values, and a host to drop actors.
     ForgetInPython = "forget" {
-        /// Their keys.
+        /// The keys of the values or actors.
         keys: Keys = "keys",
     }
 
-    /// Asks to set up a plugin, in place of one with the same name.
+    /// Requests the setup of a plugin, in place of one with the same name.
     AddPluginInPython = "plugin-add" {
         /// The name.
         name: String = "name",
@@ -68,25 +68,25 @@ maps! {
         plugin: Bytes = "plugin",
     }
 
-    /// Asks to tear down a plugin.
+    /// Requests the teardown of a plugin.
     RemovePluginInPython = "plugin-remove" {
         /// The name.
         name: String = "name",
     }
 
-    /// Gives a host a socket, which is sent along.
+    /// Passes a socket to a host. The socket is sent with the message.
     SocketForPython = "socket" {
         /// Whether the socket carries a comm, rather than tasks.
         is_comm: bool = "is_comm",
     }
 
-    /// Hands a message of the scheduler's stream to a host.
+    /// Forwards a message of the scheduler's stream to a host.
     StreamForPython = "stream" {
         /// The message.
         message: Unknown = "message",
     }
 
-    /// Tells a host of changes of tasks, for its plugins.
+    /// Reports changes of tasks to a host, for its plugins.
     TransitionsForPython = "transitions" {
         /// The changes, in order.
         transitions: Vec<TransitionForPython> = "transitions",
@@ -146,13 +146,13 @@ maps! {
         gone: Keys = "gone",
     }
 
-    /// Reports that a task wants to run elsewhere or later.
+    /// Reports that a task asks to be rescheduled.
     PythonReschedule = "reschedule" {
         /// The keys of values that the process does not keep any more.
         gone: Keys = "gone",
     }
 
-    /// Reports that a task uses what only the host has.
+    /// Reports that a task needs the host.
     PythonNeedsHost = "needs-host" {
         /// The keys of values that the process does not keep any more.
         gone: Keys = "gone",
@@ -168,7 +168,7 @@ maps! {
 
     /// Reports whether plugins of a host want [`TransitionsForPython`].
     PythonWatches = "watch" {
-        /// Whether they do. Default: they do not.
+        /// Whether they do. Default: false.
         is_watched: bool = "is_watched",
     }
 

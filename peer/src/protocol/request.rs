@@ -54,7 +54,7 @@ ops! {
 }
 
 impl Request {
-    /// What a comm is for that carries this request and its reply.
+    /// The kind of traffic of the request and its reply.
     pub(crate) const fn traffic(&self) -> Traffic {
         match self {
             Self::HeartbeatWorker(_) | Self::RegisterClient(_) | Self::RegisterWorker(_) => {
@@ -141,7 +141,7 @@ maps! {
         client: String = "client",
         /// The client's versions, which the scheduler compares with its own.
         versions: Value = "versions",
-        /// False: the stream starts instead of a reply.
+        /// Whether a reply is sent; false, because the stream starts instead.
         reply: Option<bool> = "reply",
     }
 
@@ -181,7 +181,7 @@ maps! {
         stimulus_id: Option<String> = "stimulus_id",
         /// The worker's process id.
         pid: Option<i64> = "pid",
-        /// False: the stream starts instead of a reply.
+        /// Whether a reply is sent; false, because the stream starts instead.
         reply: Option<bool> = "reply",
     }
 
@@ -205,7 +205,7 @@ maps! {
     Unregister = "unregister" {
         /// The worker's address.
         address: String = "address",
-        /// What led to it; since 2022.5.0.
+        /// The cause, for logs; since 2022.5.0.
         stimulus_id: Option<String> = "stimulus_id",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
@@ -273,7 +273,8 @@ maps! {
     NBytes = "nbytes" {
         /// The keys; all if absent.
         keys: Option<Keys> = "keys",
-        /// False for the size of each key instead of groups of keys.
+        /// Whether sizes are summed up for groups of keys, or else listed for each
+        /// key.
         summary: Option<bool> = "summary",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
@@ -363,9 +364,10 @@ maps! {
         start: Option<f64> = "start",
         /// The latest time, in seconds since 1970.
         stop: Option<f64> = "stop",
-        /// True for the event loops of the workers instead of their tasks.
+        /// Whether the event loops of the workers are profiled instead of their
+        /// tasks.
         server: Option<bool> = "server",
-        /// True for the event loop of the scheduler, for a scheduler.
+        /// Whether the event loop of the scheduler is profiled, for a scheduler.
         scheduler: Option<bool> = "scheduler",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
@@ -442,7 +444,7 @@ maps! {
     GetMetadata = "get_metadata" {
         /// The path in nested dictionaries.
         keys: Vec<String> = "keys",
-        /// The reply if there is none; without it, that is an error.
+        /// The reply if there is no metadata at the path. Default: an error.
         default: Option<Value> = "default",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
@@ -468,7 +470,7 @@ maps! {
         hosts: Option<Vec<String>> = "hosts",
         /// Whether the nannies of the workers are asked instead of the workers.
         nanny: Option<bool> = "nanny",
-        /// What is done about workers that do not reply: `raise`, `return`,
+        /// The treatment of workers that do not reply: `raise`, `return`,
         /// `return_pickle` or `ignore`. Default: `raise`.
         on_error: Option<String> = "on_error",
         /// Whether a reply is sent.
@@ -509,7 +511,7 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// Asks a nanny to end its worker, which it then starts again. The reply comes
+    /// Asks a nanny to end its worker, which it then starts again. The reply is sent
     /// once the scheduler has removed the worker.
     Kill = "kill" {
         /// The reason.

@@ -7,7 +7,7 @@ use daskwire::message::{BuildError, MessageBuilder};
 use super::field::Field;
 use super::{ProtocolError, Source};
 
-/// Enums over the names that Dask gives, with one more variant for all others.
+/// Defines enums of Dask's names, with one more variant for all other names.
 macro_rules! names {
     ($($(#[$meta:meta])* $name:ident default $default:ident {
         $($(#[$doc:meta])* $variant:ident = $string:literal,)+
@@ -79,7 +79,7 @@ names! {
         Init = "init",
         /// The worker takes tasks.
         Running = "running",
-        /// The worker takes no tasks for want of memory.
+        /// The worker takes no tasks because its memory is nearly full.
         Paused = "paused",
         /// The worker leaves as soon as others have its data.
         ClosingGracefully = "closing_gracefully",
@@ -95,9 +95,9 @@ names! {
         Ok = "OK",
         /// The request failed.
         Error = "error",
-        /// The peer has enough to do; ask again later.
+        /// The peer is busy; ask again later.
         Busy = "busy",
-        /// A part of the data could not be had.
+        /// Part of the data is not available.
         PartialFail = "partial-fail",
         /// The scheduler does not know the worker any more.
         Missing = "missing",

@@ -94,8 +94,8 @@ maps! {
         internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
         /// The key of the task that submits these, or nil.
         submitting_task: Nullable<Key> = "submitting_task",
-        /// Nil. A map of plain values would break the scheduler's spans for all
-        /// clients.
+        /// Metadata of spans; always nil, because a map of plain values would
+        /// break the scheduler's spans for all clients.
         span_metadata: Nullable<Value> = "span_metadata",
         /// Priority; tasks with higher values run earlier.
         user_priority: Option<f64> = "user_priority",
@@ -115,7 +115,7 @@ maps! {
         internal_priority: Nullable<Map<Key, i64>> = "internal_priority",
         /// The key of the task that submits these, or nil.
         submitting_task: Nullable<Key> = "submitting_task",
-        /// Nil; since 2024.5.2.
+        /// Metadata of spans; always nil; since 2024.5.2.
         span_metadata: Option<Value> = "span_metadata",
         /// Priority; tasks with higher values run earlier.
         user_priority: Option<f64> = "user_priority",
@@ -127,7 +127,7 @@ maps! {
     UpdateGraphTasks = "update-graph" {
         /// The tasks.
         tasks: Map<Key, CallPickles> = "tasks",
-        /// The keys that tasks depend on, for those that do.
+        /// The keys that tasks depend on, for tasks with dependencies.
         dependencies: Map<Key, Vec<Key>> = "dependencies",
         /// The keys that the client wants.
         keys: Keys = "keys",
@@ -139,7 +139,7 @@ maps! {
         loose_restrictions: Option<Keys> = "loose_restrictions",
         /// The resources that tasks need.
         resources: Option<Map<Key, Value>> = "resources",
-        /// How often tasks are retried.
+        /// The number of retries of tasks.
         retries: Option<Map<Key, Value>> = "retries",
         /// Priority; tasks with higher values run earlier.
         user_priority: Option<f64> = "user_priority",
@@ -357,11 +357,11 @@ maps! {
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Requests a worker to give a task back unless it is executing.
+    /// Requests a worker to return a task, unless the task is executing.
     StealRequest = "steal-request" {
         /// The key of the task.
         key: Key = "key",
-        /// Returned with the response.
+        /// The id of the request, returned with the response.
         stimulus_id: String = "stimulus_id",
     }
 
@@ -465,7 +465,7 @@ maps! {
     StealResponse = "steal-response" {
         /// The key.
         key: Key = "key",
-        /// The state of the task, which is given back if this is `waiting`,
+        /// The state of the task, which is returned if this is `waiting`,
         /// `ready` or `constrained`.
         state: Nullable<String> = "state",
         /// The id of the request.
@@ -480,7 +480,7 @@ maps! {
         stimulus_id: String = "stimulus_id",
     }
 
-    /// Gives an executing task back.
+    /// Returns an executing task to the scheduler.
     Reschedule = "reschedule" {
         /// The key of the task.
         key: Key = "key",

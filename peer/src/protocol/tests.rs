@@ -114,7 +114,7 @@ fn repeated_keys_are_kept_once() {
     assert_eq!(message.keys, keys);
 }
 
-/// Opens messages as scheduler and worker do.
+/// Messages are opened as by a scheduler or worker.
 #[test]
 fn rejects_payloads_that_share_frames() {
     const COUNT: u16 = 4000;
@@ -138,7 +138,8 @@ fn rejects_payloads_that_share_frames() {
     );
 }
 
-/// Otherwise, memory would grow with the square of the message's length.
+/// If payloads shared frames, memory would grow with the square of the
+/// message's length.
 #[test]
 fn payload_excludes_frames_of_the_next() {
     const COUNT: u8 = 15;

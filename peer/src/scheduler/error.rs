@@ -9,7 +9,7 @@ use daskwire_comm::{Address, CommError};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StartError {
-    /// There are no listeners.
+    /// No listener was given.
     NoListeners,
     /// The address of a listener cannot be determined.
     LocalAddress(Arc<CommError>),
@@ -48,7 +48,7 @@ pub enum ServeError {
     ListenerFailed {
         /// The address of the listener.
         address: Address,
-        /// Why it failed.
+        /// The reason for the failure.
         error: Arc<CommError>,
     },
 }

@@ -1,11 +1,11 @@
 //! An embedded scheduler, which replaces `dask scheduler` in a single process and
 //! in tests.
 //!
-//! [`Scheduler`] serves clients and workers over any transport, also those in
+//! [`Scheduler`] serves clients and workers over any transport, including those in
 //! Python. [`State`] makes the decisions, following the steps of Dask's "Journey
 //! of a Task", and does no I/O.
 //!
-//! Tasks are never run here. A client's graph is read as data. Graphs that only
+//! The scheduler never runs tasks, and parses a client's graph as data. Graphs that only
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys.
 
@@ -14,7 +14,7 @@ mod notice;
 mod server;
 pub mod state;
 
-/// Counts a step of work in tests, which compare inputs of different sizes.
+/// Counts a step of work in tests that compare the steps for inputs of different sizes.
 fn step() {
     #[cfg(test)]
     STEPS.with(|steps| steps.set(steps.get() + 1));
@@ -45,11 +45,11 @@ pub use state::Policy;
 
 /// The first release of `distributed` whose workers and clients a [`Scheduler`]
 /// serves. Earlier ones are refused when they register: their graphs and tasks have
-/// other forms.
+/// a different format.
 pub const FIRST_SERVED: Release = Release::new(2025, 4, 0);
 
-/// Callback for notices. It is called between messages, so it must not block. After a
-/// panic it is not called again.
+/// Callback for notices. It is called between messages, so it must not block. After it has
+/// panicked, it is not called again.
 pub type NoticeHook = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 /// Options of a [`Scheduler`].
@@ -60,24 +60,24 @@ pub struct Options {
     /// The transports of comms to workers, for gathering and scattering. Default:
     /// [`transports`](crate::transports).
     pub transports: Transports,
-    /// Options of these comms.
+    /// Options of the comms to workers.
     pub comm: daskwire_comm::CommOptions,
     /// Minimum interval between batches to a client. With zero, messages are sent
-    /// at once, and those that are queued while a batch is being written form the
+    /// at once, and those that are queued while a batch is written form the
     /// next one. Default: zero; Dask uses 2 ms.
     pub client_interval: Duration,
     /// Minimum interval between batches to a worker. Default: zero; Dask uses 5
     /// ms.
     pub worker_interval: Duration,
-    /// Limit of the bytes in memory of messages queued for a client or worker
+    /// Maximum length in bytes of the messages queued for a client or worker
     /// that reads too slowly. Default: 256 MiB.
     ///
     /// Requests of a client are not read while more than a quarter of the limit
     /// is queued for it. If the limit is exceeded, the comm is closed with
-    /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks do
-    /// not count, because workers are not sent more than they read.
+    /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks are
+    /// not counted, because tasks are only sent to workers that read.
     pub max_queued_len: usize,
-    /// Limit of the comms that each listener serves at once. Further connections are
+    /// Maximum number of comms that each listener serves at once. Further connections are
     /// closed before their handshake, with [`Notice::TooManyComms`]. Default: 65,536.
     pub max_comms: usize,
     /// An observer that sees all messages.
@@ -117,7 +117,7 @@ impl fmt::Debug for Options {
 
 /// A scheduler in this process.
 ///
-/// It serves until it is closed or dropped, until a peer sends
+/// The scheduler serves until it is closed or dropped, until a peer sends
 /// [`Terminate`](crate::protocol::Terminate), or until its last listener fails.
 ///
 /// ```
@@ -140,7 +140,7 @@ impl fmt::Debug for Options {
 #[must_use = "a scheduler ends when this is dropped"]
 pub struct Scheduler {
     shared: Arc<Shared>,
-    /// The first of the addresses.
+    /// The address of the first listener.
     address: Address,
     addresses: Vec<Address>,
     tasks: TaskSet<()>,
@@ -193,7 +193,7 @@ impl Scheduler {
         &self.addresses
     }
 
-    /// Calls `look` with the state. The scheduler waits until it returns.
+    /// Calls `look` with the state. The scheduler is blocked until it returns.
     pub fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         self.shared.inspect(look)
     }
@@ -220,8 +220,8 @@ impl Scheduler {
         self.shared.failure()
     }
 
-    /// Asks workers to leave, notifies clients, and ends. Takes a few seconds at
-    /// most.
+    /// Asks workers to leave, notifies clients, and ends the scheduler. Takes at most a few
+    /// seconds.
     pub async fn close(mut self) {
         self.shared.close().await;
         self.tasks.shutdown().await;

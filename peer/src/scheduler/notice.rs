@@ -20,19 +20,19 @@ pub enum Notice {
         /// The op of the message.
         op: String,
     },
-    /// A client acted for a client that is not registered. Its message was
+    /// A client sent a message on behalf of a client that is not registered. The message was
     /// ignored.
     UnknownClient {
         /// The client that sent the message.
         peer: String,
-        /// The client that it acted for.
+        /// The client named in the message.
         client: String,
     },
     /// A peer sent a malformed message, and its comm was closed.
     Malformed {
         /// The client or worker.
         peer: String,
-        /// The fault.
+        /// The reason why the message is malformed.
         error: ProtocolError,
     },
     /// A peer did not read its messages, and its comm was closed.
@@ -42,12 +42,12 @@ pub enum Notice {
         /// The limit of queued bytes.
         limit: usize,
     },
-    /// Accepting a connection failed, mostly for lack of file descriptors. It is tried
-    /// again; further failures are reported only after a connection was accepted.
+    /// Accepting a connection failed, mostly for lack of file descriptors. The listener
+    /// retries; further failures are reported only after a connection was accepted.
     AcceptFailed {
         /// The address of the listener.
         address: Address,
-        /// Why it failed.
+        /// The reason for the failure.
         error: Arc<CommError>,
     },
     /// A connection was closed because its listener serves the maximum number of comms.
@@ -64,7 +64,7 @@ pub enum Notice {
     ListenerFailed {
         /// The address of the listener.
         address: Address,
-        /// Why it failed.
+        /// The reason for the failure.
         error: Arc<CommError>,
     },
     /// The state machine panicked; the scheduler ends.
@@ -90,7 +90,7 @@ pub enum Notice {
     WorkerLeft {
         /// The worker's address.
         worker: String,
-        /// Why it left.
+        /// The reason for leaving.
         reason: LeaveReason,
     },
 }
@@ -99,11 +99,12 @@ pub enum Notice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaveReason {
-    /// Its stream ended.
+    /// The stream of the worker ended.
     StreamEnded,
-    /// It was silent for longer than [`Policy::worker_ttl`](super::Policy::worker_ttl).
+    /// The worker sent nothing for longer than
+    /// [`Policy::worker_ttl`](super::Policy::worker_ttl).
     Silent,
-    /// It was retired, or removed at its own request.
+    /// The worker was retired, or removed at its own request.
     Retired,
 }
 

@@ -28,7 +28,7 @@ mod retire;
 mod spread;
 mod streams;
 
-/// Timeout for sending the last messages.
+/// Timeout for sending the last messages to a peer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State shared by all connections.
@@ -60,16 +60,16 @@ pub(super) struct Shared {
 #[derive(Debug)]
 struct Core {
     state: State,
-    /// The time of the next events.
+    /// The time passed to the state with the next events.
     now: Duration,
-    /// The last id of a client or worker.
+    /// The last id assigned to a client or worker.
     last_id: u64,
     /// Whether the state reports the steps of tasks.
     is_watched: bool,
     peers: Peers,
 }
 
-/// The streams for messages, and the reports to make once the state is unlocked.
+/// The streams for messages, and the reports to emit once the state is unlocked.
 #[derive(Debug, Default)]
 struct Peers {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
@@ -80,7 +80,7 @@ struct Peers {
 }
 
 impl Core {
-    /// Handles an event, and does the actions that follow.
+    /// Handles an event, and executes the resulting actions.
     fn handle(&mut self, event: Event) {
         self.peers.act(self.state.handle(self.now, event));
     }
@@ -90,7 +90,7 @@ impl Core {
         self.last_id
     }
 
-    /// Replaces the inconsistent state by a new one, and notifies all peers.
+    /// Replaces the inconsistent state with a new one, and notifies all peers.
     fn fail(&mut self, policy: &Policy, reason: &str) {
         self.state = State::new(policy.clone());
         self.is_watched = false;
@@ -112,11 +112,11 @@ impl Core {
 }
 
 impl Peers {
-    /// Does the actions of the state machine.
+    /// Executes the actions of the state machine.
     fn act(&mut self, actions: impl IntoIterator<Item = Action>) {
-        // Many tasks may fail for the same reason, which is in memory once.
+        // Many tasks may fail for the same reason, whose payload is shared and counted once.
         let mut last_failure = None;
-        // A broken stream is removed when that is noticed.
+        // Errors of sending are ignored: a broken stream is removed by the task that reads it.
         for action in actions {
             match action {
                 Action::ToClient(id, message) => {
@@ -152,7 +152,7 @@ impl Peers {
                 Action::EndWorker(id) => drop(self.workers.remove(&id)),
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::Task(event) => self.reports.push(event),
-                // Replied to where the worker registers.
+                // The reply is sent where the worker registers.
                 Action::AcceptWorker { .. } | Action::RefuseWorker(..) => {}
             }
         }
@@ -172,7 +172,7 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 impl Shared {
     pub(super) fn new(options: Options, address: String, listener_count: usize) -> Self {
         let mut comm = options.comm.clone();
-        // Registered peers listen; one that does not is gone.
+        // Registered peers listen. If one does not, it has ended, and retries are useless.
         comm.connect_retry = false;
         let connector = Arc::new(Connector::new(options.transports.separate(), comm));
         Self {
@@ -242,13 +242,13 @@ impl Shared {
     /// Calls `look` with the state.
     pub(super) fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
         let core = self.lock();
-        // Reading leaves no inconsistent state.
+        // A panic of `look` cannot leave the state inconsistent, since it only reads.
         let result = catch_unwind(AssertUnwindSafe(|| look(&core.state)));
         drop(core);
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Ends the scheduler with an error, unless it ends with another.
+    /// Ends the scheduler with an error, unless another error has ended it already.
     fn fail(&self, error: ServeError) {
         self.failure.send_if_modified(|failure| {
             let is_first = failure.is_none();
@@ -274,7 +274,7 @@ impl Shared {
         }
     }
 
-    /// Bytes of messages queued for clients.
+    /// Length of the messages queued for clients, in bytes.
     #[cfg(test)]
     pub(super) fn queued_len(&self) -> usize {
         let core = self.lock();
@@ -282,7 +282,7 @@ impl Shared {
         streams.map(|stream| stream.backlog().queued_len()).sum()
     }
 
-    /// Makes the state machine panic when a result is in memory.
+    /// Makes the state machine panic when the result of `key` is in memory.
     #[cfg(test)]
     pub(super) fn panic_over(&self, key: crate::Key) {
         self.lock().state.panics_over = Some(key);
@@ -298,7 +298,7 @@ impl Shared {
         self.member_comm_count.load(Ordering::Acquire)
     }
 
-    /// The error that has ended the scheduler.
+    /// Returns the error that has ended the scheduler, if any.
     pub(super) fn failure(&self) -> Result<(), ServeError> {
         self.failure.borrow().clone().map_or(Ok(()), Err)
     }
@@ -344,7 +344,7 @@ impl Shared {
                             self.notify(&Notice::TooManyComms { address, limit });
                         }
                     }
-                    // Mostly too many open files.
+                    // The cause is mostly that too many files are open.
                     Err(error @ CommError::Io(_)) => {
                         if !core::mem::replace(&mut is_failing, true) {
                             self.notify(&Notice::AcceptFailed {
@@ -377,8 +377,8 @@ impl Shared {
         self.notify(&Notice::ListenerFailed { address, error });
     }
 
-    /// Notifies all peers, and ends once they have left. Until then, workers get
-    /// replies to their heartbeats: one that gets none reports an error.
+    /// Notifies all peers, and ends the scheduler once they have left. Until then, the
+    /// heartbeats of workers are answered, since a worker without a reply reports an error.
     pub(super) async fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.handle(Event::Close);
@@ -392,7 +392,7 @@ impl Shared {
                 ended.await;
             }
         };
-        // Peers that take longer are not waited for.
+        // After the timeout, the scheduler ends without waiting for the remaining peers.
         let _ = runtime::timeout(CLOSE_TIMEOUT, gone).await;
         self.is_closed.send_replace(true);
         self.pool.close().await;
@@ -430,8 +430,8 @@ fn panic_message(panic: &Panic) -> String {
         .unwrap_or_else(|| "no message".to_owned())
 }
 
-/// The time since the Unix epoch, by the wall clock at the start and the monotonic
-/// clock of the runtime since then.
+/// A clock that returns the time since the Unix epoch: the wall clock at the start, plus
+/// the time that has passed since then on the monotonic clock of the runtime.
 #[derive(Debug)]
 struct Clock {
     start: Duration,

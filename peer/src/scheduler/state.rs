@@ -1,7 +1,7 @@
 //! The scheduler's state machine: events in, actions out.
 //!
 //! [`State`] does no I/O, has no clock, and makes the same decisions for the same
-//! events in the same order, so each step can be tested alone. The steps are those
+//! events in the same order, so that each step can be tested separately. The steps are those
 //! of Dask's "Journey of a Task". [`Scheduler`](super::Scheduler) adds the
 //! connections; a program with other connections, or a simulation, can drive the
 //! state itself:
@@ -78,9 +78,9 @@
 //!
 //! # Number of tasks sent to a worker
 //!
-//! A worker with *n* threads gets *n* tasks, and one more to start with while the
-//! scheduler learns that one is done. For tasks shorter than two milliseconds
-//! that is not enough to keep it busy: it gets tasks for two milliseconds in
+//! A worker with *n* threads gets *n* tasks, and one more that it can start before the
+//! scheduler learns that another is done. For tasks shorter than two milliseconds,
+//! this is not enough to keep it busy: it gets tasks for two milliseconds in
 //! advance, at most 16 for each thread. All other tasks stay in the scheduler,
 //! where idle workers can take them over.
 
@@ -118,16 +118,16 @@ mod transitions;
 mod versions;
 mod workers;
 
-/// The id of a client's stream. The caller chooses the ids, and uses none twice.
+/// The id of a client's stream. The caller chooses the ids, and must not reuse any.
 /// `u64::MAX` is reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// The id of a worker's stream. The caller chooses the ids, and uses none twice.
+/// The id of a worker's stream. The caller chooses the ids, and must not reuse any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u64);
 
-/// The client that holds tasks without futures until they are done.
+/// The internal client that holds tasks without futures until they are done.
 const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget");
 
 /// The scheduling policy.
@@ -135,11 +135,12 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget"
 pub struct Policy {
     /// Seed of the random numbers that break ties. Default: 0.
     pub seed: u64,
-    /// Interval of the deletions sent to workers. Default: 500 ms.
+    /// Interval at which deletions are sent to workers. Default: 500 ms.
     pub deletion_interval: Duration,
-    /// Number of workers that a task may kill before it fails. Default: 3.
+    /// Number of workers that may be lost while they run a task before the task fails.
+    /// Default: 3.
     pub allowed_failures: u32,
-    /// Time after which a silent worker is removed, at least ten of its
+    /// Time after which a silent worker is removed, at least ten intervals of its
     /// heartbeats; `None` for never. Default: 5 minutes.
     pub worker_ttl: Option<Duration>,
 }
@@ -155,7 +156,7 @@ impl Default for Policy {
     }
 }
 
-/// A scheduler without connections.
+/// The state machine of a scheduler, without connections.
 ///
 /// [`handle`](Self::handle) is the only way to change it; all other methods are
 /// queries. The [module](self) has an example.
@@ -198,7 +199,7 @@ struct Todo {
     failed: Vec<(TaskId, Arc<Failure>)>,
     /// Tasks that can never be computed.
     unrunnable: Vec<TaskId>,
-    /// Tasks that may be unneeded.
+    /// Tasks that are possibly no longer needed.
     unneeded: Vec<TaskId>,
     ready: Queue,
     /// Workers that may take another task.
@@ -206,7 +207,7 @@ struct Todo {
 }
 
 impl State {
-    /// Returns a state without clients, workers and tasks.
+    /// Returns a state without clients, workers or tasks.
     pub fn new(policy: Policy) -> Self {
         Self {
             random: policy.seed,
@@ -238,9 +239,9 @@ impl State {
     /// Handles an event, and returns the actions that follow from it, in order.
     ///
     /// `now` is the time since the Unix epoch, for the times in stories and in
-    /// `identity`. It should come from a clock that does not jump, because silent
-    /// workers are removed by it: for example the wall clock at the start of the
-    /// program, and the monotonic time since then. A time earlier than that of the
+    /// `identity`. It should be the time of a clock that does not jump, because it
+    /// determines when silent workers are removed: for example the wall clock at the start of
+    /// the program, plus the monotonic time since then. A time earlier than that of the
     /// last event counts as that of the last event.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.now = self.now.max(now);
@@ -281,7 +282,7 @@ impl State {
         }
     }
 
-    /// Sets the stimulus of an event without one in a message.
+    /// Sets the stimulus of an event that has none in a message.
     fn set_stimulus(&mut self, what: &'static str) {
         self.stimulus = Stimulus::here(what, self.now.as_secs_f64());
     }
@@ -327,5 +328,5 @@ impl State {
     }
 }
 
-/// Maximum bytes of tasks sent to a worker before they have been written.
+/// Maximum length of the tasks sent to a worker that are not written yet, in bytes.
 const WINDOW: usize = 64 << 20;

@@ -24,7 +24,7 @@ use super::{Object, Value, ValueError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     data: Bytes,
-    /// Boxed, because it is large.
+    /// The properties; boxed, because they are large, and shared by clones.
     form: Arc<Form>,
 }
 
@@ -278,7 +278,7 @@ pub(super) fn element(dtype: DType, item: &[u8]) -> Result<Value, ValueError> {
             let [real, imaginary] = one.elements::<[f64; 2]>()?.next().unwrap_or_default();
             Value::Complex(real, imaginary)
         }
-        // Padded with zeros, of which numpy keeps none.
+        // Strip the padding with zeros, as numpy does.
         (Kind::Bytes, _) => {
             let len = item.iter().rposition(|byte| *byte != 0);
             let len = len.map_or(0, |last| last.saturating_add(1));
@@ -309,7 +309,7 @@ pub(super) fn element(dtype: DType, item: &[u8]) -> Result<Value, ValueError> {
     })
 }
 
-/// A time of numpy.
+/// The value of a `datetime64` or `timedelta64` element.
 fn time(name: &str, unit: TimeUnit, one: &daskwire_numpy::Array<'_>) -> Result<Value, ValueError> {
     let number = match one.elements::<i64>()?.next() {
         None | Some(i64::MIN) => Value::from("NaT"),

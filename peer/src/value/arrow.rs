@@ -16,7 +16,7 @@ use daskwire_pickle::tree::Tree;
 use super::object::{Kind, Object};
 use super::{Serialized, Value, ValueError, pandas};
 
-/// Why a value cannot be converted from or to record batches.
+/// The error of converting a value from or to record batches.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TableError {
@@ -25,16 +25,15 @@ pub enum TableError {
         /// The type of the value.
         found: String,
     },
-    /// A column of the data frame has a type without a counterpart in Arrow, or
-    /// with none that is known here.
+    /// A column of the data frame has a type without a supported counterpart in
+    /// Arrow.
     Column {
         /// The name of the column.
         name: String,
         /// The data of the column, such as `pandas.arrays.IntervalArray`.
         what: String,
     },
-    /// Another part of the data frame has no counterpart in Arrow, or none that
-    /// is known here.
+    /// Another part of the data frame has no supported counterpart in Arrow.
     Unsupported {
         /// The part, such as an index of several levels.
         what: String,
@@ -174,7 +173,7 @@ impl TryFrom<Value> for RecordBatch {
             Ok([batch]) => Ok(batch),
             Err(batches) => {
                 let schema = batches.first().map(Self::schema);
-                // A stream has at least an empty batch here.
+                // `of_stream` returns at least one batch, which may be empty.
                 let schema = schema.unwrap_or_else(|| Arc::new(Schema::empty()));
                 Ok(arrow_select::concat::concat_batches(&schema, &batches)?)
             }

@@ -27,8 +27,8 @@ pub struct WrongType {
     /// of range with its value, for a sequence of another length with its
     /// length.
     pub found: Cow<'static, str>,
-    /// Where it was found, as subscripts in Python, such as `[1]['name']`.
-    /// Empty for the value itself.
+    /// The location of the value, as subscripts in Python, such as
+    /// `[1]['name']`. Empty for the value itself.
     pub path: String,
 }
 
@@ -408,7 +408,7 @@ impl<T: TryFrom<Value, Error: Into<WrongType>>> TryFrom<Value> for Vec<T> {
     }
 }
 
-/// Converts sequences with as many items.
+/// Converts sequences of `N` items.
 impl<T: TryFrom<Value, Error: Into<WrongType>>, const N: usize> TryFrom<Value> for [T; N] {
     type Error = WrongType;
 
@@ -492,13 +492,13 @@ macro_rules! tuples {
             }
         }
 
-        /// Converts a sequence with as many items.
+        /// Converts a sequence with the same number of items.
         impl<$($type: TryFrom<Value, Error: Into<WrongType>>),+> TryFrom<Value> for ($($type,)+) {
             type Error = WrongType;
 
             fn try_from(value: Value) -> Result<Self, WrongType> {
                 let mut items = of_len(value, $count)?.into_iter();
-                // There are as many items.
+                // Cannot fail: the number of items has been checked.
                 let mut next = || items.next().unwrap_or_default();
                 Ok(($(
                     $type::try_from(next()).map_err(|error| error.into().within(&$index))?,

@@ -1,4 +1,4 @@
-//! Values into any type that implements `serde::Deserialize`.
+//! Conversion of values into any type that implements `serde::Deserialize`.
 
 use core::fmt;
 
@@ -32,7 +32,7 @@ pub struct SerdeError {
 }
 
 impl SerdeError {
-    /// Where the fault is, as subscripts in Python, such as `['sizes'][1]`.
+    /// The location of the fault, as subscripts in Python, such as `['sizes'][1]`.
     /// Empty for the value itself.
     pub fn path(&self) -> &str {
         &self.path
@@ -191,7 +191,7 @@ impl<'de> Deserializer<'de> for De {
             | Value::Set(items)
             | Value::FrozenSet(items) => visitor.visit_seq(Seq::new(items)),
             Value::Dict(entries) => visitor.visit_map(Map { entries, next: 0 }),
-            // Replaced above.
+            // `plain` has replaced all other variants.
             other => Err(de::Error::custom(format_args!(
                 "found {}",
                 other.type_name()

@@ -1,4 +1,4 @@
-//! Decimal numbers of the crate rust_decimal.
+//! Conversions from and to decimal numbers of the crate rust_decimal.
 
 use rust_decimal::Decimal;
 

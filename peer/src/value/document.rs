@@ -72,7 +72,8 @@ impl Value {
 
     pub(super) fn hashable(self) -> Self {
         match self {
-            // Nested no deeper than values that are read.
+            // The depth of the recursion is bounded by that of values that are
+            // read.
             Self::List(items) => Self::Tuple(items.into_iter().map(Self::hashable).collect()),
             value => value,
         }

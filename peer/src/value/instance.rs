@@ -36,7 +36,7 @@ impl TreeReader<'_> {
             else {
                 return Err(unknown(node));
             };
-            // As the public names are, whatever the release of Python.
+            // Map the internal names of some releases of Python to the public ones.
             let module = module.strip_suffix("._local").unwrap_or(&module);
             let name = name.strip_suffix("._unpickle").unwrap_or(&name);
             let (module, name) = match (kind, name) {
@@ -74,7 +74,8 @@ impl TreeReader<'_> {
                 let arguments: Items = arguments
                     .map(|argument| self.value(argument, depth))
                     .collect::<Result<_, _>>()?;
-                // Objects without arguments have a state that is not known.
+                // Without arguments, the content of the object is in a state that is
+                // not understood.
                 if arguments.is_empty() || class.origin == Origin::Attributes {
                     return Err(unknown(node));
                 }
@@ -91,8 +92,8 @@ impl TreeReader<'_> {
         }
     }
 
-    /// Reads an instance that is pickled as a call of its class. Functions, whose
-    /// results are not known, have names in lower case.
+    /// Reads an instance that is pickled as a call of its class. A name in lower
+    /// case is that of a function, whose result is not known.
     fn called(
         &self,
         node: Node<'_, '_>,
@@ -114,8 +115,8 @@ impl TreeReader<'_> {
         Ok(Object::of_parts(&module, &name, arguments).into())
     }
 
-    /// The parts of an object of any class. Where they are too many, the object is
-    /// one that cannot be read here.
+    /// The parts of an object of any class. If they are too large, the object is
+    /// unknown, so that it stays unopened.
     fn all_of<'t, 'p>(
         &self,
         node: Node<'_, '_>,
@@ -149,7 +150,7 @@ impl TreeReader<'_> {
             return Err(unknown(node));
         };
         let mut class = self.class(class_node).ok_or_else(|| unknown(node))??;
-        // A class that was sent says whether it is a data class.
+        // The definition of a class that was sent shows whether it is a data class.
         if class.origin == Origin::Local && class.fields.is_empty() {
             return Err(unknown(node));
         }
@@ -169,7 +170,7 @@ impl TreeReader<'_> {
             let len = made.fields.iter().map(String::len).sum();
             self.budget.spend_copy(len)?;
             class = Arc::new(made);
-            // The next instance has probably the same attributes.
+            // Cached, because the next instance probably has the same attributes.
             let index = class_node.index();
             self.classes.borrow_mut().insert(index, Arc::clone(&class));
         }
@@ -323,7 +324,7 @@ impl TreeReader<'_> {
             fields: Vec::new(),
             origin: Origin::Local,
         };
-        // Each class is searched for among all values.
+        // The search below visits all values, once for each class.
         let tree = node.tree();
         if let Err(error) = self.budget.spend(tree.value_count()) {
             return Some(Err(error));

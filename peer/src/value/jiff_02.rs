@@ -57,7 +57,7 @@ impl From<Zoned> for Value {
             let offset = time.offset().seconds();
             return Object::date_time(date, clock, Some(offset.into())).into();
         };
-        // The second of two equal local times.
+        // Whether this is the second of two equal local times, which has fold 1.
         let ambiguous = time.time_zone().to_ambiguous_zoned(time.datetime());
         let is_second =
             ambiguous.is_ambiguous() && ambiguous.later().is_ok_and(|later| later == time);

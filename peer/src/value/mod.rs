@@ -130,7 +130,7 @@ pub enum Value {
     Serialized(Serialized),
 }
 
-/// Why a payload cannot be converted to a [`Value`].
+/// The error of converting a payload to a [`Value`], or a [`Value`] to a payload.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ValueError {

@@ -1,4 +1,4 @@
-//! Arrays of ndarray 0.17.
+//! Conversions from and to arrays of ndarray 0.17.
 
 use bytemuck::NoUninit;
 use daskwire_numpy::{Element, NumpyError, NumpyErrorKind};
@@ -52,9 +52,9 @@ where
     }
 }
 
-/// Copies the elements of an array of numpy. Fails if they are of another type, if
-/// the number of dimensions is another one, or if the array repeats so few bytes so
-/// often that the copy would take far more memory.
+/// Copies the elements of a numpy array. Fails if they are of another type, if the
+/// number of dimensions differs, or if the array repeats so few bytes so often that
+/// the copy would take far more memory.
 impl<E: Element, D: Dimension> TryFrom<Value> for ArrayBase<OwnedRepr<E>, D> {
     type Error = WrongType;
 

@@ -74,7 +74,7 @@ fn shown_values(array: &Array, axes: &[(usize, Option<usize>)]) -> Option<Vec<Va
         for (index, (shown, len)) in place.iter_mut().zip(axes).rev() {
             *index = rest % shown;
             rest /= shown;
-            // After the first ones come the last ones.
+            // Skip the items in the middle of a summarized axis.
             if let Some(len) = len
                 && *index >= EDGE_LEN
             {
@@ -87,7 +87,7 @@ fn shown_values(array: &Array, axes: &[(usize, Option<usize>)]) -> Option<Vec<Va
     shown.element_values().ok()
 }
 
-/// Whether numpy makes this dtype of the numbers when it is not told.
+/// Whether numpy infers this dtype from the numbers.
 fn is_implied(dtype: DType) -> bool {
     let is_default = matches!(
         (dtype.kind(), dtype.item_len()),
@@ -188,7 +188,8 @@ fn aligned(words: impl IntoIterator<Item = String>) -> Vec<String> {
 
 /// Writes nested rows of words.
 struct Layout<'a> {
-    /// For each axis how many items are shown, and of how many if not of all.
+    /// For each axis: the number of items shown, and the length of the axis if it
+    /// is summarized.
     axes: &'a [(usize, Option<usize>)],
     words: std::vec::IntoIter<String>,
 }
@@ -285,7 +286,7 @@ impl Width {
         }
     }
 
-    /// From this number on, numbers are shown with an exponent.
+    /// The smallest number that is shown with an exponent.
     const fn max_positional(self) -> f64 {
         match self {
             Self::Half => 1e3,
@@ -294,7 +295,7 @@ impl Width {
         }
     }
 
-    /// The number as this type has it, where numpy computes with it.
+    /// The number rounded to this type, where numpy computes with it.
     fn rounded(self, number: f64) -> f64 {
         match self {
             Self::Double => number,
@@ -339,7 +340,7 @@ const fn narrow(number: f64) -> f32 {
 /// The smallest float of 16 bits without leading zeros.
 const MIN_HALF: f64 = 6.103_515_625e-5;
 
-/// How the floats of an array are shown.
+/// The format of the floats of an array.
 struct FloatFormat {
     width: Width,
     /// Digits after the point, and digits of the exponent, if there is one.
@@ -423,7 +424,8 @@ impl FloatFormat {
     /// The digits before the point and those after it.
     fn positional(&self, number: f64) -> (String, String) {
         let shortest = self.width.shortest(number.abs());
-        // These digits are those of a float too.
+        // The shortest digits of a narrower float, parsed as an `f64`, stay the
+        // same.
         let shortest = shortest.parse().unwrap_or(number.abs());
         let mut digits = format!("{shortest}");
         let fraction_len = digits
@@ -455,7 +457,8 @@ impl FloatFormat {
                 format!("{int:>left_len$}.{fraction:<right_len$}")
             }
             Some((precision, exponent_len)) => {
-                // Those of the number itself, after those that it would need.
+                // Digits beyond the shortest representation are those of the
+                // number itself.
                 let digits = format!("{:.precision$e}", number.abs());
                 let (mantissa, exponent) = digits.split_once('e').unwrap_or((&digits, "0"));
                 let (int, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -470,7 +473,7 @@ impl FloatFormat {
     }
 }
 
-/// An array with more elements is summarized.
+/// Number of elements above which an array is summarized.
 const THRESHOLD: usize = 1000;
 
 /// The number of items at each end of an axis that a summary has.
@@ -479,8 +482,8 @@ const EDGE_LEN: usize = 3;
 /// The number of characters in a line.
 const LINE_WIDTH: usize = 75;
 
-/// The most digits after the point.
+/// Maximum number of digits after the point.
 const PRECISION: usize = 8;
 
-/// Elements that are shown at most.
+/// Maximum number of elements shown.
 const MAX_SHOWN: usize = 1 << 12;

@@ -8,7 +8,7 @@ use super::{Items, Value};
 /// An instance of a Python class: the class by name, and the arguments that
 /// make it.
 ///
-/// What these classes make is read as an object, with these arguments:
+/// Instances of these classes are read as objects with these arguments:
 ///
 /// | class | arguments |
 /// | --- | --- |
@@ -62,22 +62,22 @@ pub(super) struct Class {
     pub(super) origin: Origin,
 }
 
-/// How an object is made of its class.
+/// The call that creates an object from its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// By a call of the class.
+    /// A call of the class.
     Called,
-    /// By `__new__` of the class.
+    /// A call of `__new__` of the class.
     New,
-    /// By `__new__` of the class without arguments, and with the arguments as
-    /// attributes.
+    /// A call of `__new__` of the class without arguments; the arguments are then set
+    /// as attributes.
     Attributes,
-    /// By `__new__` of a class that was sent with the object, and which others
+    /// A call of `__new__` of a class that was sent with the object, and which others
     /// cannot import.
     Local,
 }
 
-/// The classes whose arguments have a meaning here.
+/// The classes whose arguments are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -97,7 +97,7 @@ pub(super) enum Kind {
     Slice,
     DateTime64,
     TimeDelta64,
-    /// The reader of the Arrow streaming format, of bytes.
+    /// The reader of the Arrow streaming format; its argument is bytes.
     IpcStream,
     /// The table of such a reader.
     TableReader,
@@ -210,9 +210,10 @@ impl Object {
         &self.arguments
     }
 
-    /// The names of the attributes that the arguments are, such as the fields of a
-    /// data class; or those of a named tuple's items. Empty if they are not known:
-    /// only tuples whose class is in the program that made them are sent with names.
+    /// The names of the attributes that the arguments set, such as the fields of a
+    /// data class; or those of a named tuple's items. Empty if they are not known: a
+    /// tuple is sent with names only if its class is defined in the program that made
+    /// it.
     pub fn fields(&self) -> &[String] {
         &self.class.fields
     }
@@ -419,7 +420,7 @@ impl Object {
         Some(state)
     }
 
-    /// The text of a `numpy.datetime64` as numpy has it: up to its unit.
+    /// A `numpy.datetime64` as numpy formats it: up to its unit.
     pub(super) fn numpy_text(&self) -> Option<String> {
         let [Value::Int(number), Value::Str(unit)] = self.arguments() else {
             return None;
@@ -455,7 +456,7 @@ impl Object {
                 text.push('0');
             }
         }
-        // A year of other than four digits takes more room.
+        // `None` for years that do not have four digits.
         (text.find('-') == Some(4)).then(|| text.get(..len).map(str::to_owned))?
     }
 

@@ -48,8 +48,8 @@ pub(super) fn data_frame(
     let mut registry = Registry::new();
     registry.allow_all(known::NUMPY);
     let reader = TreeReader::new(pickle, buffers);
-    // Parts of a pickle may be shared, arrays may repeat their elements, and a
-    // range of any length takes a few bytes.
+    // A short pickle may stand for much data: its parts may be shared, arrays
+    // may repeat their elements, and a range of any length takes a few bytes.
     let len = reader.len();
     let budget = Budget::new(len, len.saturating_mul(16).saturating_add(MIN_BUDGET));
     let frame = Frame {
@@ -101,7 +101,8 @@ fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t
     functions.contains(&&*name).then(|| arguments.items())
 }
 
-/// Bytes that the columns of a data frame may take, however short its pickle is.
+/// Minimum budget for the columns of a data frame, in bytes, however short its
+/// pickle is.
 const MIN_BUDGET: usize = 1 << 26;
 
 struct Frame<'b> {
@@ -339,7 +340,7 @@ impl Frame<'_> {
         }
     }
 
-    /// An array that is going to be copied.
+    /// Reads an array, and charges the budget for its copy.
     fn array(&self, array: &known::NdArray<'_, '_>) -> Converted<Array> {
         let array = self.reader.array(array)?;
         let len = array.len().saturating_mul(array.dtype().item_len());
@@ -489,7 +490,7 @@ impl Frame<'_> {
                 .zip(end(index.saturating_add(1)))
                 .and_then(|(start, end)| data.get(start..end))
                 .and_then(|bytes| core::str::from_utf8(bytes).ok());
-            // Strings may have the same bytes.
+            // Strings may overlap, so each one is charged.
             self.budget
                 .spend_copy(width.saturating_add(string.map_or(0, str::len)))?;
             match string {

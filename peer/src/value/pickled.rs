@@ -54,7 +54,7 @@ enum Identity {
     Payload(Vec<(usize, usize)>),
 }
 
-/// Shorter data is written again, which takes less than a lookup.
+/// Minimum length of shared data. Writing shorter data again costs less than a lookup.
 const SHARED_LEN: usize = 64;
 
 impl Repeated {
@@ -120,7 +120,8 @@ pub(crate) fn buffer(array: &Array) -> PickleBuffer<'_> {
     PickleBuffer::new(array.bytes(), mutability)
 }
 
-/// The next step of writing, so that depth takes no stack.
+/// A step of writing. Pending steps are kept in a vector, so that nesting needs no
+/// recursion.
 enum Step<'v> {
     Value(&'v Value),
     /// The name of an attribute.
@@ -471,8 +472,8 @@ impl<'b> TreeReader<'b> {
         let index = node.index();
         let is_first = self.made.borrow_mut().is_first(index);
         if !is_first && let Some(value) = self.made.borrow().values.get(&index) {
-            // It may be deeper here than where it was made; the caller checks the
-            // whole value.
+            // The value may be nested deeper here than at its first occurrence; the
+            // caller checks the depth of the whole value.
             return Ok(value.clone());
         }
         let many = |items: tree::Items<'_, '_>| {
@@ -592,7 +593,7 @@ impl TreeReader<'_> {
         match (value.to_i128(), value) {
             (Some(value), _) => Ok(Value::Int(value)),
             (None, Int::Big(value)) => Ok(Value::LargeInt(self.bytes(value.as_bytes()))),
-            // More decimal digits than any number that Dask writes.
+            // A decimal number with more digits than Dask ever writes.
             (None, other) => Ok(Value::from(format!("{other:?}"))),
         }
     }

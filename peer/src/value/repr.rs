@@ -70,7 +70,7 @@ fn write_items(
     f.write_str(close)
 }
 
-/// The counts of a `Counter` in descending order, as its `repr` has them.
+/// The counts of a `Counter` in descending order, as its `repr` shows them.
 fn counts(entries: &[(Value, Value)]) -> Vec<&(Value, Value)> {
     let mut sorted: Vec<&(Value, Value)> = entries.iter().collect();
     let is_sortable = entries
@@ -158,7 +158,7 @@ fn write_object(f: &mut fmt::Formatter<'_>, object: &Object) -> fmt::Result {
     }
 }
 
-/// The arguments of a `pandas.Timestamp` as its `repr` has them.
+/// The arguments of a `pandas.Timestamp` as its `repr` shows them.
 fn timestamp_text(object: &Object) -> Option<String> {
     let zone = match object.arguments().get(2)? {
         Value::Object(zone) => Some(zone),

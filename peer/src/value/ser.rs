@@ -1,4 +1,4 @@
-//! Any type that implements `serde::Serialize` into values.
+//! Conversion of any type that implements `serde::Serialize` into values.
 
 use serde::ser::{
     self, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant,

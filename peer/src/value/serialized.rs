@@ -267,7 +267,8 @@ impl Serialized {
         &self.message
     }
 
-    /// The payload of such a message; `None` for other messages.
+    /// The payload of a message that consists of one payload; `None` for other
+    /// messages.
     pub(crate) fn of_message(message: Vec<Bytes>) -> Option<Self> {
         let kind = match message.first() {
             Some(body) if body == BODY[0] => PayloadKind::Serialized,
@@ -277,7 +278,7 @@ impl Serialized {
         (message.len() > 1).then(|| Self::new(kind, message))
     }
 
-    /// The same payload with frames in other places.
+    /// The same payload with each frame replaced by the result of `place`.
     #[cfg(all(feature = "worker", target_os = "linux"))]
     pub(crate) fn map_frames(&self, place: impl FnMut(&Bytes) -> Bytes) -> Self {
         let head = self.message.iter().take(2).cloned();
@@ -404,8 +405,7 @@ impl Serialized {
     }
 }
 
-/// The content of a message to build. Some have the protocol of the pickle of their
-/// class.
+/// The content of a message to build. A `Protocol` is that of the pickle of the class.
 enum Content<'v> {
     Bytes(&'v [u8], Protocol),
     ByteArray(&'v [u8], Protocol),
@@ -540,7 +540,8 @@ fn value_of(
             Value::Array(Array::of_view(&view.over(&data)?, &data))
         }
         Description::Array(array) => {
-            // Void elements are plain, and their type is a pickle as that of records.
+            // The type of void elements is pickled, as that of records is, but the
+            // elements are plain.
             let plain = match array.element_type() {
                 ElementType::Pickled(pickle) => plain_type(pickle),
                 ElementType::Plain(dtype) => Some(dtype),
@@ -571,7 +572,7 @@ fn value_of(
                 reason: lines.join("\n"),
             });
         }
-        // A subclass of `bytes`, which Dask sends like that.
+        // Dask sends this subclass of `bytes` under its own name.
         Description::Other(class) if (class.module, class.name) == ("numpy", "bytes_") => {
             Value::Bytes(joined(frames))
         }
@@ -600,8 +601,8 @@ fn unknown(what: &str) -> ValueError {
     }
 }
 
-/// A list, tuple, set or dict whose elements have their own headers (PROTOCOL
-/// HEADER-11).
+/// A list, tuple, set or dict whose elements have their own headers
+/// (PROTOCOL HEADER-11).
 fn collection(
     header: &PayloadHeader<'_>,
     mut frames: &[Bytes],

@@ -256,7 +256,7 @@ fn values_that_share_values_take_linear_time() {
     let Ok(Value::List(items)) = &read else {
         panic!("a list")
     };
-    // Values that occur more than twice are made twice.
+    // Values that occur more than twice are created only twice.
     let [_, Value::List(one), Value::List(other)] = &items[..] else {
         panic!("three lists")
     };
@@ -402,7 +402,7 @@ fn an_array_that_repeats_few_bytes_is_not_pickled() {
     let list = Value::list([Value::Array(repeated())]);
     let written = Serialized::of(&list);
     assert_eq!(written.err(), Some(ValueError::TooLarge));
-    // As an argument of its own it is sent with its strides.
+    // As a value by itself, the array is sent with its strides.
     assert!(Serialized::of(&Value::Array(repeated())).is_ok());
 }
 

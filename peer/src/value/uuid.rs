@@ -1,4 +1,4 @@
-//! UUIDs of the crate uuid.
+//! Conversions from and to UUIDs of the crate uuid.
 
 use uuid::Uuid;
 

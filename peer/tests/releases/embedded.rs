@@ -1,4 +1,4 @@
-//! Checks of the embedded scheduler with workers and clients in Python.
+//! Checks of the embedded scheduler with Python workers and Python clients.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -14,9 +14,9 @@ use super::{Failure, Outcome, Trial, ensure};
 
 const NAMES: [&str; 2] = ["embedded: worker", "embedded: client"];
 
-/// The first release of the list that is refused by name. Peers of earlier ones read
-/// the handshake before they send theirs, so that their layout is not known, and do
-/// not understand it.
+/// The first release of the list that is refused with a message that names it. Peers of
+/// earlier releases wait for the scheduler's handshake before they send their own. Their
+/// layout is therefore unknown, and they do not understand the handshake.
 const FIRST_REFUSED: Release = Release::new(2021, 3, 1);
 
 struct Embedded {
@@ -42,7 +42,7 @@ impl Embedded {
         Ok(Self { scheduler, notices })
     }
 
-    /// Notices of messages that cannot be read.
+    /// The notices of messages that cannot be parsed.
     fn complaints(&self) -> Vec<String> {
         let notices = self.notices.lock().expect("no panic");
         let unusual = notices.iter().filter(|notice| {
@@ -84,7 +84,7 @@ fn worker(python: &Path, scheduler: &str, name: &str) -> Peer {
 async fn refuses_worker(python: &Path) -> Result<(), Failure> {
     let embedded = Embedded::start().await?;
     let address = embedded.scheduler.address().to_string();
-    // A log quotes the message once or twice.
+    // A log may contain the message more than once.
     let refusal = |log: &str| {
         let start = log.find("this scheduler does not serve ")?;
         let refusal = &log[start..];
@@ -127,7 +127,7 @@ async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failu
     }
     embedded.scheduler.close().await;
     worker.wait_for_log("End worker");
-    // Some information has a traceback, such as that the scheduler has closed.
+    // Some informational messages have a traceback, such as that the scheduler has closed.
     let complaints = worker.complaints();
     ensure!(complaints.is_empty(), "{complaints:?}");
     Ok(())
@@ -156,7 +156,7 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
     embedded.scheduler.close().await;
     for worker in &workers {
         worker.wait_for_log("End worker");
-        // Tasks that fail as they should are in the log too.
+        // The log also contains the tasks that fail on purpose.
         let warnings = worker.warnings().into_iter();
         let bad: Vec<String> = warnings
             .filter(|line| !line.contains("Compute Failed") && !line.contains("Traceback"))

@@ -1,9 +1,9 @@
 //! Checks with real schedulers, workers and clients of many releases of
 //! `distributed`: those of `releases.txt`.
 //!
-//! By default those marked `default`. `DASKWIRE_RELEASES` names others, separated
-//! by spaces, or `all`. Then some checks take longer, and the lines of these releases
-//! in `RELEASES.md` are written again:
+//! By default, the releases marked `default` are checked. `DASKWIRE_RELEASES` selects
+//! others: names separated by spaces, or `all`. Some checks then take longer, and the lines
+//! of these releases in `RELEASES.md` are rewritten:
 //!
 //! ```sh
 //! DASKWIRE_RELEASES=all cargo test -p daskwire-peer --test releases -- --nocapture
@@ -41,27 +41,27 @@ macro_rules! ensure {
 }
 use ensure;
 
-/// Timeout of a check, which only a defect reaches.
+/// Timeout of a check. Only a defect causes a timeout.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Heartbeats that are waited for; workers of a small cluster send two a second.
+/// Number of heartbeats to wait for; workers of a small cluster send two per second.
 const HEARTBEAT_COUNT: u32 = 10;
 
-/// The same when releases are named: those of a minute.
+/// Number of heartbeats to wait for if releases are named: those of one minute.
 const HEARTBEATS_OF_A_MINUTE: u32 = 120;
 
-/// A release with its interpreter, and what the checks found.
+/// A release, its interpreter, and the outcomes of its checks.
 struct Trial {
     release: String,
     interpreter: PathBuf,
-    /// The same release with another version of Python.
+    /// An interpreter with the same release and another version of Python.
     other: Option<PathBuf>,
     heartbeat_count: u32,
     report: Report,
 }
 
 impl Trial {
-    /// Starts processes; if they fail to start, all of `names` fail.
+    /// Starts processes. If that fails, all checks in `names` fail.
     fn start<T>(&mut self, names: &[&'static str], start: impl FnOnce(&Path) -> T) -> Option<T> {
         let interpreter = self.interpreter.clone();
         let starting = AssertUnwindSafe(|| tokio::task::block_in_place(|| start(&interpreter)));
@@ -153,7 +153,7 @@ fn releases_of_dask_work_or_are_refused() {
         }
     };
     thread::scope(|scope| {
-        // Much of the time, each of them waits.
+        // Checks wait much of the time, so there are more threads than processors.
         let count = thread::available_parallelism().map_or(1, usize::from);
         for _ in 0..(2 * count).min(chosen.len()) {
             // The futures of all checks together are large.

@@ -1,4 +1,4 @@
-//! Checks of relays, with a scheduler, a worker and a client in Python.
+//! Checks of relays with a Python scheduler, a Python worker and a Python client.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -26,14 +26,14 @@ pub(crate) async fn checks(trial: &mut Trial, scheduler: &str) {
     trial.check(NAMES[2], inspects(&python, scheduler)).await;
 }
 
-/// A scheduler behind two relays, all three with TLS.
+/// Checks a scheduler behind two relays, all three with TLS.
 pub(crate) async fn checks_over_tls(trial: &mut Trial, scheduler: &str) {
     let python = trial.interpreter.clone();
     let tls = through(&python, scheduler, Some("tls://127.0.0.1:0"));
     trial.check("relay tls", tls).await;
 }
 
-/// The bytes of connections, each with those of the client and those of the scheduler.
+/// The bytes of connections: for each, those from the client and those from the scheduler.
 type Recorded = Arc<Mutex<Vec<Arc<Mutex<[Vec<u8>; 2]>>>>>;
 
 /// Forwards one direction of a connection, and records it.
@@ -52,7 +52,7 @@ async fn record(
     }
 }
 
-/// What a client and the scheduler say can be inspected.
+/// The messages between a client and the scheduler can be inspected.
 async fn inspects(python: &Path, scheduler: &str) -> Result<(), Failure> {
     let target = scheduler
         .strip_prefix("tcp://")
@@ -101,7 +101,7 @@ async fn inspects(python: &Path, scheduler: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Aborts the task when dropped.
+/// A relay task. Aborted when dropped.
 struct Relay(JoinHandle<()>);
 
 impl Drop for Relay {
@@ -136,7 +136,7 @@ async fn start(
     Ok((Relay(task), address))
 }
 
-/// A client in Python computes, and sends data there and back.
+/// A Python client computes, and transfers data in both directions.
 async fn through(python: &Path, scheduler: &str, middle: Option<&str>) -> Result<(), Failure> {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let transports = daskwire_peer::transports_with_tls(&settings.build()?);

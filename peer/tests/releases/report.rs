@@ -1,4 +1,4 @@
-//! What the checks found, and the page that is made of it.
+//! The outcomes of the checks, and the page generated from them.
 
 use core::fmt::{self, Write as _};
 
@@ -6,10 +6,10 @@ use core::fmt::{self, Write as _};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Outcome {
     Works,
-    /// The release is refused by name, with this message.
+    /// The release is refused with this message, which names it.
     Refused(String),
     Fails(String),
-    /// The check is made with other releases only.
+    /// The check does not apply to this release.
     NotMade,
 }
 
@@ -74,7 +74,7 @@ impl Report {
         format!("| {} | {} | {cells} |", self.release, self.python)
     }
 
-    /// The messages, without repetitions.
+    /// The distinct messages of the outcomes.
     fn messages(&self) -> Vec<Message> {
         let mut messages = Vec::new();
         for (name, outcome) in &self.outcomes {
@@ -107,7 +107,7 @@ impl Report {
     }
 }
 
-/// A message of releases, in which their names are `RELEASE`.
+/// A message of several releases, with `RELEASE` in place of their names.
 #[derive(Clone, Debug, PartialEq)]
 struct Message {
     text: String,
@@ -115,7 +115,7 @@ struct Message {
 }
 
 impl Message {
-    /// Reads a line of the page.
+    /// Parses a line of the page.
     fn parse(line: &str) -> Option<Self> {
         let (text, releases) = line.strip_prefix("* ")?.rsplit_once(" (")?;
         let releases = releases.strip_suffix(')')?.split(", ");
@@ -132,14 +132,14 @@ impl fmt::Display for Message {
     }
 }
 
-/// The cells of a row of a table.
+/// Splits a row of a table into cells.
 fn cells(row: &str) -> Vec<&str> {
     let row = row.strip_prefix("| ").unwrap_or_default();
     let row = row.strip_suffix(" |").unwrap_or_default();
     row.split(" | ").map(str::trim).collect()
 }
 
-/// Releases in a row with the same outcomes; a check that was made with some of them
+/// Consecutive releases with the same outcomes. A check that was run with some of them
 /// counts for all.
 struct Range<'a> {
     first: &'a str,
@@ -156,7 +156,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Adds a release, unless an outcome differs.
+    /// Adds a release unless one of its outcomes differs. Returns whether it was added.
     fn extend(&mut self, cells: &[&'a str]) -> bool {
         let pairs = || self.outcomes.iter().zip(&cells[2..]);
         let is_same =
@@ -171,7 +171,7 @@ impl<'a> Range<'a> {
     }
 }
 
-/// The table with a row for each check and a column for each range of releases.
+/// Formats the table with a row for each check and a column for each range of releases.
 fn summary(head: &str, rows: &[String]) -> String {
     let mut ranges: Vec<Range<'_>> = Vec::new();
     for row in rows {
@@ -197,7 +197,7 @@ fn summary(head: &str, rows: &[String]) -> String {
     table
 }
 
-/// The page with the releases of `names`: as in `reports`, and others as on the old
+/// Formats the page with the releases in `names`: from `reports`, or else from the old
 /// page.
 pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
     let old_head = old
@@ -208,7 +208,10 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
         (None, Some(head)) => head.to_owned(),
         (None, None) => return old.to_owned(),
     };
-    // Rows of other checks cannot be kept.
+    for report in reports {
+        assert_eq!(report.titles(), reports[0].titles(), "{}", report.release);
+    }
+    // Rows for another set of checks cannot be kept.
     let old = if old_head == Some(&head) { old } else { "" };
     let (mut rows, mut messages): (Vec<String>, Vec<Message>) = Default::default();
     for name in names {

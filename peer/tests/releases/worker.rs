@@ -1,5 +1,5 @@
-//! Checks of the worker, beside a worker in Python, with a scheduler and a client
-//! in Python.
+//! Checks of the Rust worker next to a Python worker, with a Python scheduler and a Python
+//! client.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ const NAMES: [&str; 17] = [
     "nothing left",
 ];
 
-/// Starts a worker of one thread.
+/// Starts a Rust worker with one thread.
 pub(crate) async fn rust(
     scheduler: &str,
     name: &str,
@@ -44,7 +44,7 @@ pub(crate) async fn rust(
         .await
 }
 
-/// A list of two arrays.
+/// Returns a list of two arrays.
 fn arrays(_: Arguments) -> Result<Value, RemoteError> {
     let arrays = [&[0.5, 1.5][..], &[1.0, 2.0, 3.0]];
     let arrays = arrays.map(|items| Ok(Value::from(Array::from_slice(&[items.len()], items)?)));
@@ -115,7 +115,7 @@ async fn logs(cluster: &Cluster) -> Result<(), Failure> {
         .map_or(Ok(()), |(line, _)| Err(line.into()))
 }
 
-/// Code for the client, and what it must give.
+/// Lines of code for the client, and their expected results.
 type Lines = &'static [(&'static str, &'static str)];
 
 // ROLES WORKER-1
@@ -181,7 +181,7 @@ const MAP: Lines = &[
     ),
 ];
 
-/// Calls that are the same and not pure have keys of their own.
+/// Equal calls that are not pure have different keys.
 const IMPURE: Lines = &[
     (
         "fs = [client.submit(operator.add, 1, 2, workers='rust', pure=False) for _ in range(20)]\n\
@@ -197,7 +197,7 @@ const IMPURE: Lines = &[
     ("del f, g, fs", "None"),
 ];
 
-/// Three tasks in one, as Dask's collections send them.
+/// Three tasks fused into one, as sent by Dask's collections.
 // ROLES WORKER-5
 const FUSED: Lines = &[
     (
@@ -241,7 +241,7 @@ const CHAINS: Lines = &[
     ("del x, y, z, xs, ys", "None"),
 ];
 
-/// Tasks without restrictions: each kind runs where it can.
+/// Tasks without restrictions run on workers that support them.
 // ROLES WORKER-8
 const APART: Lines = &[
     (
@@ -257,7 +257,7 @@ const APART: Lines = &[
     ("del fs, ns", "None"),
 ];
 
-/// Tasks of Python that the scheduler may give to either worker.
+/// Python tasks that the scheduler may assign to either worker.
 // ROLES WORKER-1, WORKER-7
 const GIVEN_BACK: Lines = &[
     (
@@ -364,7 +364,7 @@ impl Code<'_> {
         .await
     }
 
-    /// The scheduler reads that data was released, and changes of the status.
+    /// The scheduler handles reports of released data and of changes of the status.
     // ROLES WORKER-1
     async fn messages(&mut self, worker: &Worker) -> Result<(), Failure> {
         let code = format!(
@@ -401,7 +401,7 @@ impl Code<'_> {
             let message = format!("{{'op': 'worker-status-change', 'status': '{status}'}}");
             self.0
                 .try_python(&format!("client.run_on_scheduler(say, {message})"))?;
-            // The worker itself goes on when it next looks at its memory.
+            // The worker may resume by itself at its next check of the memory.
             let code = format!("client.run_on_scheduler(is_last, '{status}')");
             self.until(&code, "True").await?;
         }
@@ -415,7 +415,7 @@ impl Code<'_> {
         .await
     }
 
-    /// A worker without any function keeps data, and its tasks fail.
+    /// A worker without functions stores data, and its tasks fail.
     async fn no_functions(&mut self, bare: &Worker) -> Result<(), Failure> {
         let code = "client.submit(operator.add, 1, 2, workers='bare').result()";
         match self.0.try_python(code) {
@@ -437,7 +437,7 @@ impl Code<'_> {
         Ok(())
     }
 
-    /// A worker that is told of a holder without the data asks for others.
+    /// A worker that receives the address of a holder without the data asks for other holders.
     // ROLES WORKER-1
     async fn holders(&mut self, worker: &Worker, bare: &Worker) -> Result<(), Failure> {
         self.gives(&[(
@@ -452,7 +452,7 @@ impl Code<'_> {
             "None",
         )])
         .await?;
-        // The scheduler may drop one of two copies at any time.
+        // The scheduler may drop one of the two copies at any time.
         let key = Key::from(self.0.try_python("key")?.trim_matches('\''));
         while !worker.keys().contains(&key) {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -472,8 +472,8 @@ impl Code<'_> {
     }
 
     // ROLES WORKER-6
-    /// The scheduler reads heartbeats for as long as the worker is there, and all
-    /// that was released is gone from the worker.
+    /// The scheduler accepts heartbeats for as long as the worker is connected, and the
+    /// worker has deleted all data that was released.
     async fn heartbeats(&mut self, worker: &Worker, count: u32) -> Result<(), Failure> {
         let code = "a = b = f = None\n\
                     m = [w['metrics'] for w in client.scheduler_info()['workers'].values() if w['name'] == 'rust'][0]\n\
@@ -514,7 +514,7 @@ impl Code<'_> {
         ensure!(found == "2450", "{found}");
         let ended = tokio::time::timeout(Duration::from_secs(20), worker.ended()).await?;
         ensure!(matches!(ended, Ended::ByScheduler { .. }), "{ended}");
-        // What keeps tasks apart does no harm when no worker in Rust is left.
+        // The plugin that separates tasks is harmless once no Rust worker is left.
         self.gives(&[(
             "client.gather([client.submit(lambda: 7), client.submit(operator.neg, 1)])",
             "[7, -1]",
@@ -522,8 +522,8 @@ impl Code<'_> {
         .await
     }
 
-    /// After the workers in Rust have left and all is released, the scheduler and
-    /// the other worker have forgotten what they did.
+    /// After the Rust workers have left and all data is released, the scheduler and the
+    /// other worker have forgotten their tasks.
     async fn nothing_is_left(&mut self) -> Result<(), Failure> {
         // The client holds exceptions, whose tracebacks hold the futures.
         let code = "fs = None\n\
@@ -543,7 +543,7 @@ impl Code<'_> {
         self.until(code, "[0]").await
     }
 
-    /// Waits until an expression has a value.
+    /// Waits until an expression has the expected value.
     async fn until(&mut self, code: &str, value: &str) -> Result<(), Failure> {
         let mut last = String::new();
         loop {

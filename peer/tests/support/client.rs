@@ -1,4 +1,4 @@
-//! A client of a real cluster.
+//! A client that connects to a real cluster.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
 use daskwire_testing::TLS_PEM;
 
-/// A client of the scheduler at this address, with the certificates of
-/// [`TLS_PEM`] for where they are needed.
+/// Connects to the scheduler at `address`, with the certificates of [`TLS_PEM`] if the
+/// address needs them.
 pub(crate) async fn client_at(address: &str) -> Client {
     let settings = TlsSettings::new(Path::new(TLS_PEM), Path::new(TLS_PEM));
     let options = ClientOptions {

@@ -1,4 +1,4 @@
-//! Requests that are passed on to workers.
+//! Requests that are forwarded to workers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use crate::{RequestError, Value};
 
 impl Shared {
     /// Sends a message to workers or their nannies, and returns the reply of each,
-    /// by the worker's address. As in Dask, there is no limit of the time that a
-    /// worker may take.
+    /// by the worker's address. As in Dask, there is no timeout for the replies.
     pub(super) async fn broadcast(self: &Arc<Self>, request: Broadcast) -> Reply {
         let recipients = self.inspect(|state| recipients(state, &request));
         let mut calls = TaskSet::new();
@@ -40,7 +39,7 @@ impl Shared {
                         let exception = raised_by(&worker, &error);
                         replies.push((worker, Value::Serialized(exception)));
                     }
-                    // Python clients ask for this.
+                    // Python clients use this option.
                     Some("return_pickle") => {
                         let exception = raised_by(&worker, &error).pickle();
                         let (pickle, _) = exception.unwrap_or_default();
@@ -61,8 +60,8 @@ impl Shared {
     }
 }
 
-/// The workers that a broadcast is for, each once, and the addresses to send it
-/// to. Workers without a nanny are left out if it is for nannies.
+/// Returns the workers that a broadcast is for, each once, and the addresses to send it
+/// to. If it is for nannies, workers without a nanny are omitted.
 fn recipients(state: &State, request: &Broadcast) -> Vec<(String, String)> {
     let mut workers = match (&request.workers, &request.hosts) {
         (Some(workers), _) => workers.clone(),

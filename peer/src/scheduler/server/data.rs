@@ -1,4 +1,4 @@
-//! Data that is gathered from workers, or scattered over them.
+//! Gathering data from workers, and scattering it over them.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, HashSet};
@@ -21,7 +21,7 @@ use crate::{Key, RequestError, Serialized, Value};
 impl Shared {
     /// Returns a random number.
     fn random(&self) -> u64 {
-        // The order in which numbers are drawn does not matter.
+        // Relaxed: the order in which numbers are drawn does not matter.
         let mut state = self
             .random
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
@@ -29,7 +29,7 @@ impl Shared {
     }
 
     /// Fetches results from workers, each from any of its holders, and from
-    /// another one if that fails. Payloads are forwarded unopened.
+    /// another holder if that fails. Payloads are forwarded in serialized form.
     pub(super) async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
         let mut gathering = Gathering::new(keys.0);
@@ -81,8 +81,8 @@ impl Shared {
         }
     }
 
-    /// Takes any holder of a key that was not asked for it. Holders are listed once,
-    /// and again when all of these failed; one that lost the key since is passed over.
+    /// Takes any holder of a key that was not asked for it yet. Holders are listed once,
+    /// and again when all of these failed; a holder that has lost the key since is skipped.
     fn any_holder(&self, state: &State, key: &Key, holders: &mut Holders) -> Option<String> {
         loop {
             if holders.count() == 0 {
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// Distributes data over workers in turn, weighted by their threads.
+    /// Distributes data over workers in turn, weighted by their number of threads.
     pub(super) async fn scatter(self: &Arc<Self>, request: Scatter) -> Reply {
         const TIMEOUT: Duration = Duration::from_secs(30);
         let patience = request.timeout.map(Duration::try_from_secs_f64);

@@ -53,25 +53,25 @@ impl Field for Reply {
     }
 }
 
-/// The reply of Dask when a handler raises an exception.
+/// Returns the reply that Dask sends when a handler raises an exception.
 pub(super) fn refused(class: &str, message: &str) -> Reply {
     Reply::Status(Box::new(raised(class, message)))
 }
 
-/// The reply to a malformed request.
+/// Returns the reply to a malformed request.
 pub(super) fn uncaught(message: &str) -> Status {
     raised("TypeError", message)
 }
 
 impl Reply {
-    /// The reply when a request to a worker failed.
+    /// Returns the reply for a failed request to a worker.
     pub(super) fn raised(worker: &str, error: &RequestError) -> Self {
         let exception = raised_by(worker, error);
         Self::Status(Box::new(uncaught_error(exception, error.to_string())))
     }
 }
 
-/// The exception for a failed request to a worker: that of the worker, or an
+/// Returns the exception for a failed request to a worker: the worker's exception, or an
 /// `OSError`.
 pub(super) fn raised_by(worker: &str, error: &RequestError) -> Serialized {
     if let RequestError::Remote(error) = error

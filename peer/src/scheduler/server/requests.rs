@@ -18,7 +18,7 @@ use crate::scheduler::state::Event;
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
-        // An error is an event of the comm already.
+        // An error is reported as an event of the comm already.
         let Ok(comm) = incoming.handshake().await else {
             return;
         };
@@ -28,7 +28,7 @@ impl Shared {
         event::in_comm(&peer, serving).await;
     }
 
-    /// Replies to requests until one makes the comm a stream, or the comm ends.
+    /// Replies to requests until one turns the comm into a stream, or the comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         let mut heartbeats = None;
         while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
@@ -165,7 +165,7 @@ impl Shared {
                     peer: channel.peer.to_string(),
                     op: op.to_owned(),
                 });
-                // Dask replies with nil, which a client takes for success.
+                // Dask replies with nil, which looks like success to a client.
                 let message = format!("this scheduler does not support {op:?}");
                 refused("NotImplementedError", &message)
             }

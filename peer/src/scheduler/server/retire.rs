@@ -11,7 +11,7 @@ use crate::scheduler::state::Event;
 use crate::{RequestError, Value};
 
 impl Shared {
-    /// Retires workers after others have copies of their data.
+    /// Retires workers once other workers have copies of their data.
     pub(super) async fn retire(
         &self,
         workers: Option<Vec<String>>,
@@ -19,7 +19,7 @@ impl Shared {
         remove: bool,
     ) -> Reply {
         const TIMEOUT: Duration = Duration::from_secs(30);
-        // It is up to the client to name workers.
+        // Without a list of workers, none is retired.
         let workers = workers.unwrap_or_default();
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
@@ -46,9 +46,9 @@ impl Shared {
         Reply::Value(Value::dict(retired))
     }
 
-    /// Waits until others have copies of a worker's data.
+    /// Waits until other workers have copies of a worker's data.
     async fn leaving(&self, worker: &str) -> Result<(), RequestError> {
-        /// Time after which other workers are requested to fetch the data.
+        /// Time after which other workers are asked again to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
         let mut only_there = None;
         let mut again = core::pin::pin!(runtime::sleep(AGAIN));

@@ -4,7 +4,7 @@ use crate::scheduler::step;
 
 /// Distributes items over workers in turn, with as many turns for each as it has
 /// threads, and each item to `copies` consecutive workers. Begins at turn
-/// `start`, of any size. Returns the items of each worker.
+/// `start`, modulo the number of turns. Returns the items of each worker.
 pub(super) fn spread<T: Clone>(
     items: Vec<T>,
     threads: &[u64],

@@ -148,7 +148,7 @@ impl Shared {
         drop(ending);
     }
 
-    /// Registers a worker. If it is accepted, its stream starts with the reply.
+    /// Registers a worker. If it is accepted, the reply is the first message of its stream.
     fn join(
         &self,
         core: &mut Core,
@@ -201,7 +201,7 @@ impl Shared {
         });
     }
 
-    /// The messages of a batch, if the stream continues.
+    /// Returns the messages of a batch, or `None` if the stream has to end.
     fn batch<T>(&self, batch: Result<Option<Vec<T>>, RequestError>, peer: &str) -> Option<Vec<T>> {
         match batch {
             Ok(batch) => batch,
@@ -218,7 +218,7 @@ impl Shared {
     }
 }
 
-/// Reads a client's message, the slow part of handling it. A message about many
+/// Parses a client's message, which is the slow part of handling it. A message about many
 /// keys with a reply each is split into parts, between which the replies are
 /// sent.
 fn read_message(id: ClientId, message: FromClient, events: &mut Vec<Event>) {
@@ -251,7 +251,7 @@ enum Member {
     Worker(WorkerId),
 }
 
-/// Counts a comm that [`Shared::close`] waits for.
+/// Guard that counts a comm for which [`Shared::close`] waits.
 pub(super) struct MemberComm<'s>(&'s Shared);
 
 impl<'s> MemberComm<'s> {
@@ -268,8 +268,8 @@ impl Drop for MemberComm<'_> {
     }
 }
 
-/// Counts an open stream, and removes its client or worker if a panic ends it,
-/// for example one of an observer.
+/// Guard that counts an open stream, and removes its client or worker if a panic ends it,
+/// for example a panic of an observer.
 struct StreamGuard<'s> {
     member: Member,
     comm: MemberComm<'s>,

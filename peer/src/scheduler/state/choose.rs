@@ -106,7 +106,7 @@ impl State {
         best
     }
 
-    /// For each worker with dependencies of a task, their size in bytes.
+    /// Returns the size in bytes of a task's dependencies on each worker that holds any.
     fn held(&self, task: &Task) -> BTreeMap<WorkerId, u128> {
         let mut held = BTreeMap::new();
         for dependency in &task.dependencies {
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// A task of the longest stack, and an idle worker that should take it.
+    /// Returns a task of the longest stack, and an idle worker that should take it.
     fn surplus(&self) -> Option<(TaskId, WorkerId)> {
         let mut idle = self
             .workers
@@ -204,8 +204,8 @@ fn transfer_time(nbytes: u64) -> f64 {
     LATENCY + nbytes as f64 / BANDWIDTH
 }
 
-/// Picks the worker with the most bytes, then the least busy one; at random among
-/// equals.
+/// Picks the worker that holds the most bytes of dependencies, then the least busy one; at
+/// random among equals.
 fn pick<'w>(
     workers: impl Iterator<Item = (WorkerId, &'w Worker, u128)>,
     random: &mut u64,
@@ -239,7 +239,7 @@ fn compare(
     let load = |worker: &Worker| (worker.busy_count() + worker.stack_count) as u64;
     let one_load = load(one) * u64::from(other.thread_count);
     let other_load = load(other) * u64::from(one.thread_count);
-    // Bytes that it has need not be transferred.
+    // Dependencies on the worker need not be transferred.
     (other_held.cmp(one_held))
         .then(one_load.cmp(&other_load))
         .then(one.nbytes.cmp(&other.nbytes))

@@ -1,4 +1,4 @@
-//! Clients, and the results that they want.
+//! Clients, and the results that they hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::{Key, Value};
 
 impl State {
-    /// Registers a client, which gets `stream-start`, or refuses it. An earlier client
+    /// Registers a client and sends it `stream-start`, or refuses it. An earlier client
     /// of the same name is removed.
     pub(super) fn add_client(&mut self, id: ClientId, name: &str, versions: &Value) {
         if id == FIRE_AND_FORGET.0 || self.clients.contains_key(&id) {
@@ -49,7 +49,7 @@ impl State {
         self.clients.insert(id, Client { name, wants });
     }
 
-    /// Removes a client, and releases what only it wanted.
+    /// Removes a client, and releases the tasks that only it wanted.
     pub(super) fn remove_client(&mut self, id: ClientId) {
         self.set_stimulus("remove-client");
         let Some(client) = self.clients.remove(&id) else {
@@ -108,7 +108,7 @@ impl State {
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
-            // Forms for older schedulers, which are never read.
+            // Messages for older schedulers, which are never parsed.
             FromClient::UpdateGraphLayers(_)
             | FromClient::UpdateGraphTasks(_)
             | FromClient::CancelKeysSilently(_) => {}
@@ -127,7 +127,7 @@ impl State {
         client.map_or_else(String::new, |client| client.name.to_string())
     }
 
-    /// The client that a message is sent for.
+    /// Returns the client on whose behalf a message is sent.
     pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> Option<ClientId> {
         let Some(name) = name else {
             return Some(id);
@@ -179,7 +179,7 @@ impl State {
             if matches!(self.tasks[id].stage, Stage::Released) {
                 self.activate(id);
             }
-            // It may be done already.
+            // The task may be done already.
             self.todo.unneeded.push(id);
             self.report(client, &key);
         }

@@ -45,7 +45,7 @@ impl State {
                 };
                 self.in_memory(id, holder);
             }
-            // It may be unneeded.
+            // The task is released if no client or task needs it.
             self.todo.unneeded.push(id);
         }
         self.settle();
@@ -65,8 +65,8 @@ impl State {
         self.settle();
     }
 
-    /// Cancels pending deletions of these keys at a worker, which is about to get
-    /// data under them.
+    /// Cancels pending deletions of these keys on a worker to which data under these keys is
+    /// about to be sent.
     pub(super) fn forget_deletions(&mut self, worker: &str, keys: &[Key]) {
         if let Some(worker) = self.worker_at(worker) {
             for key in keys {
@@ -128,7 +128,7 @@ impl State {
             worker.has.remove(&id);
             worker.nbytes -= u128::from(task.nbytes);
             // The worker may have received the data again since, over another
-            // connection: that copy is to be deleted too.
+            // connection: that copy is deleted, too.
             worker.deletions.insert(task.key.clone());
         }
         if task.who_has.is_empty() {
@@ -171,7 +171,7 @@ impl State {
         }
     }
 
-    /// Lets workers delete their copies of a result.
+    /// Schedules the deletion of all copies of a result on workers.
     pub(super) fn delete(&mut self, id: TaskId) {
         let task = &mut self.tasks[id];
         for holder in core::mem::take(&mut task.who_has) {

@@ -15,14 +15,14 @@ use crate::{Key, TaskEvent, Value};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Time has passed. Due at least each [`Policy::deletion_interval`]: sends
-    /// deletions, and removes workers that have been silent for too long.
+    /// Time has passed. Must be reported at least once per [`Policy::deletion_interval`]:
+    /// sends deletions, and removes workers that have been silent for too long.
     ///
     /// [`Policy::deletion_interval`]: super::Policy::deletion_interval
     Tick,
-    /// A client has registered. It gets `stream-start`, and its stream ends if that
-    /// has an error. An earlier client of the same name is removed. Ignored if the id
-    /// is taken.
+    /// A client has registered. It is sent `stream-start`, and its stream is closed if this
+    /// message contains an error. An earlier client of the same name is removed. Ignored if
+    /// the id is taken.
     ClientJoined {
         /// A new id.
         id: ClientId,
@@ -32,14 +32,14 @@ pub enum Event {
         /// of workers; a client of an unsupported release is refused.
         versions: Value,
     },
-    /// A client's stream has ended. What only this client wanted is released.
+    /// A client's stream has ended. Tasks that only this client wanted are released.
     ClientLeft(ClientId),
     /// A message on a client's stream.
     FromClient(ClientId, FromClient),
-    /// An `update-graph` message of a client that was read before, so that the
-    /// state need not wait for that.
+    /// An `update-graph` message of a client, parsed by the caller, so that the state is not
+    /// blocked meanwhile.
     Submitted(ClientId, Submission),
-    /// An `update-graph` message of a client that cannot be read.
+    /// An `update-graph` message of a client that cannot be parsed.
     SubmissionRefused(ClientId, Refusal),
     /// A worker has registered. [`Action::AcceptWorker`] or
     /// [`Action::RefuseWorker`] is the first action.
@@ -49,13 +49,13 @@ pub enum Event {
         /// The worker's request.
         registration: Box<RegisterWorker>,
     },
-    /// A worker's stream has ended. Its tasks go to other workers; results that
+    /// A worker's stream has ended. Its tasks are assigned to other workers; results that
     /// only it had are recomputed if they are needed.
     WorkerLeft(WorkerId),
     /// A message on a worker's stream.
     FromWorker(WorkerId, FromWorker),
-    /// All messages to a worker have been written, as [`Action::NotifyDrained`]
-    /// asks to report.
+    /// All messages to a worker have been written. Requested with
+    /// [`Action::NotifyDrained`].
     Drained(WorkerId),
     /// A heartbeat of the worker with this address.
     Heartbeat {
@@ -73,8 +73,8 @@ pub enum Event {
         /// The sizes in bytes.
         nbytes: Vec<(Key, u64)>,
     },
-    /// A worker is about to be sent data under these keys, so that pending
-    /// deletions of them are cancelled.
+    /// Data under these keys is about to be sent to a worker. Cancels pending
+    /// deletions of the keys.
     DataExpected {
         /// The worker's address.
         worker: String,
@@ -92,10 +92,10 @@ pub enum Event {
     /// Other tasks are ignored.
     Retry(Vec<Key>),
     /// The worker with this address is to be retired: it gets no more tasks, and
-    /// other workers copy what only it has. Again for the same worker, it asks
-    /// others for the copies that are still missing.
+    /// other workers copy the results that only it has. If repeated for the same worker,
+    /// other workers are asked again for the copies that are still missing.
     RetireWorker(String),
-    /// The worker with this address is not to be retired after all.
+    /// The retirement of the worker with this address is cancelled.
     KeepWorker(String),
     /// The worker with this address is to be removed.
     RemoveWorker {
@@ -106,7 +106,7 @@ pub enum Event {
     },
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
-    /// The scheduler ends: asks workers to leave, and ends all streams.
+    /// The scheduler is closing: asks workers to leave, and ends all streams.
     Close,
 }
 
@@ -134,26 +134,26 @@ pub enum Action {
     EndClient(ClientId),
     /// Close a worker's stream after the messages so far.
     EndWorker(WorkerId),
-    /// Report [`Event::Drained`] once the messages for a worker so far have been
+    /// Report [`Event::Drained`] once all earlier messages to a worker have been
     /// written. Until then the worker gets no more tasks.
     NotifyDrained(WorkerId),
     /// Report an event to operators.
     Notice(Notice),
-    /// Report a step of a task; only after [`Event::WatchTasks`].
+    /// Report a transition of a task; only after [`Event::WatchTasks`].
     Task(TaskEvent),
 }
 
-/// The reason for which a worker is refused. Formats as in Dask's reply, where it
+/// The reason why a worker is refused. `Display` formats it as in Dask's reply, if Dask
 /// has one.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum WorkerRefusal {
-    /// A worker has this address.
+    /// Another worker has this address.
     AddressTaken {
         /// The address.
         address: String,
     },
-    /// A worker has this name.
+    /// Another worker has this name.
     NameTaken {
         /// The name.
         name: String,
@@ -163,7 +163,7 @@ pub enum WorkerRefusal {
         /// The name.
         name: Value,
     },
-    /// A worker has the id that the caller has chosen.
+    /// Another worker has the id that the caller has chosen.
     IdTaken,
     /// The worker's release is not supported.
     Release(UnsupportedPeer),

@@ -1,4 +1,4 @@
-//! The parts of the state.
+//! The data structures of the state: tasks, workers, clients.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -68,7 +68,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Whether the task is on its way to a result, and so needs its dependencies.
+    /// Whether the task is to be computed, and therefore needs its dependencies.
     pub(super) const fn is_active(&self) -> bool {
         matches!(
             self,
@@ -89,7 +89,7 @@ impl Stage {
         }
     }
 
-    /// The state as reported to clients.
+    /// The stage as reported to clients.
     pub(super) fn state(&self) -> TaskState {
         TaskState::from(self.name())
     }
@@ -98,11 +98,11 @@ impl Stage {
 #[derive(Debug)]
 pub(super) struct Task {
     pub(super) key: Key,
-    /// How to compute the task; `None` for scattered data.
+    /// The payload and demands of the task; `None` for scattered data.
     pub(super) run_spec: Option<RunSpec>,
     pub(super) priority: Priority,
     pub(super) stage: Stage,
-    /// The name of the last stage but [`Stage::Ready`].
+    /// The name of the last stage other than [`Stage::Ready`].
     pub(super) shown: &'static str,
     pub(super) dependencies: Vec<TaskId>,
     pub(super) dependents: BTreeSet<TaskId>,
@@ -110,14 +110,14 @@ pub(super) struct Task {
     pub(super) waiter_count: u32,
     /// Number of dependencies that are not in memory; maintained while waiting.
     pub(super) missing_count: u32,
-    /// Sorted.
+    /// The clients that want the result, sorted.
     pub(super) wanted_by: Vec<ClientId>,
-    /// Sorted.
+    /// The workers that hold the result, sorted.
     pub(super) who_has: Vec<WorkerId>,
     pub(super) nbytes: u64,
     pub(super) class: Option<Bytes>,
     pub(super) retries: u32,
-    /// Number of workers lost while they had the task.
+    /// Number of workers lost while they were processing the task.
     pub(super) kill_count: u32,
     pub(super) run_id: i64,
     /// Whether a dependency was forgotten, so that the task cannot be computed
@@ -199,7 +199,7 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Worker {
     pub(super) address: String,
-    /// As a string, as in restrictions.
+    /// The name as a string, as in restrictions.
     pub(super) name: String,
     pub(super) host: String,
     pub(super) info: WorkerInfo,
@@ -222,8 +222,8 @@ pub(super) struct Worker {
     pub(super) pace: f64,
     /// Results that the worker may delete.
     pub(super) deletions: BTreeSet<Key>,
-    /// Bytes of tasks sent to the worker since all messages were last known to be
-    /// written.
+    /// Length in bytes of the tasks sent to the worker since all messages were last known to
+    /// be written.
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
 }
@@ -249,7 +249,7 @@ impl Worker {
 
     /// Maximum number of tasks sent to the worker.
     pub(super) fn slot_count(&self) -> usize {
-        /// Seconds of work sent in advance.
+        /// Duration of the work that is sent in advance, in seconds.
         const AHEAD: f64 = 0.002;
         const MAX_AHEAD: f64 = 16.0;
         let threads = self.thread_count as usize;
@@ -303,7 +303,7 @@ impl Worker {
         })
     }
 
-    /// The first task of the stack whose resources are available.
+    /// Returns the first task of the stack whose resources are available.
     pub(super) fn next(&self) -> Option<TaskId> {
         let stacks = self.stack.iter();
         let stacks = stacks.filter(|(resources, _)| self.has_left(resources));

@@ -12,7 +12,7 @@ use crate::scheduler::step;
 
 impl State {
     /// Starts retiring a worker: it gets no more tasks, and other workers copy
-    /// what only it has.
+    /// the results that only it has.
     pub(super) fn retire(&mut self, address: &str) {
         self.set_stimulus(STIMULUS);
         let Some(id) = self.by_address.get(address).copied() else {
@@ -44,7 +44,7 @@ impl State {
         self.status_changed(id, status);
     }
 
-    /// Makes others fetch what only this worker has.
+    /// Asks other workers to fetch the results that only this worker has.
     fn copy_elsewhere(&mut self, id: WorkerId) {
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
@@ -55,7 +55,8 @@ impl State {
         if only_here.peek().is_none() || others.is_empty() {
             return;
         }
-        // A worker that fails to do so is not the only choice next time.
+        // Starts at a random worker, so that a retry does not depend on a worker that fails
+        // to fetch.
         let start = choose::next(&mut self.random) % others.len() as u64;
         others.rotate_left(usize::try_from(start).ensured());
         for (task, other) in only_here.zip(others.iter().cycle()) {
@@ -71,8 +72,8 @@ impl State {
         }
     }
 
-    /// Whether the worker with this address exists, and others can copy what only
-    /// it has.
+    /// Whether the worker with this address exists, and other workers can copy the results
+    /// that only it has.
     pub fn can_retire(&self, address: &str) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return false;
@@ -81,15 +82,15 @@ impl State {
         others.any(|(_, worker)| worker.is_running) || self.is_retired(address)
     }
 
-    /// Whether a retiring worker can leave: others have copies of its data. Its
+    /// Whether a retiring worker can leave: other workers have copies of its data. Its
     /// unfinished tasks are run again elsewhere.
     pub fn is_retired(&self, address: &str) -> bool {
         self.has_retired(address, &mut None)
     }
 
-    /// Like [`is_retired`](Self::is_retired), for repeated calls. `only_there`
-    /// keeps the keys without other copies from the first call on, as in Dask, so
-    /// that not everything is checked each time.
+    /// Like [`is_retired`](Self::is_retired), for repeated calls. The first call stores the
+    /// keys without other copies in `only_there`, as in Dask, so that later calls check only
+    /// these.
     pub(in crate::scheduler) fn has_retired(
         &self,
         address: &str,

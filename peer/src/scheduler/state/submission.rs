@@ -1,5 +1,5 @@
-//! Parsing and ordering of submissions, before the scheduler's state is touched:
-//! the slow part, for which other requests do not wait.
+//! Parsing and ordering of submissions. This is the slow part of handling them, and is done
+//! without the scheduler's state, so that other requests are not delayed.
 
 use core::cmp::Ordering;
 use core::fmt;
@@ -41,11 +41,12 @@ pub(super) struct Submitted {
 pub(super) enum Dependency {
     /// A task of the same graph, by its index, which is lower.
     Inside(usize),
-    /// A key that the scheduler should know.
+    /// A key outside the graph, of a task or of scattered data, that the scheduler should
+    /// have.
     Outside(Key),
 }
 
-/// A submission that cannot be read. Formats as its reason.
+/// A submission that cannot be parsed. `Display` formats the reason.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The keys that the client wants.
@@ -54,27 +55,27 @@ pub struct Refusal {
     pub(super) failure: Arc<Failure>,
 }
 
-/// The reason for which a submission cannot be read.
+/// The reason why a submission cannot be parsed.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RefusalReason {
-    /// Tasks are to be actors.
+    /// The client requests actors.
     Actors,
     /// The annotations are malformed.
     Annotations(ValueError),
     /// The annotations are not a dict.
     AnnotationsType {
-        /// Their type in Python.
+        /// The Python type of the annotations.
         found: String,
     },
     /// The value of an annotation is not of its type.
     Annotation {
         /// The name of the annotation.
         name: Value,
-        /// Its value.
+        /// The value of the annotation.
         value: Value,
     },
-    /// The graph cannot be read: for example the graph of a Python collection,
+    /// The graph cannot be parsed: for example the graph of a Python collection,
     /// which only Python can convert into tasks.
     Graph(GraphError),
     /// Two tasks have the same key.
@@ -122,7 +123,7 @@ impl Refusal {
         &self.keys
     }
 
-    /// Why the submission cannot be read.
+    /// The reason why the submission cannot be parsed.
     pub fn reason(&self) -> &RefusalReason {
         &self.reason
     }
@@ -141,7 +142,7 @@ impl Refusal {
     }
 }
 
-/// Why a task failed.
+/// The exception and the traceback of a failed task.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {
     pub(super) exception: Value,
@@ -149,7 +150,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// Returns an exception raised by the scheduler.
+    /// Creates a failure with an exception of the scheduler.
     pub(super) fn new(class: &str, message: &str) -> Arc<Self> {
         Arc::new(Self {
             exception: Value::Serialized(exception(class, message)),
@@ -235,12 +236,12 @@ impl Ord for Resources {
 }
 
 impl Submission {
-    /// Reads an `update-graph` message. Never executes any of it.
+    /// Parses an `update-graph` message. Never executes any code in it.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] if the graph, its annotations or the order of its tasks cannot
-    /// be read, for [`Event::SubmissionRefused`].
+    /// [`Refusal`] if the graph or its annotations cannot be parsed, or its tasks cannot be
+    /// ordered, for [`Event::SubmissionRefused`].
     ///
     /// [`Event::SubmissionRefused`]: super::Event::SubmissionRefused
     pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
@@ -277,7 +278,7 @@ impl Submission {
     }
 }
 
-/// The annotations that matter to a scheduler.
+/// The annotations that a scheduler uses.
 #[derive(Debug, Default)]
 struct Annotations {
     demands: Demands,
@@ -344,7 +345,7 @@ impl Annotations {
     }
 }
 
-/// Reads a name or a list of names.
+/// Parses a name or a list of names.
 fn names(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
@@ -354,7 +355,7 @@ fn names(value: &Value) -> Option<Vec<String>> {
     }
 }
 
-/// Converts the name of a worker, a string or a number.
+/// Converts the name of a worker, which is a string or a number, to a string.
 pub(super) fn worker_name(value: &Value) -> Option<String> {
     match value {
         Value::Str(name) => Some(name.as_ref().to_owned()),
@@ -411,7 +412,7 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
     Ok(sorted.into_iter().map(|(_, task)| task).collect())
 }
 
-/// The position of each task in the order.
+/// Computes the position of each task in the order.
 fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, RefusalReason> {
     const UNSEEN: usize = usize::MAX;
     const OPEN: usize = usize::MAX - 1;

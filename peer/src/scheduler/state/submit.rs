@@ -62,7 +62,7 @@ impl State {
             let new = &mut self.tasks[id];
             new.dependencies = dependencies;
             new.retries = retries;
-            // It may be unneeded.
+            // The task may not be needed.
             self.todo.unneeded.push(id);
             ids.push(Some(id));
         }

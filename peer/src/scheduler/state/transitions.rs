@@ -10,10 +10,10 @@ use crate::story::TaskChange;
 use crate::{Key, TaskEvent};
 
 impl State {
-    /// Changes the stage of a task, and adds that to the story.
+    /// Changes the stage of a task, and adds the transition to its story.
     pub(super) fn set_stage(&mut self, id: TaskId, stage: Stage) {
         let task = &mut self.tasks[id];
-        // Nothing is ready for longer than an event takes.
+        // Ready tasks are assigned before the event ends, so this stage is not shown.
         let to = match stage {
             Stage::Ready => task.shown,
             _ => stage.name(),
@@ -82,7 +82,7 @@ impl State {
     }
 
     /// Removes a task from the queue or worker that it is assigned to. Returns
-    /// the worker that it had been sent to. The caller sets the new stage.
+    /// the worker that it was sent to, if any. The caller sets the new stage.
     pub(super) fn unassign(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let place = (task.priority, id);
@@ -185,7 +185,7 @@ impl State {
         let Some(task) = self.tasks.get(id) else {
             return;
         };
-        // Saved by data that arrived meanwhile, or failed otherwise.
+        // The data was stored meanwhile, or the task has failed for another reason.
         if matches!(task.stage, Stage::Memory | Stage::Erred(_)) {
             return;
         }
@@ -255,7 +255,7 @@ impl State {
         }
     }
 
-    /// Removes an inactive task from the dependents of others.
+    /// Removes an inactive task from the dependents of its dependencies.
     fn detach(&mut self, id: TaskId) {
         for dependency in core::mem::take(&mut self.tasks[id].dependencies) {
             self.tasks[dependency].dependents.remove(&id);

@@ -1,5 +1,5 @@
-//! The packages of workers and clients: releases that are refused, and versions
-//! that differ, about which Dask warns.
+//! The packages of workers and clients: unsupported releases, and warnings about versions
+//! that differ.
 
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::Value;
 use crate::release::UnsupportedPeer;
 use crate::scheduler::FIRST_SERVED;
 
-/// The versions of a peer's packages, Python among them; empty for peers without
+/// The versions of a peer's packages, including Python; empty for peers without
 /// Python.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Packages(BTreeMap<String, String>);
@@ -22,13 +22,13 @@ pub(super) struct AllPackages {
     counts: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
-/// Dask reports ten packages.
+/// Maximum number of packages of a peer. Dask reports ten.
 const MAX_COUNT: usize = 32;
 
-/// Maximum length of names and versions; longer ones are left out.
+/// Maximum length of names and versions in bytes; longer ones are ignored.
 const MAX_LEN: usize = 64;
 
-/// Returns the error for a peer whose release is too old.
+/// Checks that the release of a peer is not too old.
 ///
 /// # Errors
 ///
@@ -46,7 +46,7 @@ pub(super) fn check(versions: &Value, role: &'static str) -> Result<(), Unsuppor
 }
 
 impl Packages {
-    /// Reads what a peer says when it registers.
+    /// Parses the versions that a peer registers with.
     pub(super) fn read(versions: &Value) -> Self {
         let Some(Value::Dict(packages)) = versions.get("packages") else {
             return Self::default();
@@ -94,7 +94,7 @@ impl AllPackages {
         }
     }
 
-    /// The versions of a package on workers.
+    /// Returns the versions of a package on workers.
     fn versions(&self, name: &str) -> BTreeSet<&str> {
         let counts = self.counts.get(name);
         let mut versions: BTreeSet<&str> = counts
@@ -108,8 +108,8 @@ impl AllPackages {
         versions
     }
 
-    /// The warning for a peer, in Dask's words; empty if all versions are the same.
-    /// Dask has a column for the scheduler, which has no packages here.
+    /// Returns the warning for a peer, formatted as in Dask; empty if all versions are equal.
+    /// Dask's column for the scheduler is omitted, since this scheduler has no packages.
     // ROLES SCHEDULER-2
     pub(super) fn warning(&self, packages: &Packages, title: &str) -> String {
         if packages.0.is_empty() {
@@ -138,7 +138,7 @@ impl AllPackages {
     }
 }
 
-/// A table as Dask formats it.
+/// Formats a table as Dask does.
 fn table(heads: [String; 3], rows: &[[String; 3]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().chain([&heads]).map(|row| &row[column]);
@@ -181,7 +181,7 @@ mod tests {
         all.add(&none);
         assert_eq!(all.warning(&one, "Client"), "");
         assert_eq!(all.warning(&none, "Client"), "");
-        // As `distributed.versions.error_message` of 2026.3.0 has it, but for the
+        // Equal to that of `distributed.versions.error_message` in 2026.3.0, except for the
         // column of the scheduler.
         assert_eq!(
             all.warning(&other, "Client"),

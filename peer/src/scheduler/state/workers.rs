@@ -100,7 +100,7 @@ impl State {
         Ok(())
     }
 
-    /// Removes a worker after its stream has ended. Its tasks go to other
+    /// Removes a worker after its stream has ended. Its tasks are assigned to other
     /// workers; results that only it had are recomputed if they are needed.
     pub(super) fn remove_worker(&mut self, id: WorkerId) {
         self.set_stimulus("remove-worker");
@@ -111,7 +111,7 @@ impl State {
         self.drop_worker(id, is_leaving, LeaveReason::StreamEnded);
     }
 
-    /// Reports that all messages to a worker have been written, as requested by
+    /// Handles that all messages to a worker have been written, as requested by
     /// [`Action::NotifyDrained`].
     pub(super) fn drained(&mut self, id: WorkerId) {
         self.set_stimulus("drained");
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// The interval of workers' heartbeats in seconds, which increases with the
+    /// The interval of the workers' heartbeats in seconds, which increases with the
     /// number of workers.
     pub fn heartbeat_interval(&self) -> f64 {
         match u32::try_from(self.workers.len()).unwrap_or(u32::MAX) {
@@ -237,7 +237,7 @@ impl State {
         self.workers.get_mut(id)
     }
 
-    /// Handles a worker that starts to take tasks.
+    /// Handles a worker that starts to accept tasks.
     pub(super) fn worker_running(&mut self, id: WorkerId) {
         self.todo.open.insert(id);
         for (priority, task) in core::mem::take(&mut self.no_worker) {
@@ -320,15 +320,15 @@ impl State {
         self.settle();
     }
 
-    /// The task of a key, if the worker is processing it in this run.
+    /// Returns the task of a key, if the worker is processing it in this run.
     pub(super) fn processed(&mut self, worker: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
         let found = self.by_key.get(key).copied();
         if let Some(id) = found {
             let task = &self.tasks[id];
             match task.stage {
                 Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
-                // An earlier run, which the worker has to forget before it
-                // got this one.
+                // A report of an earlier run, which the worker was asked to forget before
+                // the current run was sent.
                 Stage::Processing(on) if on == worker => return None,
                 Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
                 _ => {}

@@ -47,7 +47,7 @@ async fn connect(address: &Address) -> Channel {
 /// A client with its stream, and a comm for requests.
 struct Client {
     stream: BatchSender<FromClient>,
-    /// Without it the stream ends.
+    /// The writer of the stream, which ends when this is dropped.
     _writing: BatchWriter,
     receiver: Receiver,
     received: std::collections::VecDeque<ToClient>,
@@ -131,7 +131,7 @@ impl Client {
     }
 }
 
-/// A worker that adds, and shares its data with the tests.
+/// A worker whose tasks add numbers, and whose data tests can access.
 struct Worker {
     address: Address,
     data: Arc<Mutex<HashMap<Key, Serialized>>>,

@@ -3,7 +3,7 @@
 use super::*;
 use crate::protocol::WorkerStatus;
 
-/// Options with a limit on queues, and the notices.
+/// Returns options with a limit on queues, and the notices of the scheduler.
 fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let kept = Arc::clone(&notices);
@@ -50,7 +50,7 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
     assert_eq!(not_reading(&notices), ["silent"]);
     until(|| scheduler.inspect(State::task_count) == 0).await;
     assert!(scheduler.shared.queued_len() <= 256 << 10);
-    // Other clients are served.
+    // Other clients are still served.
     client.send(desires(1, None));
     let message = client.next().await;
     assert!(matches!(message, ToClient::CancelledKeys(_)), "{message:?}");

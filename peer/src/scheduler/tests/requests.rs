@@ -129,7 +129,7 @@ async fn fetches_from_another_holder_or_reports_missing_keys() {
 async fn skips_unreachable_holders() {
     let (scheduler, workers, mut client) = cluster("silent", 1).await;
     let _: Keys = client.call(scattered(&["a"])).await.expect("it is done");
-    // One that is registered but does not listen.
+    // A worker that is registered but does not listen.
     let mut ghost = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
         address: "inproc://nowhere".to_owned(),
@@ -481,7 +481,7 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
         entries.sort_by_key(|(worker, _)| worker.to_string());
         assert_eq!(Value::dict(entries), Value::dict(expected));
     }
-    // A worker that is not there
+    // A worker that does not exist
     let absent = |on_error: Option<&str>| Broadcast {
         workers: Some(vec![address(0), address(3)]),
         on_error: on_error.map(str::to_owned),
@@ -579,7 +579,7 @@ async fn serves_a_limited_number_of_comms() {
         matches!(notice, Notice::TooManyComms { limit: 2, .. }),
         "{notice}"
     );
-    // The end of a comm makes room.
+    // After a comm has ended, another one is accepted.
     second.close().await;
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while connecting().await.is_err() {

@@ -329,7 +329,7 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     drop(other);
 }
 
-/// A worker in Python sends heartbeats until it has read that it shall close, and
+/// A worker in Python sends heartbeats until it has read the request to close, and
 /// reports an error if one has no reply.
 #[tokio::test]
 async fn heartbeats_have_replies_until_the_workers_have_left() {

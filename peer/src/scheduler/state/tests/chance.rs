@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::scheduler::state::choose::next;
 
-/// A worker that handles messages late: messages to and from it are queued and
+/// A worker with delayed messages: messages to and from it are queued and
 /// delivered at random.
 #[derive(Default)]
 struct Slow {
@@ -159,7 +159,7 @@ impl World {
                         _ => continue,
                     };
                     for key in keys {
-                        // It may have been released meanwhile.
+                        // The key may have been released meanwhile.
                         if let Some(known) = views.get_mut(&key) {
                             *known = view;
                         }

@@ -5,7 +5,7 @@ use super::*;
 use crate::protocol::WorkerStatus;
 use crate::scheduler::STEPS;
 
-/// Asserts that doubling the size about doubles the steps at most.
+/// Asserts that doubling the size at most roughly doubles the number of steps.
 #[track_caller]
 fn assert_linear(size: usize, steps: impl Fn(usize) -> u64) {
     let (one, two) = (steps(size), steps(2 * size));
@@ -25,8 +25,8 @@ fn name(number: usize) -> String {
     format!("x-{number}")
 }
 
-/// A state whose workers handle everything at once. Its consistency is not
-/// checked, because that takes steps too.
+/// A state whose workers handle all messages at once. Its consistency is not
+/// checked, because the checks count as steps, too.
 struct Eager {
     state: State,
     client: ClientId,

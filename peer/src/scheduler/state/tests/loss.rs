@@ -136,7 +136,7 @@ fn workers_that_failed_to_retire_count_as_killed() {
         let worker = cluster.worker(&address, 1);
         cluster.handle(Event::RetireWorker(address.clone()));
         cluster.handle(Event::KeepWorker(address));
-        // The worker confirms each status after the scheduler has gone on.
+        // The worker confirms each status after the scheduler has set the next one.
         for status in [WorkerStatus::ClosingGracefully, WorkerStatus::Running] {
             let change = WorkerStatusChange {
                 status,
@@ -277,7 +277,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     assert!(cluster.state.can_retire("tcp://a:1"));
     assert!(!cluster.state.is_retired("tcp://a:1"));
     assert_eq!(cluster.sent_to_worker(second), ["acquire-replicas"]);
-    // Again, it only asks for the copies.
+    // Repeated, the event only asks for the copies.
     cluster.sent_to_worker(first);
     cluster.handle(retire());
     assert_eq!(cluster.sent_to_worker(second), ["acquire-replicas"]);

@@ -29,7 +29,7 @@ struct Cluster {
     ended_clients: Vec<ClientId>,
     ended_workers: Vec<WorkerId>,
     notices: Vec<Notice>,
-    /// Workers that must not be sent more until their messages are written.
+    /// Workers that get no more tasks until their messages are written.
     undrained: Vec<WorkerId>,
     /// Tasks that were sent and neither answered nor withdrawn.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
@@ -240,7 +240,7 @@ impl Cluster {
         self.state.status(&Key::from(key))
     }
 
-    /// The messages to a client since the last call: op and keys.
+    /// Returns the messages to a client since the last call: op and keys.
     fn sent_to_client(&mut self, client: ClientId) -> Vec<String> {
         let messages = self.to_clients.remove(&client).unwrap_or_default();
         let lines = messages.into_iter().map(|message| {
@@ -267,7 +267,7 @@ impl Cluster {
         lines.collect()
     }
 
-    /// The messages to a worker since the last call.
+    /// Returns the messages to a worker since the last call.
     fn sent_to_worker(&mut self, worker: WorkerId) -> Vec<String> {
         let messages = self.to_workers.remove(&worker).unwrap_or_default();
         let lines = messages.into_iter().map(|message| {
