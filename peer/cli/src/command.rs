@@ -202,7 +202,7 @@ pub(crate) struct TlsArguments {
 }
 
 impl TlsArguments {
-    /// The TLS settings for comms at these addresses.
+    /// The transports for comms at these addresses, with TLS as configured.
     pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
         Ok(match self.tls(addresses)? {
             Some(tls) => daskwire_peer::transports_with_tls(&tls),
@@ -224,7 +224,7 @@ impl TlsArguments {
             }
             return Ok(None);
         };
-        // These options mean that nothing should be sent unencrypted.
+        // A user of these options expects that nothing is sent unencrypted.
         if !addresses.iter().any(|address| needs(&address)) {
             let address = addresses.first().map(ToString::to_string);
             return Err(Failure::usage(format_args!(
@@ -261,22 +261,22 @@ impl LayoutChoice {
     }
 }
 
-/// Runs the command with these arguments, of which the first is its name, and returns the
-/// exit status: 0, or 2 for wrong arguments, or another one for another failure.
+/// Runs the command with `arguments`, the first of which is its name, and returns the exit
+/// status: 0 for success, 2 for wrong arguments, another number for other failures.
 ///
-/// It takes signals and the standard streams as a program does, and may replace or start
-/// this process again with the arguments that it was started with, so it is all that the
-/// process should do.
+/// The command handles signals and uses the standard streams as a program does. It may
+/// replace or restart this process with the arguments of the process. The process should
+/// therefore do nothing else.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let status = match Cli::try_parse_from(arguments) {
         Ok(cli) => run_on_large_stack(cli),
         Err(error) => {
-            // Nobody is left to tell if that fails.
+            // A failure to print cannot be reported.
             let _ = error.print();
             u8::try_from(error.exit_code()).unwrap_or(1)
         }
     };
-    // Only Rust's own start of a program does that.
+    // Rust's standard library flushes only at the end of a Rust program's `main`.
     let _ = std::io::stdout().flush();
     status
 }
@@ -310,7 +310,7 @@ fn run_on_large_stack(cli: Cli) -> u8 {
 
 #[cfg(feature = "tracing")]
 impl Command {
-    /// How often `-v` was given after the name of the command.
+    /// The number of times `-v` was given after the command's name.
     const fn verbosity(&self) -> u8 {
         match self {
             Self::Worker(arguments) => arguments.verbose,
@@ -347,7 +347,7 @@ pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
         .build()
         .map_err(|error| format!("cannot start: {error}"))?;
     let outcome = runtime.block_on(work);
-    // Does not wait for pending name lookups.
+    // Pending name lookups would delay a regular shutdown.
     runtime.shutdown_background();
     outcome
 }
@@ -356,7 +356,7 @@ pub(crate) fn is_standard_input(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
-/// The name of the input in messages.
+/// The name of the input file in messages.
 pub(crate) fn name(file: &Path) -> String {
     if is_standard_input(file) {
         "standard input".to_owned()
@@ -474,8 +474,7 @@ fn relay(arguments: &Relay) -> Result {
                 CongestionChoice::Cubic => Congestion::Cubic,
                 CongestionChoice::Bbr => Congestion::Bbr,
             },
-            // Well within the time that a service manager gives a process to
-            // stop.
+            // Shorter than the time that service managers give a process to stop.
             drain_timeout: Duration::from_secs(2),
             tls: tls.as_ref().map(Into::into).unwrap_or_default(),
             ..QuicOptions::default()
@@ -489,7 +488,7 @@ fn relay(arguments: &Relay) -> Result {
         let bound = listener
             .local_address()
             .map_err(|error| error.to_string())?;
-        // A signal may come as soon as the line is read.
+        // A signal may arrive as soon as the line has been printed.
         let asked = stop_requested()?;
         terminal::event(
             "forwarding",
@@ -528,17 +527,17 @@ fn relay(arguments: &Relay) -> Result {
         let serving =
             daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
         let outcome = serving.await.map_err(|error| error.to_string().into());
-        // Closing explicitly notifies peers now, rather than after their
-        // timeouts.
+        // Closing explicitly notifies peers at once. Otherwise they would notice only by
+        // their timeouts.
         let closing = async { tokio::join!(listener.close(), transports.close()) };
         let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
         outcome
     })
 }
 
-/// Waits until this process is asked to end: by Control-C, by SIGTERM, or by
-/// SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored when
-/// the process started, as under `nohup`.
+/// Returns a future that waits until this process is asked to end: by Control-C, by
+/// SIGTERM, or by SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored
+/// when the process started, as under `nohup`.
 pub(crate) fn stop_requested() -> Result<impl Future<Output = ()>> {
     #[cfg(unix)]
     let asked = {
@@ -573,7 +572,7 @@ pub(crate) fn stop_requested() -> Result<impl Future<Output = ()>> {
 /// it.
 #[cfg(unix)]
 fn is_hangup_ignored() -> bool {
-    // Listening for the signal later resets that, so the answer is kept.
+    // Listening for the signal later resets this state, so the first result is kept.
     static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
     *IS_IGNORED.get_or_init(|| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -617,7 +616,7 @@ mod tests {
 
     use super::*;
 
-    /// The words of a line of a shell, in which single quotes are the only syntax.
+    /// Splits a shell command line into words; single quotes are the only supported syntax.
     fn words(line: &str) -> Vec<String> {
         let mut words = vec![String::new()];
         for (index, part) in line.split('\'').enumerate() {

@@ -94,7 +94,7 @@ impl Config {
         value.filter(|value| !value.is_null())
     }
 
-    /// The value of a setting as a string, for numbers too.
+    /// The value of a setting as a string; numbers and booleans are formatted.
     pub(crate) fn string(&self, name: &str) -> Option<String> {
         match self.get(name)? {
             Value::String(value) => Some(value.clone()),
@@ -103,9 +103,9 @@ impl Config {
         }
     }
 
-    /// The value of a setting that is true or false.
+    /// The value of a boolean setting.
     pub(crate) fn bool(&self, name: &str) -> Option<bool> {
-        // YAML 1.1, which Dask reads, has more words than YAML 1.2.
+        // Dask reads YAML 1.1, which has more spellings of booleans than YAML 1.2.
         match self.string(name)?.to_lowercase().as_str() {
             "true" | "yes" | "on" | "1" => Some(true),
             "false" | "no" | "off" | "0" => Some(false),
@@ -114,7 +114,7 @@ impl Config {
     }
 }
 
-/// Folders and files with settings, in the order in which they are read.
+/// Folders and files that contain settings, in the order in which they are read.
 fn places(variables: &BTreeMap<String, String>) -> Vec<PathBuf> {
     let root = variables.get("DASK_ROOT_CONFIG").map(String::as_str);
     let mut places = vec![PathBuf::from(root.unwrap_or("/etc/dask"))];
@@ -129,7 +129,7 @@ fn places(variables: &BTreeMap<String, String>) -> Vec<PathBuf> {
     if let Some(own) = variables.get("DASK_CONFIG") {
         places.push(own.into());
     }
-    // Of two equal ones, the last counts.
+    // A path that appears twice is read at its last position.
     let mut unique: Vec<PathBuf> = Vec::new();
     for place in places {
         unique.retain(|other| *other != place);
@@ -138,7 +138,7 @@ fn places(variables: &BTreeMap<String, String>) -> Vec<PathBuf> {
     unique
 }
 
-/// The file itself, or the files of a folder in the order of their names.
+/// The files to read for a path: itself, or the files of a folder sorted by name.
 fn files(place: &Path) -> Vec<PathBuf> {
     if !place.is_dir() {
         return vec![place.to_owned()];
@@ -156,7 +156,7 @@ fn files(place: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The name of a setting as `settings` has it: `-` and `_` are the same.
+/// The spelling of a name in `settings`, where `-` and `_` are equivalent.
 fn canonical<'a>(settings: &'a Map<String, Value>, name: &'a str) -> &'a str {
     if settings.contains_key(name) {
         return name;
@@ -171,7 +171,7 @@ fn canonical<'a>(settings: &'a Map<String, Value>, name: &'a str) -> &'a str {
     settings.keys().find(is_same).map_or(name, String::as_str)
 }
 
-/// Adds settings, which override existing ones.
+/// Merges `from` into `to`, replacing existing settings.
 fn merge(to: &mut Map<String, Value>, from: Map<String, Value>) {
     for (name, value) in from {
         let name = canonical(to, &name).to_owned();
@@ -192,7 +192,7 @@ fn merge(to: &mut Map<String, Value>, from: Map<String, Value>) {
     }
 }
 
-/// The settings that Dask hands to processes that it starts.
+/// Decodes the settings that Dask passes to processes it starts.
 fn deserialize(inherited: &str) -> Option<Map<String, Value>> {
     let padding = base64::engine::DecodePaddingMode::Indifferent;
     let options = GeneralPurposeConfig::new().with_decode_padding_mode(padding);
@@ -200,7 +200,7 @@ fn deserialize(inherited: &str) -> Option<Map<String, Value>> {
     serde_json::from_slice(&engine.decode(inherited.trim()).ok()?).ok()
 }
 
-/// The value of a variable: a literal of Python, or a string.
+/// Parses the value of a variable: a Python literal, or else a plain string.
 fn interpret(text: &str) -> Value {
     let trimmed = text.trim();
     match trimmed.to_lowercase().as_str() {
@@ -215,7 +215,7 @@ fn interpret(text: &str) -> Value {
     if let Ok(number) = trimmed.parse::<f64>() {
         return number.into();
     }
-    // Lists, dictionaries and quoted strings look alike in YAML and in Python.
+    // Lists, dictionaries and quoted strings have the same syntax in YAML and in Python.
     if trimmed.starts_with(['[', '{', '"', '\''])
         && let Ok(documents) = Yaml::load_from_str(trimmed)
         && let Some(document) = documents.first()

@@ -1,4 +1,4 @@
-//! What the user is told while the command connects to a scheduler.
+//! Messages for the user while the command connects to a scheduler.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::terminal;
 /// is an HTTP server.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The timeout of that check.
+/// The timeout of the check for an HTTP server.
 const CHECK: Duration = Duration::from_secs(5);
 
 /// Parses the address of a scheduler.
 ///
 /// # Errors
 ///
-/// Bad usage.
+/// A usage error if the address is invalid.
 pub(crate) fn address(input: &str) -> Result<Address> {
     if input.starts_with("http://") || input.starts_with("https://") {
         return Err(Failure::usage(format_args!(
@@ -40,12 +40,12 @@ pub(crate) fn address(input: &str) -> Result<Address> {
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))
 }
 
-/// Does `work`, which connects to a scheduler and fails with `E`. Ends early if an
-/// HTTP server listens there, which would wait for a request without an answer.
+/// Awaits `work`, which connects to a scheduler and fails with `E`. Fails early if the
+/// peer is an HTTP server, which would wait for the end of a request and never reply.
 ///
 /// # Errors
 ///
-/// That of `work` as a message.
+/// The error of `work` as a message.
 pub(crate) async fn connecting<T, E: fmt::Display>(
     scheduler: &Address,
     transports: &Transports,
@@ -65,7 +65,7 @@ pub(crate) async fn connecting<T, E: fmt::Display>(
     }
 }
 
-/// Whether a peer answers in HTTP.
+/// Whether a peer replies in HTTP.
 async fn is_http(peer: &Address, transports: &Transports) -> bool {
     let options = CommOptions {
         connect_timeout: CHECK,
@@ -84,8 +84,8 @@ async fn is_http(peer: &Address, transports: &Transports) -> bool {
         && first == *b"HTTP/"
 }
 
-/// A handshake that a busy scheduler accepts, with an empty line: HTTP servers do not
-/// answer before one.
+/// A handshake that Dask accepts, with an empty line in it: an HTTP server does not
+/// reply before it has received one.
 fn handshake() -> Vec<u8> {
     let mut document = [0; 128];
     let mut writer = Writer::new(&mut document);
@@ -96,20 +96,20 @@ fn handshake() -> Vec<u8> {
     let document = writer.finish().unwrap_or_default();
     let mut message = vec![0; prelude_len(Prefix::U64, 1).unwrap_or_default()];
     let lengths = [document.len() as u64];
-    // The space is that of one frame.
+    // `message` has the length of a prelude for one frame.
     let _ = encode_prelude(Prefix::U64, lengths, &mut message);
     message.extend_from_slice(document);
     message
 }
 
-/// The same transports, which print the first failure to connect to `scheduler`:
-/// further attempts follow for `patience`.
+/// Wraps transports to print the first failure to connect to `scheduler`. Attempts
+/// continue for `patience`.
 pub(crate) fn announcing(
     transports: Transports,
     scheduler: &Address,
     patience: Duration,
 ) -> Transports {
-    // The log has each attempt.
+    // The log reports each attempt.
     #[cfg(feature = "tracing")]
     if crate::log::is_on() {
         return transports;
@@ -123,7 +123,7 @@ pub(crate) fn announcing(
     })
 }
 
-/// Transports as one.
+/// A transport that delegates to `inner` and prints the first failed attempt.
 struct Announcing {
     inner: Transports,
     schemes: Vec<&'static str>,

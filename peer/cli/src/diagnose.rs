@@ -152,7 +152,7 @@ pub(crate) async fn logs(arguments: &Logs) -> Result {
             if let (false, Some(worker)) = (is_one, worker) {
                 terminal::print(format_args!("{}:", Printable(worker)))?;
             }
-            // The newest line comes first.
+            // The scheduler sends the newest line first.
             for line in lines.iter().rev() {
                 terminal::print(&line.line)?;
             }
@@ -167,7 +167,7 @@ fn log_json(worker: &Option<String>, lines: &[LogLine]) -> Json {
     json!({"worker": worker, "lines": lines.collect::<Vec<_>>()})
 }
 
-/// The addresses of workers that are named by addresses or names.
+/// Resolves worker addresses and names to addresses.
 async fn addresses(client: &Client, names: &[String]) -> Result<Vec<String>> {
     let workers = client.workers().await.map_err(message)?;
     let mut addresses = Vec::new();

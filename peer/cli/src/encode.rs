@@ -19,7 +19,7 @@ use daskwire::message::{
 use daskwire::msgpack::Writer;
 use serde_json::Value;
 
-/// Maximum levels of JSON; a message of 1024 levels takes three for each.
+/// Maximum nesting of JSON: a message of 1024 levels takes three JSON levels for each.
 const MAX_DEPTH: usize = 4096;
 
 /// Why a document cannot be encoded.
@@ -47,7 +47,7 @@ impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => {
-                // The line is left out, because only the caller knows where the
+                // The line is removed, because only the caller knows in which line the
                 // document begins.
                 let message = error.to_string();
                 let place = format!(" at line {} column {}", error.line(), error.column());
@@ -74,8 +74,8 @@ impl EncodeError {
         }
     }
 
-    /// Adds the location of the fault: `value`, which is a part of `root`, which
-    /// is at `place`.
+    /// Adds the location of the fault: `value` is a part of `root`, whose path is
+    /// `place`.
     fn at(mut self, root: &Value, value: &Value, place: &str) -> Self {
         if let Self::Description { place: at, .. } = &mut self {
             *at = format!("{place}{}", path(root, value));
@@ -84,9 +84,9 @@ impl EncodeError {
     }
 }
 
-/// The path from `root` to its part `value`, found by address.
+/// The path from `root` to `value`, a part of it that is identified by its address.
 fn path(root: &Value, value: &Value) -> String {
-    // Each value with the index of its parent, and the step from there.
+    // Each value with the index of its parent, and the path element that leads to it.
     let mut seen = vec![(root, 0, String::new())];
     let mut next = 0;
     while let Some(&(container, ..)) = seen.get(next) {
@@ -185,7 +185,7 @@ fn expected<T>(place: impl Into<String>, expected: &'static str) -> Result<T, En
     })
 }
 
-/// The format of the stream; `None` means that of the document.
+/// The format of the stream; `None` keeps the format of the document.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
     /// The prefix of messages.
@@ -219,7 +219,7 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
     };
     let prefix = match value.get("prefix").and_then(Value::as_str) {
         Some("none") => Prefix::None,
-        // The names that recordings use for the meanings of the prefix.
+        // Recordings use these three names for a prefix of eight bytes.
         Some("u64" | "total" | "nosplit") => Prefix::U64,
         _ => return expected("prefix", "\"none\" or \"u64\""),
     };
@@ -309,7 +309,7 @@ fn order_by_payload(value: &mut Value) -> u64 {
     }
 }
 
-/// The prefix, the prelude and the frames.
+/// Concatenates the prefix, the prelude and the frames.
 fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     let len = prelude_len(prefix, frames.len()).ensured();
     let mut stream = vec![0; len];
@@ -384,7 +384,7 @@ impl Payload {
     }
 }
 
-/// Builds the message in its own layout and passes its frames on.
+/// Builds the message in its own layout and passes its frames to a callback.
 fn build<R>(
     layout: Layout,
     message: &Value,
@@ -409,7 +409,7 @@ fn build<R>(
     Ok(then(builder.finish()?))
 }
 
-/// The next step of writing, so that depth takes no stack.
+/// A pending step of writing: an explicit stack instead of recursion.
 enum Task<'v> {
     Value(&'v Value),
     Key(&'v str),
@@ -476,8 +476,8 @@ fn single<'v>(value: &'v Value, tag: &str) -> Option<&'v Value> {
     }
 }
 
-/// Writes a scalar or the head of a container, and appends its contents to the
-/// steps. The caller adds the location of errors.
+/// Writes a scalar or the head of a container, and pushes the container's contents to
+/// the tasks. The caller adds the location of errors.
 fn one<'v>(
     writer: &mut Writer<'_>,
     value: &'v Value,

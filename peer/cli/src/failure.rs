@@ -1,8 +1,8 @@
-//! Why the command ends without success.
+//! The error of a command, with its exit code.
 
 use std::fmt;
 
-/// A message for the user, and the exit code.
+/// An error message for the user, and the exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     message: String,
@@ -13,8 +13,7 @@ pub(crate) struct Failure {
 pub(crate) type Result<T = (), E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
-    /// The command line is wrong, as when an option has a value that cannot be
-    /// read.
+    /// A wrong command line, such as an option with an invalid value.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self {
             message: message.to_string(),
@@ -22,7 +21,7 @@ impl Failure {
         }
     }
 
-    /// Something that the user has been told already.
+    /// A failure that has already been reported to the user.
     pub(crate) const fn silent(code: u8) -> Self {
         Self {
             message: String::new(),
@@ -30,7 +29,7 @@ impl Failure {
         }
     }
 
-    /// Whether the user has been told already.
+    /// Whether the failure has already been reported.
     pub(crate) const fn is_silent(&self) -> bool {
         self.message.is_empty()
     }
@@ -40,7 +39,7 @@ impl Failure {
     }
 }
 
-/// Something else failed.
+/// Any other failure, with exit code 1.
 impl From<String> for Failure {
     fn from(message: String) -> Self {
         Self { message, code: 1 }
@@ -53,5 +52,5 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The exit code for a wrong command line, as clap's.
+/// The exit code for a wrong command line, the same as clap's.
 const BAD_USAGE: u8 = 2;

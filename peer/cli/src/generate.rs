@@ -21,7 +21,7 @@ pub(crate) struct Man {
     directory: PathBuf,
 }
 
-/// Prints the script that completes command lines.
+/// Prints a shell completion script.
 pub(crate) fn completions(arguments: &Completions) -> Result {
     let mut script = Vec::new();
     clap_complete::generate(
@@ -34,7 +34,7 @@ pub(crate) fn completions(arguments: &Completions) -> Result {
     Ok(terminal::print(script.trim_end())?)
 }
 
-/// Writes a page for the program and for each command.
+/// Writes a manual page for the program and for each command.
 pub(crate) fn man(arguments: &Man) -> Result {
     let written = clap_mangen::generate_to(Cli::command(), &arguments.directory);
     let name = arguments.directory.display();

@@ -51,7 +51,7 @@ pub(crate) struct Inspect {
     plain_maps: bool,
 }
 
-/// Some ends of connections.
+/// A filter for one end of connections, by host and port.
 #[derive(Clone, Copy, Debug)]
 struct End {
     host: Option<IpAddr>,
@@ -105,7 +105,7 @@ impl Inspect {
         options
     }
 
-    /// Whether a message is wanted, by its document.
+    /// Whether a message, given as its document, passes `--op`.
     fn has_op(&self, document: &Json) -> bool {
         let is_wanted = |message: &Json| {
             let op = message.get("op").and_then(Json::as_str);
@@ -118,7 +118,7 @@ impl Inspect {
         }
     }
 
-    /// The output of a message; `None` if it is not wanted.
+    /// The output for a message; `None` if it is filtered out.
     fn output<'a>(
         &self,
         inspector: &mut Inspector<'a>,
@@ -144,7 +144,7 @@ impl Inspect {
     }
 }
 
-/// Prints until the reader closes the pipe.
+/// Prints messages until the reader closes the pipe.
 struct Printer {
     out: terminal::Escaping<std::io::BufWriter<std::io::StdoutLock<'static>>>,
     is_first: bool,
@@ -165,7 +165,7 @@ impl Printer {
         }
     }
 
-    /// An empty line between two messages as text.
+    /// The separator between two messages as text: an empty line.
     const fn gap(&self) -> &'static str {
         if self.is_first { "" } else { "\n" }
     }
@@ -193,8 +193,7 @@ pub(crate) fn run(arguments: &Inspect) -> Result {
 fn stream(arguments: &Inspect, stream: &[u8], printer: &mut Printer) -> Result {
     let name = name(&arguments.file);
     let mut inspector = Inspector::new(stream, arguments.options());
-    // One line on standard error is enough, so the guess is reported with the
-    // first message or error.
+    // The guess is reported once, together with the first message or error.
     let guess = inspector.guessed().then(|| match inspector.prefix() {
         Prefix::None => "without a leading length (--prefix none)",
         Prefix::U64 => "with a leading length (--prefix u64)",
@@ -267,8 +266,8 @@ fn capture(arguments: &Inspect, file: &[u8], printer: &mut Printer) -> Result {
     }
 }
 
-/// Shows a conversation. Returns the number of its faults; `None` if the reader has
-/// closed the pipe.
+/// Shows a conversation. Returns the number of faults; `None` if the reader has closed
+/// the pipe.
 fn show(
     arguments: &Inspect,
     number: usize,
@@ -321,7 +320,7 @@ fn show(
         let ending = stream.ending.into_iter();
         endings.extend(ending.map(|ending| format!("{from} → {to}: {ending}")));
     }
-    // The order of segments, also of those with the same time.
+    // A stable sort keeps the order of segments with equal times.
     entries.sort_by_key(|(time, _)| *time);
     if arguments.json {
         for (_, document) in &entries {
@@ -361,13 +360,13 @@ fn show(
 struct Stream<'a> {
     inspector: Inspector<'a>,
     messages: Vec<(Time, Recorded<'a>)>,
-    /// Why there are no more messages, if there is a reason.
+    /// Why the messages end, unless the stream simply ends.
     ending: Option<String>,
     /// Whether `ending` is a fault of the sender, not of the capture.
     is_faulty: bool,
 }
 
-/// Number of segments that are tried as the beginning of a message.
+/// Maximum number of segments that are tried as the start of a message.
 const TRIED: usize = 64;
 
 impl<'a> Stream<'a> {
@@ -445,7 +444,7 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// What a stream is that has no messages, by its first bytes.
+/// Describes a stream without messages, by its first bytes.
 fn what(data: &[u8]) -> &'static str {
     let methods: [&[u8]; 5] = [b"HTTP/", b"GET ", b"POST ", b"HEAD ", b"PUT "];
     match data {

@@ -98,8 +98,8 @@ impl Summary {
         }
     }
 
-    /// The step of the documentation that the message belongs to, if sent by
-    /// `from`.
+    /// The step of the documentation to which the message belongs when `from` sends
+    /// it.
     pub fn step(&self, from: &str) -> Option<Step> {
         Some(match self.op.as_str() {
             // A worker fetches the inputs of its task.
@@ -115,7 +115,7 @@ impl Summary {
     }
 }
 
-/// Formats a key without the quotes of a string.
+/// Formats a key, with strings unquoted.
 fn shown(key: &Value) -> String {
     key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
@@ -170,11 +170,12 @@ impl fmt::Display for Step {
     }
 }
 
-/// Records all messages when they are sent, and those received from parties that
+/// Records every message when it is sent, and messages received from parties that
 /// are not observed.
 #[derive(Debug)]
 pub struct Recorder {
-    /// Whether all parties are observed: then each message is recorded once.
+    /// Whether all parties are observed. Received messages are then skipped, because
+    /// they were recorded when they were sent.
     sees_all: bool,
     names: Mutex<HashMap<String, String>>,
     seen: Mutex<Vec<RecordedMessage>>,
@@ -190,7 +191,7 @@ impl Recorder {
         }
     }
 
-    /// Sets the displayed name of an address, or of a longer name.
+    /// Sets the displayed name of a party, by its address or longer name.
     pub fn call(&self, address: &str, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(address.to_owned(), name.to_owned());
@@ -200,7 +201,7 @@ impl Recorder {
         let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         match names.get(party) {
             Some(name) => name.clone(),
-            // The port of a requester is not informative.
+            // A requester's port is not informative.
             None if self.sees_all && party.contains("://") => "requester".to_owned(),
             None => party.to_owned(),
         }
@@ -293,7 +294,7 @@ pub async fn journey(
         "x = client.submit(add, 1, 2)\ny = client.submit(add, 3, 4)\n",
         is_text,
     );
-    // Unique keys, because a real cluster may have keys with these names.
+    // Unique keys: a real cluster may already have keys with these names.
     let [first, second, third] = ["x", "y", "z"].map(|name| match recorder.sees_all {
         true => Key::from(name),
         false => Key::unique(name),

@@ -7,30 +7,30 @@ use serde::Deserializer as _;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Maximum nesting of documents, as in `serde_json`.
+/// Maximum nesting of documents, the same as in `serde_json`.
 const DEPTH: usize = 128;
 
-/// Maximum number of digits of an integer, as in Python: parsing takes quadratic
-/// time.
+/// Maximum number of digits of an integer, the same as in Python: parsing takes
+/// quadratic time.
 const MAX_DIGITS: usize = 4300;
 
 /// Parses a document.
 ///
 /// # Errors
 ///
-/// What was expected, and where.
+/// A message with the expected syntax and the offset.
 pub(crate) fn parse(json: &str) -> Result<Value, String> {
     // `from_str` only validates the document, so that its offsets are those of `json`.
     let raw = serde_json::from_str(json).map_err(|error| message(json, &error))?;
-    // What it allows may still be too deep, or too long for an integer.
+    // A valid document may still be too deep, or have an integer that is too long.
     value(raw, DEPTH).map_err(|error| error.to_string())
 }
 
-/// The message of an error in `json`, with the offset in bytes.
+/// Formats an error in `json`, with the offset in bytes.
 fn message(json: &str, error: &serde_json::Error) -> String {
     let lines = json.split_inclusive('\n');
     let before: usize = lines.take(error.line() - 1).map(str::len).sum();
-    // The column is the number of bytes read, with the wrong one unless there was none.
+    // The column counts the bytes read, including the wrong byte unless the input ended.
     let wrong = usize::from(!error.is_eof());
     let offset = before + error.column().saturating_sub(wrong);
     let message = error.to_string();
@@ -67,7 +67,8 @@ fn value(raw: &RawValue, depth: usize) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// The entries of an object in order; of repeated names, the last.
+/// Visitor that collects the entries of an object in order. A repeated name keeps its
+/// last value.
 struct Entries;
 
 impl<'de> Visitor<'de> for Entries {
@@ -106,7 +107,7 @@ fn integer(number: &str) -> Result<Value, serde_json::Error> {
             digits.len()
         )));
     }
-    // Least significant word first. The first chunk has the remaining digits.
+    // Least significant word first. The first chunk takes the digits that remain.
     let mut words: Vec<u32> = Vec::new();
     let (first, rest) = digits.split_at(digits.len() % DIGITS);
     let chunks = rest.as_bytes().chunks(DIGITS);
@@ -125,7 +126,7 @@ fn integer(number: &str) -> Result<Value, serde_json::Error> {
         }
     }
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();
-    // Space for the sign.
+    // Room for the sign bit.
     bytes.push(0);
     if number.starts_with('-') {
         let mut carry = true;
@@ -133,7 +134,7 @@ fn integer(number: &str) -> Result<Value, serde_json::Error> {
             (*byte, carry) = (!*byte).overflowing_add(carry.into());
         }
     }
-    // The shortest form, as in Python.
+    // The shortest form, the same as Python's.
     while let [.., next, last] = bytes[..]
         && last == if next < 0x80 { 0 } else { 0xff }
     {

@@ -1,7 +1,7 @@
 //! The `daskwire` command ([`main`]), and its parts for other programs and tests:
 //! inspecting recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
 //! ([`pickle`]), and following a task through a cluster ([`journey`]).
-// Everything that the command prints goes through `terminal`.
+// All output of the command goes through `terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod encode;

@@ -1,4 +1,4 @@
-//! Logs of what the roles do, on standard error.
+//! Logs of the roles, on standard error.
 //!
 //! Lines go through [`Printable`], so that a key or an address of a peer can
 //! neither write escape sequences nor forge another line.
@@ -14,11 +14,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::terminal;
 
-/// The variable that says what to log, such as `daskwire_peer::worker=debug`.
+/// The variable that selects what to log, such as `daskwire_peer::worker=debug`.
 const VARIABLE: &str = "RUST_LOG";
 
-/// Starts to log: what `RUST_LOG` says; otherwise infos, debug events or everything
-/// of the roles and their comms for a verbosity of 1, 2 or more.
+/// Starts logging as `RUST_LOG` selects. Without it, a verbosity of 1, 2, or 3 and more
+/// selects info, debug or trace events of the roles and their comms.
 ///
 /// # Errors
 ///
@@ -33,7 +33,7 @@ pub(crate) fn start(verbosity: u8) -> Result<(), String> {
         (directives, _) => {
             let parsed: Result<Targets, _> = directives.parse();
             let targets = parsed.map_err(|error| format!("{VARIABLE}={directives}: {error}"))?;
-            // Spans name the task and the peer, whichever part is logged.
+            // Spans name the task and the peer, whichever targets are logged.
             targets.with_target("daskwire_peer::span", LevelFilter::INFO)
         }
     };
@@ -72,7 +72,7 @@ impl MakeWriter<'_> for Lines {
 }
 
 impl Write for Lines {
-    /// `event` is a whole event, as [`tracing_subscriber::fmt::Layer`] writes it.
+    /// Writes one whole event, which [`tracing_subscriber::fmt::Layer`] passes at once.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(event);
         let line = line.strip_suffix('\n').unwrap_or(&line);

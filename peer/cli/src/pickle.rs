@@ -1,7 +1,7 @@
 //! Listings of pickles, which show what loading them would do.
 //!
-//! The stack and the memo are simulated as far as names need it: which values are
-//! strings, names, or results of calls. No value is built. What cannot be
+//! The stack and the memo are simulated as far as names require it: only which values
+//! are strings, names, or results of calls. No value is built. What cannot be
 //! determined this way is reported as unknown.
 
 use daskwire::invariant::Ensured;
@@ -87,7 +87,7 @@ impl std::error::Error for Fault {}
 /// Indentation after a mark, in columns.
 const INDENT: usize = 2;
 
-/// Maximum number of marks that indent; a pickle can have a million open at once.
+/// Maximum number of marks that add indentation; a pickle can have a million open marks.
 const MAX_INDENTS: usize = 24;
 
 /// Maximum number of characters or bytes that are shown.
@@ -96,8 +96,8 @@ const MAX_TEXT: usize = 72;
 /// The column of remarks, if the argument is short enough.
 const REMARKS: usize = 44;
 
-/// Writes the listing of `pickle` to `out`, with a summary of what could be read.
-/// Returns the first fault.
+/// Writes the listing of `pickle` to `out`, with a summary of the opcodes that were
+/// parsed. Returns the first fault.
 ///
 /// Takes time and memory proportional to the length of the pickle.
 ///
@@ -127,7 +127,8 @@ pub fn list(
     Ok(fault)
 }
 
-/// Like [`list`], as JSON: a document for each opcode, and one for the pickle.
+/// Writes the listing as JSON, like [`list`]: a document for each opcode, and one for
+/// the pickle.
 ///
 /// # Errors
 ///
@@ -178,7 +179,7 @@ struct Line {
     remark: Option<String>,
 }
 
-/// Passes all opcodes that can be read to `each`, and returns the machine, the reader
+/// Passes all opcodes that can be parsed to `each`, and returns the machine, the reader
 /// and the first fault.
 fn walk<'p, 'b>(
     pickle: &'p [u8],
@@ -231,7 +232,7 @@ fn walk<'p, 'b>(
     Ok((machine, reader, fault))
 }
 
-/// The reader's error for these buffers, if it refuses them.
+/// The error that the reader reports for these buffers, if any.
 fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError> {
     let mut items = OutOfBandReader::new(reader, buffers);
     loop {
@@ -243,7 +244,7 @@ fn wrong_buffers(reader: Reader<'_>, buffers: &[Vec<u8>]) -> Option<PickleError>
     }
 }
 
-/// The fault that loading would reach first.
+/// The first of two faults by offset, which is the one that loading would report.
 fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
     let offset = |fault: &Fault| match fault {
         Fault::Pickle(error) => error.offset,
@@ -252,17 +253,17 @@ fn first(one: Option<Fault>, other: Option<Fault>) -> Option<Fault> {
     [one, other].into_iter().flatten().min_by_key(offset)
 }
 
-/// What is known of a value on the stack or in the memo.
+/// The simulated state of a value on the stack or in the memo.
 #[derive(Clone, Copy, Debug)]
 enum Known<'p> {
     Mark,
-    /// A string that is in the pickle without escapes.
+    /// A string that appears in the pickle without escapes.
     Str(&'p [u8]),
-    /// A string that had escapes, by its number.
+    /// A string that had escapes, by its index in `unescaped`.
     Unescaped(usize),
-    /// The object of a name, by the name's number.
+    /// The object of a name, by the name's index.
     Named(usize),
-    /// The result of calling a name, by the name's number.
+    /// The result of calling a name, by the name's index.
     Returned(usize),
     /// A value that is not callable, and otherwise irrelevant.
     Plain,
@@ -272,7 +273,7 @@ enum Known<'p> {
 /// A name in a pickle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Name {
-    /// Module and name, by their numbers among the strings.
+    /// Module and name, by their indices in `strings`.
     Global(usize, usize),
     Extension(i32),
 }
@@ -290,8 +291,8 @@ struct Machine<'p, 'b> {
     mark_count: usize,
     memo: HashMap<u64, Known<'p>>,
     unescaped: Vec<Vec<u8>>,
-    /// The strings in names, and where they were seen, so that a string used
-    /// repeatedly is processed once.
+    /// The strings in names. The maps find them by content and by location, so that a
+    /// string used repeatedly is processed once.
     strings: Vec<Vec<u8>>,
     by_content: HashMap<Vec<u8>, usize>,
     by_place: HashMap<(usize, usize), usize>,
@@ -308,11 +309,11 @@ struct Machine<'p, 'b> {
     fault: Option<Fault>,
 }
 
-/// An opcode finds too few values on the stack.
+/// The error of an opcode that finds too few values on the stack.
 struct Underflow;
 
 impl<'p> Machine<'p, '_> {
-    /// The remark about an opcode, and its fault.
+    /// Applies an opcode. Returns the remark about it, and its fault.
     fn step(&mut self, token: &Token<'p>) -> (Option<String>, Option<Fault>) {
         self.opcode_count += 1;
         self.newest_protocol = self.newest_protocol.max(token.opcode.protocol());
@@ -335,7 +336,7 @@ impl<'p> Machine<'p, '_> {
         match self.apply(token) {
             Ok(remark) => (remark, None),
             Err(Underflow) => {
-                // Continue as if the opcode had found what it needs.
+                // Continue as if the opcode had found its operands.
                 if !matches!(opcode, Opcode::Pop | Opcode::PopMark | Opcode::Stop) {
                     self.stack.push(Known::Unknown);
                 }
@@ -538,7 +539,7 @@ impl<'p> Machine<'p, '_> {
     fn mark(&self) -> Result<usize, Underflow> {
         let is_mark = |known: &Known<'_>| matches!(known, Known::Mark);
         if self.mark_count == 0 {
-            // Otherwise the whole stack would be searched each time.
+            // Without a mark, each call would search the whole stack.
             return Err(Underflow);
         }
         self.stack.iter().rposition(is_mark).ok_or(Underflow)
@@ -559,7 +560,7 @@ impl<'p> Machine<'p, '_> {
         Known::Unescaped(self.unescaped.len() - 1)
     }
 
-    /// The number of a string in a name.
+    /// The index in `strings` of a string used in a name.
     fn string_number(&mut self, known: Known<'p>) -> Option<usize> {
         let bytes = match known {
             Known::Str(bytes) => bytes,
@@ -582,7 +583,7 @@ impl<'p> Machine<'p, '_> {
         Some(number)
     }
 
-    /// Counts a name; `None` if it is unknown.
+    /// Counts an occurrence of a name and returns its index; `None` if it is unknown.
     fn global(&mut self, module: Known<'p>, name: Known<'p>) -> Option<usize> {
         if let (Some(module), Some(name)) = (self.string_number(module), self.string_number(name)) {
             return Some(self.mention(Name::Global(module, name)));
@@ -647,7 +648,7 @@ impl<'p> Machine<'p, '_> {
         }
     }
 
-    /// All names that are known, in order.
+    /// All known names, sorted.
     fn sorted_names(&self) -> Vec<(String, &Mentions)> {
         let mut names: Vec<_> = (0..self.names.len())
             .zip(&self.names)
@@ -735,7 +736,7 @@ fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
-/// The argument of an opcode, for people.
+/// Formats the argument of an opcode.
 fn argument(argument: &Argument<'_>) -> Option<String> {
     Some(match argument {
         Argument::None => return None,
@@ -792,7 +793,8 @@ fn bare(bytes: &[u8]) -> String {
     }
 }
 
-/// The beginning of the bytes on one line, and whether that is everything.
+/// Escapes the start of the bytes onto one line. Also returns whether that is all of
+/// them.
 fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
     let start = bytes.get(..4 * MAX_TEXT).unwrap_or(bytes);
     let mut shown = String::new();
@@ -803,7 +805,7 @@ fn escaped(bytes: &[u8], ascii: bool) -> (String, bool) {
                 return (shown, false);
             }
             count += 1;
-            // A byte string is escaped byte by byte.
+            // In a byte string, each byte is escaped.
             let is_raw = !character.is_ascii() || character.is_ascii_control();
             if ascii && is_raw && !matches!(character, '\n' | '\r' | '\t') {
                 let mut buffer = [0; 4];

@@ -165,7 +165,8 @@ impl TransportChoice {
     }
 }
 
-/// Prints a warning if the scheduler runs a release that is not known; logs have it.
+/// Prints a warning if the scheduler's release is untested, unless a log is enabled,
+/// which reports it.
 fn warn_of_release(client: &Client) {
     #[cfg(feature = "tracing")]
     if crate::log::is_on() {
@@ -177,12 +178,12 @@ fn warn_of_release(client: &Client) {
 }
 
 impl SchedulerArguments {
-    /// Connects, and tells the user about it.
+    /// Connects, and prints the progress of connecting.
     pub(crate) async fn connect(&self) -> Result<Client> {
         self.connect_with(ClientOptions::default()).await
     }
 
-    /// Connects with some options, and tells the user about it.
+    /// Connects with additional options.
     async fn connect_with(&self, some: ClientOptions) -> Result<Client> {
         let scheduler = address(&self.scheduler)?;
         let options = self.options(&scheduler, some)?;
@@ -199,7 +200,7 @@ impl SchedulerArguments {
         Ok(client)
     }
 
-    /// The options of a client, with those that are given here.
+    /// Completes client options with those of the command line.
     pub(crate) fn options(
         &self,
         scheduler: &Address,
@@ -212,7 +213,7 @@ impl SchedulerArguments {
                 connect_timeout: timeout,
                 ..CommOptions::default()
             },
-            // That of a reply includes making its connection.
+            // The timeout of a reply includes the time to connect.
             timeout: timeout.saturating_mul(2),
             ..some
         })
@@ -307,8 +308,8 @@ fn pair<'t>(option: &str, input: &'t str, value: &str) -> Result<(&'t str, &'t s
     parts.ok_or_else(|| Failure::usage(format_args!("--{option} {input}: expected NAME={value}")))
 }
 
-/// Shows the progress of `work`, which transfers `total` bytes. Only on a
-/// terminal, without logs, which go to the same terminal, and only if it takes a while.
+/// Shows the progress of `work`, which transfers `total` bytes. Nothing is shown if
+/// standard error is not a terminal or is used by a log, or if the work is quick.
 async fn with_progress<T>(
     what: &str,
     total: u64,
@@ -330,7 +331,7 @@ async fn with_progress<T>(
     if let Ok(style) = ProgressStyle::with_template(style) {
         let speed = move |state: &ProgressState, to: &mut dyn fmt::Write| {
             let speed = speed(state.pos(), total, started.elapsed());
-            // A string takes all of it.
+            // Writing to a string cannot fail.
             let _ = to.write_str(&speed);
         };
         bar.set_style(style.with_key("speed", speed));
@@ -345,9 +346,9 @@ async fn with_progress<T>(
     output
 }
 
-/// The mean rate of a transfer since it began, and the time that is left then; empty
-/// until something has arrived.
-// The bar's own estimate takes what came before it was shown as sent at once.
+/// Formats the mean rate of a transfer since it began, and the time that remains at
+/// this rate; empty until data has been transferred.
+// The bar's own estimate counts what was sent before the bar was shown as one burst.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -374,7 +375,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
-            // A key that begins with a dash would look like an option.
+            // A name that begins with a dash would be parsed as an option.
             (None, _) if crate::command::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
@@ -407,7 +408,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result {
     let client = arguments.cluster.connect(&meter).await?;
     let key = key(&arguments.key);
     let status = client.task_status([key.clone()]).await.map_err(message)?;
-    // Holding a key that does not exist would create a task that never runs.
+    // Requesting a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
         return Err(format!("the cluster has nothing under the key {key}").into());
     }
@@ -427,7 +428,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result {
 }
 
 pub(crate) async fn submit(arguments: &Submit) -> Result {
-    // Faults of the command line are found before anything is sent.
+    // Report a wrong command line before anything is sent.
     arguments.result.check()?;
     let positional: Vec<Argument> = arguments
         .arguments
@@ -490,7 +491,7 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
 
 pub(crate) async fn release(arguments: &Release) -> Result {
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    // Keys may begin with dashes, so that clap takes the option after one for a key.
+    // Keys may begin with dashes, so clap parses `--json` after a key as another key.
     let is_json = |input: &&String| *input == "--json";
     let has_json = arguments.json || arguments.keys.iter().any(|input| is_json(&input));
     let keys = arguments.keys.iter().filter(|input| !is_json(input));

@@ -32,11 +32,11 @@ pub(crate) struct ResultArguments {
 }
 
 impl ResultArguments {
-    /// Refuses files of formats that would need another library.
+    /// Rejects output formats that would need another library.
     ///
     /// # Errors
     ///
-    /// Bad usage.
+    /// A usage error for an unsupported extension.
     pub(crate) fn check(&self) -> Result {
         let extension = self.output.as_ref().and_then(|file| file.extension());
         match extension.and_then(|extension| extension.to_str()) {
@@ -69,7 +69,7 @@ impl ResultArguments {
     }
 }
 
-/// The document of a result, as `JSON.md` describes it.
+/// The document of a result, described in `JSON.md`.
 fn document(key: &Key, result: &Value) -> Json {
     let mut document = Map::new();
     document.insert("key".into(), key_json(key));
@@ -82,15 +82,15 @@ fn document(key: &Key, result: &Value) -> Json {
     Json::Object(document)
 }
 
-/// A key in JSON: a string, an integer, or a list of keys.
+/// Converts a key to JSON: a string, an integer, or a list of keys.
 pub(crate) fn key_json(key: &Key) -> Json {
     let key = tagged(key.as_msgpack(), Hooks::None, true, 0);
-    // Its own document is whole.
+    // A key's own document is complete.
     key.unwrap_or_default()
 }
 
-/// Prints bytes as they are, unless standard output is a terminal, where what a peer
-/// sent is escaped.
+/// Prints bytes unchanged, unless standard output is a terminal: data of a peer is
+/// escaped there.
 fn print_raw(parts: &[&[u8]]) -> Result {
     let print = |out: &mut dyn Write| {
         parts.iter().try_for_each(|part| out.write_all(part))?;
@@ -133,13 +133,14 @@ fn write(file: &Path, result: &Value) -> Result {
     Ok(std::fs::write(file, bytes).map_err(|error| format!("{name}: {error}"))?)
 }
 
-/// Number of elements up to which an array is printed in full, as in numpy.
+/// Maximum number of elements of an array that is printed in full, the same as in
+/// numpy.
 const PRINTED: usize = 1000;
 
-/// Number of elements at each end of a longer row that are printed.
+/// Number of elements printed at each end of a longer row.
 const EDGE: usize = 3;
 
-/// The type and shape of an array, and its elements or those at its edges.
+/// Formats the type and shape of an array, and its elements or those at its edges.
 fn preview(array: &Array) -> Result<String, String> {
     let mut preview = String::new();
     let len = u64::try_from(array.bytes().len()).unwrap_or(u64::MAX);
@@ -156,8 +157,8 @@ fn preview(array: &Array) -> Result<String, String> {
     Ok(preview)
 }
 
-/// The elements whose first indices are `indices`. The depth is that of the array's
-/// dimensions, of which there are at most 64.
+/// Formats the elements whose first indices are `indices`. Recurses once per dimension
+/// of the array, of which there are at most 64.
 fn rows(
     array: &Array,
     indices: &mut Vec<usize>,
@@ -194,8 +195,8 @@ fn rows(
     Ok(())
 }
 
-/// An element of an array as a value. Times are counts of the unit of the type, and
-/// `None` if they are `NaT`.
+/// Converts an element of an array to a value. Times are counts in the unit of the type,
+/// and `None` if they are `NaT`.
 fn element(dtype: DType, bytes: &[u8]) -> Value {
     // Scalars are at most 16 bytes long.
     let scalar = |bytes: &[u8]| -> [u8; 16] {
@@ -255,7 +256,7 @@ fn element(dtype: DType, bytes: &[u8]) -> Value {
     known.unwrap_or_else(|| Value::bytes(bytes.to_vec()))
 }
 
-/// Converts a float of 2 bytes.
+/// Converts a float of 2 bytes, given as its bits.
 fn half(bits: u16) -> f64 {
     let fraction = f64::from(bits & 0x3ff);
     let magnitude = match bits >> 10 & 0x1f {
@@ -271,7 +272,7 @@ fn half(bits: u16) -> f64 {
     }
 }
 
-/// A value in JSON, as `JSON.md` describes it.
+/// Converts a value to JSON, described in `JSON.md`.
 pub(crate) fn value_json(value: &Value) -> Json {
     let list = |items: &[Value]| Json::Array(items.iter().map(value_json).collect());
     match value {
@@ -302,7 +303,7 @@ pub(crate) fn value_json(value: &Value) -> Json {
                     let values = entries.iter().map(|(_, value)| value_json(value));
                     Json::Object(names.zip(values).collect())
                 }
-                // JSON has strings as names only.
+                // Names in JSON objects must be strings.
                 None => {
                     let pairs = entries.iter();
                     let pair = |(key, value)| json!([value_json(key), value_json(value)]);
@@ -331,7 +332,7 @@ fn array_json(array: &Array, indices: &mut Vec<usize>) -> Json {
     Json::Array(items)
 }
 
-/// An array as a file of numpy's format 1.0.
+/// Encodes an array as a `.npy` file, version 1.0.
 fn npy(result: &Value) -> Result<Vec<u8>, String> {
     let Value::Array(array) = result else {
         return Err(format!(
@@ -368,7 +369,7 @@ fn npy(result: &Value) -> Result<Vec<u8>, String> {
     Ok(file)
 }
 
-/// A table or data frame as a file of Parquet, compressed by snappy as pandas does.
+/// Encodes a table or data frame as a Parquet file, compressed by snappy as in pandas.
 #[cfg(feature = "parquet")]
 fn parquet(result: &Value) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     use parquet::arrow::ArrowWriter;
@@ -387,8 +388,8 @@ fn parquet(result: &Value) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
     Ok(writer.into_inner()?)
 }
 
-/// Rows as comma-separated values (RFC 4180, with a line feed after each row). Lists
-/// of dictionaries with the same names get a first row of names.
+/// Formats rows as comma-separated values (RFC 4180, with a line feed after each row).
+/// A list of dictionaries with equal names gets a heading of these names.
 fn csv(result: &Value) -> Result<String, String> {
     let items: Vec<Value> = match result {
         Value::Array(array) => match array_rows(array) {

@@ -1,4 +1,4 @@
-//! The state of a cluster, as any scheduler tells it by requests.
+//! The state of a cluster, requested from its scheduler.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Client, Release, RequestError, Value};
 use serde_json::{Value as Json, json};
 
-/// A cluster at one time.
+/// The state of a cluster at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
     /// The address of the scheduler.
@@ -25,7 +25,7 @@ pub(crate) struct Snapshot {
 /// The numbers of tasks by state.
 pub(crate) type States = BTreeMap<String, u64>;
 
-/// A worker at one time: what it reported with its last heartbeat.
+/// The state of a worker, as reported by its last heartbeat.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worker {
     pub(crate) address: String,
@@ -44,9 +44,9 @@ pub(crate) struct Worker {
     pub(crate) spilled: u64,
     /// Number of tasks that the scheduler has assigned.
     pub(crate) processing: u64,
-    /// Number of tasks that run.
+    /// Number of tasks that are running.
     pub(crate) executing: u64,
-    /// Number of tasks that could run.
+    /// Number of tasks that are ready to run.
     pub(crate) ready: u64,
     /// Number of results in memory or on disk.
     pub(crate) stored: u64,
@@ -57,10 +57,11 @@ pub(crate) struct Worker {
 }
 
 impl Snapshot {
-    /// Asks the scheduler for its state.
+    /// Requests the state from the scheduler.
     pub(crate) async fn take(client: &Client) -> Result<Self, RequestError> {
         let mut identity = Unknown::new("identity");
-        // The scheduler lists a few workers otherwise, and had no such field before.
+        // Without this field, newer schedulers list only a few workers. Older ones do not
+        // accept it.
         if client
             .release()
             .is_none_or(|it| it >= Release::new(2025, 4, 0))
@@ -81,7 +82,7 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Reads replies; what is missing or has another form is left out.
+    /// Builds a snapshot from replies; missing or unexpected values are skipped.
     fn of(identity: &Value, states: &Value, now: f64) -> Self {
         let workers = entries(identity.get("workers"));
         Self {
@@ -111,12 +112,12 @@ impl Snapshot {
         all
     }
 
-    /// The sum of a number of all workers.
+    /// The sum of a number over all workers.
     pub(crate) fn sum(&self, of: impl Fn(&Worker) -> u64) -> u64 {
         self.workers.iter().map(of).fold(0, u64::saturating_add)
     }
 
-    /// The document of `daskwire ps --json`, as `JSON.md` describes it.
+    /// The document of `daskwire ps --json`, described in `JSON.md`.
     pub(crate) fn json(&self) -> Json {
         let workers = self.workers.iter().map(Worker::json);
         let prefixes = self.prefixes.iter();
@@ -139,7 +140,7 @@ impl Worker {
         let tasks = metric("task_counts").map(counts).unwrap_or_default();
         let count = |state| tasks.get(state).copied().unwrap_or(0);
         let transfer = |name| metric("transfer").and_then(|transfer| transfer.get(name));
-        // A number before 2022.6.0.
+        // Before 2022.6.0, the metric is a single number.
         let spilled = metric("spilled_bytes").or_else(|| metric("spilled_nbytes"));
         let spilled = spilled.map(|spilled| spilled.get("disk").unwrap_or(spilled));
         Self {
@@ -182,7 +183,7 @@ impl Worker {
     }
 }
 
-/// The reply, or nothing from a scheduler that does not know the request.
+/// The reply, or a default value if the scheduler does not support the request.
 fn known<T: Default>(reply: Result<T, RequestError>) -> Result<T, RequestError> {
     match reply {
         Err(RequestError::Remote(_)) => Ok(T::default()),
@@ -204,7 +205,7 @@ fn counts(states: &Value) -> States {
         .collect()
 }
 
-/// A string as it is, other values as Python shows them.
+/// A string unchanged; other values in Python's notation.
 fn string(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::None) => String::new(),

@@ -69,7 +69,7 @@ pub fn table(identity: &Identity, now: f64) -> String {
     out
 }
 
-/// The document of `daskwire identity --json`, as `JSON.md` describes it.
+/// The document of `daskwire identity --json`, described in `JSON.md`.
 pub fn identity_json(identity: &Identity, agreement: &Agreement) -> Json {
     let layout = match agreement.layout {
         Layout::Classic => "classic",
@@ -101,8 +101,8 @@ fn worker_json(worker: &Worker) -> Json {
     })
 }
 
-/// Formats rows, the first of which is the heading: the first `left` columns are
-/// aligned to the left, others to the right. Cells must be printable.
+/// Formats rows, the first of which is the heading. The first `left` columns are
+/// aligned to the left, the others to the right. Cells must be printable.
 pub fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     let mut out = String::new();
     let mut widths = [0; N];
@@ -129,13 +129,13 @@ pub fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     out
 }
 
-/// A number of things, in the plural unless it is 1.
+/// Formats a count with its noun, in the plural unless the count is 1.
 pub fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
 }
 
-/// A rounded size: exact below 10 kB, in binary units above.
+/// Formats a rounded size: exact below 10 kB, in binary units above.
 pub fn bytes(len: u64) -> String {
     #[allow(clippy::cast_precision_loss)] // three digits are shown
     let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
@@ -154,7 +154,7 @@ pub fn now() -> f64 {
         .map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// A rounded duration.
+/// Formats a rounded duration.
 pub fn duration(seconds: f64) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // clamped
     let seconds = seconds.clamp(0.0, 1e12) as u64;

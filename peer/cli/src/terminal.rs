@@ -1,8 +1,8 @@
 //! Output of the command for users.
 //!
-//! Much of it comes from peers, which must not be able to move the cursor, hide
-//! or reorder text, or reprogram the terminal. All output therefore passes
-//! through this module, which escapes characters that are not
+//! Much of the output originates from peers, which must not be able to move the
+//! cursor, hide or reorder text, or reprogram the terminal. All output therefore
+//! passes through this module, which escapes characters that are not
 //! [printable](daskwire::display::is_printable).
 
 use daskwire::invariant::Ensured;
@@ -14,8 +14,8 @@ use daskwire::display::{Printable, is_printable};
 use serde::Serialize as _;
 use serde_json::ser::{CompactFormatter, Formatter};
 
-/// A writer that escapes bytes that are not UTF-8, and unprintable characters
-/// except newlines and tabs. Each character must be written in one piece.
+/// A writer that escapes invalid UTF-8, and unprintable characters except newlines and
+/// tabs. A character must not be split between two writes.
 #[derive(Debug)]
 pub(crate) struct Escaping<W>(pub(crate) W);
 
@@ -76,15 +76,15 @@ pub(crate) fn error(message: impl Display) {
 /// Writes to standard error.
 pub(crate) fn tell(output: impl Display) {
     let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
-    // Errors cannot be reported anywhere else.
+    // There is nowhere else to report errors.
     let _ = write!(out, "{output}").and_then(|()| out.flush());
 }
 
-/// Whether events are documents on standard output.
+/// Whether events are printed as documents on standard output.
 static ARE_EVENTS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Makes [`event`] print documents, by `--json` of commands that run until they are
-/// stopped.
+/// Makes [`event`] print documents: the `--json` option of commands that run until they
+/// are stopped.
 pub(crate) fn print_events_as_json() {
     ARE_EVENTS_JSON.store(true, Ordering::Relaxed);
 }
@@ -104,7 +104,7 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
     {
         document.extend(fields);
     }
-    // The command goes on without a reader of its events.
+    // The command continues if nobody reads its events.
     let _ = print(json(&document));
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
 pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut out = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
-    // Neither serializing a value nor writing to a vector fails.
+    // Serializing a value and writing to a vector cannot fail.
     let _ = value.serialize(&mut serializer);
     String::from_utf8(out).ensured()
 }
@@ -151,8 +151,8 @@ mod tests {
         String::from_utf8(out.0).expect("UTF-8")
     }
 
-    /// The expected output: characters for which `is_kept` is true as they are,
-    /// others escaped.
+    /// The expected output: characters for which `is_kept` is true are unchanged, others
+    /// are escaped.
     fn expected(input: &str, is_kept: fn(char) -> bool) -> String {
         let escape = |character: char| match is_kept(character) {
             true => character.to_string(),

@@ -17,7 +17,7 @@ fn inspect(capture: &[u8], options: &str) -> Ran {
     run(&words, Some(capture))
 }
 
-/// The sender, by its port, and the op or the first name of each message.
+/// The steps of a capture: the port of the sender, and the op or first name of each message.
 fn steps(ran: &Ran) -> Vec<String> {
     let documents = ran.text().lines().map(|line| {
         let document: Value = serde_json::from_str(line).expect("JSON");
@@ -101,7 +101,7 @@ fn messages_are_filtered() {
     assert_eq!(inspect(LO, "--from scheduler").status, Some(2));
 }
 
-/// The header of a pcap file, and its records.
+/// Splits a pcap file into its header and its records.
 fn records(file: &[u8]) -> (&[u8], Vec<&[u8]>) {
     let (header, mut rest) = file.split_at(24);
     let mut records = Vec::new();
@@ -114,7 +114,7 @@ fn records(file: &[u8]) -> (&[u8], Vec<&[u8]>) {
     (header, records)
 }
 
-/// Whether a record has data of TCP: frames have 14 bytes of Ethernet, 20 of IP, and 32
+/// Whether a record has TCP data: frames have 14 bytes of Ethernet, 20 of IP, and 32
 /// of TCP.
 fn has_data(record: &[u8]) -> bool {
     record.len() > 16 + 66
@@ -124,7 +124,7 @@ fn has_data(record: &[u8]) -> bool {
 fn lost_segments_are_told_and_repeated_ones_are_dropped() {
     let (header, records) = records(LO);
     let file = |records: &[&[u8]]| [&[header], records].concat().concat();
-    // Each packet twice, and each segment with data after its successor.
+    // Each packet appears twice, and each segment with data after its successor.
     let mut disordered: Vec<&[u8]> = records.iter().flat_map(|record| [*record; 2]).collect();
     for index in 6..disordered.len() - 2 {
         if has_data(disordered[index]) && has_data(disordered[index + 2]) {
@@ -146,7 +146,7 @@ fn lost_segments_are_told_and_repeated_ones_are_dropped() {
     let gap = " → 127.0.0.1:8786: 1448 B not captured, which 3193 B follow\n";
     assert!(text.ends_with(gap), "{text}");
     assert!(text.contains("5 messages"), "{text}");
-    // A capture that begins within the echo finds its answer.
+    // A capture that starts within the echo resumes at the reply.
     let late = inspect(&file(&records[echo + 1..]), "--json");
     assert_eq!(late.status, Some(0), "{}", late.err);
     assert_eq!(steps(&late), STEPS[5..]);
@@ -156,16 +156,16 @@ fn lost_segments_are_told_and_repeated_ones_are_dropped() {
         "{}",
         late.err
     );
-    // One that ends within it.
+    // A capture that ends within the echo.
     let cut = inspect(&file(&records[..=echo]), "");
     let text = cut.good("cut");
     assert!(text.contains("4 messages") && text.contains("→ 127.0.0.1:8786: message at byte 110"));
-    // Ports that are used again, by a connection with other sequence numbers.
+    // Ports reused by a connection with other sequence numbers.
     let again: Vec<Vec<u8>> = records
         .iter()
         .map(|record| {
             let mut record = record.to_vec();
-            // The sequence number, after 16, 14, 20 and 4 bytes.
+            // The sequence number follows 16, 14, 20 and 4 bytes.
             record[54] ^= 0x55;
             record
         })
@@ -205,7 +205,7 @@ fn damaged_captures_are_refused() {
     }
     let ran = inspect(&LO[..LO.len() - 1], "--json");
     assert_eq!(ran.status, Some(1));
-    // What was read before the damage is shown.
+    // Messages before the damage are shown.
     assert_eq!(steps(&ran), STEPS);
     let last = LO.len() - 16 - 66;
     assert_eq!(

@@ -1,5 +1,5 @@
 //! Comms with a real Dask over TCP and TLS, with the kinds of certificates that
-//! its clusters use.
+//! Dask clusters use.
 
 use core::time::Duration;
 use std::fs;
@@ -12,11 +12,11 @@ use daskwire_peer::identity::{identity, options};
 use daskwire_peer::{transports, transports_with_tls};
 use daskwire_testing::{Environment, Peer, certificate};
 
-/// Files in the order of Dask's settings: authority, certificate, key.
+/// The authority, certificate and key, in the order of Dask's settings.
 struct Files([PathBuf; 3]);
 
 impl Files {
-    /// X.509 version 1, like Dask's own test certificates.
+    /// Certificates of X.509 version 1, like Dask's own test certificates.
     fn v1() -> Self {
         Self(["ca.pem", "v1-cert.pem", "v1-key.pem"].map(certificate))
     }
@@ -71,7 +71,7 @@ fn identity_with_temporary_certificates() {
     let pem = scratch.join("temporary.pem");
     let text = fs::read_to_string(&pem).expect("the script wrote it");
     asks(&scheduler, &Files([(); 3].map(|()| pem.clone())));
-    // The same certificate, not from files
+    // The same certificate, from memory instead of files
     let from_text = TlsSettings::new(text.as_str(), text.as_str()).build();
     let transports = transports_with_tls(&from_text.expect("good settings"));
     let address = scheduler.address().parse().expect("an address");
@@ -111,7 +111,7 @@ fn identity_with_temporary_certificates() {
         "{said}"
     );
     assert!(said.contains(other), "{said}");
-    // A certificate that only Dask does not trust
+    // A certificate that Dask does not trust, although we trust Dask's
     let output = run(&["--tls-ca-file", pem, "--tls-cert", other]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "{said}");
@@ -181,7 +181,7 @@ fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&s
     let client = Peer::spawn(Environment::Current, "echo_client.py", &arguments);
     let spoken = files.map_or("TCP".to_owned(), |_| format!("TLSv{version}"));
     assert_eq!(client.address(), spoken);
-    // Dask closes without a message, so this tests the end of a comm too.
+    // Dask closes without a message, so this also tests the end of a comm.
     let count = echo.join().expect("it does not panic");
     assert_eq!(count.expect("the comm ends well"), lengths.len());
 }
@@ -201,7 +201,7 @@ fn a_comm_of_dask_gets_back_what_it_sends_in_the_clear() {
     echo_to_dask(None, "-", "close", &["1", "100000", "100000000"]);
 }
 
-/// Exceeds a signed 32-bit length; takes some 10 GB of memory.
+/// Exceeds a signed 32-bit length; uses about 10 GB of memory.
 #[test]
 fn a_comm_of_dask_gets_back_two_gibibytes() {
     echo_to_dask(None, "-", "close", &["2147483649"]);

@@ -1,4 +1,4 @@
-//! What `daskwire -v` logs of connections that fail.
+//! Log events of `daskwire -v` for connections that fail.
 
 #[path = "support/command.rs"]
 mod command;
@@ -35,7 +35,7 @@ fn attempts_to_connect_are_logged() {
         "{last}"
     );
     assert!(error.starts_with("daskwire: cannot connect to "), "{error}");
-    // Without -v there are the first attempt and the error alone.
+    // Without -v, only the first attempt and the error are reported.
     let ran = run(&["gather", "--timeout", "1", &address, "key"], None);
     let [first, last] = ran.err.lines().collect::<Vec<_>>()[..] else {
         panic!("{}", ran.err);
@@ -65,7 +65,7 @@ fn failed_handshakes_are_logged_at_both_ends() {
         assert!(line.contains(" was disconnected: "), "{line}");
         assert!(line.contains("refuse"), "{line}");
     }
-    // A peer that does not use TLS.
+    // The peer does not use TLS.
     let relay = Relay::start("tls://127.0.0.1:0", &unused());
     let address = relay.address.replace("tls://", "tcp://");
     let ran = run(&["-v", "identity", "--timeout", "5", &address], None);

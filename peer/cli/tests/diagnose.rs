@@ -1,5 +1,5 @@
-//! Tests of `daskwire ps`, `logs`, `story` and `top`, of the documents of `--json`,
-//! and of completions and manual pages.
+//! Tests of `daskwire ps`, `logs`, `story` and `top`, of `--json` documents, and of
+//! completions and manual pages.
 
 #[path = "support/command.rs"]
 mod command;
@@ -18,7 +18,7 @@ fn document(line: &str) -> Value {
     serde_json::from_str(ran.good(line)).unwrap_or_else(|error| panic!("{line}: {error}"))
 }
 
-/// The examples of `JSON.md`.
+/// The example documents in `JSON.md`.
 fn examples() -> Vec<Value> {
     let page = include_str!("../JSON.md");
     let blocks = page.split("```json\n").skip(1);
@@ -29,14 +29,14 @@ fn examples() -> Vec<Value> {
     blocks.map(block).collect()
 }
 
-/// The names of a document, in order, also those of the objects in its lists.
+/// Collects the names in a document, in order, including objects in its lists.
 fn names(value: &Value, path: &str, out: &mut Vec<String>) {
     match value {
         Value::Object(entries) => {
             for (name, value) in entries {
                 let path = format!("{path}.{name}");
                 out.push(path.clone());
-                // Their names are data.
+                // The names in these objects are data.
                 if !["prefixes", "tasks", "value", "message"].contains(&name.as_str()) {
                     names(value, &path, out);
                 }
@@ -51,14 +51,14 @@ fn names(value: &Value, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Asserts that a document has the names of the example that has the name `only`.
+/// Asserts that a document has the same names as the example that contains the name `only`.
 #[track_caller]
 fn is_documented(only: &str, document: &Value) {
     is_documented_by(only, |example| example.get(only).is_some(), document);
 }
 
-/// Asserts that the document of an event has the names of the event's example that has
-/// the name `only`.
+/// Asserts that the document of an event has the same names as the example of this event
+/// that contains the name `only`.
 #[track_caller]
 fn is_documented_event(event: &str, only: &str, document: &Value) {
     let is_of_it = |example: &Value| example["event"] == event && example.get(only).is_some();
@@ -78,14 +78,14 @@ fn is_documented_by(name: &str, is_of_it: impl Fn(&Value) -> bool, document: &Va
     assert_eq!(found, expected, "{document}");
 }
 
-/// The documents of a command line.
+/// Parses the documents that a command line prints.
 fn documents(ran: &Ran, line: &str) -> Vec<Value> {
     let lines = ran.good(line).lines();
     let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     lines.map(parse).collect()
 }
 
-/// A command that runs until it is stopped, with its events.
+/// A command that runs until it is stopped, and its events.
 struct Running {
     process: std::process::Child,
     events: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
@@ -104,7 +104,7 @@ impl Running {
         Self { process, events }
     }
 
-    /// The next event, which must be this one.
+    /// Reads the next event, which must have the name `event`.
     #[track_caller]
     fn event(&mut self, event: &str) -> Value {
         let line = self.events.next().expect("an event").expect("UTF-8");
@@ -119,7 +119,7 @@ impl Running {
         assert!(sent.expect("the command kill").success());
     }
 
-    /// Waits for the end, without further events.
+    /// Waits for the end of the command. There must be no further events.
     #[track_caller]
     fn end(mut self) {
         assert!(self.events.next().is_none());
@@ -129,7 +129,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -152,7 +152,7 @@ fn documents_of_pickles_and_journeys_are_as_described() {
         (&listed[1]["depth"], &listed[2]["depth"]),
         (&0.into(), &1.into())
     );
-    // A fault is in the last document, too.
+    // The last document reports the fault, too.
     let ran = run(&["pickle", "-", "--json"], Some(b"\x80\x04R."));
     assert_eq!(ran.status, Some(1));
     let last = ran.text().lines().last().expect("a document");
@@ -167,7 +167,7 @@ fn documents_of_pickles_and_journeys_are_as_described() {
     for message in &messages {
         is_documented_by("part", |example| example.get("part").is_some(), &{
             let mut message = message.clone();
-            // Of a batch, the first message stands for all.
+            // The example shows one message of a batch, so the first one is compared.
             message["messages"] = message["messages"][0].clone();
             message["messages"] = Value::Array(vec![message["messages"].take()]);
             message
@@ -243,7 +243,7 @@ fn documents_are_as_described() {
     is_documented("dtype", &{
         let mut document = document(&format!("gather {at} x --json"));
         assert_eq!(document["value"], -1);
-        // Of arrays only.
+        // The example is that of an array, with two names more.
         let entries = document.as_object_mut().expect("an object");
         let value = entries.remove("value").expect("a value");
         entries.insert("dtype".into(), "".into());

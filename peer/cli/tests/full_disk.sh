@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A worker whose disk is full: it logs that, keeps its data in memory, continues to
-# answer, and writes again once there is room. The disk is a file system in
-# memory of 100 MiB, which takes root and Linux to mount; PYTHON is an interpreter
-# that has `distributed`, such as those that the tests make in `target/python`.
+# A worker whose disk is full logs the failure, keeps its data in memory, continues to
+# reply, and writes again once there is room. The disk is a file system in memory of
+# 100 MiB; mounting it requires root and Linux. PYTHON is an interpreter that has
+# `distributed`, such as those that the tests create in `target/python`.
 #
 # Usage: peer/cli/tests/full_disk.sh PYTHON
 set -euo pipefail
@@ -69,14 +69,14 @@ def until(what, so):
         time.sleep(0.1)
 
 
-# 12 arrays of 16 MiB: 10 of them fit into memory, or 6 on the disk.
+# 12 arrays of 16 MiB: 10 of them fit into memory, or 6 of them on the disk.
 first = [client.submit(noise, seed, 2 << 20) for seed in range(12)]
 wait(first, timeout=30)
-# 20 do not fit into both together below the mark where a worker pauses.
+# 20 arrays exceed memory and disk together, up to the threshold at which a worker pauses.
 more = [client.submit(noise, seed, 2 << 20) for seed in range(12, 20)]
 until("pausing", lambda: worker()["status"] == "paused")
 assert any("No space left on device" in text for text in notices()), notices()
-# It answers, and has all that it had.
+# The worker replies, and still has all of its data.
 norms = [np.linalg.norm(array) for array in client.gather(first)]
 assert all(800 < norm < 900 for norm in norms), norms
 del first
@@ -84,7 +84,7 @@ wait(more, timeout=30)
 norms = client.gather([client.submit(operator.methodcaller("native:norm"), array) for array in more])
 assert all(800 < norm < 900 for norm in norms), norms
 until("running", lambda: worker()["status"] == "running")
-# It writes again now that there is room.
+# The worker writes again once there is room.
 last = [client.submit(noise, seed, 2 << 20) for seed in range(20, 24)]
 wait(last, timeout=30)
 until("writing again", lambda: any("can write to disk again" in text for text in notices()))

@@ -17,15 +17,15 @@ use command::{Ran, run};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// The repository has at least this many vectors.
+/// Minimum number of vectors in the repository.
 const MIN_VECTORS: usize = 750;
 const MIN_HOSTILE: usize = 200;
 const MIN_STREAMS: usize = 18;
 
-/// Releases that read enum members as maps; later ones read them as members.
+/// Vectors of a release that keeps enum members as maps; later releases convert them.
 const READ_AS_MAPS: [&str; 2] = ["classic-2.30.1/case-enum", "classic-2.30.1/enum"];
 
-/// Compressed by an unknown codec.
+/// Vectors compressed by a codec that is not supported.
 const BLOSC: [&str; 5] = [
     "classic-1.20.2-blosc/blosc-f8",
     "classic-1.20.2-blosc/blosc-i4-2d",
@@ -42,13 +42,13 @@ fn of_file(options: &str, file: &Path) -> Ran {
     run(&arguments, None)
 }
 
-/// Runs it on standard input.
+/// Runs `inspect` or `encode` with options on standard input.
 fn of_input(options: &str, input: &[u8]) -> Ran {
     let arguments: Vec<&str> = options.split_whitespace().chain(["-"]).collect();
     run(&arguments, Some(input))
 }
 
-/// Calls a function for each item, on all processors.
+/// Calls a function for each item, in parallel on all processors.
 fn each<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
@@ -77,7 +77,7 @@ struct Vector {
 }
 
 impl Vector {
-    /// All vectors in a folder with a given file name ending.
+    /// Loads all vectors in a folder whose file names have a given ending.
     fn all(folder: &Path, ending: &str) -> Vec<Self> {
         let mut vectors: Vec<Self> = std::fs::read_dir(folder)
             .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
@@ -100,7 +100,7 @@ impl Vector {
         vectors
     }
 
-    /// All messages written by real releases.
+    /// Loads all messages recorded from real releases.
     fn recorded() -> Vec<Self> {
         let folders = std::fs::read_dir(root()).unwrap();
         let vectors: Vec<Self> = folders
@@ -138,7 +138,7 @@ impl Vector {
         }
     }
 
-    /// The options that set what could be detected.
+    /// The explicit options for what `inspect` would detect.
     fn explicit(&self) -> String {
         format!("--prefix {} --layout {}", self.prefix(), self.layout())
     }
@@ -179,14 +179,14 @@ fn parse(line: &str, name: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"))
 }
 
-/// The only document of an output.
+/// Parses the only document of an output.
 #[track_caller]
 fn document(out: &str, name: &str) -> Value {
     assert_eq!(out.matches('\n').count(), 1, "{name}");
     parse(out, name)
 }
 
-/// The expected output of `inspect --json` for a vector, without the frames of
+/// The expected output of `inspect --json` for a vector, excluding the frames of
 /// payloads.
 fn expected(vector: &Vector) -> Value {
     let mut expected = json!({
@@ -203,7 +203,7 @@ fn expected(vector: &Vector) -> Value {
     normal(&expected)
 }
 
-/// Removes the frames of payloads from a document.
+/// Removes the frames of payloads from a document, and returns them.
 fn take_payload_frames(document: &mut Value) -> Vec<Value> {
     let payloads = document["payloads"].as_array_mut().unwrap();
     payloads
@@ -212,8 +212,8 @@ fn take_payload_frames(document: &mut Value) -> Vec<Value> {
         .collect()
 }
 
-/// Without `--payloads`, these are the frames of the message, unchanged and in
-/// order.
+/// Checks that payloads have the frames of the message, unchanged and in order, which
+/// holds without `--payloads`.
 fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
     let name = &vector.name;
     let frames = vector.json["frames"].as_array().unwrap();
@@ -312,7 +312,7 @@ fn streams_are_one_document_per_line_and_message() {
             let count = |key: &str| found[key].as_array().map(Vec::len).unwrap() as u64;
             assert_eq!(message["n_frames"], count("frames"), "{name}");
             assert_eq!(message["n_payloads"], count("payloads"), "{name}");
-            // Between two offsets are only prelude and frames.
+            // Between two offsets there are only the prelude and the frames.
             let frames = found["frames"].as_array().unwrap();
             let data: u64 = frames
                 .iter()
@@ -337,8 +337,8 @@ fn streams_are_one_document_per_line_and_message() {
             let at = format!(" at byte {}: ", message["offset"]);
             assert!(head.contains(&at), "{name}: {head}");
         }
-        // Truncated in the last message: all others are printed, then the offset
-        // of that one.
+        // Truncated in the last message: all others are printed, and the error has the
+        // offset of the last one.
         let cut = of_input("inspect --json", &bytes[..bytes.len() - 1]);
         let last = messages.last().unwrap();
         let error = cut.refused(name);
@@ -352,7 +352,7 @@ fn streams_are_one_document_per_line_and_message() {
     });
 }
 
-/// The messages that the decision table accepts, at least the first of them.
+/// The hostile messages that `PROTOCOL.md` lists as accepted.
 fn accepted() -> Vec<String> {
     let accepted: Vec<String> = std::fs::read_to_string(root().join("../../PROTOCOL.md"))
         .unwrap()
@@ -367,7 +367,7 @@ fn accepted() -> Vec<String> {
     accepted
 }
 
-/// Within the limits of the command, which are those of a host.
+/// A message that the limits of the command, those of a host, allow.
 const BOMB: &str = "hostile/nosplit--zlib-bomb";
 
 #[test]
@@ -412,7 +412,7 @@ fn hostile_messages_are_refused_with_a_location() {
             assert!(is_framing || is_frame, "{name}: {fault}");
             assert!(what.len() > 15, "{name}: {what}");
         }
-        // Other guesses also end without a crash.
+        // A wrong guess must also end without a crash.
         let ran = of_file("inspect --payloads", &vector.file);
         if ran.status != Some(0) {
             ran.refused(name);
@@ -542,7 +542,7 @@ fn text_of_every_vector_fits_a_screen() {
             let line = format!("\n  payload {number} at [");
             assert!(text.contains(&line), "{name}: {text}");
         }
-        // Only a single value, which cannot be broken, may exceed the width.
+        // Only a line with a single, unbreakable value may exceed the width.
         for line in text.lines().filter(|line| line.chars().count() > 100) {
             let shown = line.split("… cut short").next().unwrap();
             let outside_texts: String = shown.split('"').step_by(2).collect();
@@ -555,7 +555,7 @@ fn text_of_every_vector_fits_a_screen() {
     });
 }
 
-/// The documents of vectors with all data, in order.
+/// Formats vectors as documents with all data, in order.
 fn with_data(vectors: &[&Vector]) -> Vec<String> {
     let mut input = Vec::new();
     for vector in vectors {
@@ -571,8 +571,8 @@ fn with_data(vectors: &[&Vector]) -> Vec<String> {
     lines
 }
 
-/// The parts of a document that survive encoding: all but offsets and the widths
-/// of numbers.
+/// The parts of a document that survive encoding: everything except offsets and the
+/// widths of numbers.
 fn kept(document: &Value) -> Value {
     let keys = ["layout", "message", "payloads"];
     normal(
@@ -626,7 +626,7 @@ fn encode_reverses_inspect() {
             for ((vector, line), document) in group.iter().zip(&lines).zip(documents) {
                 let (mut before, mut after) = (parse(line, name), parse(document, name));
                 if vector.name.starts_with("classic-1.14.0/") {
-                    // It did not record which payloads are bytestrings.
+                    // This release did not record which payloads are bytestrings.
                     for document in [&mut before, &mut after] {
                         for payload in document["payloads"].as_array_mut().unwrap() {
                             payload.as_object_mut().unwrap().remove("bytestring");
@@ -641,13 +641,13 @@ fn encode_reverses_inspect() {
             }
         }
     });
-    // Most are written as msgpack-python does, in the order of their maps.
+    // Most vectors have the encoding of msgpack-python, with maps in the same order.
     let identical = identical.into_inner();
     assert!(identical > vectors.len() / 2, "{identical}");
 }
 
-/// Why a message cannot be converted to the other layout, as `encode` says it; the
-/// rule says which messages these are.
+/// The errors of `encode` for a message that cannot be converted to the other layout;
+/// empty if it can be.
 fn obstacles(vector: &Vector) -> Vec<&'static str> {
     let is_modern = vector.layout() == "modern";
     let any = |test: &dyn Fn(&Value) -> bool| vector.payloads().iter().any(test);
@@ -669,7 +669,7 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
         "this cannot be converted to the other layout: \
          it is a collection with a header for each element",
     );
-    // Classic headers have the compression of each frame.
+    // Classic headers list the compression of each frame.
     add(
         is_modern && compressed_by("zlib"),
         "this cannot be converted to the other layout: \
@@ -735,7 +735,7 @@ fn contents(payloads: &[Value]) -> Vec<Value> {
     contents
 }
 
-/// A message without the numbers of its payloads, which depend on the layout.
+/// Removes the payload numbers from a message, because they depend on the layout.
 fn without_numbers(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(without_numbers).collect(),
@@ -803,7 +803,7 @@ fn encode_converts_layouts_or_reports_why_not() {
     assert!((60..80).contains(&refused), "{refused}");
 }
 
-/// A document with a message and payloads.
+/// Formats a document with a message and payloads.
 fn written(message: &str, payloads: &str) -> String {
     format!(
         r#"{{"layout": "modern", "prefix": "u64", "message": {message}, "payloads": {payloads}}}"#
@@ -897,7 +897,7 @@ fn encode_reports_location_and_expectation() {
         let ran = of_input("encode", input.as_bytes());
         let error = ran.refused(expected);
         assert_eq!(error.strip_prefix("standard input: "), Some(*expected));
-        // No partial output
+        // Nothing is printed before the error.
         assert!(ran.out.is_empty(), "{expected}");
     }
     let ran = of_input("encode", b"\"\xff\"");
@@ -919,7 +919,7 @@ fn encode_reads_documents_that_are_spread_over_lines() {
     assert_eq!(two.out, [one.out.as_slice(), &one.out].concat());
 }
 
-/// A folder for the files of one test, which is removed when dropped.
+/// A folder for the files of one test. Removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -932,7 +932,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Failing to remove it does no harm: it is in the build directory.
+        // Failing to remove it is harmless: it is in the build directory.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -1058,14 +1058,14 @@ fn truncated_streams_report_the_expected_length() {
 
 #[test]
 fn reports_a_guess_once() {
-    // Two frames, the first of them empty, or a prefix of 2
+    // Either two frames, the first of them empty, or a prefix with the value 2
     let neither = of_input("inspect", b"\x02\0\0\0\0\0\0\0\x03");
     let error = neither.refused("neither");
     let expected = "; read without a leading length (--prefix none), which is a guess";
     assert!(error.ends_with(expected), "{error}");
 
-    // 40 messages with a prefix, or one of 24 frames: the first 25 numbers are
-    // the count and lengths of its frames.
+    // Either 40 messages with a prefix, or one of 24 frames, whose count and lengths are
+    // the first 25 numbers.
     let mut both = Vec::new();
     for _ in 0..39 {
         both.extend([24_u64, 1, 8].map(u64::to_le_bytes).concat());
@@ -1081,7 +1081,7 @@ fn reports_a_guess_once() {
         "daskwire: standard input is ambiguous; \
          read as a stream with a leading length (--prefix u64)\n"
     );
-    // With an explicit option there is no note.
+    // Explicit options suppress the note.
     let said = of_input("inspect --json --prefix u64", &both);
     assert_eq!(said.good("said"), ran.text());
     let other = of_input("inspect --json --prefix none", &both);

@@ -9,7 +9,7 @@ use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Checks each step in the order of the documentation.
+/// Checks each step, in the order of the documentation.
 async fn the_journey_over(transport: ClusterTransport) {
     let recorder = Arc::new(Recorder::new(true));
     let cluster = LocalCluster::builder()
@@ -51,7 +51,7 @@ async fn the_journey_over(transport: ClusterTransport) {
         assert_eq!(followed.matches(op).count(), count, "{op}\n{text}");
     }
     assert!(followed.contains("free-keys"), "{text}");
-    // Nothing is left in the cluster.
+    // The cluster must end without tasks.
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     while cluster
         .workers()

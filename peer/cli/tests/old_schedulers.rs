@@ -1,5 +1,5 @@
-//! Schedulers of old releases, whose tasks have another form, must not be harmed; of
-//! those of later ones nothing is known.
+//! Schedulers of old releases, which encode tasks differently, must not be harmed.
+//! Releases newer than those tested are only warned about.
 
 #[path = "support/command.rs"]
 mod command;

@@ -1,4 +1,4 @@
-//! Data frames as files of Parquet, which pandas reads.
+//! Data frames in Parquet files, read by pandas.
 
 #[path = "support/command.rs"]
 mod command;
@@ -18,7 +18,7 @@ fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
     let ran = run(&["submit", at, "pandas.DataFrame", frame, "-o", file], None);
     assert_eq!(ran.good("write"), "");
 
-    // Impure, so that a later run reads its own file.
+    // Impure, so that a repeated run reads its own file.
     let code = "(lambda frame: [frame.to_dict('list'), [str(frame.a.dtype), str(frame.c.dtype)]])\
                 (__import__('pandas').read_parquet({file}))";
     let code = serde_json::json!(code.replace("{file}", &format!("{file:?}"))).to_string();

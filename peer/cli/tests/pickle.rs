@@ -17,14 +17,14 @@ fn run(arguments: &[&str], input: &[u8]) -> Ran {
     command::run(&arguments, Some(input))
 }
 
-/// Writes a file below `target/`.
+/// Writes a file into the build directory.
 fn file(name: &str, bytes: &[u8]) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("pickle-{name}"));
     std::fs::write(&path, bytes).expect("a test may write below target/");
     path
 }
 
-/// The listing from the library, and the fault.
+/// The listing and the fault that the library returns.
 fn listed(pickle: &[u8]) -> (String, Option<String>) {
     let mut out = Vec::new();
     let fault = list(pickle, &Options::default(), &mut out).expect("a vector takes all");
@@ -34,8 +34,8 @@ fn listed(pickle: &[u8]) -> (String, Option<String>) {
 
 #[test]
 fn a_pickle_that_calls_is_listed_and_not_called() {
-    // os.system("touch …"), twice, in an object with that __reduce__, followed by
-    // more.
+    // Two calls of os.system("touch …"), as made by the object's __reduce__, followed by
+    // trailing data.
     let pickle = b"\x80\x04\x95\x2b\0\0\0\0\0\0\0](\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\
         \x8c\x08touch /x\x94\x85\x94R\x94h\x02h\x04Re.more";
     let ran = run(&["-"], pickle);
@@ -140,7 +140,7 @@ fn output_has_no_control_characters() {
         "{shown}"
     );
     assert!(shown.contains(r"m\u{1b}:f\u{85}"), "{shown}");
-    // Byte strings are shown as bytes, whatever characters they contain.
+    // Byte strings are shown as bytes, whatever characters they encode.
     let (shown, _) = listed(b"C\x06\x07\n\xc3\xa9\"\x7f.");
     assert!(shown.contains(r#"b"\x07\n\xc3\xa9\"\x7f""#), "{shown}");
 }
@@ -188,7 +188,7 @@ fn buffers_are_matched_and_counted() {
         ran.text()
     );
 
-    // The listing is complete all the same.
+    // The listing is complete despite the fault.
     for (buffers, fault) in [
         (vec![&one], "at byte 3: NEXT_BUFFER needs one more"),
         (vec![&one, &two, &one], "at byte 6: the pickle uses 2 of 3"),
@@ -224,8 +224,8 @@ fn lists_malformed_pickles_up_to_the_fault() {
             1,
             "at byte 1: the pickle ends inside INT; expected a line feed",
         ),
-        // Loading would fail there, and the listing continues; checked with
-        // CPython.
+        // Loading fails at these opcodes, checked with CPython; the listing
+        // continues.
         (
             b"R(0N.",
             5,
@@ -273,7 +273,7 @@ fn lists_malformed_pickles_up_to_the_fault() {
     );
 }
 
-/// Anything that took quadratic time or memory would take minutes here.
+/// With quadratic time or memory, this test would take minutes.
 #[test]
 fn lists_hostile_pickles_in_linear_time() {
     const COUNT: usize = 300_000;
@@ -313,8 +313,8 @@ fn lists_hostile_pickles_in_linear_time() {
     }
 }
 
-/// Pickles written by CPython have no faults, and every name that its
-/// disassembler shows is listed.
+/// Pickles written by CPython must have no faults, and the listing must have every name
+/// that CPython's disassembler shows.
 #[test]
 fn lists_pickles_of_cpython_completely() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors/pickles");

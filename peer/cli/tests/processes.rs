@@ -1,4 +1,4 @@
-//! What peers observe when a process ends, cleanly or by `kill -9`.
+//! Tests of what peers observe when a process ends, cleanly or by `kill -9`.
 #![cfg(unix)]
 
 #[path = "support/relay.rs"]
@@ -11,7 +11,7 @@ use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports};
 use daskwire_quic::{Quic, QuicOptions};
 use relay::{Relay, certificate};
 
-/// Length of each message.
+/// Length of each message in bytes.
 const LEN: usize = 1 << 20;
 
 fn transports() -> Transports {
@@ -25,7 +25,7 @@ fn transports() -> Transports {
     daskwire_peer::transports_with_tls(&tls).with(Quic::new(quic))
 }
 
-/// A peer that sends messages of 1 MiB endlessly on each comm.
+/// Starts a peer that endlessly sends messages of 1 MiB on each comm.
 async fn talker() -> Address {
     let any = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = transports()
@@ -49,7 +49,7 @@ async fn talker() -> Address {
     address
 }
 
-/// A comm to the peer through a relay that listens at `listen`.
+/// Connects to the peer through a relay that listens at `listen`.
 async fn through_a_relay(talker: &Address, listen: &str) -> (Relay, Transports, Comm) {
     let relay = Relay::start(listen, &talker.to_string());
     let transports = transports();
@@ -86,8 +86,8 @@ async fn detects_a_killed_process() {
         ("tcp://127.0.0.1:0", 10, Duration::from_secs(1)),
         ("tls://127.0.0.1:0", 10, Duration::from_secs(1)),
         (&*unix, 10, Duration::from_secs(1)),
-        // The system does not close connections of QUIC, but the port: long before
-        // the idle timeout of 30 seconds.
+        // Nothing closes a QUIC connection of a killed process, but its port is closed,
+        // which must be noticed long before the idle timeout of 30 seconds.
         ("quic://127.0.0.1:0", 3, Duration::from_secs(15)),
     ] {
         for round in 0..rounds {
@@ -98,7 +98,7 @@ async fn detects_a_killed_process() {
                 relay.signal("KILL");
                 (before, Instant::now())
             };
-            // Data received before the kill takes time to be read.
+            // Data received before the kill must still be read, which takes time.
             let reading = read_to_the_end(&mut comm, Instant::now());
             let ((before, killed), end) = tokio::time::timeout(Duration::from_secs(30), async {
                 tokio::join!(killing, async {

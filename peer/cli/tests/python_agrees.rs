@@ -1,6 +1,6 @@
-//! Differential tests with real Dask, reading and writing.
+//! Differential tests of reading and writing against real Dask.
 //!
-//! The peers are real releases in their own environments, see `daskwire-testing`.
+//! The peers are real releases in their own environments; see `daskwire-testing`.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -25,14 +25,14 @@ fn ask(peer: &mut Peer, question: &Value, data: &[u8]) -> (Value, Vec<u8>) {
     (parse(&answer), data)
 }
 
-/// Parses deep documents too, which `serde_json` refuses by default.
+/// Parses documents of any depth; `serde_json` limits the depth by default.
 fn parse(text: &str) -> Value {
     let mut parser = serde_json::Deserializer::from_str(text);
     parser.disable_recursion_limit();
     serde::Deserialize::deserialize(&mut parser).expect("the peer answers in JSON")
 }
 
-/// Normalizes a description: the order of map entries and set members, and the
+/// Normalizes a description, ignoring the order of map entries and set members, and the
 /// numbers of payloads.
 fn meaning(description: &Value) -> Value {
     let payloads: Vec<Value> = description["payloads"]
@@ -97,7 +97,7 @@ fn layout_of(environment: Environment) -> (Prefix, Layout) {
 
 fn reading(environment: Environment) -> ReadOptions {
     ReadOptions {
-        // 2.30.1 leaves them as maps.
+        // 2.30.1 keeps them as maps.
         sets_and_enums: matches!(environment, Environment::Current),
         ..ReadOptions::default()
     }
@@ -131,7 +131,7 @@ fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
     stream
 }
 
-/// Builds a message again from its items, in the layout `to`.
+/// Rebuilds a message from its items in the layout `to`.
 fn rebuild(
     frames: &[&[u8]],
     from: Layout,
@@ -178,8 +178,8 @@ fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../core/tests/vectors")
 }
 
-/// Every recorded message, rebuilt by us, means the same to real Dask as the
-/// original.
+/// Real Dask reads each recorded message and our rebuilt version of it as the same
+/// message.
 ///
 /// PROTOCOL FORWARD-1, MODERN-2 and CLASSIC-4
 #[test]
@@ -200,7 +200,7 @@ fn real_dask_reads_rebuilt_vectors() {
                 // 2021.3.0 has split lists, which 2.30.1 does not support.
                 Layout::Classic => name.starts_with("classic-") && !name.contains("total"),
             };
-            // Neither environment has blosc.
+            // Neither environment supports blosc.
             if !is_ours || name.contains("blosc") {
                 continue;
             }
@@ -217,9 +217,8 @@ fn real_dask_reads_rebuilt_vectors() {
                 let question = json!({ "op": "read" });
                 let (theirs, _) = ask(&mut peer, &question, &recorded);
                 let (ours, _) = ask(&mut peer, &question, &written);
-                // Earlier releases accept messages that this one refuses, such as
-                // a header without `bytestrings`; only those that it accepts are
-                // written.
+                // Releases earlier than this one also accept messages that it refuses, such as a
+                // header without `bytestrings`. Only messages that it accepts are compared.
                 if theirs["ok"] == json!(true) {
                     assert_eq!(ours["ok"], json!(true), "{}: {ours}", file.display());
                     assert_eq!(meaning(&ours), meaning(&theirs), "{}", file.display());
@@ -233,7 +232,7 @@ fn real_dask_reads_rebuilt_vectors() {
     assert!(same["2.30.1"] >= 150, "{same:?}");
 }
 
-/// Random messages of real Dask mean the same to us as to Dask.
+/// Random messages of real Dask are read the same way by us and by Dask.
 #[test]
 fn reads_random_messages_like_real_dask() {
     for environment in [Environment::Current, Environment::Documented] {
@@ -257,7 +256,7 @@ fn reads_random_messages_like_real_dask() {
     }
 }
 
-/// A payload forwarded in the other layout unpickles to the same value.
+/// A payload forwarded to the other layout unpickles to the same value.
 ///
 /// PROTOCOL FORWARD-5 and FORWARD-6
 #[test]
@@ -292,8 +291,8 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
             if here["ok"] != json!(true) {
                 continue;
             }
-            // Pickles of new numpy name modules that old numpy lacks, and
-            // describe aligned records in a way that it does not understand.
+            // Pickles of numpy 2 refer to modules that numpy 1 lacks, and describe aligned
+            // records in a way that numpy 1 does not support.
             const NUMPY_2: [&str; 2] = ["No module named 'numpy.", "incorrect value for flags"];
             if there["error"]
                 .as_str()
@@ -315,15 +314,15 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
                 for part in parts {
                     text.extend(part.split_once(')').expect("a shape ends").1.chars());
                 }
-                // Map entries may be in another order, and tuples become lists.
+                // Map entries may be reordered, and tuples become lists.
                 text.sort_unstable();
                 text.into_iter()
                     .filter(|c| !"[](),' \n".contains(*c))
                     .collect::<String>()
             };
-            // What 2.30.1 leaves as a map or makes a plain array (also its own
-            // matrices), what numpy 2 prints differently, and aligned records of
-            // numpy 1, which numpy 2 reads as unaligned.
+            // Values that 2.30.1 keeps as a map or converts to a plain array (including its own
+            // matrices), that numpy 2 prints differently, and aligned records of numpy 1, which
+            // numpy 2 reads as unaligned.
             let differing = [
                 "enum",
                 "sets",
@@ -343,7 +342,7 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
             target.release(),
             converted.len()
         );
-        // In the current release a dict is a collection, which has no other form.
+        // In the current release a dict is a collection, which the classic layout lacks.
         let pickled: &[&str] = match source {
             Environment::Documented => &[
                 "pickled-value",
@@ -368,8 +367,8 @@ fn payloads_forwarded_across_layouts_have_the_same_value() {
     }
 }
 
-/// Documents of msgpack-python are read as the same values, and written as the
-/// same bytes.
+/// Documents of msgpack-python are read as the same values, and encoded to the same
+/// bytes.
 ///
 /// PROTOCOL MSGPACK-2 and MSGPACK-3
 #[test]
@@ -430,8 +429,8 @@ fn block(random: &mut Random, seed: usize) -> Vec<u8> {
     block
 }
 
-/// Dask's decompressors read our compressed blocks, and we read those of its
-/// compressors.
+/// Dask's decompressors read blocks compressed by us, and we read blocks compressed by
+/// Dask.
 ///
 /// PROTOCOL COMPRESS-1, COMPRESS-2, COMPRESS-3 and COMPRESS-4
 #[test]
@@ -478,13 +477,13 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Real Dask unpickles a payload that we split and compressed.
+/// Real Dask unpickles a payload that we have split and compressed.
 ///
 /// PROTOCOL SPLIT-1, SPLIT-2 and COMPRESS-7
 #[test]
 fn real_dask_reads_split_and_compressed_payloads() {
     let data = vec![7_u8; 70_000];
-    // A pickle of the class `bytes` by name
+    // A pickle that refers to the class `bytes` by name
     let bytes_class = b"\xc4\x15\x80\x04\x8c\x08builtins\x8c\x05bytes\x93.";
     for environment in [Environment::Current, Environment::Documented] {
         let (prefix, layout) = layout_of(environment);
@@ -627,7 +626,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
             let known = comm.read_message().await.expect("read").expect("an answer");
             check_known(&known, layout);
 
-            // Back to the sender unchanged, and here again: payload for payload.
+            // The message is sent back unchanged, and returned again, with equal payloads.
             let frames: Vec<&[u8]> = known.iter().map(AsRef::as_ref).collect();
             let reading = reading(environment);
             let sent = rebuild(&frames, layout, layout, &reading).expect("a message");
@@ -636,7 +635,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
             let echoed = comm.read_message().await.expect("read").expect("an answer");
             check_known(&echoed, layout);
 
-            // Several small messages in a row, without waiting.
+            // Several small messages in a row, sent without waiting.
             for number in 0..50_u64 {
                 let mut buffer = [0; 64];
                 let mut writer = Writer::new(&mut buffer);
@@ -672,7 +671,7 @@ fn messages_are_exchanged_with_real_processes_of_both_generations() {
     }
 }
 
-/// The array `arange(6.).reshape(2, 3)` and its expected bytes.
+/// Checks the array `arange(6.).reshape(2, 3)` and its expected bytes.
 fn check_known<T: AsRef<[u8]>>(frames: &[T], layout: Layout) {
     let mut workspace = Workspace::new();
     let mut walking = Scratch::<8>::new();

@@ -1,5 +1,5 @@
-//! `daskwire worker --python`: extensions of Dask, in clusters of Python, of Rust and of
-//! both.
+//! Tests of `daskwire worker --python` with extensions of Dask, in clusters of Python
+//! workers, of Rust workers, and of both.
 #![cfg(target_os = "linux")]
 
 use std::path::Path;
@@ -9,12 +9,12 @@ use daskwire_testing::cluster::{Cluster, until};
 use daskwire_testing::process::children;
 use daskwire_testing::{Environment, Peer, address_after};
 
-/// Starts a worker with two threads, whose tasks' output is dropped.
+/// Starts a worker with two threads. Output of its tasks is discarded.
 fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>) -> Peer {
     worker_with(cluster, name, interpreter, &["--no-nanny"], &[])
 }
 
-/// Starts a worker with arguments and with variables in its environment.
+/// Starts a worker with arguments and environment variables.
 fn worker_with(
     cluster: &Cluster,
     name: &str,
@@ -37,9 +37,9 @@ fn worker_with(
     Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
 }
 
-/// Programs with results that depend neither on the kind nor on the number of workers.
+/// Programs whose results depend neither on the kind nor on the number of workers.
 const PROGRAMS: [&str; 19] = [
-    // Functions beside tasks
+    // Functions that run outside of tasks
     "set(client.run(lambda: 5).values())",
     "def named(prefix, *, dask_worker): return prefix + type(dask_worker.address).__name__\n\
      set(client.run(named, 'is ').values())",
@@ -110,7 +110,7 @@ async fn plugins_of_the_scheduler_are_set_up_at_the_start() {
          client.register_plugin(Early(), name='early')",
     );
     let worker = worker(&cluster, "rust", Some(&interpreter));
-    // Before there is a task.
+    // The plugin is set up before there is a task.
     until("the event", || {
         cluster.python("len(client.get_events('early'))") == "1"
     })
@@ -119,24 +119,50 @@ async fn plugins_of_the_scheduler_are_set_up_at_the_start() {
         cluster.python("client.submit(lambda: 'early' in get_worker().plugins).result()"),
         "True"
     );
-    // Teardown, when the worker leaves.
+    // The plugin is torn down when the worker leaves.
     cluster.python(
-        "import os, tempfile\n\
-         left = tempfile.mktemp()\n\
-         class Leaves(WorkerPlugin):\n    def teardown(self, worker): open(left, 'w').close()\n\
-         _ = client.register_plugin(Leaves(), name='leaves')",
+        "import os, shutil, tempfile\n\
+         left = tempfile.mkdtemp()\n\
+         class Leaves(WorkerPlugin):\n    \
+         def teardown(self, worker): open(f'{left}/{os.getpid()}', 'w').close()\n\
+         _ = client.register_plugin(Leaves(), name='leaves')\n\
+         process = client.submit(os.getpid, pure=False).result()",
     );
+    // The worker would have to hand its result over.
+    let count = "client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))";
+    until("the end of the task", || cluster.python(count) == "0").await;
     worker.signal("TERM");
+    // In the host, and in the process that has run the task
     until("the teardown", || {
-        cluster.python("os.path.exists(left)") == "True"
+        cluster.python("len(os.listdir(left)) >= 2 and str(process) in os.listdir(left)") == "True"
     })
     .await;
-    cluster.python("os.remove(left)");
+    cluster.python("shutil.rmtree(left)");
     cluster.check_logs();
 }
 
-/// Sets an attribute of the worker to an argument. There is a file LIVES for as long as the
-/// host lives.
+/// Output of tasks is forwarded to clients by the process of the task, not by those it forks.
+#[tokio::test(flavor = "multi_thread")]
+async fn forked_processes_print_while_output_is_forwarded() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let _worker = worker(&cluster, "rust", Some(&interpreter));
+    cluster.python(
+        "import multiprocessing\n\
+         from distributed.diagnostics.plugin import ForwardOutput\n\
+         _ = client.register_plugin(ForwardOutput())\n\
+         def run():\n    \
+         process = multiprocessing.get_context('fork').Process(target=print, args=('x',))\n    \
+         process.start()\n    \
+         process.join()\n    \
+         return process.exitcode",
+    );
+    assert_eq!(cluster.python("client.submit(run).result()"), "0");
+    cluster.check_logs();
+}
+
+/// A module that sets an attribute of the worker to an argument. The file LIVES exists
+/// while the host runs.
 const PRELOADED: &str = "\
 import click, os
 
@@ -187,10 +213,10 @@ async fn preloaded_modules_are_set_up_in_all_processes() {
     ] {
         let mut cluster = Cluster::new(0);
         let worker = worker_with(&cluster, "rust", Some(&interpreter), arguments, variables);
-        // Before there is a task
+        // The module is loaded before there is a task.
         until("the setup in the host", || lives.exists()).await;
         assert_eq!(cluster.python(seen), value);
-        // Of the host and of the process of the task
+        // One event of the host, and one of the process of the task
         until("the events", || {
             cluster.python("len(client.get_events('preload'))") == "2"
         })
@@ -218,7 +244,7 @@ async fn plugins_are_told_of_the_transitions_of_tasks() {
              self.worker.log_event('told', [key, start, finish])\n\
              _ = client.register_plugin(Tells(), name='tells')",
         );
-        // An input, a result and an exception, and their ends
+        // An input, a result and an exception, until they are forgotten
         cluster.python(
             "one = client.submit(lambda: 1, key='one')\n\
              two = client.submit(lambda x: x, one, key='two')\n\
@@ -230,7 +256,7 @@ async fn plugins_are_told_of_the_transitions_of_tasks() {
             cluster.python(ends) == "3"
         })
         .await;
-        // None comes after that.
+        // An unregistered plugin receives no transitions.
         cluster.python(
             "_ = client.unregister_worker_plugin('tells')\nclient.submit(abs, -1).result()",
         );
@@ -241,7 +267,7 @@ async fn plugins_are_told_of_the_transitions_of_tasks() {
     rust.check_logs();
 }
 
-/// A worker without Python does not make calls fail that are for Python.
+/// Calls that are meant for Python succeed on a worker without Python.
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_without_python_ignore_plugins_and_files() {
     let mut cluster = Cluster::new(1);
@@ -273,65 +299,23 @@ async fn workers_without_python_ignore_plugins_and_files() {
     cluster.check_logs();
 }
 
-/// Programs that shuffle peer-to-peer.
-const SHUFFLES: [&str; 8] = [
-    "import dask\nimport dask.array as da\nimport dask.dataframe as dd\n\
-     data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), 'c': [f'x{n % 5}' for n in range(3000)]})\n\
-     other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
-     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
-     shuffled = left.shuffle('a', shuffle_method='p2p', npartitions=8).compute()\n\
-     len(shuffled), (shuffled.sort_values('b').a.to_numpy() == data.a.to_numpy()).all()",
-    "parts = dask.compute(*left.shuffle('a', shuffle_method='p2p').to_delayed())\n\
-     sorted(int(n) for part in parts for n in part.a.unique())",
-    "merged = left.merge(right, on='a', shuffle_method='p2p').compute()\n\
-     len(merged), merged.groupby('name').b.sum().sort_index().to_dict()",
-    "left.set_index('b', shuffle_method='p2p', npartitions=4).a.sum().compute()",
-    "left.groupby('c').b.mean(split_out=3, shuffle_method='p2p').compute().sort_index().to_dict()",
-    "x = da.arange(40_000, chunks=100).reshape(200, 200)\n\
-     x = x.rechunk((50, 200), method='p2p')\n\
-     [block for block in x.rechunk((200, 25), method='p2p').sum(axis=0).compute()[:3]]",
-    "client.gather([client.compute(x.rechunk((200, 20), method='p2p').sum()),\
-     client.compute(left.shuffle('c', shuffle_method='p2p').b.sum())])",
-    "bool((x.rechunk((20, 20), method='p2p').compute() == np.arange(40_000).reshape(200, 200)).all())",
-];
-
-#[tokio::test(flavor = "multi_thread")]
-async fn shuffles_have_the_results_of_workers_in_python() {
-    let interpreter = daskwire_testing::python_with_libraries();
-    let mut python = Cluster::with(&interpreter, 2);
-    let mut rust = Cluster::with(&interpreter, 0);
-    let mut mixed = Cluster::with(&interpreter, 1);
-    let workers = [(&rust, "a"), (&rust, "b"), (&mixed, "c")];
-    let workers = workers.map(|(cluster, name)| worker(cluster, name, Some(&interpreter)));
-    // It must be left out.
-    let _without = worker(&mixed, "without", None);
-    for program in SHUFFLES {
-        let expected = python.try_python(program);
-        assert!(expected.is_ok(), "{program}: {expected:?}");
-        let logs = || workers.each_ref().map(Peer::log).join("\n");
-        let result = rust.try_python(program);
-        assert_eq!(result, expected, "{program}\n{}", logs());
-        let result = mixed.try_python(program);
-        assert_eq!(result, expected, "{program}, mixed\n{}", logs());
-    }
-}
-
-/// Programs that start a shuffle as `f`, of which a task waits for the event `go`.
+/// Programs that start a shuffle as `f`, one task of which waits for the event `go`, and the
+/// prefix of a task that has finished by then.
 const BLOCKED_SHUFFLES: [(&str, &str); 3] = [
-    // While it sends its inputs
+    // While it transfers its inputs
     (
         "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
          f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6).groupby('a').b.sum())",
         "shuffle-transfer",
     ),
-    // While it makes its outputs
+    // While it computes its outputs
     (
         "left = dd.from_map(part, range(8), [''] * 8, meta=meta)\n\
          f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6)\
          .map_partitions(unpack, meta=meta).groupby('a').b.sum())",
         "shuffle-barrier",
     ),
-    // With a table
+    // A join with another table
     (
         "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
          right = dd.from_pandas(pd.DataFrame({'a': range(7), 'c': 1.0}), npartitions=3)\n\
@@ -368,14 +352,14 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
              return all(client.run_on_scheduler(inputs_done, *run) == {address: None} for run in runs.items())",
         );
         for (index, (shuffle, done)) in BLOCKED_SHUFFLES.into_iter().enumerate() {
-            // The host's id is that of functions beside tasks.
+            // Functions outside of tasks run in the host, which yields its process id.
             let host = cluster.python(&format!(
                 "Event('go').clear()\n{shuffle}\n\
                  while not done('{done}'): time.sleep(0.01)\n\
                  runs = client.run(shuffle_runs, workers=[address])[address]\n\
                  client.run(os.getpid, workers=[address])[address]"
             ));
-            // The host only, and then all processes.
+            // Kill either the host only or all processes.
             let ids = match index % 2 == python_count {
                 true => vec![host],
                 false => children(killed.id()),
@@ -384,8 +368,8 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
             assert!(status.is_ok_and(|status| status.success()));
             let sums = "Event('go').set()\n\
                         f.result(timeout=120).sort_index().to_dict()";
-            let expected = "sum((part(n, '') for n in range(8)), []) if 0 else \
-                            pd.concat([part(n, '') for n in range(8)]).groupby('a').b.sum().to_dict()";
+            let expected =
+                "pd.concat([part(n, '') for n in range(8)]).groupby('a').b.sum().to_dict()";
             let expected = cluster.python(expected);
             let result = cluster.try_python(sums);
             let logs = |cluster: &Cluster| {
@@ -402,11 +386,17 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
                 "{shuffle}\n{}",
                 logs(&cluster)
             );
-            // The scheduler may tell of the inputs of earlier runs late, and would fail the
-            // barrier if that were an error. A shuffle whose outputs are made may have ended
-            // before the kill.
+            // The scheduler may report the inputs of earlier runs late, and would fail the
+            // barrier if the report were an error. A shuffle whose outputs were computed may have
+            // ended before the kill.
             if done.ends_with("transfer") {
                 let late = cluster.python("without_errors(runs)");
+                assert_eq!(late, "True", "{shuffle}\n{}", logs(&cluster));
+                // The next host answers for them too.
+                let late = cluster.python(
+                    "_ = client.run(lambda: os.kill(os.getpid(), 9), workers=[address], on_error='return')\n\
+                     without_errors(runs)",
+                );
                 assert_eq!(late, "True", "{shuffle}\n{}", logs(&cluster));
                 run_count += cluster
                     .python("len(runs)")
@@ -419,7 +409,7 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
     assert!(run_count > 0, "the worker took part in no shuffle");
 }
 
-/// Programs with actors.
+/// Programs that use actors.
 const ACTORS: [&str; 11] = [
     "class Counter:\n    n = 0\n    def __init__(self, start=0): self.n = start\n    \
      def add(self, by=1):\n        self.n += by\n        return self.n\n    \
@@ -431,7 +421,7 @@ const ACTORS: [&str; 11] = [
     "counter.later().result()",
     "counter.fail().result()",
     "counter.missing",
-    // In tasks
+    // Use within tasks
     "client.submit(lambda c: c.add(100).result(), counter).result()",
     "client.submit(lambda c: c.add(100).result(), f).result()",
     "many = client.map(Counter, range(4), actors=True)\n\
@@ -449,7 +439,7 @@ async fn actors_have_the_results_of_workers_in_python() {
         let expected = python.try_python(program);
         assert_eq!(rust.try_python(program), expected, "{program}");
     }
-    // The end of a process is an error that names it, and costs nothing else.
+    // The end of a process fails calls of its actors with an error, and nothing else.
     let killed = "import os, signal\n\
                   _ = client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), on_error='return')\n\
                   client.submit(abs, -5, pure=False).result()";

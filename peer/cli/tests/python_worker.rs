@@ -1,5 +1,5 @@
-//! `daskwire worker --python`: what it has in common with a worker in Python, in
-//! clusters of one kind each, and what it has not.
+//! Tests of `daskwire worker --python`: what it shares with Python workers, compared in
+//! clusters of one kind each, and what differs.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -14,7 +14,7 @@ use daskwire_testing::{Environment, Peer, address_after};
 #[path = "support/command.rs"]
 mod command;
 
-/// A cluster without workers in Python, and its only worker.
+/// A cluster with one worker, which is a Rust worker.
 struct RustCluster {
     cluster: Cluster,
     worker: Peer,
@@ -31,13 +31,13 @@ impl RustCluster {
         Self { cluster, worker }
     }
 
-    /// The ids of the worker's processes that have not ended.
+    /// The process ids of the worker's children that are running.
     fn children(&self) -> Vec<String> {
         children(self.worker.id())
     }
 }
 
-/// Starts a worker with two threads. What its tasks print is dropped.
+/// Starts a worker with two threads. Output of its tasks is discarded.
 fn worker(cluster: &Cluster, name: &str, arguments: &[&str]) -> Peer {
     worker_of(&interpreter(), cluster, name, arguments)
 }
@@ -46,7 +46,7 @@ fn worker_of(python: &Path, cluster: &Cluster, name: &str, arguments: &[&str]) -
     worker_after("true", python, cluster, name, arguments)
 }
 
-/// Like [`worker_of`], after a command of the shell, such as one that sets limits.
+/// Like [`worker_of`], after a shell command, such as one that sets limits.
 fn worker_after(
     prepare: &str,
     python: &Path,
@@ -66,8 +66,16 @@ fn worker_after(
     Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
 }
 
-/// Programs with results, or exceptions, that do not depend on the kind of worker.
-const PROGRAMS: [&str; 39] = [
+/// Programs whose results or exceptions do not depend on the kind of worker.
+const PROGRAMS: [&str; 41] = [
+    "class Broken(Exception):\n    def __str__(self): return self.response.text\n\
+     def fail(): raise Broken()\n\
+     client.submit(fail).result()",
+    // Changes to context variables end with their task.
+    "import decimal\n\
+     def change(n): decimal.getcontext().prec = 5\n\
+     wait(client.map(change, range(8), pure=False))\n\
+     set(client.gather(client.map(lambda n: decimal.getcontext().prec, range(8), pure=False)))",
     "client.submit(lambda x: x + 1, 1).result()",
     "base = 5\nclient.submit(lambda x, *, y: (x, y, base), 1, y=[2, {'a': (3,)}]).result()",
     "client.gather(client.map(lambda x: x ** 2, range(200)))",
@@ -105,7 +113,7 @@ const PROGRAMS: [&str; 39] = [
     "import traceback\n[frame.name for frame in traceback.extract_tb(client.submit(fail).traceback())]",
     "class Own(Exception):\n    def __init__(self, a, b): super().__init__(a, b)\n\
      client.submit(lambda: (_ for _ in ()).throw(Own(1, 2))).result()",
-    // What tasks have of their worker
+    // The worker's interface for tasks
     "from distributed import get_client, get_worker, secede, rejoin, worker_client\n\
      client.submit(lambda: get_worker().get_current_task(), key='current').result()",
     "client.submit(lambda: sum(get_client().gather(get_client().map(abs, [-1, -2])))).result()",
@@ -130,14 +138,14 @@ const PROGRAMS: [&str; 39] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn programs_have_the_results_of_a_worker_in_python() {
-    // Two threads, so that a task can wait for another.
+    // Two threads, so that one task can wait for another.
     let mut python = Cluster::new(2);
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     for program in PROGRAMS {
         let expected = python.try_python(program);
         assert_eq!(rust.cluster.try_python(program), expected, "{program}");
     }
-    // Functions in Rust and in Python, in one graph
+    // Functions in Rust and in Python in one graph
     let mixed = "f = client.submit(native('linspace'), 0, 1, 5)\n\
                  client.submit(native('sum'), client.submit(lambda a: a * 2, f)).result()";
     assert_eq!(rust.cluster.python(mixed), "5.0");
@@ -166,7 +174,7 @@ async fn a_process_that_ends_costs_its_task_only() {
             "{code}: {error}"
         );
     }
-    // Once is no failure.
+    // A task succeeds if its process ends only once.
     let path = std::env::temp_dir().join(format!("daskwire-ends-{}", std::process::id()));
     let once = format!(
         "def once(path='{}'):\n    if not os.path.exists(path):\n        open(path, 'w').close()\n        \
@@ -174,7 +182,7 @@ async fn a_process_that_ends_costs_its_task_only() {
         path.display()
     );
     assert_eq!(cluster.python(&once), "'again'");
-    // One that ends while it is idle is replaced.
+    // A process that ends while idle is replaced.
     for id in children(rust.worker.id()) {
         let killed = Command::new("kill").args(["-9", &id]).status();
         assert!(killed.is_ok_and(|status| status.success()));
@@ -198,7 +206,7 @@ async fn no_process_outlives_the_worker() {
         let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);
         let processes = rust.children();
         assert_eq!(processes.len(), 2);
-        // One of them holds data and the interpreter lock for good, and has forked.
+        // One process holds data and never releases the interpreter lock, and has forked.
         rust.cluster.python(
             "from distributed import Event\nimport os, time\n\
              def spin(array):\n    if not os.fork():\n        while True: time.sleep(100)\n    \
@@ -223,16 +231,16 @@ async fn no_process_outlives_the_worker() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inputs_reach_a_task_whatever_its_process_keeps() {
-    // Each process keeps 64 MiB.
+    // Each process caches up to 64 MiB.
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
-    // The input from elsewhere replaces the one that was made there.
+    // The scattered input evicts the input that the process has computed.
     let displaced = "def both(n):\n    b = client.submit(bytes, 40_000_000 + n)\n    wait(b)\n    \
                      [a] = client.scatter([bytes(41_000_000 + n)])\n    \
                      return client.submit(lambda a, b: len(a) - len(b), a, b).result()\n\
                      {both(n) for n in range(6)}";
     assert_eq!(cluster.python(displaced), "{1000000}");
-    // Inputs of a task that failed before it had them
+    // Inputs of a task that fails before it has received them
     cluster.python(
         "class Bad:\n    def __reduce__(self): return eval, ('1 / 0',)\n\
          inputs = client.scatter([[n] for n in range(8)])\n[bad] = client.scatter([Bad()])",
@@ -252,7 +260,7 @@ async fn the_end_of_a_process_is_seen_although_it_has_forked() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
     let path = std::env::temp_dir().join(format!("daskwire-forks-{}", std::process::id()));
-    // Neither Python nor the socket is told of the second one.
+    // The fork by C is visible to neither Python nor the socket.
     let forks = format!(
         "import ctypes, os\n\
          def forks(end, by):\n    own = by()\n    if not own:\n        \
@@ -276,7 +284,7 @@ async fn the_end_of_a_process_is_seen_although_it_has_forked() {
     for id in forked.lines() {
         until("the end of a forked process", || has_ended(id)).await;
     }
-    // Those that a task forks are ended as usual.
+    // Processes forked by a task can be terminated as usual.
     let terminates = "def terminates():\n    import multiprocessing, time\n    codes = set()\n    \
                       for _ in range(50):\n        \
                       one = multiprocessing.get_context('fork').Process(target=time.sleep, args=(1000,))\n        \
@@ -357,7 +365,7 @@ async fn processes_end_by_themselves() {
         std::env::temp_dir().join(name)
     };
     let (surplus, last) = (path("surplus"), path("last"));
-    // Three at once, of which the first goes on after the others.
+    // Three processes, of which the first is busy for longer than the others.
     let three = format!(
         "import atexit, os\nfrom distributed import Event, get_client, secede\n\
          def first():\n    get_client()\n    secede()\n    Event('go').wait()\n    \
@@ -371,7 +379,7 @@ async fn processes_end_by_themselves() {
         surplus.display()
     );
     let first = cluster.python(&three);
-    // The one that was idle for longest ends.
+    // The process that has been idle for longest is ended.
     until("the end of a surplus process", || surplus.exists()).await;
     assert!(!has_ended(&first) && !last.exists());
     rust.worker.signal("TERM");
@@ -386,7 +394,7 @@ async fn processes_end_by_themselves() {
 async fn many_seceded_tasks_do_not_have_a_process_each() {
     let mut rust = RustCluster::new(&["--memory-limit", "0"]);
     let cluster = &mut rust.cluster;
-    // Each of them waits for one that starts after it.
+    // Each task waits for one that starts after it.
     cluster.python(
         "import os\nfrom distributed import get_client, secede\n\
          def nested(n):\n    if not n: return {os.getpid()}\n    \
@@ -394,13 +402,13 @@ async fn many_seceded_tasks_do_not_have_a_process_each() {
          return {os.getpid()} | inner.result()\n\
          ids = client.submit(nested, 20).result()",
     );
-    // Those of the two threads, and the host
+    // Five processes for each of the two threads, and the host
     assert_eq!(cluster.python("len(ids)"), "11");
     until("the end of the others", || {
         children(rust.worker.id()).len() == 3
     })
     .await;
-    // The next task is not in the host.
+    // The next task does not run in the host.
     let alone = "host, = client.run(os.getpid).values()\n\
                  client.submit(os.getpid).result() != host, host in ids";
     assert_eq!(rust.cluster.python(alone), "(True, True)");
@@ -464,7 +472,7 @@ async fn a_task_may_have_more_inputs_than_there_are_descriptors() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_without_shared_memory_fails_its_task_only() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
-    // A limit for files counts for shared memory, too.
+    // A limit on file sizes also applies to shared memory.
     let limited = "import os, resource\n\
                    def limit():\n    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)\n    \
                    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))\n    return os.getpid()\n\
@@ -547,7 +555,7 @@ async fn tasks_reach_a_cluster_with_certificates() {
 async fn long_arrays_are_mapped() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
-    // Too long to be kept by the process that made it.
+    // Too large for the cache of the process that created it.
     cluster.python(
         "def anonymous():\n    return int(open('/proc/self/status').read().split('RssAnon:')[1].split()[0]) << 10\n\
          def mapping(array):\n    at = array.ctypes.data\n    for line in open('/proc/self/maps'):\n        \
@@ -561,7 +569,7 @@ async fn long_arrays_are_mapped() {
     let expected = "(np.float64(10000000.0), '/memfd:daskwire', True, True, True)";
     let used = "client.submit(use, f, pure=False).result()";
     assert_eq!(cluster.python(used), expected);
-    // What a task writes to its input, others do not see.
+    // Writes of a task to its input are private to the task.
     let written = "def clear(array):\n    array[:] = 0\n    return array.sum()\nclient.submit(clear, f).result()";
     assert_eq!(cluster.python(written), "np.float64(0.0)");
     assert_eq!(cluster.python(used), expected);
@@ -569,10 +577,10 @@ async fn long_arrays_are_mapped() {
         cluster.python("client.submit(use, client.submit(read_only)).result()[3]"),
         "False"
     );
-    // So are those that came over the network.
+    // Arrays received over the network are mapped, too.
     let scattered = "g = client.scatter(np.ones(10_000_000))\nclient.submit(use, g).result()";
     assert_eq!(cluster.python(scattered), expected);
-    // And those that were on disk.
+    // Arrays read from disk are mapped, too.
     let spilled = "many = client.map(lambda n: np.full(10_000_000, n), range(10))\nwait(many)\n\
                    [client.submit(use, one, key=f'use-{n}').result()[0] for n, one in enumerate(many)]";
     let sums: Vec<String> = (0..10)
@@ -601,7 +609,7 @@ fn shared_memory_is_used_again_when_no_one_has_it() {
 async fn later_results_do_not_change_what_tasks_have_kept() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
-    // Both tasks wait for each other, so that each process runs one of them.
+    // The two tasks wait for each other, so that each process runs one of them.
     cluster.python(
         "from distributed import Event\nimport builtins, os\n\
          def meet(name, number):\n    Event(f'{name}-{number}').set()\n    Event(f'{name}-{1 - number}').wait()\n\
@@ -618,7 +626,7 @@ async fn later_results_do_not_change_what_tasks_have_kept() {
              del f\nlen(set(pids))"
         );
         assert_eq!(cluster.python(&kept), "2");
-        // Results of the same length, which replace each other.
+        // Results of equal length, which reuse each other's memory.
         let others = "f = client.submit(make, 100, pure=False)\n\
                       for _ in range(20): f = client.submit(lambda a: a + 1, f, pure=False)\n\
                       g = client.map(make, range(200, 230), pure=False)\n\
@@ -640,7 +648,7 @@ async fn idle_processes_give_shared_memory_back() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     rust.cluster
         .python("wait(client.map(lambda n: np.full(500_000, n), range(8)))");
-    // The values are forgotten, and no message comes after that.
+    // The values are released, and the process receives no message after that.
     for id in rust.children() {
         let has_memory = || {
             let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
@@ -653,6 +661,29 @@ async fn idle_processes_give_shared_memory_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn idle_processes_do_not_keep_inputs() {
+    let mut rust = RustCluster::new(&["--memory-limit", "256MiB"]);
+    // An input that is too long for the cache of a process, and one that is not, with a result
+    // that is a view of it.
+    rust.cluster.python(
+        "xs = client.scatter([np.zeros(n) for n in (3_000_000, 1_000_000)])\n\
+         kept = client.submit(lambda x: x[:10], xs[1])\n\
+         client.gather(client.map(np.sum, xs))\n\
+         wait(kept)\n\
+         del xs",
+    );
+    for id in rust.children() {
+        let has_memory = || {
+            let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("it runs");
+            maps.contains("/memfd:")
+        };
+        until("the end of its shared memory", || !has_memory()).await;
+    }
+    assert_eq!(rust.cluster.python("len(kept.result())"), "10");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_find_their_workers_in_a_mixed_cluster() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
@@ -661,7 +692,7 @@ async fn tasks_find_their_workers_in_a_mixed_cluster() {
         .args(["worker", cluster.scheduler.address()])
         .args(["--no-nanny", "--name", "without"]);
     let _without = Peer::spawn_command("without", &mut command, |log| address_after(log, " at "));
-    // Before and after a worker in Python joins.
+    // Before and after a Python worker joins.
     let mut python = Vec::new();
     for _ in 0..2 {
         let tasks = "sum(client.gather(client.map(lambda n: n + 1, range(100), pure=False)))";

@@ -1,5 +1,5 @@
-//! Runs the commands in the README and the guide, and compares their output with what
-//! is shown. The programs in Rust are run by the package `daskwire-docs`.
+//! Runs the commands in the README and the guide, and compares their output with the
+//! output shown. The Rust programs are run by the package `daskwire-docs`.
 
 #[path = "support/command.rs"]
 mod command;
@@ -11,13 +11,13 @@ use std::process::Command;
 use daskwire_docs::{Block, blocks, documents};
 use daskwire_peer::cluster::LocalCluster;
 
-/// The blocks of a document, such as `README.md` or `docs/src/quic.md`.
+/// The code blocks of a document, such as `README.md` or `docs/src/quic.md`.
 fn blocks_of(document: &str) -> Vec<Block> {
     let text = fs::read_to_string(workspace().join(document));
     blocks(&text.expect("a document"))
 }
 
-/// The block of a document that contains `what`.
+/// The code block of a document that contains `what`.
 #[track_caller]
 fn block(document: &str, what: &str) -> String {
     let mut found = blocks_of(document);
@@ -31,8 +31,8 @@ fn workspace() -> PathBuf {
     package.join("../..")
 }
 
-/// Runs lines of the README in a shell, where `daskwire` and `cargo run --`
-/// are the command of this build, and returns the output.
+/// Runs lines of the README in a shell, where `daskwire` and `cargo run --` are replaced by
+/// the command of this build, and returns the output.
 fn shell(lines: &str) -> String {
     let command = format!(
         "daskwire() {{ {} \"$@\"; }}\n{}",
@@ -49,8 +49,8 @@ fn shell(lines: &str) -> String {
     String::from_utf8(ran.stdout).expect("text")
 }
 
-/// The text without numbers and names that vary, and without the spaces that
-/// depend on them.
+/// Removes numbers and names that vary from a text, and the spaces that depend on
+/// them.
 fn shape(text: &str) -> String {
     let mut shape = String::new();
     for line in text.lines() {
@@ -62,7 +62,7 @@ fn shape(text: &str) -> String {
 }
 
 fn word_shape(word: &str) -> String {
-    // Times may have other units, and random names contain letters among digits.
+    // The unit of times may vary, and random names contain letters among digits.
     if ["µs", "ms", "s"].contains(&word) {
         return "TIME".to_owned();
     }
@@ -81,14 +81,14 @@ fn word_shape(word: &str) -> String {
     shape
 }
 
-/// A block of commands or of output that no test looks at fails.
+/// Fails if a block of commands or of output has no test.
 #[test]
 fn every_block_has_a_test() {
     let known = [
         ("README.md", "sh", "-- journey"),
         ("README.md", "text", "# we follow z"),
         ("README.md", "sh", "daskwire identity"),
-        // This test runs it.
+        // This test itself.
         ("README.md", "sh", "cargo test\n"),
         ("codec.md", "sh", "-- inspect"),
         ("codec.md", "text", "message \"get-data\""),
@@ -109,7 +109,7 @@ fn every_block_has_a_test() {
         for block in blocks(&document) {
             match &*block.language {
                 "sh" | "text" => found.push((name.clone().into_owned(), block)),
-                // Programs, and commands that no test can run, such as `pip install`.
+                // Programs, and commands that tests cannot run, such as `pip install`.
                 "rust" | "toml" | "python" | "console" => {}
                 other => panic!("{name}: a block of {other:?}"),
             }
@@ -122,7 +122,7 @@ fn every_block_has_a_test() {
     assert_eq!(found.len(), known.len());
 }
 
-/// The options of commands that are not run.
+/// Checks that options exist in `--help` for commands that are not run.
 #[test]
 fn options_that_are_shown_exist() {
     let mut count = 0;
@@ -144,7 +144,7 @@ fn options_that_are_shown_exist() {
     assert!(count > 5, "only {count} options are shown");
 }
 
-/// A line for each message that a line of a journey shows; other lines as they are.
+/// Splits a line of a journey into one line per message; other lines are unchanged.
 fn messages(line: &str) -> Vec<String> {
     let parts = line.split_once(" → ").and_then(|(from, rest)| {
         let (to, rest) = rest.split_once(' ')?;
@@ -170,7 +170,7 @@ fn journey_prints_what_is_shown() {
     let steps = |text: &str| {
         let steps = shape(text);
         let steps = steps.split("z = client.submit").nth(1).expect("z");
-        // The order of simultaneous messages varies, and which of them are sent together.
+        // The order of simultaneous messages varies, and so does which are sent together.
         let mut lines: Vec<String> = steps
             .lines()
             .take_while(|line| !line.starts_with("del"))
@@ -184,7 +184,7 @@ fn journey_prints_what_is_shown() {
     let same = |text: &str| steps(&text.replace("\"finished\"", "\"pending\""));
     assert_eq!(same(&told).trim(), same(&shown).trim(), "{told}");
 
-    // The README has a part of it.
+    // The README shows a part of the journey.
     for line in block("README.md", "# we follow z").lines() {
         assert!(line.trim() == "…" || shown.contains(line), "{line}");
     }
@@ -213,7 +213,7 @@ fn encode_writes_the_other_layout() {
     assert!(classic.contains("classic layout"), "{classic}");
 }
 
-/// The commands for a real scheduler, but for the installation.
+/// Runs the commands for a real scheduler, except those of the installation.
 #[test]
 fn first_commands_work() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
@@ -256,14 +256,14 @@ fn identity_prints_what_is_shown() {
         .and_then(|text| text.split_once('\n'))
         .expect("a command and what it prints");
     let told = shell(&line.replace("tcp://127.0.0.1:8786", cluster.address()));
-    // Workers of tests have names, and one thread.
+    // Workers in tests have names and one thread.
     let told = told
         .replace("worker-0", cluster.workers()[0].address())
         .replace("1 thread,", "2 threads,");
     assert_eq!(shape(&told), shape(shown), "{told}");
 }
 
-/// The commands for both sides, with free ports.
+/// Runs the commands for both sides, with free ports.
 #[test]
 fn relays_carry_a_cluster_over_quic() {
     let scheduler = daskwire_testing::scheduler();
@@ -281,7 +281,7 @@ fn relays_carry_a_cluster_over_quic() {
     let error = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{error}");
     let (inner, outer) = relays
-        .split_once("# beside the client, which connects to tcp://127.0.0.1:8786 as ever\n")
+        .split_once("# beside the client, which connects to tcp://127.0.0.1:8786 as before\n")
         .expect("the other side");
     let inner = inner
         .replace("tcp://127.0.0.1:8786", scheduler.address())
@@ -295,7 +295,7 @@ fn relays_carry_a_cluster_over_quic() {
     assert!(told.contains("workers    0"), "{told}");
 }
 
-/// A relay with the given command line.
+/// A `daskwire relay` process with the given command line.
 struct Relay {
     process: std::process::Child,
     address: String,
@@ -329,7 +329,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

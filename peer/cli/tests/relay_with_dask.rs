@@ -1,4 +1,4 @@
-//! An unmodified Dask client reaches an unmodified scheduler over QUIC.
+//! An unmodified Dask client connects to an unmodified scheduler over QUIC.
 
 #[path = "support/relay.rs"]
 mod relay;
@@ -18,7 +18,7 @@ fn a_client_submits_and_gathers_through_two_relays_over_quic() {
     let client = Peer::spawn(Environment::Current, "client.py", &arguments);
     assert_eq!(client.address(), "5050");
 
-    // Our own request goes over QUIC too.
+    // The request of our own client uses QUIC, too.
     let pem = certificate();
     let output = Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(["identity", &inner.address])

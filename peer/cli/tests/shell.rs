@@ -15,17 +15,17 @@ fn daskwire(line: &str) -> Ran {
     run(&words, None)
 }
 
-/// A path below `target/` without a file.
+/// A path in the build directory without a file.
 fn path(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shell-{name}"));
-    // Fails the first time.
+    // There is no file the first time.
     let _ = std::fs::remove_file(&path);
     path
 }
 
-/// Checks the steps of the journey of `z`, in order.
+/// Checks that an output has the steps of the journey of `z`, in order.
 fn tells_the_journey(text: &str) {
-    // It is pending, unless it is computed before the next line of code runs.
+    // `z` is pending, unless it is computed before the next line of code runs.
     let mut from = text.find("z is \"").expect("the journey of z");
     for line in [
         "Step 1, client",
@@ -87,7 +87,7 @@ fn scatters_and_gathers_files() {
         let ran = daskwire(&line);
         let key = ran.good(&line).trim();
         assert!(key.contains("shell-there"), "{key}");
-        // The data outlives the command, for other clients too.
+        // The data outlives the command, and other clients can use it.
         let line = format!("submit {at} builtins.len @{key}");
         assert_eq!(daskwire(&line).good(&line), "3000000\n");
         let line = format!("gather {at} {key} --output {} {route}", back.display());
@@ -118,7 +118,7 @@ fn keys_of_standard_input_do_not_look_like_options() {
     assert!(key.starts_with("stdin-"), "{key}");
     let line = format!("gather {at} {key}");
     assert_eq!(daskwire(&line).good(&line), "b'some bytes'\n");
-    // Keys made by others may begin with a dash.
+    // Keys of other clients may begin with a dash.
     let line = format!("submit {at} operator.add 1 2 --key --sum-1 --hold");
     assert_eq!(daskwire(&line).good(&line), "--sum-1\n");
     let line = format!("submit {at} operator.neg @--sum-1");
@@ -132,7 +132,7 @@ fn keys_of_standard_input_do_not_look_like_options() {
     gone(&cluster, key);
 }
 
-/// Waits until the key is released, which the cluster learns a little later.
+/// Waits until the key is released, which the scheduler does with a delay.
 fn gone(cluster: &Peer, key: &str) {
     for _ in 0..600 {
         let ran = daskwire(&format!("gather {} {key}", cluster.address()));
@@ -160,8 +160,8 @@ fn functions_are_called_by_their_names() {
         ),
         ("numpy.linalg.norm [3,4]", "5.0"),
         ("builtins:str.upper text", "'TEXT'"),
-        // More than 128 bits, just below and above a change of the number of
-        // bytes
+        // Integers of more than 128 bits, just below and above a limit of their
+        // encoded length
         (
             "builtins.repr [1,-340282366920938463463374607431768211457,{\"a\":null}]",
             "\"[1, -340282366920938463463374607431768211457, {'a': None}]\"",
@@ -291,7 +291,7 @@ fn bad_usage_has_its_own_exit_code() {
         let error = ran.misused(line);
         assert!(error.contains(part), "{line}: {error}");
     }
-    // Faults that clap finds.
+    // Errors detected by clap.
     for line in [
         "submit",
         "no-such-command",
@@ -303,7 +303,7 @@ fn bad_usage_has_its_own_exit_code() {
 
 #[test]
 fn http_servers_are_recognized() {
-    // One that waits for a request, as Dask's own; what we send must have its end.
+    // Like Dask's own, this server waits for the end of a request, which we must send.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("it is bound");
     std::thread::spawn(move || {
@@ -315,7 +315,7 @@ fn http_servers_are_recognized() {
                 while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
                     request.push(byte[0]);
                 }
-                // The client may be gone.
+                // The client may have disconnected.
                 let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
             });
         }
@@ -343,7 +343,7 @@ fn http_servers_are_recognized() {
 fn submissions_have_options() {
     let cluster = daskwire_testing::scheduler_with_workers(2);
     let at = cluster.address();
-    // On the named worker, and anew each time.
+    // The task runs on the named worker, and runs again each time.
     let line = format!("submit {at} distributed.get_worker --impure --workers worker-1 --hold");
     let ran = daskwire(&line);
     let first = ran.good(&line).trim().to_owned();

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Workers in Rust come, go, stop and are killed under random load, for ten minutes:
-# all results are right, and open files, memory and what the scheduler keeps of
-# tasks do not grow. PYTHON is an interpreter that has `distributed`, such as those
-# that the tests make in `target/python`; with `embedded` the scheduler is the one of
-# this package instead of Dask's.
+# Workers in Rust join, leave, stop and are killed under random load, for ten minutes by
+# default. All results must be right, and open files, memory and the scheduler's record of
+# tasks must not grow. PYTHON is an interpreter that has `distributed`, such as those that
+# the tests create in `target/python`. With `embedded`, the scheduler is the one of this
+# package instead of Dask's.
 #
 # Usage: peer/cli/tests/soak.sh PYTHON [SECONDS] [SEED] [embedded]
 set -euo pipefail

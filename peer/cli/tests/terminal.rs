@@ -1,4 +1,4 @@
-//! Output of the command never contains a peer's unprintable characters.
+//! Tests that the command's output never contains a peer's unprintable characters.
 
 #[path = "support/command.rs"]
 mod command;
@@ -16,7 +16,7 @@ use daskwire_peer::{Key, RemoteError, Value};
 use tokio::runtime::Runtime;
 
 /// Characters that control a terminal, reorder text, break lines or are
-/// invisible. The command itself prints newlines and tabs.
+/// invisible. Newlines and tabs are excluded, because the command prints them.
 fn dangerous() -> impl Iterator<Item = char> {
     let controls = ('\0'..='\u{1f}').chain('\u{7f}'..='\u{9f}');
     let controls = controls.filter(|character| !"\n\t".contains(*character));
@@ -26,7 +26,7 @@ fn dangerous() -> impl Iterator<Item = char> {
     controls.chain(formats.chars())
 }
 
-/// A string of a hostile peer.
+/// A string that contains all dangerous characters.
 fn hostile() -> String {
     let mut text = String::from("\x1b[2J\x1b]0;owned\x07\r");
     for character in dangerous() {
@@ -45,7 +45,7 @@ fn is_clean(what: &str, printed: &str) {
     assert!(found.is_empty(), "{what}: {found:?} in {printed:?}");
 }
 
-/// The output has some of the peer's data, and nothing dangerous.
+/// Asserts that the output has some of the peer's data, and no dangerous characters.
 #[track_caller]
 fn clean(what: &str, ran: &Ran) {
     is_clean(what, ran.text());
@@ -90,7 +90,7 @@ fn recordings() {
             .bin(text.as_bytes());
         out.str("data").map(1).str("__Serialized__").u64(1);
     });
-    // A payload with these names of serializer, type and codec.
+    // A payload with this name as serializer, type and codec.
     let payload = document(|out| {
         out.map(5).str("serializer").str(text).str("type").str(text);
         out.str("compression").array(1).str(text).str("dtype");
@@ -117,7 +117,7 @@ fn recordings() {
             is_clean(&arguments.join(" "), &ran.err);
         }
     }
-    // JSON parsers get the same value.
+    // JSON parsers recover the original value.
     let stream = message(&[&document(|out| {
         out.map(1).str("op").str(text);
     })]);
@@ -163,7 +163,7 @@ fn pickles_documents_and_names_of_files() {
     }
 }
 
-/// A scheduler that answers the first request of each comm with `reply`.
+/// Starts a scheduler that sends `reply` to the first request of each comm.
 async fn fake(reply: Vec<u8>) -> Address {
     let address = "tcp://127.0.0.1:0".parse().expect("an address");
     let listener = daskwire_peer::transports()
@@ -281,8 +281,8 @@ fn results_and_exceptions() {
     });
 }
 
-/// The name of a worker, the prefix of a key, and the reason why the worker
-/// ended.
+/// Hostile strings in the name of a worker, in the prefix of a key, and in the reason why
+/// the worker ended.
 #[test]
 fn output_of_a_worker() {
     let runtime = runtime();
@@ -303,7 +303,7 @@ fn output_of_a_worker() {
         let call = client.call("operator.add").argument(1).argument(2).key(key);
         let future = call.submit().expect("a future");
         future.result().await.expect("a sum");
-        // While the worker and the task are there.
+        // While the worker is connected and has the task.
         let key = hostile().replace('\0', "");
         for command in [
             &["ps", &address][..],

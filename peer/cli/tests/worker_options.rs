@@ -1,4 +1,4 @@
-//! The options of `daskwire worker`, with a real scheduler.
+//! Tests of the options of `daskwire worker`, with a real scheduler.
 #![cfg(unix)]
 
 #[path = "support/command.rs"]
@@ -16,10 +16,10 @@ use std::time::Duration;
 use daskwire_testing::cluster::{Cluster, until};
 use daskwire_testing::{Environment, TLS_PEM, python};
 
-/// A folder that does not exist, in which workers look for settings.
+/// A folder that does not exist, in which workers search for settings.
 const NO_SETTINGS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/no-settings");
 
-/// A `daskwire worker`, which is killed when this is dropped.
+/// A `daskwire worker` process. Killed when dropped.
 struct Worker {
     process: Child,
     lines: mpsc::Receiver<String>,
@@ -31,7 +31,7 @@ impl Worker {
         Self::with(arguments, &[])
     }
 
-    /// Starts it with these variables, and no others of Dask.
+    /// Starts the worker with these variables, and without other variables of Dask.
     fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let daskwire = env!("CARGO_BIN_EXE_daskwire");
         let mut command = if cfg!(target_os = "linux") {
@@ -50,7 +50,7 @@ impl Worker {
         let mut process = command
             .arg("worker")
             .args(arguments)
-            // Without settings of this machine.
+            // Ignore settings of this machine.
             .env("DASK_ROOT_CONFIG", NO_SETTINGS)
             .env("HOME", NO_SETTINGS)
             .env_remove("CONDA_PREFIX")
@@ -65,7 +65,7 @@ impl Worker {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                // Most tests do not look at all lines.
+                // Most tests do not read all lines.
                 let _ = sender.send(line);
             }
         });
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Waits until it works, and returns its address.
+    /// Waits until the worker is registered, and returns its address.
     #[track_caller]
     fn address(&mut self) -> String {
         let line = self.wait_for(" works for ");
@@ -104,7 +104,7 @@ impl Worker {
         kill(name, self.process.id());
     }
 
-    /// Waits until it has ended, and returns its exit code.
+    /// Waits until the worker has ended, and returns its exit code.
     fn code(mut self) -> Option<i32> {
         let status = self.process.wait().expect("it was started");
         status.code()
@@ -124,7 +124,7 @@ fn kill(signal: &str, process: u32) {
     assert!(sent.expect("the command kill").success());
 }
 
-/// A directory that is removed with its contents when dropped.
+/// A directory. Removed with its contents when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -143,12 +143,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is in the build directory, so failing to remove it does no harm.
+        // Failing to remove it is harmless: it is in the build directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// What the scheduler knows of its workers. A client's own information may be older.
+/// Functions that read the scheduler's state of workers. The client's copy may be older.
 const INFO: &str = "def ask(function):\n    \
     return client.run_on_scheduler(lambda dask_scheduler: function(list(dask_scheduler.workers.values())))\n\
     info = lambda name: ask(lambda workers: next(w.identity() for w in workers if w.name == name))\n\
@@ -185,7 +185,7 @@ async fn resources_threads_memory_and_names_are_as_dask_has_them() {
         cluster.python(code),
         "({'GPU': 2.0, 'MEM': 1000000000.0}, True, True)"
     );
-    // The scheduler keeps tasks that ask for them to workers that have them.
+    // The scheduler assigns tasks that need resources only to workers that have them.
     let code = "xs = [client.submit(operator.add, 1, i, resources={'GPU': 1}) for i in range(20)]\n\
                 wait(xs)\n\
                 y = client.submit(operator.add, 1, 1, resources={'GPU': 3}, key='too-much')\n\
@@ -323,7 +323,7 @@ async fn the_scheduler_is_found_by_a_file_and_by_a_variable() {
         "the file of --pid-file is left"
     );
 
-    // Without a scheduler, a worker gives up.
+    // A worker gives up after the timeout if there is no scheduler.
     let missing = scratch.path("missing.json");
     for arguments in [
         ["--scheduler-file", &*missing, "--death-timeout", "200ms"],
@@ -372,7 +372,7 @@ async fn a_worker_ends_or_restarts_after_its_lifetime() {
     assert_ne!(first, second);
     reborn.signal("TERM");
     assert_eq!(reborn.code(), Some(0));
-    // Without a nanny, the exit code says that it should be started again.
+    // Without a nanny, the exit code asks the supervisor for a restart.
     let arguments = [
         &scheduler,
         "--no-nanny",
@@ -392,7 +392,7 @@ async fn a_client_restarts_workers_and_crashed_ones_start_again() {
     let mut worker = Worker::start(&[&scheduler, "--name", "rust", "--nthreads", "2"]);
     let first = worker.address();
     cluster.python("before = pid('rust')\nx = client.submit(operator.add, 1, 1)\nx.result()");
-    // All data and tasks are gone, and a new process has the name.
+    // All data and tasks are lost, and a new process has registered with the name.
     let code = "client.restart(timeout=30)\n\
                 (x.status, names(), pid('rust') != before)";
     assert_eq!(cluster.python(code), "('cancelled', ['rust'], True)");
@@ -407,7 +407,7 @@ async fn a_client_restarts_workers_and_crashed_ones_start_again() {
     assert_eq!(cluster.python(code), format!("{{'{second}': 'OK'}}"));
     let third = worker.address();
 
-    // A crash.
+    // A killed worker process is restarted.
     let process: u32 = cluster.python("pid('rust')").parse().expect("a number");
     assert_ne!(process, worker.process.id());
     kill("KILL", process);
@@ -419,7 +419,7 @@ async fn a_client_restarts_workers_and_crashed_ones_start_again() {
         "4"
     );
 
-    // Nothing is left without the nanny.
+    // The worker process ends with its nanny.
     worker.signal("KILL");
     until("the worker leaves", || cluster.python("names()") == "[]").await;
 }
@@ -428,7 +428,7 @@ async fn a_client_restarts_workers_and_crashed_ones_start_again() {
 async fn a_worker_without_memory_restarts_and_its_task_is_not_tried_for_ever() {
     let mut cluster = cluster(0);
     let scheduler = cluster.scheduler.address().to_owned();
-    // Nothing is done earlier.
+    // Disable every reaction to memory use except termination.
     let variables = [
         ("DASK_DISTRIBUTED__WORKER__MEMORY__TARGET", "False"),
         ("DASK_DISTRIBUTED__WORKER__MEMORY__SPILL", "False"),
@@ -488,7 +488,7 @@ async fn a_nanny_has_several_workers_and_their_exit_codes() {
         ran.err
     );
 
-    // Retired by the scheduler: 0.
+    // The exit code is 0 if the scheduler retires the worker.
     for nanny in ["--nanny", "--no-nanny"] {
         let mut retired = Worker::start(&[&scheduler, "--name", "retired", nanny]);
         retired.address();
@@ -498,7 +498,7 @@ async fn a_nanny_has_several_workers_and_their_exit_codes() {
     }
     cluster.check_logs();
 
-    // The scheduler is gone: 1.
+    // The exit code is 1 if the scheduler is lost.
     let workers = ["--nanny", "--no-nanny"].map(|nanny| {
         let mut worker = Worker::start(&[&scheduler, nanny]);
         worker.address();
@@ -511,7 +511,7 @@ async fn a_nanny_has_several_workers_and_their_exit_codes() {
     }
 }
 
-/// The response to a request, without its head.
+/// Requests a path over HTTP, and returns the head and body of the response.
 fn get(port: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
@@ -523,7 +523,7 @@ fn get(port: &str, path: &str) -> (String, String) {
     (status, body.to_owned())
 }
 
-/// Metrics of Dask's workers that a worker in Rust does not have.
+/// Metrics of Dask's workers that a Rust worker does not have.
 const NOT_METRICS: [&str; 8] = [
     "gc_collection",
     "gil_contention",
@@ -578,7 +578,7 @@ async fn health_and_metrics_have_the_names_of_dask() {
     };
     assert!(value("dask_worker_memory_bytes{type=\"managed\"}") >= 1e6);
     assert!(value("dask_worker_transfer_outgoing_bytes_total") >= 1e6);
-    // Every metric of Dask's source is there, or is known not to be.
+    // Every metric in Dask's source is present, or listed as missing.
     let source = "import inspect, re, distributed\n\
                   path = distributed.__path__[0] + '/http/worker/prometheus/core.py'\n\
                   ' '.join(re.findall(r'build_name\\(\\s*\"(\\w+)\"', open(path).read()))";
@@ -693,7 +693,7 @@ fn options_that_only_python_can_have_are_refused_with_a_reason() {
     }
 }
 
-/// The options in a text, such as `--name`.
+/// Extracts options, such as `--name`, from a text.
 fn options(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
     let is_option = |word: &&str| {
@@ -703,8 +703,8 @@ fn options(text: &str) -> BTreeSet<String> {
     words.filter(is_option).map(str::to_owned).collect()
 }
 
-/// The page of the guide has each option of `dask worker`, and only options that
-/// `daskwire worker` has.
+/// Checks that the page of the guide lists every option of `dask worker`, and only options
+/// that `daskwire worker` has.
 #[test]
 fn the_guide_has_every_option_of_dask_worker() {
     let page = concat!(
@@ -732,7 +732,7 @@ fn the_guide_has_every_option_of_dask_worker() {
         .output()
         .expect("dask worker --help");
     let help = String::from_utf8(help.stdout).expect("UTF-8");
-    // The names are at the start of lines, with two spaces before them.
+    // The names start their lines, indented by two spaces.
     let names = help.lines().filter_map(|line| {
         let line = line
             .strip_prefix("  ")

@@ -1,4 +1,4 @@
-//! `daskwire worker` when it is asked to end at any time.
+//! Tests of stopping `daskwire worker` at various times.
 #![cfg(unix)]
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -11,10 +11,10 @@ use daskwire_peer::client::{Route, Submission};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::{Key, Value};
 
-/// A `daskwire worker`, which is killed when this is dropped.
+/// A `daskwire worker` process. Killed when dropped.
 struct Worker {
     process: Child,
-    /// Until it is closed.
+    /// Standard error, unless a test has closed it.
     stderr: Option<BufReader<ChildStderr>>,
 }
 
@@ -44,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// The next line of its standard error.
+    /// Reads the next line of standard error.
     fn line(&mut self) -> String {
         let mut line = String::new();
         let stderr = self.stderr.as_mut().expect("it is open");
@@ -52,14 +52,14 @@ impl Worker {
         line
     }
 
-    /// Sends it a signal, by its name without `SIG`.
+    /// Sends a signal, given by its name without `SIG`.
     fn signal(&self, name: &str) {
         let id = self.process.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.expect("the command kill").success());
     }
 
-    /// Waits until it has succeeded, and returns the rest of its standard error.
+    /// Waits until the worker has ended successfully, and returns the rest of its standard error.
     fn ended(mut self) -> String {
         let mut rest = String::new();
         if let Some(stderr) = &mut self.stderr {
@@ -80,7 +80,7 @@ impl Drop for Worker {
 
 #[test]
 fn worker_without_a_scheduler_reports_it_and_can_be_stopped() {
-    // A port that refuses connections, and one that accepts them without
+    // One port refuses connections, and another accepts them without
     // replying.
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let refusing = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -119,12 +119,12 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
     let mut worker = Worker::start(&[&scheduler, "--name", "one"]);
     let line = worker.line();
     assert!(line.starts_with("daskwire: worker one at "), "{line}");
-    // It cannot be computed elsewhere.
+    // The task can be computed only on this worker.
     let on = Submission::default().workers(["one"]);
     let sum = client.call("operator.add").argument(1).argument(2).with(on);
     let sum = sum.submit().expect("submitted");
     sum.finished().await.expect("it is computed");
-    // Writing to a closed terminal fails too.
+    // The worker's writes to the closed terminal fail.
     worker.stderr = None;
     worker.signal("HUP");
     tokio::task::block_in_place(|| worker.ended());
@@ -136,8 +136,8 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_follows_tasks_and_no_key_forges_a_line() {
-    // More than the target, 60 % of the limit. Joining the frames of the data takes as
-    // much again for a moment, for which a nanny would restart the worker.
+    // The data exceeds the target, 60 % of the limit. Joining its frames temporarily takes
+    // the same amount again, for which a nanny would restart the worker.
     const LEN: usize = 125_000_000;
     let cluster = LocalCluster::builder()
         .transport(ClusterTransport::Tcp)

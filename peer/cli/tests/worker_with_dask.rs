@@ -1,4 +1,4 @@
-//! A Rust worker in a real Dask cluster, whose scheduler, client and other
+//! Tests of a Rust worker in a real Dask cluster, whose scheduler, client and other
 //! workers are in Python.
 
 #[path = "support/worker.rs"]
@@ -16,10 +16,10 @@ use daskwire_peer::client::Submission;
 use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
-use daskwire_testing::TLS_ARGUMENTS;
 use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::{TLS_ARGUMENTS, warnings};
 
-/// The worker's functions in addition to Python's.
+/// The functions of the worker: Python's, and a few more.
 fn functions() -> Functions {
     Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
@@ -38,7 +38,7 @@ fn functions() -> Functions {
         })
 }
 
-/// Makes Rust workers for a cluster.
+/// Configures Rust workers for a cluster.
 trait Workers {
     fn worker(&self, name: &str) -> Builder;
 }
@@ -60,7 +60,7 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
     let worker = cluster.worker("rust").start().await.expect("worker starts");
     assert_eq!(worker.status(), WorkerStatus::Running);
 
-    // Results match Python's for Python function names and native ones.
+    // Results equal Python's, for functions with Python names and native ones.
     for (code, value) in [
         ("client.submit(operator.add, 1, 2).result()", "3"),
         ("client.submit(native('hypot'), 3, 4).result()", "5.0"),
@@ -91,14 +91,14 @@ async fn tasks_of_a_client_in_python_run_in_rust() {
             "client.submit(operator.getitem, {'k': a}, 'k').result()",
             "-1",
         ),
-        // Futures that `dask.delayed` leaves in its tasks
+        // Futures that `dask.delayed` keeps in its tasks
         ("import dask\ndask.delayed(operator.neg)(a).compute()", "1"),
         ("dask.delayed(sum)([a, a, b]).compute()", "-4"),
         (
             "client.compute(dask.delayed(dict)(x=a, y=[b], z={'k': (a, 1)})).result()",
             "{'x': -1, 'y': [-2], 'z': {'k': (-1, 1)}}",
         ),
-        // A chain, and many tasks at once
+        // A chain, and many concurrent tasks
         (
             "f = client.submit(operator.add, 0, 1, pure=False)\n\
              for _ in range(100): f = client.submit(operator.add, f, 1, pure=False)\n\
@@ -197,8 +197,8 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
     let sum = "client.submit(operator.add, 1, 1).result()";
     assert_eq!(cluster.python(sum), "2");
     cluster.check_logs();
-    // Other requests of a client to workers: the scheduler logs that this one was
-    // refused.
+    // Requests of a client that workers do not support are refused: the scheduler logs
+    // this one.
     let refused = cluster
         .try_python("client.run(lambda: 1)")
         .expect_err("it is Python's");
@@ -232,7 +232,7 @@ async fn transfers_arrays_and_forwards_unused_data_unchanged() {
         assert_eq!(cluster.python(code), value, "{code}");
     }
 
-    // Twenty tasks at once deserialize it once.
+    // Twenty concurrent tasks deserialize their input once.
     let before = worker.counters();
     let code = "x = client.scatter(np.arange(1e6))\n\
                 futures = [client.submit(native('total'), x, pure=False) for _ in range(20)]\n\
@@ -245,7 +245,7 @@ async fn transfers_arrays_and_forwards_unused_data_unchanged() {
     let held = cluster.python("client.nbytes(summary=False)[x.key]");
     assert_eq!(held, "8000000", "exactly what arrived");
 
-    // A table of pandas, compressible bytes, shards of 64 MiB
+    // A pandas table, compressible bytes, and shards of 64 MiB
     let before = worker.counters();
     let code = "df = pd.DataFrame({'a': [1, 2], 'b': ['x', None]})\n\
                 data = [df, b'x' * 1000000, np.ones(9 << 20), {'k': np.arange(3), 'l': [df]}]\n\
@@ -283,7 +283,7 @@ async fn results_go_from_python_to_rust_and_back() {
              client.submit(operator.add, z, 1, workers='worker-0').result()",
             "9999900001.0",
         ),
-        // 64 MiB
+        // A result of 64 MiB
         (
             "big = client.submit(native('zeros'), 64 << 20, workers='rust')\n\
              client.submit(len, big, workers='worker-0').result()",
@@ -300,7 +300,7 @@ async fn results_go_from_python_to_rust_and_back() {
              client.submit(native('hypot'), n, 0, workers='rust').result()",
             "3.5",
         ),
-        // In both directions
+        // Transfers in both directions
         (
             "xs = client.map(operator.add, range(200), range(200),\n\
              workers=['rust', 'worker-0'], pure=False)\n\
@@ -327,7 +327,7 @@ async fn results_go_from_python_to_rust_and_back() {
     cluster.check_logs();
 }
 
-/// Python's functions and those of Rust, without restrictions, on workers of both
+/// Functions of Python and of Rust, without restrictions, run on workers of both
 /// kinds.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_of_both_kinds_run_where_they_can() {
@@ -344,7 +344,7 @@ async fn tasks_of_both_kinds_run_where_they_can() {
             "worker_names(client.who_has(fs)), worker_names(client.who_has(ns))",
             "(['worker-0'], ['rust'])",
         ),
-        // A graph of both
+        // A graph that mixes both
         (
             "import dask\n\
              x = dask.delayed(native('zeros'))(1000)\n\
@@ -360,7 +360,7 @@ async fn tasks_of_both_kinds_run_where_they_can() {
             "{code}: {found}"
         );
     }
-    // There are no more native workers than this one, nor two plugins.
+    // The one plugin counts both native workers and the Python worker, plus a placeholder each.
     let other = cluster
         .worker("other")
         .start()
@@ -385,7 +385,22 @@ async fn tasks_of_both_kinds_run_where_they_can() {
     cluster.check_logs();
 }
 
-/// Without the plugin, tasks that the worker cannot run find another one.
+/// The log of a scheduler two of whose workers leave at the same time has no warnings.
+#[test]
+fn a_message_for_a_worker_that_has_left_is_no_warning() {
+    let left = "2026-11-24 03:30:47,399 - distributed.batched - INFO - Batched Comm Closed <TCP>";
+    let traceback = "Traceback (most recent call last):";
+    assert!(warnings(&format!("{left}\n{traceback}\n  File")).is_empty());
+    let log = format!("{left}\nTask exception was never retrieved\n{traceback}");
+    assert_eq!(warnings(&log), [traceback]);
+    let error = left.replace("INFO", "ERROR");
+    assert_eq!(
+        warnings(&format!("{error}\n{traceback}")),
+        [&error, traceback]
+    );
+}
+
+/// Without the plugin, the scheduler reassigns tasks that the worker cannot run.
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_that_cannot_run_here_are_given_back() {
     let mut cluster = Cluster::new(1);
@@ -394,14 +409,14 @@ async fn tasks_that_cannot_run_here_are_given_back() {
     let code = "fs = [client.submit(lambda i=i: 2 * i, pure=False) for i in range(300)]\n\
                 sum(client.gather(fs)), worker_names(client.who_has(fs))";
     assert_eq!(cluster.python(code), "(89700, ['worker-0'])");
-    // One that the scheduler may send to either
+    // A task that the scheduler may assign to either worker
     let code = "f = client.submit(lambda: 1, workers=['rust', 'worker-0'], pure=False)\nf.result()";
     assert_eq!(cluster.python(code), "1");
-    // The worker still gets tasks.
+    // The worker still receives tasks.
     let code = "client.submit(native('hypot'), 3, 4, workers='rust').result()";
     assert_eq!(cluster.python(code), "5.0");
     assert_eq!(worker.status(), WorkerStatus::Running);
-    // Nobody but this worker
+    // A task that only this worker may run
     let code = "client.submit(lambda: 1, workers='rust').result()";
     let error = cluster.try_python(code).expect_err("no Python");
     assert!(error.starts_with("NotImplementedError: "), "{error}");
@@ -422,7 +437,7 @@ async fn graphs_of_dask_run_fused_or_not() {
             "dask.delayed(sum)([add(i, i) for i in range(100)]).compute(workers='rust')",
             "9900",
         ),
-        // Fused by the optimizer: one task that contains the others
+        // Fused by the optimizer into one task that contains the others
         (
             "from dask._task_spec import Task, TaskRef, fuse_linear_task_spec\n\
              graph = {('x', 0): Task(('x', 0), operator.add, 1, 2)}\n\
@@ -451,8 +466,8 @@ async fn tasks_are_stolen_and_cancelled() {
         .start()
         .await
         .expect("worker starts");
-    // All tasks go to the worker that has the data, until the other one is idle
-    // and steals some.
+    // All tasks are assigned to the worker that has the data, until the idle one steals
+    // some.
     let code = "client.submit(time.sleep, 0.1, workers='rust').result()\n\
                 client.submit(time.sleep, 0.1, workers='worker-0').result()\n\
                 futures = [client.submit(time.sleep, 0.1 + i / 1000, workers='rust', allow_other_workers=True)\n\
@@ -615,12 +630,12 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
                 \x20   report = open(file.name).read()\n\
                 'number of tasks: 101' in report";
     assert_eq!(cluster.python(code), "True");
-    // The page of the task stream
+    // The dashboard's task stream
     let code = "shown = rectangles(stream.data)\n\
                 (len(shown['name']), set(shown['worker']), set(shown['color']) - {'black'} != set(), 'black' in shown['color'])";
     let shown = format!("(101, {{'{}'}}, True, True)", worker.address());
     assert_eq!(cluster.python(code), shown);
-    // The page of the workers, as it computes its table
+    // The dashboard's table of workers, computed as on its page
     let code = "def row(dask_scheduler):\n\
                 \x20   from distributed.dashboard.components.scheduler import WorkerTable\n\
                 \x20   table = WorkerTable(dask_scheduler)\n\
@@ -637,7 +652,7 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
         row == "(2, 1073741824, 100, 0, True, True, True, True)"
     })
     .await;
-    // The pages of a worker, one of which asks what runs
+    // The pages of a worker, one of which requests the running tasks
     let code = "slow = client.submit(native('run until released'), workers='rust')\n\
                 deadline = time.time() + 60\n\
                 while slow.key not in {k for s in client.call_stack().values() for k in s} and time.time() < deadline: time.sleep(0.01)\n\
@@ -678,7 +693,7 @@ async fn the_command_works_in_a_cluster_over_tls() {
     let worker = worker::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS);
     assert!(worker.address().starts_with("tls://"), "{worker:?}");
     let client = client_at(scheduler.address()).await;
-    // Made in Python, fetched and read in Rust, fetched and read in Python
+    // Created in Python, fetched and read in Rust, fetched and read in Python
     let on = |worker| Submission::default().workers([worker]);
     let array = client.call("numpy.full").argument(100_000).argument(2.0);
     let array = array.with(on("worker-0")).submit().expect("submitted");

@@ -1,8 +1,8 @@
 //! Captures of network traffic: the TCP conversations in a pcap or pcapng file.
 //!
 //! The segments of each direction are put in order: repeated ones are dropped, and
-//! early ones wait for those before them. Waiting segments stay in the file, so that
-//! memory is bounded by its size.
+//! early ones wait until the gap before them is filled. Waiting segments are slices of
+//! the file, so that memory is bounded by its size.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,7 +13,7 @@ use pcap_parser::nom::Err as Nom;
 use pcap_parser::pcapng::{Block, parse_block_be, parse_block_le};
 use pcap_parser::{Linktype, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};
 
-/// Whether a file begins as a pcap or pcapng file does.
+/// Whether a file starts with the magic number of pcap or pcapng.
 pub fn is_capture(file: &[u8]) -> bool {
     matches!(
         file,
@@ -27,7 +27,7 @@ pub fn is_capture(file: &[u8]) -> bool {
 
 /// The TCP conversations of a capture, in the order of their first packets.
 ///
-/// A damaged file has the conversations up to the damage.
+/// A damaged file yields the conversations up to the damage.
 #[derive(Debug, Default)]
 pub struct Capture<'a> {
     /// The conversations.
@@ -68,11 +68,11 @@ impl<'a> Capture<'a> {
         let known = by_ends.get(&ends).copied();
         let known = known.filter(|&index| {
             let conversation = self.conversations.get(index);
-            // The ports may be used again.
+            // A later connection may reuse the ports.
             conversation.is_some_and(|conversation| !conversation.is_followed_by(&segment))
         });
         let index = known.unwrap_or_else(|| {
-            // Who answers a request for a connection did not ask for it.
+            // A segment with SYN and ACK is sent by the server.
             let is_client = !(segment.is_syn && segment.is_ack);
             let (client, server) = if is_client {
                 (segment.from, segment.to)
@@ -103,8 +103,8 @@ impl<'a> Capture<'a> {
 /// A TCP connection in a capture.
 #[derive(Debug)]
 pub struct Conversation<'a> {
-    /// The end that connected; the sender of the first packet if that is not in the
-    /// capture.
+    /// The end that connected; the sender of the first captured packet if the opening of
+    /// the connection was not captured.
     pub client: SocketAddr,
     /// The other end.
     pub server: SocketAddr,
@@ -117,7 +117,7 @@ pub struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
-    /// Whether a segment opens another conversation of the same ends.
+    /// Whether a segment opens a new conversation between the same ends.
     fn is_followed_by(&self, segment: &Segment<'_>) -> bool {
         let direction = if segment.from == self.client {
             &self.sent
@@ -139,7 +139,7 @@ pub struct Direction<'a> {
     first: Option<u32>,
     /// The sequence number of the byte after those in `pieces`.
     next: Option<u32>,
-    /// Whether the first byte is that after the opening of the connection.
+    /// Whether the stream starts at the opening of the connection.
     pub is_whole: bool,
     /// The length of `pieces`.
     len: u64,
@@ -158,7 +158,7 @@ struct Piece<'a> {
 
 impl<'a> Direction<'a> {
     fn add(&mut self, segment: &Segment<'a>, time: Time) {
-        // The number of a SYN is that of the byte before the first one.
+        // A SYN takes the sequence number before that of the first byte.
         let sequence = segment.sequence.wrapping_add(u32::from(segment.is_syn));
         if segment.is_syn && self.first.is_none() {
             self.is_whole = true;
@@ -168,7 +168,7 @@ impl<'a> Direction<'a> {
         }
         self.first.get_or_insert(sequence);
         let next = *self.next.get_or_insert(sequence);
-        // Numbers wrap around; the nearer of both meanings is the right one.
+        // Sequence numbers wrap around: the smaller distance is the right one.
         let distance = i64::from(sequence.wrapping_sub(next).cast_signed());
         let mut piece = Piece {
             time,
@@ -193,7 +193,7 @@ impl<'a> Direction<'a> {
             && *entry.key() <= self.len
         {
             let (start, mut piece) = entry.remove_entry();
-            // It was captured only now, if late.
+            // The bytes are only available once the gap before them is filled.
             piece.time = piece.time.max(time);
             let known = usize::try_from(self.len - start).unwrap_or(usize::MAX);
             piece.data = piece.data.get(known..).unwrap_or_default();
@@ -222,7 +222,7 @@ impl<'a> Direction<'a> {
         })
     }
 
-    /// Reports when bytes arrived.
+    /// Returns a [`Clock`] for the bytes of this direction.
     pub fn clock(&self) -> Clock<'_, 'a> {
         Clock {
             pieces: self.pieces.iter(),
@@ -232,7 +232,7 @@ impl<'a> Direction<'a> {
     }
 
     /// The number of bytes that are missing from the capture after [`bytes`](Self::bytes),
-    /// and of those that were captured after them.
+    /// and the number of bytes captured after that gap.
     pub fn gap(&self) -> Option<(u64, usize)> {
         let (start, _) = self.early.first_key_value()?;
         let after = self.early.values().map(|piece| piece.data.len()).sum();
@@ -240,7 +240,7 @@ impl<'a> Direction<'a> {
     }
 }
 
-/// Reports when the bytes of a direction arrived, from the first on.
+/// Reports when the bytes of a direction arrived, in the order of the stream.
 #[derive(Debug)]
 pub struct Clock<'d, 'a> {
     pieces: core::slice::Iter<'d, Piece<'a>>,
@@ -249,7 +249,8 @@ pub struct Clock<'d, 'a> {
 }
 
 impl Clock<'_, '_> {
-    /// The time at which all bytes before `end` had arrived. Must not decrease.
+    /// The time at which all bytes before `end` had arrived. `end` must not decrease
+    /// between calls.
     pub fn arrival(&mut self, end: u64) -> Time {
         while self.end < end
             && let Some(piece) = self.pieces.next()
@@ -312,18 +313,18 @@ pub struct CaptureError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CaptureErrorKind {
-    /// The file begins like neither format, or its header is not whole.
+    /// The file has the magic number of neither format, or its header is incomplete.
     Header,
     /// The file ends within a record.
     Truncated,
-    /// A record does not have the form of its type.
+    /// A record does not have the structure of its type.
     Record,
     /// A packet names an interface that was not described.
     Interface {
         /// The number of the interface.
         index: u32,
     },
-    /// The packets are of a link type that is not known here.
+    /// The packets have a link type that is not supported.
     LinkType {
         /// Its number, as in the registry of tcpdump.
         number: i32,
@@ -356,7 +357,7 @@ struct Packet<'a> {
     data: &'a [u8],
 }
 
-/// How packets begin.
+/// The header with which packets begin.
 #[derive(Clone, Copy)]
 enum Link {
     Ethernet,
@@ -375,7 +376,7 @@ impl Link {
             Linktype::ETHERNET => Self::Ethernet,
             Linktype::NULL | Linktype::LOOP => Self::Ip(4),
             Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => Self::Ip(0),
-            // That of raw packets in some systems' files.
+            // The number of raw packets in files of some systems.
             Linktype(12 | 14) => Self::Ip(0),
             Linktype::LINUX_SLL => Self::Linux { kind: 14, len: 16 },
             Linktype::LINUX_SLL2 => Self::Linux { kind: 0, len: 20 },
@@ -407,7 +408,7 @@ enum Format {
     Pcap {
         link: Link,
         is_big_endian: bool,
-        /// Nanoseconds of the unit of fractions of seconds.
+        /// Length in nanoseconds of the unit in which fractions of seconds are given.
         unit: u64,
     },
     PcapNg {
@@ -420,11 +421,11 @@ enum Format {
 
 #[derive(Clone, Copy)]
 struct Interface {
-    /// The link type as it is in the file: only packets of unknown ones are errors.
+    /// The link type in the file. An unknown one is an error only if it has packets.
     kind: Linktype,
-    /// How many units of time a second has; a power of 2 or 10.
+    /// The number of time units in a second; a power of 2 or 10.
     resolution: u128,
-    /// Seconds that are added to each time.
+    /// Seconds added to each time.
     offset: i64,
 }
 
@@ -449,7 +450,7 @@ impl<'a> Packets<'a> {
             });
         }
         let (rest, header) = parse_pcap_header(self.rest).map_err(|_| CaptureErrorKind::Header)?;
-        // The upper bits may say how long the checksum of a frame is.
+        // The upper bits may give the length of the frame checksum.
         let kind = Linktype(header.network.0 & 0x0fff_ffff);
         let number = kind.0;
         let link = Link::of(kind).ok_or(CaptureErrorKind::LinkType { number })?;
@@ -495,7 +496,7 @@ impl<'a> Packets<'a> {
                     interfaces,
                 }) => {
                     if is_section {
-                        // Its own bytes tell the order of those that follow.
+                        // A section header gives the byte order of its blocks.
                         let order = self.rest.get(8..12).unwrap_or_default();
                         *is_big_endian = order == [0x1a, 0x2b, 0x3c, 0x4d];
                         interfaces.clear();
@@ -505,7 +506,7 @@ impl<'a> Packets<'a> {
                         false => parse_block_le,
                     };
                     let (rest, block) = parse(self.rest).map_err(fault)?;
-                    // A block of no length would be read for ever.
+                    // A block of length 0 would be read forever.
                     if rest.len() >= self.rest.len() {
                         return Err(CaptureErrorKind::Record);
                     }
@@ -542,7 +543,7 @@ fn fault<E>(error: Nom<E>) -> CaptureErrorKind {
     }
 }
 
-/// The packet of a block of a pcapng file, if it has one.
+/// The packet in a block of a pcapng file; `None` for blocks without a packet.
 fn of_block<'a>(
     block: &Block<'a>,
     interfaces: &mut Vec<Interface>,
@@ -567,7 +568,7 @@ fn of_block<'a>(
             let time = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
             (packet.if_id, time, packet.data, packet.caplen)
         }
-        // It has no time, and its length is that of the packet or what was captured.
+        // A simple packet has no time. Its length may exceed what was captured.
         Block::SimplePacket(packet) => (0, 0, packet.data, packet.origlen),
         _ => return Ok(None),
     };
@@ -577,7 +578,7 @@ fn of_block<'a>(
     let interface = interface.ok_or(CaptureErrorKind::Interface { index })?;
     let number = interface.kind.0;
     let link = Link::of(interface.kind).ok_or(CaptureErrorKind::LinkType { number })?;
-    // Below 2^64 times 10^9, so that nothing overflows.
+    // The product is below 2^64 * 10^9, so nothing overflows.
     let time = u128::from(time) * 1_000_000_000 / interface.resolution;
     let offset = i128::from(interface.offset) * 1_000_000_000;
     let time = i128::try_from(time)

@@ -26,8 +26,8 @@ impl From<TaggedError> for InspectErrorKind {
     }
 }
 
-/// The document of a message, with its keys in the order in which the description
-/// of the format lists them.
+/// The document of a message, with its keys in the order of the format's
+/// description.
 pub(super) fn document(
     recorded: &Recorded<'_>,
     options: &Options,
@@ -90,7 +90,7 @@ pub(super) fn body(
     options: &Options,
     paths: &mut [Value],
 ) -> Result<Value> {
-    // The builder receives sets and enum members as items of their own.
+    // The walk yields sets and enum members as items, so the builder needs no hooks.
     let mut builder = Builder::new(Hooks::None, options.data);
     let mut workspace = Workspace::new();
     let mut walk = message.walk(&mut workspace);

@@ -91,7 +91,7 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// A message of a stream, split into frames.
+/// A message in a stream, split into frames.
 #[derive(Clone, Debug)]
 pub struct Recorded<'a> {
     /// The offset of the message in the stream.
@@ -138,7 +138,7 @@ impl<'a> Inspector<'a> {
         }
     }
 
-    /// The prefix with which the stream is read.
+    /// The prefix with which the stream is parsed.
     pub const fn prefix(&self) -> Prefix {
         self.prefix
     }

@@ -11,7 +11,8 @@ use daskwire::msgpack::{Malformed, Reader, Token};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// Longer byte strings are shown as length and hash.
+/// Maximum length in bytes of byte strings that are shown in full; longer ones are
+/// shown as length and hash.
 const MAX_BYTES: usize = 4096;
 
 /// The largest magnitude of an integer that all JSON parsers read exactly.
@@ -100,7 +101,7 @@ impl Builder {
         }
     }
 
-    /// Adds an item. Returns the whole value after its last item.
+    /// Adds an item. Returns the complete value once its last item has been added.
     pub(super) fn item(&mut self, item: Item<'_>) -> Result<Option<Value>, TaggedFault> {
         let value = match item {
             Item::Token(Token::Array(count)) if count != 0 => {
@@ -133,7 +134,7 @@ impl Builder {
         self.add(value)
     }
 
-    /// Adds a complete value, and closes the containers that it completes.
+    /// Adds a complete value, and closes the containers that it fills.
     fn add(&mut self, value: Value) -> Result<Option<Value>, TaggedFault> {
         let mut value = value;
         loop {
@@ -176,8 +177,8 @@ impl Builder {
     }
 
     fn map(&self, pairs: Vec<(Value, Value)>) -> Result<Value, TaggedFault> {
-        // Of repeated keys, the last value counts, in the position of the first,
-        // as in a Python dict.
+        // A repeated key keeps its last value, in the position of the first, as in a
+        // Python dict.
         let mut places = HashMap::new();
         let mut unique: Vec<(Value, Value)> = Vec::with_capacity(pairs.len());
         let encoded = encode_each(pairs.iter().map(|(key, _)| key));
@@ -305,8 +306,8 @@ fn tag(name: &str, items: Vec<Value>) -> Value {
     Value::Object(object)
 }
 
-/// The JSON of values, for comparison. The longest may be cut short, so that
-/// nested values are not written again on each level.
+/// Encodes values as JSON for comparison. The longest may be truncated, so that
+/// nested values are not encoded again on each level.
 fn encode_each<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
     let mut max_len = 64;
     let mut all: Vec<_> = values.map(|value| (value, Vec::new(), false)).collect();
@@ -324,7 +325,7 @@ fn encode_each<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Vec<u8>> {
     }
 }
 
-/// A writer that accepts a number of bytes, and then fails.
+/// A writer that fails once it has accepted a number of bytes.
 struct Cut<'t> {
     json: &'t mut Vec<u8>,
     max_len: usize,
@@ -407,7 +408,7 @@ pub fn tagged(
     let mut builder = Builder::new(hooks, in_full);
     loop {
         let token = match reader.peek().map_err(malformed)? {
-            // Checks that it is UTF-8.
+            // `str` checks that the string is UTF-8.
             token @ Token::Str(_) => {
                 reader.str().map_err(malformed)?;
                 token

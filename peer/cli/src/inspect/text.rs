@@ -61,7 +61,7 @@ fn whole(
         ),
     );
     if let Some(value) = recorded.prefix_value {
-        // PROTOCOL FRAME-7: the bytes that it covers are read at once, the rest
+        // PROTOCOL FRAME-7: the bytes that the prefix covers are read at once, the rest
         // frame by frame.
         let meaning = if value == recorded.len - 8 {
             "all that follows it"
@@ -85,7 +85,7 @@ fn whole(
         MAX_PAYLOADS
     };
     for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
-        // Payloads that are not listed are opened too, to detect faults.
+        // Payloads that are not listed are described too, to detect faults.
         let shown = describe_payload(number, &payload?, path, options)?;
         if number < max_count {
             text.push_str(&shown);
@@ -295,7 +295,7 @@ fn body_codec(header: &[u8]) -> Result<Option<String>> {
         .map(|name| Printable(name).to_string()))
 }
 
-/// A labelled document, broken into lines.
+/// Writes a labelled document, broken into lines.
 fn document(text: &mut String, label: &str, document: &[u8], options: &Options) {
     let mut shown = Document::new(document).to_string();
     if !options.data
@@ -356,7 +356,7 @@ fn hex(text: &mut String, frame: &[u8]) {
     }
 }
 
-/// An exact size, with a rounded one where that is easier to read.
+/// Formats a size exactly, followed by a rounded one where that is easier to read.
 fn size(len: u64) -> String {
     match len {
         0..10_000 => bytes(len),

@@ -35,21 +35,21 @@ fn interval(input: &str) -> Result<f64, String> {
     interval.ok_or_else(|| "expected 0.1 to 3600 seconds".to_owned())
 }
 
-/// What the view is told.
+/// An update of the view.
 enum Update {
     Snapshot(Box<Snapshot>),
-    /// There is no connection, for a reason.
+    /// The connection failed, for this reason.
     Trouble(String),
     Key(Key),
-    /// The terminal has another size, or must be drawn for another reason.
+    /// The terminal was resized, or must be redrawn for another reason.
     Redraw,
     Quit,
 }
 
-/// Number of updates that may wait for the terminal.
+/// Maximum number of updates that wait for the terminal.
 const QUEUE: usize = 64;
 
-/// How long a question may take before the scheduler counts as gone.
+/// How long a request may take before the scheduler is considered unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn top(arguments: &Top) -> Result {
@@ -58,12 +58,12 @@ pub(crate) async fn top(arguments: &Top) -> Result {
             "standard output is not a terminal; `daskwire ps` prints the same once",
         ));
     }
-    // Faults of the command line are found before the screen is taken.
+    // Report a wrong command line before taking over the screen.
     let scheduler = address(&arguments.scheduler.scheduler)?;
     let mut options = arguments
         .scheduler
         .options(&scheduler, ClientOptions::default())?;
-    // Failures are shown, and followed by other attempts.
+    // Failures are displayed, and `watch` connects again.
     options.comm.connect_retry = false;
     let stop = crate::command::stop_requested()?;
     let mut terminal =
@@ -98,7 +98,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     Ok(outcome.map_err(|error| format!("the terminal: {error}"))?)
 }
 
-/// Asks the scheduler again and again, and connects anew when that fails.
+/// Requests the state repeatedly, and connects anew when that fails.
 async fn watch(
     scheduler: &Address,
     options: &ClientOptions,
@@ -154,7 +154,7 @@ fn read_keys(updates: &mpsc::Sender<Update>) {
             }
             Ok(Event::Resize(..)) => Update::Redraw,
             Ok(_) => continue,
-            // The terminal is gone.
+            // The terminal is closed.
             Err(_) => Update::Quit,
         };
         let is_last = matches!(update, Update::Quit);

@@ -1,4 +1,4 @@
-//! What is drawn, without a terminal.
+//! Tests of the drawn screen, without a terminal.
 
 use daskwire::display::is_printable;
 use ratatui::Terminal;
@@ -104,7 +104,7 @@ fn shows_totals_workers_and_tasks() {
         "al tcp://10.0.0.2:4000 running 2 10 % 100.0 MiB 9 % 0 B 2 5 7 20.0 MiB 30.0 KiB"
     );
     assert!(lines[6].starts_with("bob "), "{}", lines[6]);
-    // Those that are not done come first.
+    // Prefixes with unfinished tasks come first.
     let tasks: Vec<_> = lines[7..15]
         .iter()
         .filter(|line| !line.is_empty())
@@ -132,7 +132,7 @@ fn keys_sort_and_scroll() {
     view.press(Key::Reverse);
     assert_eq!(names(&view), ["bob", "al"]);
     view.press(Key::Reverse);
-    // The fifth column is that of the processor, whose largest values come first.
+    // The fifth column is the processor use, sorted by the largest value first.
     (0..4).for_each(|_| view.press(Key::Right));
     assert!(drawn(&view, 140, 16)[4].contains("cpu▼"));
     assert_eq!(names(&view), ["bob", "al"]);
@@ -144,7 +144,7 @@ fn keys_sort_and_scroll() {
     assert_eq!(names(&view)[0], "bob");
     (0..5).for_each(|_| view.press(Key::Left));
     assert!(drawn(&view, 140, 16)[4].contains("out▼"));
-    // Fewer workers than were scrolled past.
+    // Fewer workers than the view has scrolled past.
     view.press(Key::Down(1));
     view.snapshot
         .as_mut()
@@ -176,7 +176,7 @@ fn narrow_terminals_have_fewer_columns() {
     );
 }
 
-/// The first lines lack whole parts, the least important ones first.
+/// The heading drops whole parts, the least important ones first.
 #[test]
 fn narrow_terminals_have_fewer_parts_of_the_heading() {
     let view = View {

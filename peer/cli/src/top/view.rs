@@ -1,5 +1,5 @@
-//! What `daskwire top` draws: a function of the last snapshot and of the keys that
-//! were pressed.
+//! The screen of `daskwire top`: a function of the last snapshot and of the keys
+//! pressed.
 
 use core::cmp::Ordering;
 
@@ -13,18 +13,18 @@ use ratatui::widgets::{Cell, Gauge, Row, Table};
 
 use crate::snapshot::{Snapshot, Worker};
 
-/// What is drawn.
+/// The state from which the screen is drawn.
 #[derive(Debug, Default)]
 pub(super) struct View {
     /// The last snapshot; `None` before the first one.
     pub(super) snapshot: Option<Snapshot>,
-    /// Why there is no connection, if there is none.
+    /// Why the connection failed, if it did.
     pub(super) trouble: Option<String>,
     /// The column that workers are sorted by.
     pub(super) column: usize,
-    /// Whether the order is that of the other direction.
+    /// Whether the sort order is reversed.
     pub(super) is_reversed: bool,
-    /// The number of workers above the first one that is shown.
+    /// The number of workers scrolled past.
     pub(super) skipped: usize,
 }
 
@@ -35,11 +35,11 @@ pub(super) enum Key {
     Left,
     /// Sorts by the next column.
     Right,
-    /// Sorts the other way around.
+    /// Reverses the sort order.
     Reverse,
-    /// Shows earlier workers.
+    /// Scrolls up.
     Up(usize),
-    /// Shows later workers.
+    /// Scrolls down.
     Down(usize),
 }
 
@@ -47,10 +47,10 @@ pub(super) enum Key {
 struct Column {
     title: &'static str,
     width: u16,
-    /// Narrow terminals lack the columns with the largest numbers.
+    /// Narrow terminals omit the columns with the largest ranks.
     rank: usize,
     show: fn(&Worker) -> String,
-    /// The order that is natural: largest numbers first, strings by the alphabet.
+    /// The order before reversal: largest numbers first, strings alphabetically.
     compare: fn(&Worker, &Worker) -> Ordering,
 }
 
@@ -164,7 +164,7 @@ const COLUMNS: [Column; 13] = [
 /// The columns with strings, which are aligned to the left.
 const LEFT: usize = 3;
 
-/// The states of tasks in the order of their lives.
+/// The states of tasks in the order of a task's life.
 const STATES: [(&str, &str); 5] = [
     ("waiting", "waiting"),
     ("processing", "processing"),
@@ -173,13 +173,13 @@ const STATES: [(&str, &str); 5] = [
     ("erred", "erred"),
 ];
 
-/// The columns that have space, with their numbers.
+/// The columns that fit into a width, with their indices.
 fn fitting(width: u16) -> Vec<(usize, &'static Column)> {
     let mut left = usize::from(width);
     let mut columns: Vec<_> = COLUMNS.iter().enumerate().collect();
     columns.sort_by_key(|(_, column)| column.rank);
     columns.retain(|(_, column)| {
-        // With the space before the next column.
+        // Including the space before the next column.
         let needed = usize::from(column.width) + 1;
         let fits = needed <= left;
         left = if fits { left - needed } else { 0 };
@@ -189,14 +189,14 @@ fn fitting(width: u16) -> Vec<(usize, &'static Column)> {
     columns
 }
 
-/// The part of a limit in percent; `None` without a limit.
+/// A part of a limit in percent; `None` without a limit.
 fn percent(part: u64, limit: u64) -> Option<u64> {
     let percent = u128::from(part) * 100 / u128::from(limit).max(1);
     (limit > 0).then(|| u64::try_from(percent).unwrap_or(u64::MAX))
 }
 
 impl View {
-    /// Changes what is shown.
+    /// Changes the view.
     pub(super) fn press(&mut self, key: Key) {
         match key {
             Key::Left => self.column = (self.column + COLUMNS.len() - 1) % COLUMNS.len(),
@@ -215,7 +215,7 @@ impl View {
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
         let prefix_count = self.snapshot.as_ref().map_or(0, |it| it.prefixes.len());
         let area = frame.area();
-        // At most a third of the screen, with the heading.
+        // At most a third of the screen, including the heading.
         let tasks = u16::try_from(prefix_count)
             .unwrap_or(u16::MAX)
             .saturating_add(2);
@@ -273,7 +273,7 @@ impl View {
         }
         let mut workers: Vec<&Worker> = snapshot.workers.iter().collect();
         if let Some(column) = COLUMNS.get(self.column) {
-            // Stable, so that workers do not jump between snapshots.
+            // The sort is stable, so that workers keep their places between snapshots.
             workers.sort_by(|one, other| {
                 let order = (column.compare)(one, other);
                 let order = if self.is_reversed {
@@ -306,7 +306,7 @@ impl View {
             let cells = columns.iter();
             let row = Row::new(cells.map(|&(index, column)| cell(index, (column.show)(worker))));
             match percent(worker.memory, worker.memory_limit) {
-                // Dask spills from 70 % on and pauses from 80 % on.
+                // Dask spills above 70 % and pauses above 80 %.
                 _ if worker.status != "running" => row.dim(),
                 Some(80..) => row.red(),
                 Some(70..) => row.yellow(),
@@ -324,7 +324,7 @@ impl View {
 
 /// A part of a line.
 struct Part<'s> {
-    /// Narrow terminals lack the parts with the largest numbers.
+    /// Narrow terminals omit the parts with the largest ranks.
     rank: usize,
     span: Span<'s>,
 }
@@ -336,8 +336,8 @@ impl<'s> Part<'s> {
     }
 }
 
-/// Draws the parts of a line that have space, two columns apart. The first one by
-/// rank is always drawn.
+/// Draws the parts of a line that fit, two columns apart. The part with the lowest rank
+/// is always drawn.
 fn draw_parts(frame: &mut Frame<'_>, area: Rect, parts: Vec<Part<'_>>) {
     const SPACE: usize = 2;
     let mut left = usize::from(area.width) + SPACE;
@@ -393,10 +393,10 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         sum(|worker| worker.incoming),
         sum(|worker| worker.outgoing)
     );
-    // Two columns after the transfers.
+    // Separated from the transfers by two columns.
     let spilled = format!(" spilled {}", sum(|worker| worker.spilled));
-    // What has space, in this order; gauges have a minimum width, so that they are
-    // steady.
+    // Shown in this order as far as they fit. Gauges have a minimum width, so that they do
+    // not move.
     let widths = [
         counts_line.len().max(24),
         memory_label.len().max(32),
@@ -458,7 +458,7 @@ fn draw_states(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     draw_parts(frame, area, parts);
 }
 
-/// The prefixes with most tasks that are not done, then with most tasks.
+/// Draws the prefixes with the most unfinished tasks, then those with the most tasks.
 fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let mut prefixes: Vec<_> = snapshot.prefixes.iter().collect();
     prefixes.sort_by_cached_key(|(name, states)| {
@@ -484,7 +484,7 @@ fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         .iter()
         .map(|(_, label)| Cell::from(Line::from(*label).right_aligned()));
     let heading = Row::new([Cell::from("tasks")].into_iter().chain(titles));
-    // Numbers are shown whole.
+    // Numbers are never truncated.
     let name = area.width.saturating_sub(5 * 12).min(32);
     let widths = [Constraint::Length(name)]
         .into_iter()

@@ -167,7 +167,7 @@ fn string(arguments: &Arguments) -> Result<String, RemoteError> {
     Ok(string.to_owned())
 }
 
-/// zlib's CRC-32 (ISO 3309, ITU-T V.42), eight bits at a time.
+/// zlib's CRC-32 (ISO 3309, ITU-T V.42), computed eight bits at a time.
 fn crc32(data: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
@@ -243,7 +243,7 @@ fn parse_csv(csv: &str) -> Result<Value, RemoteError> {
     Ok(Array::from_vec(&[row_count, column_count], numbers)?.into())
 }
 
-/// The number of elements, which must not be zero.
+/// The number of elements of an array, which must not be empty.
 #[expect(clippy::cast_precision_loss, reason = "a divisor")]
 fn count(array: &Array) -> Result<f64, RemoteError> {
     if array.is_empty() {
@@ -252,13 +252,13 @@ fn count(array: &Array) -> Result<f64, RemoteError> {
     Ok(array.len() as f64)
 }
 
-/// Calls `f` with each element, in any order.
+/// Calls `f` with each element, in unspecified order.
 fn each(array: &Array, mut f: impl FnMut(f64)) -> Result<(), RemoteError> {
     let view = array.view()?;
     macro_rules! try_types {
         ($($type:ty)*) => {$(
             if <$type>::is_of(array.dtype()) {
-                // Memory order is faster, but has repeated elements only once.
+                // Iterating in memory order is faster, but visits repeated elements only once.
                 match view.memory_elements::<$type>() {
                     Ok(elements) if !view.is_broadcast() => elements.for_each(|x| f(x as f64)),
                     _ => view.elements::<$type>()?.for_each(|x| f(x as f64)),
@@ -288,7 +288,7 @@ fn sum(arguments: Arguments) -> Result<Value, RemoteError> {
         each(array, |x| sum += x)?;
         return Ok(sum.into());
     }
-    // Anything else as Python sums it.
+    // Other values are summed as in Python.
     match Functions::builtins().call("builtins.sum", arguments) {
         Some(result) => result,
         None => Err(RemoteError::new("NotImplementedError", "sum")),
@@ -301,7 +301,7 @@ fn dot(a: Array, b: Array) -> Result<f64, RemoteError> {
         return Err(wrong(&message));
     }
     let (a, b) = (a.view()?, b.view()?);
-    // With equal strides, elements are combined in memory order, which is several
+    // With equal strides, elements can be combined in memory order, which is several
     // times faster.
     if a.strides() == b.strides()
         && !a.is_broadcast()
@@ -337,7 +337,7 @@ fn histogram(array: Array, bins: usize, low: f64, high: f64) -> Result<Array, Re
     Ok(Array::from_vec(&[bins], counts)?)
 }
 
-/// Maximum number of elements, which take 8 GiB.
+/// Maximum number of elements of a created array, which take 8 GiB.
 const MAX_ELEMENTS: usize = 1 << 30;
 
 #[expect(clippy::cast_precision_loss, reason = "a step")]

@@ -13,23 +13,23 @@ use tokio::sync::Semaphore;
 
 use crate::terminal;
 
-/// Maximum length of the head of a request.
+/// Maximum length of the head of a request, in bytes.
 const MAX_HEAD_LEN: usize = 8 << 10;
 
-/// The time for a request and its response.
+/// Timeout for a request and its response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of connections at once; further ones wait.
+/// Maximum number of concurrent connections; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 
-/// A listening server.
+/// A bound HTTP server.
 pub(super) struct Server {
     listener: TcpListener,
     port: u16,
 }
 
 impl Server {
-    /// Listens at `HOST:PORT`, `:PORT` or `PORT`; at any port if that is in use.
+    /// Binds `HOST:PORT`, `:PORT` or `PORT`. Falls back to a free port if the port is in use.
     pub(super) async fn bind(address: &str) -> io::Result<Self> {
         let (host, port) = address.rsplit_once(':').unwrap_or(("", address));
         let host = host.trim_start_matches("http://");
@@ -57,7 +57,7 @@ impl Server {
         self.port
     }
 
-    /// Answers requests, those for metrics once there is a worker.
+    /// Serves requests. `/metrics` is available once `worker` is set.
     pub(super) async fn serve(self, worker: Arc<OnceLock<Arc<Worker>>>, namespace: String) {
         let namespace: Arc<str> = namespace.into();
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
@@ -66,13 +66,13 @@ impl Server {
                 return;
             };
             let Ok((stream, _)) = self.listener.accept().await else {
-                // The process may be out of descriptors.
+                // The process may have no file descriptors left.
                 tokio::time::sleep(Duration::from_millis(150)).await;
                 continue;
             };
             let (worker, namespace) = (Arc::clone(&worker), Arc::clone(&namespace));
             tokio::spawn(async move {
-                // Nobody else needs to know of a client that is gone.
+                // A failed response concerns only its client, which has disconnected.
                 let _ = tokio::time::timeout(TIMEOUT, answer(stream, &worker, &namespace)).await;
                 drop(permit);
             });
@@ -145,14 +145,14 @@ struct Metrics<'a> {
 }
 
 impl Metrics<'_> {
-    /// Adds a metric, with a value for each of its labels.
+    /// Adds a metric, with one value per label.
     fn add(&mut self, kind: &str, name: &str, help: &str, values: &[(Option<(&str, &str)>, f64)]) {
         let prefix = match self.namespace {
             "" => String::new(),
             namespace => format!("{namespace}_"),
         };
         let name = format!("{prefix}worker_{name}");
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (label, value) in values {
             let label = label.map_or_else(String::new, |(label, value)| {
@@ -171,8 +171,8 @@ impl Metrics<'_> {
     }
 }
 
-/// The metrics of a worker, with the names that Dask's workers use, as far as a worker
-/// in Rust has them.
+/// Formats the metrics of a worker, named as those of Dask's workers where both have
+/// them.
 #[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
 fn metrics(worker: &Worker, namespace: &str) -> String {
     let mut to = Metrics {

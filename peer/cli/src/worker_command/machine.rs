@@ -1,16 +1,16 @@
-//! What this machine has for workers: processors and memory.
+//! Processors and memory that workers may use on this machine.
 
 use std::fs;
 use std::path::Path;
 
-/// The number of processors that this process may use: those of its affinity, and of
-/// its control group.
+/// The number of processors that this process may use, limited by its affinity and its
+/// control group.
 pub(super) fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, Into::into)
 }
 
-/// The bytes of memory that this process may use: those of the machine, of the
-/// control group and of `RLIMIT_RSS`. `None` on other systems than Linux.
+/// The bytes of memory that this process may use: the least of the machine's memory, the
+/// limits of its control group, and `RLIMIT_RSS`. `None` on systems other than Linux.
 pub(super) fn memory() -> Option<u64> {
     memory_below(Path::new("/"))
 }
@@ -22,7 +22,7 @@ fn memory_below(root: &Path) -> Option<u64> {
         line.split_whitespace().nth(at)?.parse().ok()
     };
     let total = words(&read("proc/meminfo"), "MemTotal:", 0)?.saturating_mul(1024);
-    // In the order in which Dask reads them; "max" is not a number.
+    // The files that Dask reads. "max" is not a number, and is skipped.
     let groups = [
         "sys/fs/cgroup/memory/memory.limit_in_bytes",
         "sys/fs/cgroup/memory/memory.soft_limit_in_bytes",
@@ -33,7 +33,7 @@ fn memory_below(root: &Path) -> Option<u64> {
     let groups = groups
         .iter()
         .filter_map(|path| read(path).trim().parse().ok());
-    // The soft limit, the hard limit, and their unit.
+    // The line has the soft limit, the hard limit, and the unit.
     let resident = words(&read("proc/self/limits"), "Max resident set", 1);
     groups
         .chain(resident)
@@ -42,8 +42,8 @@ fn memory_below(root: &Path) -> Option<u64> {
         .min()
 }
 
-/// The default number of processes and of threads in each: about as many of one as
-/// of the other, and a process for each of up to four processors.
+/// The default number of processes, and of threads in each. Up to four processors get one
+/// process each; more are divided into about as many processes as threads per process.
 pub(super) fn processes_and_threads(processors: usize) -> (usize, usize) {
     let processes = match processors {
         0..=4 => processors.max(1),

@@ -33,17 +33,18 @@ use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
 use settings::{Listen, Scheduler, Settings};
 
-/// The refresh interval of the terminal.
+/// The interval at which the progress line is redrawn.
 const REFRESH: Duration = Duration::from_millis(200);
 
-/// Freed memory of received data that is kept for reuse, in bytes, at most: getting
-/// memory from the system takes several times as long.
+/// Maximum number of bytes of freed buffers that are kept for received data: allocating
+/// from the system takes several times as long.
 const POOL_LEN: usize = 256 << 20;
 
-/// The part of the memory limit that is kept so.
+/// The divisor of the memory limit that bounds the bytes kept this way.
 const POOL_PART: u64 = 16;
 
-/// Timeout for handing data over.
+/// Timeout for handing data over when the worker is asked to stop, such as by a service manager,
+/// which does not wait for long.
 const HANDOVER: Duration = Duration::from_secs(60);
 
 /// Interval at which a missing scheduler file is looked for.
@@ -226,13 +227,13 @@ fn resources(input: &str) -> Result<Resources, String> {
 /// The variable from which glibc's allocator reads its settings.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// The settings of [`allocator_settings`].
+/// The value that [`allocator_settings`] adds to [`TUNABLES`].
 const OWN_TUNABLES: &str = "glibc.malloc.mmap_threshold=262144:glibc.malloc.hugetlb=1";
 
-/// Settings for glibc's allocator, which it reads from the environment when a process
-/// starts. Large buffers are returned to the system when freed, without which a memory
-/// limit means little, and are allocated in huge pages, which makes up for the cost of
-/// allocating them more often.
+/// Settings for glibc's allocator, which reads them from the environment when a process
+/// starts. Large buffers are returned to the system when freed, so that the memory limit
+/// is effective, and are allocated in huge pages, which offsets the cost of allocating
+/// them more often.
 fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
     const NAME: &str = TUNABLES;
     const OWN: &str = "glibc.malloc.mmap_threshold";
@@ -248,7 +249,7 @@ fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
     Some((NAME.to_owned(), tunables))
 }
 
-/// Restarts this process with [`allocator_settings`].
+/// Restarts this process with [`allocator_settings`] in its environment.
 fn tune_allocator(settings: &Settings) {
     #[cfg(unix)]
     if let Some((name, tunables)) = allocator_settings(settings)
@@ -258,17 +259,17 @@ fn tune_allocator(settings: &Settings) {
         let mut command = std::process::Command::new(own);
         let mut arguments = std::env::args_os();
         if let Some(name) = arguments.next() {
-            // By it, Python finds its virtual environment.
+            // Python finds its virtual environment by the name.
             command.arg0(name);
         }
-        // Returns only if it fails; then this process continues unchanged.
+        // `exec` returns only if it fails; this process then continues unchanged.
         let _ = command.args(arguments).env(name, tunables).exec();
     }
     #[cfg(not(unix))]
     let _ = settings;
 }
 
-/// A file with the number of this process, removed when dropped.
+/// A file with the number of this process. Removed when dropped.
 struct PidFile<'a>(&'a Path);
 
 impl<'a> PidFile<'a> {
@@ -281,7 +282,7 @@ impl<'a> PidFile<'a> {
 
 impl Drop for PidFile<'_> {
     fn drop(&mut self) {
-        // Somebody else may have removed it.
+        // The file may have been removed already.
         let _ = std::fs::remove_file(self.0);
     }
 }
@@ -311,24 +312,25 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     crate::command::on_cluster(worker(arguments, settings))
 }
 
-/// Requests to stop: signals, and orders of a nanny.
+/// The source of requests to stop: signals, and orders of a nanny.
 struct Stops {
     orders: Option<mpsc::UnboundedReceiver<Order>>,
     counts: StopCounts,
 }
 
-/// Numbers of requests.
+/// Counts of requests to stop.
 #[derive(Debug, Default)]
 struct StopCounts {
     signals: u32,
     orders: u32,
-    /// Of those that were followed.
+    /// Number of requests that were followed.
     stops: u32,
 }
 
 impl StopCounts {
-    /// Whether there is a request that was not followed. A signal to all processes of
-    /// a service, as service managers send it, also comes as an order of the nanny.
+    /// Whether a request is still to be followed; counts it as followed. Service managers
+    /// send a signal to all processes of a service, so that one request reaches a worker as
+    /// a signal and as the nanny's order.
     fn is_next(&mut self) -> bool {
         let is_next = self.signals.max(self.orders) > self.stops;
         self.stops += u32::from(is_next);
@@ -368,11 +370,11 @@ impl Stops {
     }
 }
 
-/// Waits for the file that a scheduler writes, and reads its address.
+/// Waits until the scheduler has written its file, and reads the address.
 async fn scheduler_of_file(path: &Path) -> Result<Address> {
     let mut has_told = false;
     loop {
-        // The scheduler may be writing it.
+        // The file may be incomplete while the scheduler writes it.
         let content = std::fs::read(path).unwrap_or_default();
         let document: Option<serde_json::Value> = serde_json::from_slice(&content).ok();
         if let Some(document) = document {
@@ -391,9 +393,9 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
     }
 }
 
-/// A builder with these settings.
+/// Returns a worker builder with these settings.
 fn builder(settings: &Settings, scheduler: Address) -> Builder {
-    // With a small limit, memory is returned at once.
+    // A small memory limit leaves less room for freed buffers.
     let pool_len = match settings.memory_limit {
         Some(limit) => usize::try_from(limit / POOL_PART).map_or(POOL_LEN, |len| len.min(POOL_LEN)),
         None => POOL_LEN,
@@ -469,7 +471,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     };
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(listen).collect();
     let transports = settings.transports(arguments, &addresses)?;
-    // Nothing is drawn unless standard error is a terminal.
+    // The bar draws nothing unless standard error is a terminal.
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
@@ -478,7 +480,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     let mut builder = builder(&settings, scheduler.clone())
         .transports(transports.clone())
         .on_notice(move |message| {
-            // The log has it.
+            // The log reports notices.
             if !is_logging() {
                 notices.suspend(|| terminal::event("notice", message, json!({})));
             }
@@ -534,7 +536,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         }),
     );
     let showing = async {
-        // A log and a progress line do not go together.
+        // A log and a progress line would interleave.
         while std::io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
             bar.set_message(progress(&worker));
             bar.tick();
@@ -559,7 +561,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     let outcome = match ended {
         End::Itself(ended) => outcome(&ended, is_supervised),
         End::Asked(Order::Stop) => {
-            leave(&worker, &mut stops).await?;
+            leave(&worker, &mut stops, Some(HANDOVER)).await?;
             Ok(())
         }
         End::Asked(Order::Gone) => {
@@ -570,7 +572,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         }
         End::Lifetime => {
             terminal::event("stopping", "the lifetime of the worker is over", json!({}));
-            let is_stopped = leave(&worker, &mut stops).await?;
+            let is_stopped = leave(&worker, &mut stops, None).await?;
             match settings.is_reborn && !is_stopped {
                 true => Err(Failure::silent(RESTART)),
                 false => Ok(()),
@@ -589,22 +591,22 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     outcome
 }
 
-/// Why a worker ends.
+/// The reason why a worker ends.
 enum End {
     Itself(Ended),
     Asked(Order),
     Lifetime,
 }
 
-/// The exit code for the end of a worker: 0 if the scheduler has closed it, 1 if it has
-/// failed, and [`RESTART`] if it should start again.
+/// The exit code of a worker: 0 if the scheduler has closed it, 1 if it has failed, and
+/// [`RESTART`] if it should start again.
 fn outcome(ended: &Ended, is_supervised: bool) -> Result {
     match ended {
         Ended::Restart { .. } | Ended::OutOfMemory { .. } => {
             terminal::event("stopping", ended, json!({}));
             Err(Failure::silent(RESTART))
         }
-        // Only a new worker helps, which a nanny starts.
+        // Only a new worker can continue, and a nanny starts one.
         Ended::Forgotten | Ended::Panicked if is_supervised => {
             terminal::event("stopping", ended, json!({}));
             Err(Failure::silent(RESTART))
@@ -619,13 +621,13 @@ fn outcome(ended: &Ended, is_supervised: bool) -> Result {
     }
 }
 
-/// Whether warnings go to the log.
+/// Whether warnings are logged.
 #[cfg(feature = "tracing")]
 fn is_logging() -> bool {
     crate::log::has_warnings()
 }
 
-/// Whether warnings go to the log.
+/// Whether warnings are logged.
 #[cfg(not(feature = "tracing"))]
 const fn is_logging() -> bool {
     false
@@ -649,9 +651,15 @@ fn list(is_json: bool) -> Result {
     Ok(())
 }
 
-/// Hands the worker's data over, until a timeout or a request to stop. Returns whether
-/// there was such a request.
-async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
+/// Hands over the worker's data, until a timeout or a request to stop. Returns whether
+/// such a request was received.
+async fn leave(worker: &Worker, stops: &mut Stops, timeout: Option<Duration>) -> Result<bool> {
+    let timeout = async {
+        match timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
+            None => core::future::pending().await,
+        }
+    };
     let notice = |message: &dyn Display| terminal::event("notice", message, json!({}));
     notice(&"handing over data; stop again to exit at once");
     tokio::select! {
@@ -665,7 +673,7 @@ async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
             worker.close().await;
             return Ok(true);
         }
-        () = tokio::time::sleep(HANDOVER) => {
+        () = timeout => {
             notice(&"handing over data timed out");
             worker.close().await;
         }
@@ -673,7 +681,7 @@ async fn leave(worker: &Worker, stops: &mut Stops) -> Result<bool> {
     Ok(false)
 }
 
-/// The worker's state in one line.
+/// Formats the worker's state in one line.
 fn progress(worker: &Worker) -> String {
     let run = worker.total_task_counters().count;
     let executing = worker.task_counts();
@@ -701,8 +709,8 @@ fn progress(worker: &Worker) -> String {
 /// Maximum number of lines in the table.
 const LINES: usize = 20;
 
-/// A table of the work done by kind of task, those that took longest first; empty
-/// if there were none.
+/// Formats a table of the tasks run, grouped by prefix, longest total time first; empty if
+/// none were run.
 fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
     let mut tasks: Vec<(String, TaskCounters)> = tasks.into_iter().collect();
     tasks.sort_by_key(|(_, done)| Reverse(done.time));
@@ -754,7 +762,7 @@ mod tests {
         assert!(counts.is_next());
         counts.orders += 1;
         assert!(!counts.is_next());
-        // Once more to the nanny only, and then to all
+        // Once more to the nanny only, and then to all processes
         counts.orders += 1;
         assert!(counts.is_next());
         counts.orders += 1;

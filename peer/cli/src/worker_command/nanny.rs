@@ -1,5 +1,5 @@
-//! The process that starts workers, each in a process of its own, and starts them
-//! again when they ask for it or crash.
+//! The nanny: a process that runs each worker in a process of its own, and restarts
+//! those that ask for it or crash.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
@@ -13,31 +13,31 @@ use tokio::task::JoinSet;
 use crate::failure::{Failure, Result};
 use crate::terminal;
 
-/// The exit code of a worker that is to be started again.
+/// The exit code with which a worker asks to be restarted.
 pub(super) const RESTART: u8 = 3;
 
-/// The option that makes a process a worker of a nanny.
+/// The option that makes a process run as a worker of a nanny.
 const PROCESS: &str = "--worker-process";
 
-/// A worker that crashes earlier is started again after a pause.
+/// A worker that crashes within this time after its start is restarted after a pause.
 const QUICK_CRASH: Duration = Duration::from_secs(10);
 
-/// The longest such pause.
+/// The maximum pause before a restart.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a nanny tells its workers on their standard input.
+/// An order of a nanny to its workers, sent to their standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// To hand data over and leave; to leave at once the second time.
+    /// Hand over data and leave. A second order: leave at once.
     Stop,
-    /// Nothing any more: the nanny has ended.
+    /// The nanny has ended.
     Gone,
 }
 
-/// The byte that stands for [`Order::Stop`].
+/// The byte that encodes [`Order::Stop`].
 const STOP: u8 = b's';
 
-/// Follows the orders of the nanny that has started this process.
+/// Receives the orders of the nanny that started this process.
 pub(super) fn orders() -> mpsc::UnboundedReceiver<Order> {
     let (sender, orders) = mpsc::unbounded_channel();
     thread::spawn(move || {
@@ -46,7 +46,7 @@ pub(super) fn orders() -> mpsc::UnboundedReceiver<Order> {
                 return;
             }
         }
-        // The worker may have ended.
+        // Fails only if the worker has ended.
         let _ = sender.send(Order::Gone);
     });
     orders
@@ -77,7 +77,7 @@ pub(super) async fn run(count: usize, variables: Vec<(String, String)>) -> Resul
     }
 }
 
-/// Starts a worker, and again whenever it is to be.
+/// Runs a worker, and restarts it until it ends for good.
 async fn keep(
     index: usize,
     variables: Vec<(String, String)>,
@@ -110,7 +110,7 @@ async fn keep(
                 terminal::event("restarting", "the worker starts again", json!({}));
                 continue;
             }
-            // A panic ends a process with 101.
+            // 101 is the exit code of a panic.
             Some(code) if code != 101 => {
                 return Err(Failure::silent(u8::try_from(code).unwrap_or(1)));
             }
@@ -139,7 +139,7 @@ async fn keep(
 }
 
 fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
-    // The file of this program may have been replaced meanwhile.
+    // The program's file may have been replaced since this process started.
     #[cfg(target_os = "linux")]
     let mut command = Command::new("/proc/self/exe");
     #[cfg(not(target_os = "linux"))]
@@ -150,10 +150,10 @@ fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
         if let Some(name) = std::env::args_os().next() {
             command.arg0(name);
         }
-        // Control-C is for this process, which passes it on.
+        // Control-C is for the nanny, which passes it on.
         command.process_group(0);
     }
-    // Those of modules come last, after `--`.
+    // Arguments of preloaded modules stay last, after `--`.
     let mut options: Vec<_> = std::env::args_os().skip(1).collect();
     let end = options.iter().position(|option| option == "--");
     let arguments = options.split_off(end.unwrap_or(options.len()));
@@ -170,7 +170,7 @@ fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
 fn watch_child(mut child: Child) -> oneshot::Receiver<io::Result<ExitStatus>> {
     let (sender, ended) = oneshot::channel();
     thread::spawn(move || {
-        // The receiver is gone when this process ends.
+        // Fails only if the receiver is gone, because this process is ending.
         let _ = sender.send(child.wait());
     });
     ended
@@ -178,7 +178,7 @@ fn watch_child(mut child: Child) -> oneshot::Receiver<io::Result<ExitStatus>> {
 
 fn order_to_stop(orders: &mut Option<ChildStdin>) {
     if let Some(pipe) = orders {
-        // A process that does not read is ending.
+        // Writing fails only if the worker is already ending.
         let _ = pipe.write_all(&[STOP]).and_then(|()| pipe.flush());
     }
 }

@@ -1,8 +1,8 @@
-//! Sizes, durations, ports and resources, as Dask's commands read them.
+//! Sizes, durations, ports and resources, in the syntax of Dask's commands.
 
 use std::time::Duration;
 
-/// Units of durations in seconds. A final s may be added to the long ones.
+/// Units of durations in seconds. The long names may have a plural s.
 const DURATIONS: [(&str, &str, f64); 8] = [
     ("s", "second", 1.0),
     ("ms", "millisecond", 1e-3),
@@ -14,8 +14,8 @@ const DURATIONS: [(&str, &str, f64); 8] = [
     ("w", "week", 604_800.0),
 ];
 
-/// A number, and the unit after it in lower case. The number is 1 if there is only a
-/// unit.
+/// Splits a quantity into a number and the unit in lower case. The number is 1 if only
+/// a unit is given.
 fn parts(input: &str) -> Option<(f64, String)> {
     let input: String = input.split_whitespace().collect();
     let number = input.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
@@ -31,7 +31,7 @@ fn parts(input: &str) -> Option<(f64, String)> {
 /// Parses a size: `500MB`, `4GiB`, `1e9`.
 pub(super) fn size(input: &str) -> Result<u64, String> {
     let size = parts(input).and_then(|(number, unit)| {
-        // The B may be left out.
+        // The B of bytes is optional.
         let unit = unit.strip_suffix('b').unwrap_or(&unit);
         let (base, letter) = match unit.strip_suffix('i') {
             Some(letter) => (1024.0_f64, letter),
@@ -72,14 +72,14 @@ pub(super) fn duration(input: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "expected a duration such as 60s or 5 minutes".to_owned())
 }
 
-/// What `--memory-limit` asks for.
+/// The value of `--memory-limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MemoryLimit {
-    /// `auto`: the part of the machine's memory that the worker has of its processors.
+    /// `auto`: the part of the machine's memory that equals the worker's part of the processors.
     Auto,
     /// A fraction of the machine's memory.
     Fraction(f64),
-    /// Bytes.
+    /// A number of bytes.
     Len(u64),
     /// `0`: no limit.
     None,

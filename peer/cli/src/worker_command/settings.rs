@@ -1,5 +1,4 @@
-//! What a worker is to do: the command line, and Dask's configuration where the
-//! command line says nothing.
+//! The settings of a worker, from the command line or else from Dask's configuration.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,25 +16,25 @@ use crate::connect::address;
 use crate::failure::{Failure, Result};
 use crate::terminal;
 
-/// How to find the scheduler.
+/// The way to find the scheduler.
 #[derive(Clone, Debug)]
 pub(super) enum Scheduler {
     At(Address),
-    /// In a file that `dask scheduler --scheduler-file` writes.
+    /// The address in a file that `dask scheduler --scheduler-file` writes.
     File(PathBuf),
 }
 
-/// Where a worker listens.
+/// The addresses at which a worker listens.
 #[derive(Clone, Debug)]
 pub(super) enum Listen {
-    /// At the first of these addresses that is free.
+    /// The first of these addresses that is free.
     At(Vec<Address>),
-    /// At the first of these ports that is free, of the interface that reaches the
-    /// scheduler. Any port if there are none.
+    /// The first of these ports that is free, on the interface that reaches the scheduler.
+    /// Any port if the list is empty.
     Ports(Vec<u16>),
 }
 
-/// The settings of a worker, or of all those of a nanny.
+/// The settings of a worker, or of all workers of a nanny.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) scheduler: Scheduler,
@@ -54,22 +53,22 @@ pub(super) struct Settings {
     pub(super) local_directory: Option<PathBuf>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) death_timeout: Option<Duration>,
-    /// Without the stagger.
+    /// The lifetime before the stagger is applied.
     pub(super) lifetime: Option<Duration>,
     pub(super) stagger: Duration,
     pub(super) is_reborn: bool,
-    /// The address of the HTTP server.
+    /// The address of the HTTP server, if it is enabled.
     pub(super) dashboard: Option<String>,
-    /// The prefix of the names of metrics.
+    /// The prefix of metric names.
     pub(super) namespace: String,
     /// Variables for the environment of Python processes.
     pub(super) python_variables: BTreeMap<String, String>,
-    /// What Python processes load.
+    /// The modules that Python processes load.
     pub(super) preload: Vec<String>,
     tls: Option<TlsFiles>,
 }
 
-/// `distributed.comm.tls`.
+/// The files named in `distributed.comm.tls`.
 #[derive(Clone, Debug)]
 struct TlsFiles {
     ca_file: PathBuf,
@@ -81,11 +80,11 @@ struct TlsFiles {
 }
 
 impl Settings {
-    /// Reads the settings.
+    /// Combines the command line with the configuration.
     ///
     /// # Errors
     ///
-    /// Bad usage, or a setting that cannot be read.
+    /// A usage error, or a setting that is invalid.
     pub(super) fn new(arguments: &WorkerArguments, config: &Config) -> Result<Self> {
         refuse(arguments)?;
         let preload = preload(arguments, config)?;
@@ -194,7 +193,7 @@ impl Settings {
         })
     }
 
-    /// Makes these the settings of one of a nanny's workers.
+    /// Adapts the settings to the nanny's worker `index`: its name, addresses and ports.
     pub(super) fn for_process(&mut self, index: usize) {
         if self.nworkers == 1 {
             return;
@@ -233,8 +232,8 @@ impl Settings {
         }
     }
 
-    /// How long this worker lives. Staggered, so that not all workers of a cluster leave
-    /// at once.
+    /// The lifetime of this worker, staggered so that the workers of a cluster do not all
+    /// leave at once.
     pub(super) fn staggered_lifetime(&self) -> Option<Duration> {
         let lifetime = self.lifetime?;
         let parts = f64::from(uniform());
@@ -245,10 +244,10 @@ impl Settings {
     }
 }
 
-/// A number that differs between processes.
+/// A random number.
 fn uniform() -> u32 {
     use std::hash::{BuildHasher as _, RandomState};
-    // Its seeds are random.
+    // The hash has random seeds.
     let hash = RandomState::new().hash_one(std::process::id());
     (hash >> 32) as u32
 }
@@ -277,8 +276,8 @@ impl TlsFiles {
     }
 }
 
-/// The variables that Dask's nannies set, unless they are set in the environment `own`,
-/// and the certificates of the command line.
+/// The variables that Dask's nannies set, except those in the environment `own`, and
+/// variables for the certificates of the command line.
 fn python_variables(
     arguments: &WorkerArguments,
     config: &Config,
@@ -293,7 +292,7 @@ fn python_variables(
             let value = match value {
                 Value::Null => None,
                 Value::String(value) => Some(value.clone()),
-                // As Python writes them.
+                // Booleans are spelled as in Python.
                 Value::Bool(true) => Some("True".to_owned()),
                 Value::Bool(false) => Some("False".to_owned()),
                 value => Some(value.to_string()),
@@ -302,7 +301,7 @@ fn python_variables(
         }
     }
     variables.retain(|name, _| !own.contains_key(name));
-    // What is meant for this process only
+    // Remove the tunables that are for this process only.
     if let Some(others) = own
         .get(TUNABLES)
         .and_then(|tunables| tunables.strip_suffix(OWN_TUNABLES))
@@ -318,7 +317,8 @@ fn python_variables(
         (&["WORKER__CERT", "CLIENT__CERT"], certificate),
         (&["WORKER__KEY", "CLIENT__KEY"], key),
     ] {
-        // Python takes an absolute path for nothing but a string.
+        // Dask parses the variable: an absolute path is not a valid Python literal, and so
+        // remains a string.
         let file = file.and_then(|file| std::path::absolute(file).ok());
         let Some(file) = file.and_then(|file| file.into_os_string().into_string().ok()) else {
             continue;
@@ -352,7 +352,7 @@ fn tls_files(config: &Config) -> Option<TlsFiles> {
     })
 }
 
-/// Options of `dask worker` that a worker in Rust cannot have.
+/// Rejects options of `dask worker` that a worker in Rust cannot support.
 fn refuse(arguments: &WorkerArguments) -> Result<()> {
     let refused = [
         (
@@ -375,7 +375,7 @@ fn refuse(arguments: &WorkerArguments) -> Result<()> {
     }
 }
 
-/// What Python processes load.
+/// The modules that Python processes load.
 fn preload(arguments: &WorkerArguments, config: &Config) -> Result<Vec<String>> {
     const SETTING: &str = "distributed.worker.preload";
     if !arguments.preload_argv.is_empty() && arguments.preload.is_empty() {
@@ -414,7 +414,7 @@ fn preload(arguments: &WorkerArguments, config: &Config) -> Result<Vec<String>> 
     Ok(Vec::new())
 }
 
-/// Reads a setting.
+/// Parses a setting, if it is set.
 fn read<T>(
     config: &Config,
     name: &str,
@@ -428,7 +428,7 @@ fn read<T>(
     value.transpose()
 }
 
-/// Reads a setting of `distributed.worker`.
+/// Parses a setting of `distributed.worker`, if it is set.
 fn setting<T>(
     config: &Config,
     name: &str,
@@ -456,7 +456,7 @@ fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
         target: fraction("target", default.target)?,
         spill: fraction("spill", default.spill)?,
         pause: fraction("pause", default.pause)?,
-        // Only a nanny starts a worker again.
+        // Without a nanny, nothing would restart the worker.
         terminate: terminate.filter(|_| has_nanny),
         transfer: fraction("transfer", default.transfer)?,
         monitor_interval: setting(config, "memory.monitor-interval", quantity::duration)?
@@ -471,7 +471,7 @@ fn transfers(config: &Config) -> Result<TransferLimits> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err("expected a number of connections".to_owned()),
     };
-    // `outgoing` are the connections that a worker makes, to fetch data.
+    // `outgoing` limits the connections that a worker opens to fetch data.
     let receiving = setting(config, "connections.outgoing", count)?;
     let sending = setting(config, "connections.incoming", count)?;
     Ok(TransferLimits {
@@ -538,7 +538,7 @@ fn nworkers(count: &str, processors: usize) -> Result<usize> {
     let count = count.parse::<isize>().ok().and_then(|count| match count {
         1.. => Some(count.unsigned_abs()),
         0 => None,
-        // As in Dask, -1 is one for each processor.
+        // -1 means one for each processor, the same as in Dask.
         _ => (processors + 1).checked_sub(count.unsigned_abs()),
     });
     count.filter(|count| *count > 0).ok_or_else(|| {
@@ -546,7 +546,7 @@ fn nworkers(count: &str, processors: usize) -> Result<usize> {
     })
 }
 
-/// Parses an address that may lack its scheme.
+/// Parses an address whose scheme may be omitted.
 fn address_with(input: &str, scheme: &str) -> Result<Address> {
     match input.contains("://") {
         true => address(input),
@@ -601,7 +601,7 @@ fn listen(arguments: &WorkerArguments, scheduler: &Scheduler, scheme: &str) -> R
     Ok(Listen::At(addresses.collect::<Result<_>>()?))
 }
 
-/// The address of a network interface, of IPv4 if it has one.
+/// The address of a network interface, preferring IPv4.
 fn interface_address(name: &str) -> Result<String> {
     let interfaces = if_addrs::get_if_addrs()
         .map_err(|error| format!("cannot read the network interfaces: {error}"))?;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Records the captures of this folder anew: a client of Dask asks a scheduler for its
-# identity and for an echo of 6,000 bytes, in a network namespace where segments hold
-# 1,460 bytes, while tcpdump listens.
+# Records the captures in this folder: a client of Dask requests the identity and an echo of
+# 6,000 bytes from a scheduler, in a network namespace where segments hold 1,460 bytes, while
+# tcpdump captures the traffic.
 #
 # Usage: record.sh PYTHON    as root; PYTHON has distributed 2026.8.0
 #
-# Needs tcpdump and editcap (Debian: wireshark-common), which makes a pcapng file of the
-# second recording.
+# Needs tcpdump and editcap (Debian: wireshark-common), which converts the second recording
+# to pcapng.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [[ ${2-} != inside ]]; then

@@ -1,5 +1,5 @@
-//! Runs the `daskwire` command: arguments and standard input in; output, one line
-//! of error, and exit status out.
+//! Runs the `daskwire` command with arguments and standard input. Returns the output,
+//! the error line, and the exit status.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(
@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-/// The outcome of a run of the command.
+/// The output and exit status of a command.
 pub struct Ran {
     pub status: Option<i32>,
     pub out: Vec<u8>,
@@ -23,7 +23,7 @@ impl Ran {
         std::str::from_utf8(&self.out).expect("text on standard output")
     }
 
-    /// The standard output of a run without errors.
+    /// The standard output of a command that succeeded without errors.
     #[track_caller]
     pub fn good(&self, name: &str) -> &str {
         assert_eq!(self.err, "", "{name}");
@@ -31,14 +31,14 @@ impl Ran {
         self.text()
     }
 
-    /// The error line of a run that failed.
+    /// The error line of a command that failed.
     #[track_caller]
     pub fn refused(&self, name: &str) -> &str {
         assert_eq!(self.status, Some(1), "{name}: {}", self.err);
         self.error(name)
     }
 
-    /// The error line of a wrong command line.
+    /// The error line of a command with wrong arguments.
     #[track_caller]
     pub fn misused(&self, name: &str) -> &str {
         assert_eq!(self.status, Some(2), "{name}: {}", self.err);

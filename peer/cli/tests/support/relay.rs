@@ -1,4 +1,4 @@
-//! The command `daskwire relay` as a process.
+//! A `daskwire relay` process.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -11,15 +11,15 @@ use std::time::Duration;
 /// A running `daskwire relay`.
 pub(crate) struct Relay {
     process: Child,
-    /// The address it listens on.
+    /// The address at which the relay listens.
     pub address: String,
-    /// The lines of its standard error after the first.
+    /// The lines of standard error after the first one.
     lines: mpsc::Receiver<String>,
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -63,7 +63,7 @@ impl Relay {
         }
     }
 
-    /// Waits for a line on standard error, and returns it.
+    /// Waits for a matching line on standard error, and returns it.
     pub(crate) fn wait_for(&self, is_wanted: impl Fn(&str) -> bool) -> String {
         loop {
             let line = self.lines.recv_timeout(Duration::from_secs(20));
@@ -74,14 +74,14 @@ impl Relay {
         }
     }
 
-    /// Sends a signal, by its name without `SIG`.
+    /// Sends a signal, given by its name without `SIG`.
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.process.id().to_string();
         let outcome = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(outcome.expect("the command kill").success());
     }
 
-    /// Waits until it ends.
+    /// Waits until the relay ends.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         self.process.wait().expect("it was started")
     }

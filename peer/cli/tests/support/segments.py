@@ -1,4 +1,4 @@
-"""Shared memory is used again when no one else has it, and not before."""
+"""Tests that shared memory is reused once nothing else uses it, and not before."""
 
 import array
 import importlib.util
@@ -15,7 +15,7 @@ LEN = 1 << 20
 
 
 def share(segments, fill, length=LEN):
-    """A descriptor of shared memory, and what identifies the memory."""
+    """Returns a descriptor of shared memory, and the inode that identifies the memory."""
     body = memoryview(b"short")
     descriptor, places = segments.share([body, memoryview(bytes([fill]) * length)])
     assert places == {1: 0}
@@ -33,7 +33,7 @@ def is_refused(action, *arguments):
 segments = worker.Segments(4 * LEN)
 first, file = share(segments, 1)
 assert segments.len == LEN
-# Nobody else can write to it.
+# The memory cannot be written by way of the descriptor.
 for mode in (os.O_RDONLY, os.O_RDWR):
     other = os.open(f"/proc/self/fd/{first}", mode)
     assert is_refused(os.pwrite, other, b"x", 0)
@@ -42,8 +42,8 @@ for mode in (os.O_RDONLY, os.O_RDWR):
     assert is_refused(mmap, other, 0)
     os.close(other)
 
-# Each of these has the memory, and a later result does not change what it sees: a
-# descriptor, a mapping, another process that was forked, and a message on its way.
+# Each of these keeps the memory in use, so that a later result does not change it: a
+# descriptor, a mapping, a mapping in a forked process, and a message in transit.
 mapped = mmap(first, 0, access=ACCESS_COPY)
 _, second = share(segments, 2)
 assert second != file
@@ -74,7 +74,7 @@ _, received, _, _ = socket.recv_fds(other, 1, 1)
 mapped = mmap(received[0], 0, access=ACCESS_COPY)
 assert mapped[:] == bytes([5]) * LEN
 
-# Without them, it is used again, as far as it fits.
+# Once nothing uses it, the memory is reused for results that fit.
 descriptor, third = share(segments, 7, LEN - LEN // 8)
 assert third == second
 os.close(descriptor)
@@ -86,7 +86,7 @@ descriptor, again = share(segments, 9)
 assert again == file
 view = mmap(descriptor, 0, access=ACCESS_COPY)
 
-# It is limited, and what is given up stays what it is.
+# The memory is limited in total. Released memory keeps its contents for existing mappings.
 assert segments.len == 2 * LEN + LEN // 2
 for _ in range(10):
     share(segments, 10)
@@ -97,14 +97,14 @@ segments.clear()
 assert segments.len == 0
 assert view[:] == bytes([9]) * LEN and is_refused(mmap, descriptor, 0)
 
-# Nor is memory whose descriptor was closed, and is that of another file now.
+# Memory is not reused if its descriptor now refers to another file.
 segments = worker.Segments(4 * LEN)
 descriptor, file = share(segments, 12)
 os.dup2(os.memfd_create("other"), segments.segments[0].writer)
 os.close(descriptor)
 assert share(segments, 13)[1] != file
 
-# Without leases, nothing is used again.
+# Without leases, memory is never reused.
 class Unknown(worker.Segment):
     def is_free(self):
         return True

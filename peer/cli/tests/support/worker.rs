@@ -1,10 +1,10 @@
-//! The command `daskwire worker` as a process.
+//! A `daskwire worker` process.
 
 use std::process::Command;
 
 use daskwire_testing::{Peer, address_after};
 
-/// Starts a `daskwire worker`, without a nanny, for the scheduler at an address.
+/// Starts a `daskwire worker` without a nanny for the scheduler at `scheduler`.
 pub(crate) fn rust_worker(scheduler: &str, name: &str, arguments: &[&str]) -> Peer {
     let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
     command
