@@ -1,11 +1,11 @@
-"""Comms of this package beside those of Dask, in one process.
+"""Compares comms of this package with those of Dask, in one process.
 
 Usage: comms.py [ROUNDS]
 
-The lines are the time of a round trip of 100 bytes (small), of an array of 64 MiB with a short
-answer (large), and of a new comm with a question, its answer and the end (new), and the processor
-time of each: the median of all rounds (default: 15), and its ratio to Dask's own `tcp://` and
-`tls://` in the same round, with the least and the greatest. Both ends are in one process, whose
+The cases are a round trip of 100 bytes (small), an array of 64 MiB with a short reply (large), and
+a new comm with a request, its reply and the end (new). Each line has the elapsed time and the
+processor time: the median of all rounds (default: 15), and the ratio to Dask's own `tcp://` or
+`tls://` in the same round as median, minimum and maximum. Both ends run in one process, so the
 processor time is that of both.
 """
 
@@ -57,7 +57,7 @@ async def new(make, _):
         comm = await make()
         await ask(comm, b"")
         comms.append(comm)
-    # Together: over QUIC each waits for an acknowledgement, which may take 25 ms.
+    # Concurrently: over QUIC, each waits for an acknowledgement, which may take 25 ms.
     await asyncio.gather(*(comm.close() for comm in comms))
 
 

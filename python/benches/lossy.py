@@ -1,18 +1,18 @@
-"""Jobs on clusters in Python over a link that delays and loses packets: QUIC beside Dask's TCP.
+"""Compares QUIC with Dask's TCP for jobs on Python clusters over a link that loses packets.
 
 Usage: lossy.py [ROUNDS]        as root, on Linux, in an environment with this package
 
 CUBIC and BBR have to be allowed: sysctl -w net.ipv4.tcp_allowed_congestion_control="reno cubic bbr"
 
-Two network namespaces have a scheduler and a worker, and a worker and the client. What is
-between them is a program with a device of each (TUN): it sends each packet on after 10 ms, so
-that a round trip takes 20 ms, at 100 Mbit/s with a queue of 1 MB, and loses some at random.
-Each line is the time of a job: the median of all rounds (default: 3), the least and the greatest,
-and the ratio of the median to that of Dask's `tcp://` with CUBIC at the same loss. All kinds take
-turns in each round.
+One network namespace runs the scheduler and a worker, another one a worker and the client. This
+program connects them by a TUN device in each: it forwards each packet after 10 ms, so that a round
+trip takes 20 ms, at 100 Mbit/s with a queue of 1 MB, and drops some at random. Each line has the
+time of a job: the median of all rounds (default: 3), the minimum and the maximum, and the ratio of
+the median to that of Dask's `tcp://` with CUBIC at the same loss. All kinds of comms take turns in
+each round.
 
-`array` is a matrix that is added to its transpose, of which the workers exchange blocks of 1.3 MB;
-`tasks` is 20 chains of 10 tasks, each on the other worker than the one before it.
+`array` adds a matrix to its transpose, for which the workers exchange blocks of 1.3 MB; `tasks` is
+20 chains of 10 tasks, which alternate between the workers.
 """
 
 import fcntl
@@ -45,7 +45,7 @@ def ip(*arguments):
 
 
 class Link:
-    """A link between two new network namespaces, which this process serves in a child."""
+    """A link between two new network namespaces, served by a child process."""
 
     def __init__(self, loss):
         self.remove()
@@ -70,12 +70,13 @@ class Link:
 
     @staticmethod
     def serve(devices, loss):
-        """Moves packets between the devices, until it is killed."""
+        """Forwards packets between the devices until the process is killed."""
         poll = select.poll()
         other = dict(zip(devices, reversed(devices)))
         for device in devices:
             poll.register(device, select.POLLIN)
-        # When the last packet of each direction has been sent, and packets by their arrival.
+        # The time when the last packet of each direction has left the queue, and the packets
+        # in transit, ordered by arrival.
         sent = dict.fromkeys(devices, 0.0)
         packets, count = [], 0
         while True:
@@ -114,7 +115,7 @@ class Link:
 
 
 class Cluster:
-    """A scheduler and a worker far away, a worker and a client here."""
+    """A cluster over the link: scheduler and worker at one end, worker and client at the other."""
 
     def __init__(self):
         self.processes = []
@@ -171,7 +172,7 @@ class Cluster:
         return json.loads(line)
 
     def run(self, job):
-        """Seconds that a job takes."""
+        """Runs a job and returns the time that it took, in seconds."""
         print(job, file=self.client.stdin, flush=True)
         return self.read()
 
@@ -182,7 +183,7 @@ class Cluster:
 
 
 def client(address, options):
-    """Runs jobs that are named on the standard input."""
+    """Runs the jobs named on the standard input."""
     import daskwire  # noqa: F401  Before any Security is used.
     import dask.array as da
     from distributed import Client, Security
@@ -219,7 +220,7 @@ def client(address, options):
 
 
 def certificate(directory):
-    """Options with a new certificate for all roles."""
+    """Creates a certificate for all roles and returns the options for it."""
     cert, key = directory / "cert.pem", directory / "key.pem"
     command = "openssl req -x509 -newkey ed25519 -nodes -days 2 -subj /CN=lossy"
     subprocess.run(
@@ -239,7 +240,7 @@ def main(rounds):
                 for kind in KINDS:
                     with closing(Link(loss)), closing(Cluster()) as cluster:
                         cluster.start(*kind, options)
-                        # The first job opens comms.
+                        # The first job also opens comms.
                         for job in ("tasks", "array", "tasks"):
                             taken.setdefault((job, kind), []).append(cluster.run(job))
             for job in ("array", "tasks"):

@@ -1,12 +1,12 @@
-"""Dask with Rust: transports, and functions of workers in Rust.
+"""Transports for Dask in Rust, and calls of functions that Rust workers provide.
 
 Dask finds the transports, ``quic://``, ``tcp+rs://`` and ``tls+rs://``, by their schemes;
 nothing has to be imported::
 
     dask scheduler --protocol quic --tls-ca-file ca.pem --tls-cert cert.pem
 
-:func:`native` calls functions of workers in Rust. ``python -m daskwire`` is the command
-``daskwire``.
+:func:`native` makes a function that Rust workers provide callable from Python.
+``python -m daskwire`` runs the command ``daskwire``.
 """
 
 from daskwire._function import NativeFunction, native

@@ -1,4 +1,4 @@
-"""Functions of workers in Rust."""
+"""Functions that Rust workers provide."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from distributed import Client
 
-# The attribute of a partial by which workers in Rust know what it may be replaced with.
+# The attribute of a `functools.partial` that tells Rust workers which of their functions may
+# replace it.
 _REPLACED_BY = "daskwire_native"
 
 
 def native(name: str, fallback: Callable[..., Any] | None = None) -> NativeFunction:
-    """The function `name` of workers in Rust, to be submitted as any function.
+    """The function `name` of Rust workers, to be submitted like any function.
 
-    Without a fallback, tasks run on workers in Rust only. With one, workers in Python run
-    that, as do workers in Rust that do not have the function but can run Python; a task then
-    runs wherever there is room first. Only the submitting process needs this package.
+    Without a fallback, tasks run on Rust workers only. With one, a task runs on whichever
+    worker is free first: Python workers run the fallback, and so do Rust workers that do not
+    have the function but can run Python. Only the submitting process needs this package.
 
     >>> hypot = daskwire.native("hypot", fallback=math.hypot)
     >>> client.submit(hypot, 3, 4).result()
@@ -28,15 +29,15 @@ def native(name: str, fallback: Callable[..., Any] | None = None) -> NativeFunct
     Parameters
     ----------
     name
-        The name that the worker in Rust has the function registered under.
+        The name under which the function is registered with the Rust worker.
     fallback
-        A function of Python with the same result.
+        A Python function that gives the same result. Default: none.
     """
     return NativeFunction(name, fallback)
 
 
 class NativeFunction:
-    """A function of workers in Rust, made by :func:`native`."""
+    """A function that Rust workers provide, made by :func:`native`."""
 
     __slots__ = ("__name__", "__weakref__", "fallback")
 
@@ -50,7 +51,7 @@ class NativeFunction:
 
     @property
     def name(self) -> str:
-        """The name that workers have the function registered under."""
+        """The name under which the function is registered with workers."""
         return self.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,7 +60,7 @@ class NativeFunction:
         Raises
         ------
         NotImplementedError
-            If there is none.
+            If there is no fallback.
         """
         if self.fallback is None:
             raise NotImplementedError(
@@ -87,7 +88,8 @@ class NativeFunction:
         ]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Processes without this package read it, and workers in Rust read pickles.
+        # The pickle refers to nothing of this package: processes without it load the pickle,
+        # and Rust workers parse it.
         if self.fallback is None:
             return operator.methodcaller, (f"native:{self.name}",)
         partial = functools.partial(self.fallback)

@@ -1,7 +1,4 @@
-"""Connections over the transports in Rust, and the command `daskwire`.
-
-`daskwire.comm` uses the connections.
-"""
+"""Connections over the Rust transports for `daskwire.comm`, and the command `daskwire`."""
 
 from typing import Any
 
@@ -11,10 +8,13 @@ def run_command(arguments: list[str]) -> int:
 def close_all(
     connections: list[Connection], transports: list[Transports], seconds: float
 ) -> None:
-    """Closes connections, and then what comms share, for at most `seconds`."""
+    """Closes connections, and then the transports with the connections that comms share.
+
+    Waits for at most `seconds`.
+    """
 
 def forget(object: Any) -> None:
-    """Leaves an object to the process that this one was forked from, without dropping it."""
+    """Leaks an object inherited by a fork, which must not be dropped in this process."""
 
 class ConnectionClosed(Exception):
     """The connection has ended, or could not be made."""
@@ -27,7 +27,7 @@ class Notifier:
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
-        """Returns the number of the socket to watch."""
+        """Returns the file descriptor of the socket to watch."""
     def take(self) -> list[int]:
         """Returns the tokens of operations that have finished since the last call."""
 
@@ -48,37 +48,37 @@ class Transports:
     def connect(
         self, notifier: Notifier, scheme: str, location: str, timeout: float
     ) -> Connecting:
-        """Begins one attempt to connect, which takes at most `timeout` seconds."""
+        """Begins an attempt to connect, which takes at most `timeout` seconds."""
     def listen(
         self, notifier: Notifier, scheme: str, location: str, timeout: float
     ) -> Binding:
-        """Begins to listen."""
+        """Begins to listen. A handshake of the transport takes at most `timeout` seconds."""
 
 class Connecting:
-    """A connection that is being made."""
+    """An attempt to connect. Dropping it cancels the attempt."""
 
     def take(self, notifier: Notifier, token: int) -> Connection | None:
-        """Returns the connection, or `None` until the operation `token` is woken."""
+        """Returns the connection, or returns `None` and later wakes the operation `token`."""
     def cancel(self) -> None:
-        """Gives the attempt up."""
+        """Cancels the attempt."""
 
 class Binding:
     """A listener that is being bound."""
 
     def take(self, notifier: Notifier, token: int) -> Listener | None:
-        """Returns the listener, or `None` until the operation `token` is woken."""
+        """Returns the listener, or returns `None` and later wakes the operation `token`."""
 
 class Listener:
     """A listener. Dropping it stops it."""
 
     @property
     def host(self) -> str:
-        """The address that the listener is bound to."""
+        """The host that the listener is bound to."""
     @property
     def port(self) -> int:
         """The port that the listener is bound to."""
     def accept(self, notifier: Notifier, token: int) -> Connection | None:
-        """Returns the next connection, or `None` until the operation `token` is woken."""
+        """Returns the next connection, or returns `None` and later wakes `token`."""
     def stop(self) -> None:
         """Stops accepting connections."""
 
@@ -88,38 +88,42 @@ class Connection:
     def read(
         self, notifier: Notifier, token: int
     ) -> list[bytes | memoryview] | None:
-        """Returns the frames of the next message, or `None` until `token` is woken."""
+        """Returns the frames of the next message, or returns `None` and later wakes `token`."""
     def write(self, frames: list[Any]) -> bool:
-        """Puts a message at the end of what is to be sent.
+        """Queues a message for sending.
 
-        Returns whether the writer should wait until less is left.
+        Returns whether the queue exceeds its limit, so that the writer should wait until
+        `is_drained`.
         """
     def is_drained(self, notifier: Notifier, token: int) -> bool:
-        """Whether little enough is left to send; otherwise `token` is woken then."""
+        """Returns whether the queue is within its limit; if not, later wakes `token`."""
     def close(self) -> Closing:
-        """Begins to close the connection: what was written is sent first."""
+        """Begins to close the connection. Queued messages are sent first."""
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Ends the connection at once for the local side."""
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended and all messages before were read."""
+        """Whether the connection has ended and all messages received before were read."""
     @property
     def local(self) -> str:
-        """The location of this end, without its scheme."""
+        """The local address without its scheme."""
     @property
     def peer(self) -> str:
-        """The location of the other end, without its scheme."""
+        """The address of the peer without its scheme."""
     @property
     def encryption(self) -> tuple[str, str | None, bytes | None] | None:
-        """The TLS version, the cipher suite if known, and the peer's certificate in DER."""
+        """The TLS version, the cipher suite if known, and the peer's certificate in DER.
+
+        `None` if the connection is not encrypted.
+        """
 
 class Closing:
     """A connection that is being closed."""
 
     def is_done(self, notifier: Notifier, token: int) -> bool:
-        """Whether the connection is closed; otherwise `token` is woken then."""
+        """Returns whether the connection is closed; if not, later wakes `token`."""
 
 class Frame:
-    """The memory of received frames, which views share and may change."""
+    """The memory of received frames. Views share it and may modify it."""
 
     def __len__(self) -> int: ...

@@ -1,7 +1,8 @@
-"""The certificates behind an ``ssl.SSLContext``.
+"""The TLS settings that an ``ssl.SSLContext`` was made from.
 
-Dask's ``Security`` gives transports a context of OpenSSL, whose key cannot be read back.
-This module has every ``Security`` note in a context what it was made from.
+Dask's ``Security`` passes transports an OpenSSL context, from which the private key cannot be
+read back. This module makes every ``Security`` store its settings in an attribute of the
+contexts that it creates.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copyreg
 import ssl
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from importlib.abc import MetaPathFinder
@@ -19,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-# Importing this package does not import Dask, which takes ten times as long.
+# Not imported at run time: importing Dask takes ten times as long as importing this package.
 if TYPE_CHECKING:
     from distributed.security import Security
 
@@ -40,11 +42,10 @@ class TlsSettings:
 
 
 def annotate_when_imported() -> None:
-    """Makes every ``Security`` note its settings in the contexts that it makes, now or once
-    Dask is imported.
+    """Makes every ``Security`` store its settings in the contexts that it creates, from now on
+    or once Dask is imported.
 
-    Processes that unpickle a ``Security``, such as the workers of a nanny, import this
-    package with it.
+    Unpickling such a ``Security``, as the workers of a nanny do, imports this package.
     """
     if _MODULE in sys.modules:
         _annotate(sys.modules[_MODULE].Security)
@@ -85,7 +86,10 @@ def _annotate(Security: type[Security]) -> None:
     def annotated(self: Security, tls: dict[str, Any], purpose: ssl.Purpose) -> Any:
         context = original(self, tls, purpose)
         if context is not None:
-            setattr(context, _ATTRIBUTE, _settings(self, tls))
+            # Without the settings, `settings_of` fails. Contexts of other transports do not
+            # need them, so this must not.
+            with suppress(OSError, ValueError):
+                setattr(context, _ATTRIBUTE, _settings(self, tls))
         return context
 
     setattr(annotated, _ATTRIBUTE, True)
@@ -96,16 +100,16 @@ def _annotate(Security: type[Security]) -> None:
 def settings_of(context: Any) -> TlsSettings:
     """The settings that ``context`` was made from.
 
-    A context that was made before this package was imported has none. Dask's
-    configuration, where ``Security()`` reads its settings, is used then if all its roles
-    have the same certificate, and the context is as that makes it.
+    A context that was created before this package was imported does not have them. Dask's
+    configuration, from which ``Security()`` reads its settings, is used instead if all its
+    roles have the same certificate, and if ``context`` matches a context created from it.
 
     Raises
     ------
     TypeError
-        If there is no context, as when the ``Security`` has no certificates.
+        If ``context`` is not a context, as for a ``Security`` without certificates.
     ValueError
-        If the settings are not known.
+        If the settings cannot be determined.
     """
     if not isinstance(context, ssl.SSLContext):
         raise TypeError(
@@ -120,7 +124,7 @@ def settings_of(context: Any) -> TlsSettings:
 
 def _settings(security: Security, tls: dict[str, Any]) -> TlsSettings:
     return TlsSettings(
-        # As they are now: files may be renewed, and the next context has the new ones.
+        # Files are read now: if they are renewed, the next context has the new contents.
         ca_file=_pem(tls["ca_file"]),
         cert=_pem(tls["cert"]),
         key=_pem(tls["key"]) if tls.get("key") else None,
@@ -131,8 +135,9 @@ def _settings(security: Security, tls: dict[str, Any]) -> TlsSettings:
 
 
 def _pem(text: str) -> str:
-    """PEM, as it is or from a file: Dask tells them by their lines."""
-    return text if "\n" in text else Path(text).read_text()
+    """Returns PEM given as such or as a path. As in Dask, only PEM has line breaks."""
+    # PEM is ASCII, but the text around it may have any encoding.
+    return text if "\n" in text else Path(text).read_text("latin-1")
 
 
 def _version(version: Any) -> str | None:
@@ -165,7 +170,7 @@ def _configured(context: ssl.SSLContext) -> TlsSettings:
 
 
 def _known(context: ssl.SSLContext) -> Any:
-    """What can be read back from a context."""
+    """The settings that can be read back from a context."""
     return (
         context.get_ca_certs(True),
         context.check_hostname,

@@ -1,7 +1,7 @@
 """The subcommand ``dask daskwire``.
 
-Its entry point has the command ``dask`` import this package before it reads certificates,
-which ``dask scheduler --protocol quic`` and ``dask worker quic://...`` need.
+Its entry point makes the command ``dask`` import this package before it reads certificates,
+as ``dask scheduler --protocol quic`` and ``dask worker quic://...`` require.
 """
 
 from __future__ import annotations

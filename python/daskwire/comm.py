@@ -1,4 +1,4 @@
-"""The transports as comms of ``distributed``."""
+"""Comms, connectors and listeners of ``distributed`` over the Rust transports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHARD = parse_bytes(dask.config.get("distributed.comm.shard"))
 
 
 class _Operations:
-    """The operations of one event loop that wait for threads of Rust."""
+    """The operations of one event loop that wait for Rust threads."""
 
     _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, _Operations]] = (
         weakref.WeakKeyDictionary()
@@ -158,7 +158,7 @@ class RustComm(Comm):
             self._ended()
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
-            # As Dask's own transports: a read that was cancelled ends the comm.
+            # As in Dask's own transports, a cancelled read ends the comm.
             self.abort()
             raise
         try:
@@ -214,7 +214,7 @@ class RustComm(Comm):
             try:
                 await asyncio.wait_for(closing, _CLOSE_TIMEOUT)
             except asyncio.TimeoutError:
-                # What is left to send goes on without anybody waiting.
+                # The rest is sent in the background.
                 pass
             except BaseException:
                 connection.abort()
@@ -240,7 +240,7 @@ class RustComm(Comm):
 
 
 def _concrete(local: str, peer: str) -> str:
-    """`local` with the address of this host that reaches `peer`, if it has none.
+    """`local`, with a wildcard host replaced by the address of this host that reaches `peer`.
 
     The sockets of QUIC are bound to all addresses.
     """
@@ -259,7 +259,7 @@ def _abandon(connection: _native.Connection, name: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _extra_info(encryption: tuple[str, str | None, bytes | None] | None) -> dict[str, Any]:
-    """``peercert`` and ``cipher`` as ``SSLSocket`` has them, and the certificate."""
+    """``peercert`` and ``cipher`` in the form of ``SSLSocket``, and the certificate in DER."""
     if encryption is None:
         return {}
     version, cipher, certificate = encryption
@@ -281,8 +281,8 @@ def _secret_bits(cipher: str | None) -> int | None:
 
 
 def _decode_certificate(der: bytes) -> dict[str, Any]:
-    """The certificate as `SSLSocket.getpeercert()` has it; empty if it cannot be read."""
-    # The only way to that form is by a function that CPython has for its own tests.
+    """The certificate as `SSLSocket.getpeercert()` returns it; empty if it cannot be decoded."""
+    # Only this function, which CPython has for its own tests, converts DER to that form.
     decode = getattr(ssl._ssl, "_test_decode_cert", None)
     if decode is None:
         return {}
@@ -299,22 +299,26 @@ def _decode_certificate(der: bytes) -> dict[str, Any]:
 _comms: weakref.WeakSet[RustComm] = weakref.WeakSet()
 _listeners: weakref.WeakSet[_RustListener] = weakref.WeakSet()
 
-# When listeners at ports of QUIC were stopped. Connections keep their socket for some time, so
-# a new listener may have to wait for the port.
+# The time when the last listener at each port was stopped. Its socket is closed in the
+# background, and later if connections over QUIC use it, so a new listener may have to wait for
+# the port.
 _stopped: dict[int, float] = {}
 
-# How long a new listener waits for the port of a stopped one, in seconds.
+# The maximum time that a new listener waits for the port of a stopped one, in seconds.
 _PORT_TIMEOUT = 5.0
 
-# How long closing a comm waits for its peer to get what was written, in seconds.
+# The maximum time that closing a comm waits for the peer to receive all data, in seconds.
 _CLOSE_TIMEOUT = 5.0
 
-# How long the end of the process waits for peers to get what was written, in seconds.
+# The maximum time that the end of the process waits for peers to receive all data, in seconds.
 _EXIT_TIMEOUT = 1.0
 
 
 def _close_all() -> None:
-    """Has peers notice the end of this process at once, as the system does for TCP."""
+    """Closes all comms, so that peers notice the end of this process at once.
+
+    The operating system does this for TCP, but not for QUIC.
+    """
     open_comms = [comm._ended() for comm in list(_comms)]
     connections = [connection for connection in open_comms if connection is not None]
     if connections or _all_transports:
@@ -322,9 +326,9 @@ def _close_all() -> None:
 
 
 def _leave_to_parent() -> None:
-    """Gives up the comms and listeners of the process that this one was forked from.
+    """Leaks the comms and listeners inherited from the parent process by a fork.
 
-    The threads that do their I/O are not in this process.
+    The threads that do their I/O exist in the parent process only.
     """
     for comm in list(_comms):
         connection = comm._ended()
@@ -344,8 +348,8 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
-# Finalizers run after the functions by which Dask closes its clients and clusters at exit,
-# which need their comms.
+# A finalizer, as these run after the exit functions by which Dask closes its clients and
+# clusters: those still need their comms.
 weakref.finalize(RustComm, _close_all)
 
 
@@ -358,11 +362,11 @@ class Tls(RustComm):
 
 
 class Quic(RustComm):
-    """A comm over ``quic://``: a stream of a connection that comms to one peer share."""
+    """A comm over ``quic://``: a stream of a connection shared by all comms with a peer."""
 
 
 class _Scheme:
-    """What the connector and the listener of a scheme have in common."""
+    """The common base of the connector and the listener of a scheme."""
 
     prefix: ClassVar[str]
     scheme: ClassVar[str]
@@ -511,9 +515,11 @@ class _RustListener(BaseListener, _Scheme):
         if self._listener is None:
             comm.abort()
             return
+        timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
         try:
-            await self.on_connection(comm)
-        except CommClosedError:
+            # A silent peer would keep the connection open.
+            await asyncio.wait_for(self.on_connection(comm), timeout)
+        except (CommClosedError, asyncio.TimeoutError):
             logger.info(
                 "Connection from %s closed before handshake completed",
                 comm.peer_address,
@@ -528,11 +534,10 @@ class _RustListener(BaseListener, _Scheme):
             self._accepting = None
         if listener is not None:
             listener.stop()
-            if self.scheme == "quic":
-                _stopped[listener.port] = time.monotonic()
+            _stopped[listener.port] = time.monotonic()
 
     def get_host_port(self) -> tuple[str, int]:
-        """The address that the listener is bound to."""
+        """The host and port that the listener is bound to."""
         if self._listener is None:
             raise ValueError(
                 f"invalid operation on non-started {type(self).__name__}"
@@ -594,21 +599,21 @@ class _RustBackend(Backend):
 
 
 class TcpBackend(_RustBackend):
-    """``tcp+rs://``: the protocol of ``tcp://``, by the transport in Rust."""
+    """``tcp+rs://``: the protocol of ``tcp://`` over the Rust transport."""
 
     _connector_class = TcpConnector
     _listener_class = TcpListener
 
 
 class TlsBackend(_RustBackend):
-    """``tls+rs://``: the protocol of ``tls://``, by the transport in Rust."""
+    """``tls+rs://``: the protocol of ``tls://`` over the Rust transport."""
 
     _connector_class = TlsConnector
     _listener_class = TlsListener
 
 
 class QuicBackend(_RustBackend):
-    """``quic://``."""
+    """``quic://``: QUIC over the Rust transport."""
 
     _connector_class = QuicConnector
     _listener_class = QuicListener

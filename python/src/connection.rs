@@ -1,4 +1,4 @@
-//! Connections, and making them.
+//! Connections, and attempts to connect.
 
 use core::pin::pin;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -22,17 +22,20 @@ use crate::notify::{Notifier, Slot, Waiter, Wakeups};
 use crate::runtime;
 use crate::transports::{Operation, Outcome, Transports, to_duration};
 
-/// The bytes of received messages that wait to be read, beyond which no more are received.
+/// The limit for received messages that Python has not read yet, in bytes. Receiving pauses
+/// while they exceed it.
 const INBOX_MAX: usize = 1 << 20;
 
-/// The bytes of messages that wait to be sent, beyond which writers wait.
+/// The limit for messages queued for sending, in bytes. Writers wait while they exceed it.
 const OUTBOX_MAX: usize = 16 << 20;
 
-/// The bytes that are still sent by a connection that was aborted, and for how long.
+/// The largest queue that an aborted connection still sends, in bytes.
 const ABORTED_MAX: usize = 64 << 10;
+
+/// The time that an aborted connection has to send its queue.
 const ABORTED_TIME: Duration = Duration::from_secs(1);
 
-/// A connection that is being made. Dropping it gives it up.
+/// An attempt to connect. Dropping it cancels the attempt.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connecting {
     slot: Outcome<Connection>,
@@ -54,14 +57,15 @@ impl Connecting {
 
 #[pymethods]
 impl Connecting {
-    /// Returns the connection, or `None` until the operation `token` is woken.
+    /// Returns the connection; if it is not established yet, returns `None` and later wakes
+    /// the operation `token`.
     fn take(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Connection>> {
         let waiter = Waiter::new(notifier.wakeups(), token);
         let result = self.slot.take_or_wait(waiter);
         result.transpose().map_err(to_python)
     }
 
-    /// Gives the attempt up.
+    /// Cancels the attempt.
     fn cancel(&self) {
         self.task.abort();
     }
@@ -73,7 +77,7 @@ impl Drop for Connecting {
     }
 }
 
-/// A connection that carries messages. Dropping it without closing it is like aborting it.
+/// A connection that carries messages. Dropping it without closing it aborts it.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -86,46 +90,47 @@ pub(crate) struct Connection {
     encryption: Option<Arc<Encryption>>,
 }
 
-/// What a connection and its tasks have in common.
+/// State shared by a connection and its tasks.
 struct Shared {
     wakeups: Arc<Wakeups>,
     inbox: Mutex<Inbox>,
-    /// Why no more messages can be sent.
+    /// The reason why no more messages can be sent, once there is one.
     send_end: Mutex<Option<String>>,
-    /// Tells the receiving task that a message was taken.
+    /// Notifies the receiving task that a message was taken from the inbox.
     taken: Notify,
-    /// The bytes that wait to be sent.
+    /// The length of all messages queued for sending, in bytes.
     queued: AtomicUsize,
-    /// Who waits for that to become less.
+    /// Writers that wait until `queued` falls to `OUTBOX_MAX`.
     drained: Mutex<Vec<Waiter>>,
 }
 
+/// Received messages that Python has not read yet.
 #[derive(Default)]
 struct Inbox {
     messages: VecDeque<Message>,
-    /// The bytes of all messages.
+    /// The memory that all messages take, in bytes.
     len: usize,
-    /// Why no more messages come, after those that are here.
+    /// The reason why no message will follow those in `messages`, once there is one.
     end: Option<String>,
-    /// Messages that still come are dropped.
+    /// Whether messages received from now on are dropped.
     is_discarded: bool,
     waiter: Option<Waiter>,
 }
 
-/// The version, the cipher suite and the certificate of the peer.
+/// The TLS version, the cipher suite, and the certificate of the peer in DER.
 type TlsInfo = (&'static str, Option<&'static str>, Option<Vec<u8>>);
 
-/// What the sending task does next.
+/// The next step of the sending task.
 enum Order {
     Send { frames: Vec<Outgoing>, len: usize },
     Close(OnClosed),
 }
 
-/// Called once a connection is closed.
+/// A callback for the end of closing a connection.
 type OnClosed = Box<dyn FnOnce() + Send>;
 
 impl Connection {
-    /// Starts the tasks of a connection. Called on the runtime.
+    /// Starts the tasks of a connection. Must be called on the runtime.
     pub(crate) fn start(raw: RawConnection, shard_len: usize, wakeups: Arc<Wakeups>) -> Self {
         let shared = Arc::new(Shared {
             wakeups,
@@ -156,9 +161,10 @@ impl Connection {
 }
 
 impl Connection {
-    /// Closes the connection once what was written is sent.
+    /// Closes the connection once all queued messages are sent.
     fn begin_close(&self, closed: OnClosed) {
-        // Receiving goes on: to stop the peer would look like a loss to it.
+        // The receiving task keeps running: the peer takes a refusal of its messages for a
+        // lost connection.
         self.is_closing.store(true, Ordering::Release);
         self.shared.discard();
         let reason = "the connection was closed on this side";
@@ -172,11 +178,12 @@ impl Connection {
     }
 }
 
-/// Closes connections, and then what comms share, for at most `seconds`.
+/// Closes connections, and then the transports with the connections that comms share. Waits
+/// for at most `seconds`.
 ///
 /// # Errors
 ///
-/// `ValueError` for a number of seconds that is no duration.
+/// `ValueError` if `seconds` is not a valid duration.
 #[pyfunction]
 pub(crate) fn close_all(
     py: Python<'_>,
@@ -196,7 +203,7 @@ pub(crate) fn close_all(
     let runtime = runtime::handle()?;
     py.detach(move || {
         let start = std::time::Instant::now();
-        // Ends when all senders are dropped.
+        // Nothing is sent: the channel ends when all senders are dropped.
         let all_closed = all_closed
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
@@ -230,7 +237,7 @@ async fn receive(mut reader: CommReader, shard_len: usize, shared: Arc<Shared>) 
     }
 }
 
-/// Sends messages, several with one write if they are small, until the connection ends.
+/// Sends messages until the connection ends. Small messages share a write.
 async fn send(
     mut writer: CommWriter,
     mut orders: mpsc::UnboundedReceiver<Order>,
@@ -247,12 +254,12 @@ async fn send(
                 sent
             }
             Order::Close(closed) => {
-                // The peer has to get what was written before, and may write meanwhile.
+                // Closing delivers all messages written before; the peer may write meanwhile.
                 let mut closing = pin!(writer.close());
                 let is_closed = tokio::select! {
                     _ = &mut closing => true,
-                    // The peer has closed the connection too, and so reads no more. There is
-                    // no need to wait for its acknowledgement, which QUIC may delay.
+                    // The peer has closed the connection too, or reading has failed. The
+                    // acknowledgement, which QUIC may delay, need not be awaited.
                     _ = &mut receiving => false,
                 };
                 closed();
@@ -274,13 +281,13 @@ async fn send(
             error => error,
         };
         if let Err(error) = sent {
-            // Messages of the peer may still be under way.
+            // Only sending ends: messages of the peer may still arrive.
             shared.end_sending(error.to_string());
             break;
         }
         next = orders.recv().await;
     }
-    // Whoever still wants to close this is answered.
+    // Completes pending calls of `close`.
     orders.close();
     while let Some(order) = orders.recv().await {
         match order {
@@ -303,12 +310,12 @@ impl Shared {
         if inbox.is_discarded {
             return;
         }
-        inbox.len += message.len();
+        inbox.len += message.memory_len();
         inbox.messages.push_back(message);
         wake(inbox.waiter.take());
     }
 
-    /// Ends both directions, for readers once they have read what came before.
+    /// Ends both directions. Readers still get the messages that were received before.
     fn end(&self, reason: String) {
         let mut inbox = self.inbox();
         inbox.end.get_or_insert_with(|| reason.clone());
@@ -322,7 +329,7 @@ impl Shared {
         self.wake_writers();
     }
 
-    /// Drops the messages that are here and those that still come.
+    /// Drops the messages in the inbox and all messages received from now on.
     fn discard(&self) {
         let mut inbox = self.inbox();
         inbox.is_discarded = true;
@@ -367,8 +374,8 @@ fn wake(waiter: Option<Waiter>) {
 
 #[pymethods]
 impl Connection {
-    /// Returns the frames of the next message, or `None` until the operation `token` is
-    /// woken.
+    /// Returns the frames of the next message; if none was received yet, returns `None` and
+    /// later wakes the operation `token`.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -377,7 +384,7 @@ impl Connection {
     ) -> PyResult<Option<Bound<'py, PyList>>> {
         let mut inbox = self.shared.inbox();
         if let Some(message) = inbox.messages.pop_front() {
-            inbox.len -= message.len();
+            inbox.len -= message.memory_len();
             drop(inbox);
             self.shared.taken.notify_one();
             return message.into_list(py).map(Some);
@@ -389,8 +396,9 @@ impl Connection {
         Ok(None)
     }
 
-    /// Puts a message of these frames, contiguous buffers of bytes, at the end of what is to
-    /// be sent. Returns whether the writer should wait until less is left.
+    /// Queues a message for sending. Its frames are contiguous buffers of bytes. Returns
+    /// whether the queue exceeds its limit, so that the writer should wait until
+    /// `is_drained`.
     fn write(&self, frames: Vec<Bound<'_, PyAny>>) -> PyResult<bool> {
         if let Some(reason) = &*self.shared.send_end() {
             return Err(ConnectionClosed::new_err(reason.clone()));
@@ -407,8 +415,8 @@ impl Connection {
         Ok(before + len > OUTBOX_MAX)
     }
 
-    /// Whether little enough is left to send, or nothing more will be sent; otherwise the
-    /// operation `token` is woken then.
+    /// Returns whether the queue is within its limit, or nothing more will be sent. If not,
+    /// the operation `token` is woken later.
     fn is_drained(&self, notifier: &Notifier, token: u64) -> bool {
         let mut drained = self.shared.drained();
         let is_over = || self.shared.send_end().is_some();
@@ -419,7 +427,7 @@ impl Connection {
         false
     }
 
-    /// Begins to close the connection: what was written is sent first.
+    /// Begins to close the connection. Queued messages are sent first.
     fn close(&self) -> Closing {
         let slot = Arc::new(Slot::default());
         let own = Arc::clone(&slot);
@@ -427,12 +435,14 @@ impl Connection {
         Closing(slot)
     }
 
-    /// Ends the connection at once for this side. A little that was written is still sent,
-    /// for a while, as the system does for a socket that is closed.
+    /// Ends the connection at once for the local side. A short queue is still sent in the
+    /// background for a second, as the operating system does for a socket that is closed.
     fn abort(&self) -> PyResult<()> {
-        let is_little = self.shared.queued.load(Ordering::Acquire) <= ABORTED_MAX;
-        if is_little && !self.is_closing.load(Ordering::Acquire) {
-            self.begin_close(Box::new(|| {}));
+        if self.shared.queued.load(Ordering::Acquire) <= ABORTED_MAX {
+            // A call of `close` may have been cancelled.
+            if !self.is_closing.load(Ordering::Acquire) {
+                self.begin_close(Box::new(|| {}));
+            }
             let (receiving, sending) = (self.receiving.clone(), self.sending.clone());
             runtime::handle()?.spawn(async move {
                 tokio::time::sleep(ABORTED_TIME).await;
@@ -449,20 +459,20 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the connection has ended and all messages that came before were read.
+    /// Whether the connection has ended and all messages received before were read.
     #[getter]
     fn closed(&self) -> bool {
         let inbox = self.shared.inbox();
         inbox.end.is_some() && inbox.messages.is_empty()
     }
 
-    /// The location of this end, without its scheme.
+    /// The local address without its scheme.
     #[getter]
     fn local(&self) -> &str {
         self.local.location()
     }
 
-    /// The location of the other end, without its scheme.
+    /// The address of the peer without its scheme.
     #[getter]
     fn peer(&self) -> &str {
         self.peer.location()
@@ -493,7 +503,8 @@ pub(crate) struct Closing(Arc<Slot<()>>);
 
 #[pymethods]
 impl Closing {
-    /// Whether the connection is closed; otherwise the operation `token` is woken then.
+    /// Returns whether the connection is closed. If not, the operation `token` is woken once
+    /// it is.
     fn is_done(&self, notifier: &Notifier, token: u64) -> bool {
         let waiter = Waiter::new(notifier.wakeups(), token);
         self.0.take_or_wait(waiter).is_some()

@@ -1,4 +1,4 @@
-//! Errors as exceptions of Python.
+//! Conversion of errors to Python exceptions.
 
 use std::io;
 
@@ -20,10 +20,10 @@ create_exception!(
     "The connection could not be made, and no other attempt would succeed."
 );
 
-/// The exception for an error of a comm.
+/// Converts an error of a comm to the exception that Python code expects.
 pub(crate) fn to_python(error: CommError) -> PyErr {
     match error {
-        // What Dask's own transports raise for an address that they cannot use.
+        // Dask's own transports raise `ValueError` for an address that they cannot use.
         CommError::Address { .. } | CommError::Scheme { .. } => {
             PyValueError::new_err(error.to_string())
         }
@@ -34,7 +34,7 @@ pub(crate) fn to_python(error: CommError) -> PyErr {
         CommError::Tls(_) | CommError::PeerSpeaksTls | CommError::PeerSpeaksHttp => {
             ConnectionRefused::new_err(error.to_string())
         }
-        // A TLS handshake over QUIC, or the version of QUIC.
+        // A failed TLS handshake over QUIC, or an unsupported version of QUIC.
         CommError::Connect { ref error, .. } if error.kind() == io::ErrorKind::InvalidData => {
             ConnectionRefused::new_err(error.to_string())
         }
@@ -42,7 +42,7 @@ pub(crate) fn to_python(error: CommError) -> PyErr {
     }
 }
 
-/// An `OSError` with the number of the system, from which Python chooses the subclass.
+/// Makes an `OSError` with the system's error number, by which Python chooses the subclass.
 fn bind_error(error: &io::Error) -> PyErr {
     match error.raw_os_error() {
         Some(number) => PyOSError::new_err((number, error.to_string())),

@@ -1,6 +1,6 @@
-//! Frames in memory that Rust and Python share.
+//! Frames in memory shared by Rust and Python.
 
-// The buffer protocol is made of pointers.
+// The buffer protocol of CPython consists of raw pointers.
 #![allow(unsafe_code)]
 
 use core::ffi::c_int;
@@ -16,11 +16,13 @@ use wire::frame::FrameBuffers;
 
 use crate::notify::Wakeups;
 
-/// Frames of at least this many bytes are mapped pages of their own, which take memory as
-/// bytes arrive and return to the system when the last view of them is dropped.
+/// The size in bytes from which memory is mapped instead of taken from the heap. Mapped pages
+/// use memory only once bytes arrive, and are returned to the system when their last view is
+/// dropped.
 const MAPPED: usize = 1 << 20;
 
-/// Frames below this size are copied, which takes less than to share them.
+/// The size in bytes from which frames are shared with Python. Copying smaller ones is
+/// cheaper.
 const SHARED: usize = 16 << 10;
 
 /// The memory of a received frame.
@@ -30,11 +32,11 @@ enum Memory {
 }
 
 impl Memory {
-    /// Zeroed memory; `None` if there is none.
+    /// Allocates zeroed memory, or returns `None` if pages cannot be mapped.
     fn new(len: usize) -> Option<Self> {
         if len >= MAPPED {
             let pages = MmapMut::map_anon(len).ok()?;
-            // Only a hint: without huge pages it is slower.
+            // Only a hint: an error means that the pages are filled more slowly.
             #[cfg(target_os = "linux")]
             let _ = pages.advise(memmap2::Advice::HugePage);
             return Some(Self::Pages(pages));
@@ -57,7 +59,7 @@ impl Memory {
     }
 }
 
-/// A received frame: a part of some memory.
+/// The location of a received frame in the memory of its message.
 pub(crate) struct Part {
     /// The index of the memory in [`Message::memory`].
     memory: usize,
@@ -67,19 +69,20 @@ pub(crate) struct Part {
 
 /// The frames of a received message.
 ///
-/// Dask splits a buffer into frames of `distributed.comm.shard` bytes and puts them together
-/// without a copy if they are neighbours in one memory; so the frame after one of that size
-/// is stored behind it.
+/// Dask splits a buffer into frames of `distributed.comm.shard` bytes, and joins them without
+/// a copy if they are adjacent in one buffer. So the frame after one of that size is stored
+/// directly after it.
 pub(crate) struct Message {
     memory: Vec<Memory>,
     parts: Vec<Part>,
     shard_len: usize,
-    /// The bytes of frames that have no memory yet.
+    /// The length of all frames that have no memory yet, in bytes.
     left: u64,
 }
 
 impl Message {
-    /// No frames yet, of a peer that splits buffers into frames of `shard_len` bytes.
+    /// Creates a message without frames, from a peer that splits buffers into frames of
+    /// `shard_len` bytes.
     pub(crate) const fn new(shard_len: usize) -> Self {
         Self {
             memory: Vec::new(),
@@ -89,12 +92,21 @@ impl Message {
         }
     }
 
-    /// The number of bytes of all frames.
-    pub(crate) fn len(&self) -> usize {
+    /// The length of all frames, in bytes.
+    fn len(&self) -> usize {
         self.parts.iter().map(|part| part.len).sum()
     }
 
-    /// Adds empty frames, which have no memory, until there are `count` frames.
+    /// The memory that the message takes, in bytes. Frames may be empty.
+    pub(crate) fn memory_len(&self) -> usize {
+        let parts = self.parts.len().saturating_mul(size_of::<Part>());
+        self.len()
+            .saturating_add(parts)
+            .saturating_add(size_of::<Self>())
+    }
+
+    /// Completes the message, which has `count` frames: adds the empty ones at its end, for
+    /// which no buffer was requested.
     pub(crate) fn finish(mut self, count: usize) -> Self {
         self.add_empty(count);
         self
@@ -110,7 +122,7 @@ impl Message {
         }
     }
 
-    /// Adds frame `index`, in memory of its own or behind the frame before it.
+    /// Adds frame `index`, in new memory or directly after the frame before it.
     fn add(&mut self, index: usize, len: usize) -> Option<()> {
         self.add_empty(index);
         let of_shard = |part: &&Part| part.len == self.shard_len;
@@ -123,10 +135,13 @@ impl Message {
         let (memory, start) = match behind {
             Some(behind) => behind,
             None => {
-                // Pages take memory only once they are written.
+                // Memory for all frames left costs nothing yet: pages are allocated on the
+                // first write.
                 let all = usize::try_from(self.left).unwrap_or(len).max(len);
                 let capacity = if len == self.shard_len { all } else { len };
-                self.memory.push(Memory::new(capacity)?);
+                // The system may count memory that is not written to yet.
+                let memory = Memory::new(capacity).or_else(|| Memory::new(len))?;
+                self.memory.push(memory);
                 (self.memory.len() - 1, 0)
             }
         };
@@ -135,7 +150,7 @@ impl Message {
         Some(())
     }
 
-    /// The frames for Python: large ones share memory, small ones are copied.
+    /// Converts the frames to a Python list: large ones share memory, small ones are copied.
     pub(crate) fn into_list(self, py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
         let mut views: Vec<Option<Bound<'_, PyAny>>> = Vec::new();
         let list = PyList::empty(py);
@@ -187,14 +202,13 @@ impl FrameBuffers for Message {
     }
 }
 
-/// The memory of received frames, which views of Python share and may change.
+/// The memory of received frames. Python's views share it and may modify it.
 #[pyclass(module = "daskwire._native")]
 pub(crate) struct Frame {
     memory: Memory,
 }
 
 impl Frame {
-    /// A frame in this memory.
     const fn new(memory: Memory) -> Self {
         Self { memory }
     }
@@ -208,7 +222,7 @@ impl Frame {
 
     /// # Safety
     ///
-    /// `view` is a `Py_buffer` to fill in.
+    /// `view` must be null or point to a `Py_buffer` to fill in.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         view: *mut ffi::Py_buffer,
@@ -223,8 +237,9 @@ impl Frame {
             (bytes.as_mut_ptr(), bytes.len())
         };
         let len = isize::try_from(len)?;
-        // SAFETY: the memory is this object's, never moves, and lives as long as it; the
-        // view owns a reference to it. No method of this type accesses the bytes.
+        // SAFETY: the memory belongs to this object, never moves, and lives as long as the
+        // object, to which the view owns a reference. No method of this type accesses the
+        // bytes.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast(), len, 0, flags) };
         if filled == 0 {
@@ -241,27 +256,27 @@ pub(crate) enum Outgoing {
     Shared(SharedBuffer),
 }
 
-/// A buffer of Python, which is released by the thread of the event loop.
+/// A buffer of a Python object. The thread of the event loop releases it.
 pub(crate) struct SharedBuffer {
-    /// `Some` until this is dropped.
+    /// `Some` until this value is dropped.
     buffer: Option<PyBuffer<u8>>,
     start: *const u8,
     len: usize,
     wakeups: Arc<Wakeups>,
 }
 
-// SAFETY: the bytes stay where they are as long as the buffer is held, and are only read.
-// As with any send of Python, changing them meanwhile sends one or the other value.
+// SAFETY: the bytes do not move while the buffer is held, and are only read. As with any send
+// in Python, modifying them meanwhile sends either the old or the new value.
 unsafe impl Send for SharedBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for SharedBuffer {}
 
 impl Outgoing {
-    /// The bytes of a contiguous buffer of bytes.
+    /// Takes the bytes of `frame`: copies them if they are few, and shares them otherwise.
     ///
     /// # Errors
     ///
-    /// `BufferError` if it is not.
+    /// `BufferError` if `frame` is not a contiguous buffer of bytes.
     pub(crate) fn new(frame: &Bound<'_, PyAny>, wakeups: &Arc<Wakeups>) -> PyResult<Self> {
         let buffer = PyBuffer::<u8>::get(frame)?;
         if !buffer.is_c_contiguous() {

@@ -1,10 +1,10 @@
 //! The native half of the Python package `daskwire`: connections over the transports of
 //! this project, for the event loops of asyncio, and the command `daskwire`.
 //!
-//! I/O runs on threads that never wait for the GIL. What has finished is put in a list of a
-//! `Notifier`, whose socket wakes the event loop once for all of it; the
-//! loop then takes the results. Messages are lists of frames without the handshake of Dask,
-//! which `daskwire/comm.py` leaves to `distributed`.
+//! I/O runs on threads that never wait for the GIL. Finished operations are added to a list
+//! of a `Notifier`, whose socket wakes the event loop once for all of them; the loop then
+//! takes the results. Messages are lists of frames. The handshake of Dask is not part of this
+//! module: `daskwire/comm.py` leaves it to `distributed`.
 
 mod command;
 mod connection;

@@ -1,4 +1,4 @@
-//! Listening.
+//! Listeners, and attempts to bind them.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -32,7 +32,8 @@ impl Binding {
 
 #[pymethods]
 impl Binding {
-    /// Returns the listener, or `None` until the operation `token` is woken.
+    /// Returns the listener; if it is not bound yet, returns `None` and later wakes the
+    /// operation `token`.
     fn take(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Listener>> {
         let waiter = Waiter::new(notifier.wakeups(), token);
         let result = self.slot.take_or_wait(waiter);
@@ -49,6 +50,7 @@ pub(crate) struct Listener {
     task: AbortHandle,
 }
 
+/// Accepted connections that Python has not taken yet.
 #[derive(Default)]
 struct Accepted {
     connections: VecDeque<Connection>,
@@ -57,11 +59,11 @@ struct Accepted {
     waiter: Option<Waiter>,
 }
 
-/// The pause after an error that may pass, such as too many open files.
+/// The pause after an error that may be temporary, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Listener {
-    /// Starts to accept. Must be called on the threads of the I/O.
+    /// Starts to accept connections. Must be called on the runtime.
     fn start(
         listener: daskwire_comm::Listener,
         shard_len: usize,
@@ -76,7 +78,8 @@ impl Listener {
                     Ok(incoming) => {
                         let own = Arc::clone(&own);
                         let wakeups = Arc::clone(&wakeups);
-                        // A task for each, so that a silent peer does not block others.
+                        // A task for each connection, so that a silent peer does not block
+                        // others.
                         tokio::spawn(async move {
                             if let Ok(raw) = incoming.open().await {
                                 let connection = Connection::start(raw, shard_len, wakeups);
@@ -117,7 +120,7 @@ fn add(accepted: &Mutex<Accepted>, add: impl FnOnce(&mut Accepted)) {
 
 #[pymethods]
 impl Listener {
-    /// The address that the listener is bound to.
+    /// The host that the listener is bound to.
     #[getter]
     fn host(&self) -> &str {
         &self.host
@@ -129,7 +132,8 @@ impl Listener {
         self.port
     }
 
-    /// Returns the next connection, or `None` until the operation `token` is woken.
+    /// Returns the next connection; if there is none yet, returns `None` and later wakes the
+    /// operation `token`.
     fn accept(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Connection>> {
         let mut accepted = lock(&self.accepted);
         if let Some(connection) = accepted.connections.pop_front() {

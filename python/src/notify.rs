@@ -1,4 +1,4 @@
-//! Waking an event loop of asyncio from threads without the GIL.
+//! Wakeups of an asyncio event loop by threads that do not hold the GIL.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
@@ -11,11 +11,11 @@ use pyo3::prelude::*;
 /// Wakes an event loop when operations have finished.
 ///
 /// The loop watches the socket `fileno()`, and calls `take()` when it is readable. One byte
-/// is sent for all operations that finish before the loop comes to it.
+/// is sent for all operations that finish before the loop calls `take()`.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Notifier(Arc<Wakeups>);
 
-/// The part of a [`Notifier`] that other threads have.
+/// The part of a [`Notifier`] that is shared with other threads.
 pub(crate) struct Wakeups {
     finished: Mutex<Finished>,
     sender: UnixStream,
@@ -43,7 +43,7 @@ impl Notifier {
         })))
     }
 
-    /// Returns the number of the socket to watch.
+    /// Returns the file descriptor of the socket to watch.
     fn fileno(&self) -> i32 {
         self.0.receiver.as_raw_fd()
     }
@@ -53,7 +53,7 @@ impl Notifier {
     fn take(&self) -> Vec<u64> {
         let finished = {
             let mut finished = self.0.finished();
-            // Under the lock, so that a byte that is sent after it is for a later call.
+            // Reads under the lock, so that a byte sent after it is left for a later call.
             let mut bytes = [0; 64];
             while matches!((&self.0.receiver).read(&mut bytes), Ok(count) if count != 0) {}
             core::mem::take(&mut *finished)
@@ -64,19 +64,19 @@ impl Notifier {
 }
 
 impl Notifier {
-    /// The part for other threads.
+    /// The part shared with other threads.
     pub(crate) fn wakeups(&self) -> &Arc<Wakeups> {
         &self.0
     }
 }
 
 impl Wakeups {
-    /// Reports that the operation of this token has finished.
+    /// Reports that the operation `token` has finished.
     fn wake(&self, token: u64) {
         self.add(|finished| finished.tokens.push(token));
     }
 
-    /// Releases a buffer in the thread of the event loop.
+    /// Hands a buffer to the thread of the event loop, which releases it.
     pub(crate) fn release(&self, buffer: PyBuffer<u8>) {
         self.add(|finished| finished.sent.push(buffer));
     }
@@ -86,25 +86,26 @@ impl Wakeups {
         let is_first = finished.tokens.is_empty() && finished.sent.is_empty();
         add(&mut finished);
         if is_first {
-            // A full socket is readable, too. Other errors are of a loop that is closed.
+            // Errors can be ignored: a full socket is readable anyway, and any other error
+            // means that the loop is closed.
             let _ = (&self.sender).write(&[0]);
         }
     }
 
-    /// The list, which is consistent also after a panic: each change is one call.
+    /// Locks the list. It is consistent even after a panic, as each change is one call.
     fn finished(&self) -> MutexGuard<'_, Finished> {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// An operation of an event loop that waits, and is woken once.
+/// A waiting operation of an event loop, which is woken once.
 pub(crate) struct Waiter {
     wakeups: Arc<Wakeups>,
     token: u64,
 }
 
 impl Waiter {
-    /// The operation `token` of the loop of `wakeups`.
+    /// Creates a waiter for the operation `token` of the loop of `wakeups`.
     pub(crate) fn new(wakeups: &Arc<Wakeups>, token: u64) -> Self {
         Self {
             wakeups: Arc::clone(wakeups),
@@ -136,7 +137,7 @@ impl<T> Default for Slot<T> {
 }
 
 impl<T> Slot<T> {
-    /// Sets the result and wakes who waits for it.
+    /// Sets the result and wakes the operation that waits for it.
     pub(crate) fn set(&self, result: T) {
         let mut state = self.state();
         state.result = Some(result);
@@ -147,7 +148,7 @@ impl<T> Slot<T> {
         }
     }
 
-    /// Takes the result, or has `waiter` woken when there is one.
+    /// Takes the result; if it is not set yet, stores `waiter` to be woken once it is.
     pub(crate) fn take_or_wait(&self, waiter: Waiter) -> Option<T> {
         let mut state = self.state();
         let result = state.result.take();

@@ -1,4 +1,4 @@
-//! Transports with the settings of one role.
+//! Transports with the TLS settings of one role.
 
 use core::time::Duration;
 use std::io;
@@ -18,8 +18,8 @@ use crate::listener::Binding;
 use crate::notify::{Notifier, Slot, Wakeups};
 use crate::runtime;
 
-/// The transports for `tcp`, `tls` and `quic`. Connections over QUIC to one peer are shared
-/// by all that are made with one of these.
+/// The transports for `tcp`, `tls` and `quic`. Comms made with one value of this type share
+/// the QUIC connection to a peer.
 #[pyclass(frozen, weakref, module = "daskwire._native")]
 pub(crate) struct Transports {
     transports: Arc<daskwire_comm::Transports>,
@@ -28,9 +28,10 @@ pub(crate) struct Transports {
 
 #[pymethods]
 impl Transports {
-    /// Makes transports for peers that split buffers into frames of `shard_len` bytes, with
-    /// these certificates, each a path or PEM; without, those that need them refuse
-    /// addresses. `congestion` is the algorithm of QUIC.
+    /// Creates transports for peers that split buffers into frames of `shard_len` bytes.
+    /// `ca_file`, `cert` and `key` are each a path or PEM; without a CA and a certificate, the
+    /// encrypted transports refuse to connect or listen. `congestion` is QUIC's algorithm for
+    /// congestion control, `cubic` or `bbr`. Default: `cubic`.
     #[new]
     #[pyo3(signature = (shard_len, ca_file=None, cert=None, key=None, ciphers=None, min_version=None, max_version=None, congestion=None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes most by name")]
@@ -78,7 +79,7 @@ impl Transports {
         })
     }
 
-    /// Begins one attempt to connect, which takes at most `timeout` seconds.
+    /// Begins an attempt to connect, which takes at most `timeout` seconds.
     fn connect(
         &self,
         notifier: &Notifier,
@@ -92,8 +93,8 @@ impl Transports {
         Ok(Connecting::start(operation)?)
     }
 
-    /// Begins to listen. Handshakes of a transport, such as that of TLS, take at most
-    /// `timeout` seconds.
+    /// Begins to listen. The handshake of the transport (such as TLS) with each peer takes at
+    /// most `timeout` seconds.
     fn listen(
         &self,
         notifier: &Notifier,
@@ -130,7 +131,7 @@ impl Transports {
     }
 }
 
-/// What it takes to connect or to listen.
+/// The parameters of an attempt to connect or to listen.
 pub(crate) struct Operation {
     pub(crate) transports: Arc<daskwire_comm::Transports>,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -143,7 +144,7 @@ pub(crate) struct Operation {
 pub(crate) type Outcome<T> = Arc<Slot<Result<T, CommError>>>;
 
 impl Operation {
-    /// Runs `steps` on the threads of the I/O.
+    /// Runs `steps` on the runtime.
     pub(crate) fn start<T, F>(
         self,
         steps: impl FnOnce(Self) -> F,
@@ -165,17 +166,17 @@ fn address(scheme: &str, location: &str) -> PyResult<Address> {
     address.map_err(|error| PyValueError::new_err(format!("{scheme}://{location}: {error}")))
 }
 
-/// A number of seconds as a duration.
+/// Converts a number of seconds to a duration.
 ///
 /// # Errors
 ///
-/// `ValueError` if it is negative, too large, or no number.
+/// `ValueError` if `seconds` is negative, too large, or not a number.
 pub(crate) fn to_duration(seconds: f64) -> PyResult<Duration> {
     let duration = Duration::try_from_secs_f64(seconds);
     duration.map_err(|error| PyValueError::new_err(format!("timeout: {error}")))
 }
 
-/// As in Dask's `Security`: PEM has lines, a path has none.
+/// Parses a string as Dask's `Security` does: PEM has line breaks, a path has none.
 fn pem(text: String) -> Pem {
     if text.contains('\n') {
         Pem::from(text)

@@ -1,4 +1,4 @@
-"""Certificates as Dask makes them, and workers in Rust."""
+"""Fixtures: certificates made by Dask, and Rust workers."""
 
 import contextlib
 import subprocess
@@ -12,7 +12,7 @@ from distributed.security import Security
 
 @pytest.fixture(scope="session")
 def security():
-    """Certificates of one authority for all roles."""
+    """Certificates for all roles, issued by one authority."""
     return Security.temporary()
 
 
@@ -28,7 +28,7 @@ def connect_args(security):
 
 @pytest.fixture
 def certificates(security, tmp_path):
-    """The options of Dask's commands, and of `daskwire`, for the fixture `security`."""
+    """Options for the certificates of `security`, for Dask's commands and `daskwire`."""
     options = []
     for name, pem in [
         ("ca-file", security.tls_ca_file),
@@ -43,7 +43,7 @@ def certificates(security, tmp_path):
 
 @contextlib.contextmanager
 def rust_worker(address, *options):
-    """Workers of `daskwire worker`, which end without an error."""
+    """Runs `daskwire worker` for a block, and checks that it ends without an error."""
     worker = subprocess.Popen(
         [sys.executable, "-m", "daskwire", "worker", address, *options],
         stdout=subprocess.PIPE,

@@ -3,12 +3,14 @@
 
     python/tests/releases.py [--wheels FOLDER] [--tests FILE] [RELEASE[@PYTHON]...]
 
-such as `2025.3.0` or `2026.8.0@3.10`; without releases, all of `RELEASES`, and without a file,
-such as `test_comm.py`, all tests. Each release has a virtual environment below
-`target/python/package`, with a wheel that is built once for all versions of CPython from 3.11 on,
-and one for 3.10, or with those in a folder. Prints a table in Markdown, which `python/README.md`
-has. Interpreters are those that DASKWIRE_PYTHONS names, separated by spaces, and `python3.10` and so
-on. What pytest prints is in `tests.log` of the environment.
+RELEASE[@PYTHON] is a release such as `2025.3.0` or `2026.8.0@3.10`; default: all of `RELEASES`.
+FILE is a file such as `test_comm.py`; default: all tests. Each release is installed into a virtual
+environment below `target/python/package`, with the wheels in FOLDER. Default: wheels built for this
+run, one for CPython 3.11 and later, and one for 3.10.
+
+Prints the Markdown table of `python/README.md`. The output of pytest is in `tests.log` of the
+environment. Interpreters are those that DASKWIRE_PYTHONS names, separated by spaces, and
+`python3.10` to `python3.14`.
 """
 
 import argparse
@@ -20,8 +22,8 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
-# Releases and what they are tried with by default. Those before 2023.8.0 read first in the
-# handshake.
+# The releases tested by default, with the version of CPython. Releases before 2023.8.0 read first
+# in the handshake.
 RELEASES = [
     "2023.7.1@3.10",
     "2024.1.0@3.11",
@@ -31,12 +33,12 @@ RELEASES = [
     "2026.8.0@3.13",
 ]
 
-# Packages of the time of a release, by the last one that they are for.
+# The packages for older releases. Each entry is for releases up to the given one.
 PACKAGES = [
     ((2024, 1, 1), ["numpy==1.26.4", "pandas==2.1.4", "pyarrow==14.0.2"]),
     ((2025, 12, 0), ["numpy==2.1.3", "pandas==2.2.3", "pyarrow==18.1.0"]),
 ]
-# Those of `requirements.txt` are for CPython 3.11 and later.
+# The packages for CPython 3.10: those in `requirements.txt` need 3.11 or later.
 PACKAGES_310 = ["numpy==2.2.6", "pandas==2.3.3", "pyarrow==22.0.0"]
 
 TESTS = pathlib.Path(__file__).resolve().parent
@@ -75,7 +77,7 @@ def main():
 
 
 def interpreters():
-    """Interpreters by their version, such as `3.10`; the first one of each."""
+    """The first interpreter found for each version, such as `3.10`."""
     found = {}
     names = os.environ.get("DASKWIRE_PYTHONS", "").split()
     for name in [*names, *(f"python3.{minor}" for minor in range(10, 15))]:
@@ -93,7 +95,7 @@ def default_python(release):
 
 
 def build(python, kind):
-    """Has `python` make a wheel of the package, in a new folder."""
+    """Builds a wheel of the package with `python` and returns its new folder."""
     folder = FOLDER / "wheels" / kind
     shutil.rmtree(folder, ignore_errors=True)
     target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
@@ -106,7 +108,7 @@ def build(python, kind):
 
 
 def the_wheel(folder, kind):
-    """The only wheel for `kind` in a folder."""
+    """Returns the wheel for `kind` in a folder, and exits if there is not exactly one."""
     found = list(folder.resolve().glob(f"daskwire-*-{kind}-*.whl"))
     if len(found) != 1:
         sys.exit(f"{folder} has {len(found)} wheels for {kind}")
@@ -114,7 +116,7 @@ def the_wheel(folder, kind):
 
 
 def install(environment, python, release, version, wheel):
-    """A new environment with a release and a wheel; returns its interpreter."""
+    """Creates an environment with a release and a wheel, and returns its interpreter."""
     subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
     interpreter = environment / "bin/python"
     pins = (TESTS / "requirements.txt").read_text().split()
@@ -131,17 +133,17 @@ def install(environment, python, release, version, wheel):
         requirements += PACKAGES_310 if version == "3.10" else newest
     install = [interpreter, "-m", "pip", "install", "--quiet"]
     subprocess.run([*install, *requirements], check=True)
-    # Also with releases that the wheel does not name.
+    # Without dependencies, so that releases outside the range that the wheel names can be tested.
     subprocess.run([*install, "--no-deps", wheel], check=True)
     return interpreter
 
 
 def run(python, environment, files):
-    """The numbers of tests that passed and failed, of some files or all."""
+    """Runs all tests, or those in `files`, and returns how many passed and failed."""
     report = environment / "tests.xml"
     report.unlink(missing_ok=True)
     with open(environment / "tests.log", "w") as log:
-        # In their folder, where the module of the source is not in the way of the installed one.
+        # In the folder of the tests, so that the sources do not shadow the installed package.
         subprocess.run(
             [
                 python, "-m", "pytest", "-p", "no:cacheprovider", "--timeout", "600",

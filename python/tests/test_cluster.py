@@ -1,4 +1,4 @@
-"""Clusters whose connections are all of one scheme."""
+"""Tests of clusters that use one scheme for all connections."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster, Worker, wait
 from distributed import Scheduler as DaskScheduler
 
-# The bytes of a large array; 2 GiB take 12 GiB of memory.
+# The size of a large array in bytes. An array of 2 GiB needs 12 GiB of memory.
 LARGE = parse_bytes(os.environ.get("DASKWIRE_LARGE", "64 MiB"))
 
 
@@ -49,7 +49,7 @@ def test_programs(cluster):
         )
         means = frame.groupby("group").x.mean().compute()
         assert means.sort_index().tolist() == [4998.0, 4999.0, 5000.0, 5001.0, 4998.5, 4999.5, 5000.5]
-        # From worker to worker, and with the scheduler between.
+        # A transfer between workers, and one through the scheduler.
         large = client.submit(np.ones, LARGE, "u1", workers=[list(workers)[0]], pure=False)
         summed = client.submit(np.sum, large, workers=[list(workers)[1]])
         assert summed.result() == LARGE
@@ -64,7 +64,7 @@ def test_ten_thousand_tasks(cluster):
 
 
 def test_a_worker_that_has_closed_has_left(security):
-    """Closing waits for the peer, which does not wait in its turn when it closes too."""
+    """A comm waits for the peer when it closes, but not if the peer has closed it already."""
 
     async def test():
         async with DaskScheduler(
@@ -88,7 +88,7 @@ def test_a_killed_worker_is_replaced(cluster):
 
 
 def test_peers_in_rust(security, certificates):
-    """A worker and a client in Rust in a cluster of Python, by `quic://`."""
+    """A Rust worker and a Rust client in a Python cluster over `quic://`."""
     with LocalCluster(
         n_workers=1, protocol="quic", security=security, dashboard_address=None
     ) as cluster:
@@ -135,7 +135,8 @@ def test_the_commands_of_dask(certificates, security, tmp_path):
             assert client.submit(operator.add, 1, 2).result(timeout=60) == 3
     finally:
         logs = []
-        # The worker first: Dask logs an error if the scheduler writes to one that has ended.
+        # The worker ends first: Dask logs an error if the scheduler writes to a worker that has
+        # ended.
         for process in (worker, scheduler):
             process.send_signal(signal.SIGINT)
             logs.append(process.communicate(timeout=60)[1])
@@ -144,7 +145,7 @@ def test_the_commands_of_dask(certificates, security, tmp_path):
 
 
 class Scheduler:
-    """A `dask scheduler` at a port of its own, and a worker of it."""
+    """The processes of a `dask scheduler` at a given port and of one worker."""
 
     def __init__(self, port, certificates, file):
         file.unlink(missing_ok=True)
@@ -162,7 +163,7 @@ class Scheduler:
         self.address = json.loads(file.read_text())["address"]
 
     def end(self, number):
-        """Ends the scheduler by a signal, and then the worker, which cannot tell it."""
+        """Ends the scheduler by a signal, and then kills the worker."""
         for process, number in zip(self.processes, [number, signal.SIGKILL]):
             process.send_signal(number)
             process.communicate(timeout=60)
@@ -176,14 +177,14 @@ def test_a_scheduler_is_started_again(certificates, security, tmp_path):
         port = address.rsplit(":")[-1]
         with Client(address, security=security) as client:
             assert client.submit(operator.add, 1, 2).result(timeout=60) == 3
-            # It says that it ends, and the same client connects again.
+            # The scheduler announces its end, and the same client connects again.
             scheduler.end(signal.SIGTERM)
             scheduler = Scheduler(port, certificates, file)
             assert scheduler.address == address
             client.wait_for_workers(1, timeout=60)
             assert client.submit(operator.add, 3, 4).result(timeout=60) == 7
-            # It is killed, which its client is not told. New comms do not wait on the
-            # connection that the client still has.
+            # The scheduler is killed, so its client gets no notice. New comms do not wait for
+            # the connection that the client still has.
             scheduler.end(signal.SIGKILL)
             scheduler = Scheduler(port, certificates, file)
             with Client(address, security=security, timeout=10, set_as_default=False) as other:

@@ -1,4 +1,4 @@
-"""Comms between two ends in one process, for each scheme."""
+"""Tests of comms with both ends in one process, for each scheme."""
 
 import asyncio
 import gc
@@ -108,7 +108,8 @@ def test_arrays_stay_writable_and_large_ones_are_not_copied(pair, size):
             np.testing.assert_array_equal(received, array)
             assert received.flags.writeable
             if size >= 20_000:
-                # In the memory of the transport, also if it came in several frames.
+                # The array is a view of the transport's memory, even if it was received in
+                # several frames.
                 memory = received
                 while hasattr(memory, "base"):
                     memory = memory.base
@@ -126,7 +127,7 @@ def test_a_buffer_is_free_once_it_is_sent(pair):
             await pair.far.read()
             for _ in range(1000):
                 try:
-                    # Fails while anything holds the buffer.
+                    # Fails while the buffer is exported.
                     data.append(0)
                     break
                 except BufferError:
@@ -157,7 +158,7 @@ def test_what_was_written_before_closing_arrives(pair):
 
 
 def test_a_peer_that_writes_gets_what_was_written_before_closing(pair):
-    """Closing does not stop the peer from writing, which would end its reading too."""
+    """Closing does not refuse what the peer writes: a refusal would end its reading too."""
 
     async def test():
         async with pair:
@@ -176,7 +177,7 @@ def test_a_peer_that_writes_gets_what_was_written_before_closing(pair):
 
 
 def test_both_ends_close_while_one_writes_much(pair):
-    """More than the other end still receives once it is closed."""
+    """The peer writes more than a closed comm still receives."""
 
     async def test():
         async with pair:
@@ -230,7 +231,7 @@ def test_abort_is_noticed_by_the_peer(pair):
 
 
 def test_what_was_written_before_an_abort_arrives(pair):
-    """As over Dask's TCP, where the system sends it."""
+    """An aborted comm delivers what was written, as the operating system does for Dask's TCP."""
 
     async def test():
         for _ in range(30):
@@ -238,6 +239,22 @@ def test_what_was_written_before_an_abort_arrives(pair):
                 await pair.near.write("last")
                 pair.near.abort()
                 assert await pair.far.read() == "last"
+                with pytest.raises(CommClosedError):
+                    await pair.far.read()
+
+    run(test())
+
+
+def test_what_was_written_before_a_cancelled_close_arrives(pair):
+    async def test():
+        for _ in range(30):
+            async with pair:
+                await pair.near.write("x" * 50_000)
+                closing = asyncio.create_task(pair.near.close())
+                await asyncio.sleep(0)
+                closing.cancel()
+                await asyncio.gather(closing, return_exceptions=True)
+                assert await pair.far.read() == "x" * 50_000
                 with pytest.raises(CommClosedError):
                     await pair.far.read()
 
@@ -325,7 +342,7 @@ def test_a_port_in_use_is_an_error():
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_port_is_free_again_at_once(scheme, listen_args, connect_args):
-    """Although the connection of QUIC is kept for a second, on the socket of the listener."""
+    """A port can be used again although a QUIC connection keeps its socket for a second."""
 
     async def round_trip(address):
         async def echo(comm):
@@ -345,6 +362,22 @@ def test_a_port_is_free_again_at_once(scheme, listen_args, connect_args):
         address = await round_trip(f"{scheme}://127.0.0.1:0")
         for _ in range(3):
             assert await round_trip(address) == address
+
+    run(test())
+
+
+def test_a_peer_that_does_not_greet_is_disconnected():
+    async def test():
+        async def handle(_):
+            raise AssertionError("there was no handshake")
+
+        with dask.config.set({"distributed.comm.timeouts.connect": "200ms"}):
+            listener = await listen("tcp+rs://127.0.0.1:0", handle)
+            reader, writer = await asyncio.open_connection(*listener.get_host_port())
+            # The listener's part of the handshake, and then the end.
+            assert await reader.read()
+            writer.close()
+            listener.stop()
 
     run(test())
 
@@ -391,7 +424,7 @@ def test_certificates_are_needed(scheme):
 
 
 def test_only_a_context_of_the_configuration_may_have_been_made_before(security, tmp_path):
-    """As by processes that import this package late."""
+    """A process may import this package only after it has created a context."""
     import ssl
 
     import dask
@@ -436,6 +469,22 @@ def test_renewed_certificates_are_read_again(security, tmp_path):
         assert settings.cert == issued.tls_ca_file
         assert settings.key == issued.tls_client_key
         assert issued.tls_client_key not in repr(settings)
+
+
+def test_comments_beside_certificates_may_have_any_encoding(security, tmp_path):
+    file = tmp_path / "ca.pem"
+    file.write_bytes("Beh\xf6rde\n".encode("latin-1") + security.tls_ca_file.encode())
+    own = Security(
+        tls_ca_file=str(file),
+        tls_scheduler_cert=security.tls_scheduler_cert,
+        tls_scheduler_key=security.tls_scheduler_key,
+    )
+
+    async def test():
+        listener = await listen("tls+rs://127.0.0.1:0", None, **own.get_listen_args("scheduler"))
+        listener.stop()
+
+    run(test())
 
 
 def test_a_context_from_elsewhere_says_what_to_do():

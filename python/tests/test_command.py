@@ -1,4 +1,4 @@
-"""The command `daskwire`, as `python -m daskwire` and as a script."""
+"""Tests of the command `daskwire`, run by `python -m daskwire` and as a script."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ SCRIPT = [str(pathlib.Path(sys.executable).with_name("daskwire"))]
 
 
 def catches(process, number):
-    """Whether a process has taken a signal, which its file of status has a bit for."""
+    """Whether a process handles a signal, according to its `/proc` status."""
     assert process.poll() is None
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     return bool(int(re.search("SigCgt:\t(.*)", status)[1], 16) & 1 << number - 1)
@@ -82,7 +82,7 @@ def test_a_reader_that_stops_reading():
 
 
 def restore_sigint():
-    """Shells start programs in the background with SIGINT ignored."""
+    """Restores SIGINT, which shells ignore for programs that they start in the background."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -106,7 +106,7 @@ def test_signals(number):
 
 
 def test_control_c_ends_other_commands():
-    """Those that wait for no signal, as this one for its standard input."""
+    """Control-C ends a command without a signal handler, here one that reads its input."""
     process = subprocess.Popen(
         [*MODULE, "inspect", "-"],
         stdin=subprocess.PIPE,
@@ -126,7 +126,7 @@ def test_control_c_ends_other_commands():
 
 
 def test_several_workers():
-    """Their processes are started with the arguments of this one, by its interpreter."""
+    """Worker processes are started by the same interpreter, with the same arguments."""
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
         options = ["--nworkers", "2", "--nthreads", "1", "--name", "rust", "--memory-limit", "1GiB"]
         workers = rust_worker(cluster.scheduler_address, *options)

@@ -1,4 +1,4 @@
-"""Functions of workers in Rust, in a cluster that has workers in Python too."""
+"""Tests of functions that Rust workers provide, in a cluster that also has Python workers."""
 
 import hashlib
 import operator
@@ -29,7 +29,7 @@ with_fallback = daskwire.native("sha256", fallback=in_python)
 
 @pytest.fixture(scope="module")
 def client():
-    """A client of a cluster with a worker `0` in Python and a worker `rust`."""
+    """A client of a cluster with a Python worker `0` and a Rust worker `rust`."""
     with LocalCluster(
         n_workers=1, threads_per_worker=2, dashboard_address=None
     ) as cluster:
@@ -100,7 +100,7 @@ def test_a_function_that_no_worker_has(client):
             future.result()
     with pytest.raises(NotImplementedError, match="no worker has the function native:nothing"):
         client.submit(daskwire.native("nothing"), 1, pure=False, retries=2).result(timeout=60)
-    # In a graph, with the function in a pickle.
+    # In a graph, the function is part of a pickle.
     graph = dask.delayed(daskwire.native("nothing"))(dask.delayed(operator.add)(1, 2))
     with pytest.raises(NotImplementedError, match="no worker has the function native:nothing"):
         graph.compute(scheduler=client)
@@ -110,7 +110,7 @@ def test_either_kind_of_worker_runs_a_function_with_a_fallback(client):
     for name, result in [("rust", DIGEST), (0, "Python")]:
         future = client.submit(with_fallback, DATA, workers=[name], pure=False)
         assert future.result(timeout=60) == result
-    # Where there is room: the threads of Python are taken.
+    # A task runs where a thread is free: those of the Python worker are blocked.
     begun = [Event(f"begun {index}", client=client) for index in range(2)]
     go_on = Event("go on", client=client)
 

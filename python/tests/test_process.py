@@ -1,4 +1,4 @@
-"""Comms when a process ends or forks."""
+"""Tests of comms when a process ends or forks."""
 
 import asyncio
 import multiprocessing
@@ -36,7 +36,7 @@ def arguments(scheme, args):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, tmp_path):
-    """Also over QUIC, where no system does it for the process."""
+    """This includes QUIC, whose connections no operating system closes for the process."""
     ca, key = tmp_path / "ca.pem", tmp_path / "key.pem"
     ca.write_text(security.tls_ca_file)
     key.write_text(security.tls_client_key)
@@ -57,7 +57,7 @@ def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, 
         )
         assert (await asyncio.wait_for(messages.get(), 60)) == {"last": b"1" * 1_000_000}
         assert await process.wait() == 0
-        # Within less than the idle timeout of a connection that only disappears.
+        # Less than the idle timeout, after which a silently lost connection would be noticed.
         assert await asyncio.wait_for(messages.get(), 20) == "closed"
         listener.stop()
 
@@ -65,7 +65,7 @@ def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, 
 
 
 def write_and_close(address, pem):
-    # Before Dask uses the settings: a process that is not forked has not imported it.
+    # Before Dask uses the settings: a process that was not forked has not imported the package.
     import daskwire  # noqa: F401
 
     security = Security(tls_ca_file=pem, tls_client_cert=pem, tls_client_key=pem)
@@ -81,7 +81,7 @@ def write_and_close(address, pem):
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
 def test_what_was_written_before_a_process_ends_arrives(method, security, listen_args, tmp_path):
-    """Also from processes of multiprocessing, some of which end without exit functions."""
+    """This includes processes of `multiprocessing` that end without running exit functions."""
     pem = tmp_path / "both.pem"
     pem.write_text(security.tls_ca_file + security.tls_client_key)
 
@@ -149,7 +149,7 @@ def test_a_forked_process_has_connections_of_its_own(scheme, listen_args, connec
         child.start()
         await asyncio.to_thread(child.join, 60)
         assert child.exitcode == 0
-        # That of this process is as it was.
+        # The comm of the parent process still works.
         await comm.write("again")
         assert await comm.read() == "again"
         await comm.close()

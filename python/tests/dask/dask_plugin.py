@@ -1,8 +1,8 @@
 """Runs Dask's own tests over the transports of this package.
 
-Imported by `sitecustomize` in all processes of a test: `tcp://` is the transport in Rust, or
-QUIC with a certificate of its own if DASKWIRE_TCP is `quic`, and `tls://` that for TLS, or for
-QUIC if DASKWIRE_TLS is `quic`. Tests keep their addresses; see `run.sh`.
+Imported by `sitecustomize` in all processes of a test. The scheme `tcp://` uses the Rust
+transport, or QUIC with a generated certificate if DASKWIRE_TCP is `quic`; `tls://` uses the Rust
+transport for TLS, or QUIC if DASKWIRE_TLS is `quic`. Tests keep their addresses; see `run.sh`.
 """
 
 import atexit
@@ -30,7 +30,7 @@ def _recording(name):
 
 
 def _annotate(context):
-    """The tests make contexts without a `Security`."""
+    """Stores settings in a context that a test creates without a `Security`."""
     paths = context.__dict__[_PATHS]
     authorities = paths.get("load_verify_locations")
     chain = paths.get("load_cert_chain")
@@ -47,7 +47,7 @@ _quic = os.environ.get("DASKWIRE_TLS") == "quic"
 
 
 def _own_settings():
-    """A certificate that all processes of a test have."""
+    """The settings for a certificate that all processes of a test share."""
     folder = os.environ.get("DASKWIRE_TEST_CERTIFICATE")
     if folder is None:
         from distributed.security import Security
@@ -64,7 +64,7 @@ def _own_settings():
 
 
 def _quic_as_tcp(self, address, connection_args):
-    # Refuses addresses if encryption is required, as for `tcp://`.
+    # Called for its check: it refuses addresses if encryption is required, as `tcp://` does.
     comm._TcpScheme._transports(self, address, connection_args)
     return comm._transports(_own_settings())
 

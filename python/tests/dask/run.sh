@@ -3,9 +3,10 @@
 #
 # Usage: run.sh PYTHON CHECKOUT [ARGUMENT OF PYTEST...]
 #
-# PYTHON has this package, pytest and pytest-timeout, and the release of distributed whose
-# sources are in CHECKOUT: wheels have no tests. DASKWIRE_TCP=quic has tcp:// carried by QUIC,
-# DASKWIRE_TLS=quic tls://; otherwise they are TCP and TLS in Rust.
+# The environment of PYTHON has this package, pytest and pytest-timeout, and the release of
+# distributed whose sources are in CHECKOUT: its wheels do not include the tests. With
+# DASKWIRE_TCP=quic, tcp:// runs over QUIC, and with DASKWIRE_TLS=quic, tls:// does; otherwise
+# they use the Rust transports for TCP and TLS.
 set -euo pipefail
 python=$1 checkout=$2
 shift 2

@@ -1,3 +1,3 @@
-"""Has each process of Dask's tests use the transports that `dask_plugin` puts in place."""
+"""Makes each process of Dask's tests use the transports that `dask_plugin` installs."""
 
 import dask_plugin  # noqa: F401
