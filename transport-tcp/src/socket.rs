@@ -32,12 +32,12 @@ enum Socket {
 
 impl SocketStream {
     /// Connects to one of the addresses of the host.
-    pub(crate) async fn connect(host: &str, port: u16) -> io::Result<Self> {
+    pub(crate) async fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<Self> {
         let runtime = runtime::sockets();
         let addresses = runtime::lookup_host(host, port).await?;
         let connecting = runtime::first_to_connect(addresses, async |address| match &runtime {
-            None => Self::tokio(TcpStream::connect(address).await?),
-            Some(runtime) => Self::other(&**runtime, runtime.connect_tcp(address).await?),
+            None => Self::tokio(TcpStream::connect(address).await?, timeout),
+            Some(runtime) => Self::other(&**runtime, runtime.connect_tcp(address).await?, timeout),
         });
         connecting.await.map_err(|mut errors: Vec<io::Error>| {
             errors
@@ -46,8 +46,8 @@ impl SocketStream {
         })
     }
 
-    fn tokio(stream: TcpStream) -> io::Result<Self> {
-        set_options(&SockRef::from(&stream))?;
+    fn tokio(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
+        set_options(&SockRef::from(&stream), timeout)?;
         Ok(Self {
             local: stream.local_addr()?,
             peer: stream.peer_addr()?,
@@ -55,8 +55,12 @@ impl SocketStream {
         })
     }
 
-    fn other(runtime: &dyn Runtime, stream: std::net::TcpStream) -> io::Result<Self> {
-        set_options(&SockRef::from(&stream))?;
+    fn other(
+        runtime: &dyn Runtime,
+        stream: std::net::TcpStream,
+        timeout: Duration,
+    ) -> io::Result<Self> {
+        set_options(&SockRef::from(&stream), timeout)?;
         Ok(Self {
             local: stream.local_addr()?,
             peer: stream.peer_addr()?,
@@ -267,27 +271,67 @@ pub(crate) enum Accepted {
 
 impl Accepted {
     /// Sets the socket options and returns the connected socket.
-    pub(crate) fn open(self) -> io::Result<SocketStream> {
+    pub(crate) fn open(self, timeout: Duration) -> io::Result<SocketStream> {
         match self {
-            Self::Tokio(stream) => SocketStream::tokio(stream),
-            Self::Other(stream, runtime) => SocketStream::other(&*runtime, stream),
+            Self::Tokio(stream) => SocketStream::tokio(stream, timeout),
+            Self::Other(stream, runtime) => SocketStream::other(&*runtime, stream, timeout),
         }
     }
 }
 
 /// Sets the socket options that Dask sets: no delay, and keepalive probes that detect a
-/// vanished peer after 30 seconds (`distributed.comm.timeouts.tcp`, `set_tcp_timeout` in
-/// `distributed/comm/tcp.py`). On Linux the connection also ends if the peer
-/// acknowledges no data for 30 seconds, or keeps its receive window closed for as long.
-fn set_options(socket: &SockRef<'_>) -> io::Result<()> {
+/// vanished peer after `timeout` (`set_tcp_timeout` in `distributed/comm/tcp.py`). On Linux
+/// the connection also ends if the peer acknowledges no data for that time, or keeps its
+/// receive window closed for as long.
+fn set_options(socket: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
+    let timeout = timeout.max(MIN_TIMEOUT);
+    // As Dask divides it: about a quarter until the first probe.
+    let seconds = timeout.as_secs();
+    let interval = ((seconds - (seconds / 4).max(2)) / u64::from(PROBES)).max(1);
+    let idle = seconds - interval * u64::from(PROBES);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(2));
+        .with_time(Duration::from_secs(idle))
+        .with_interval(Duration::from_secs(interval));
     #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris")))]
-    let keepalive = keepalive.with_retries(10);
+    let keepalive = keepalive.with_retries(PROBES);
     socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(Duration::from_secs(30)))?;
+    socket.set_tcp_user_timeout(Some(timeout))?;
     Ok(())
+}
+
+/// The number of keepalive probes without an answer after which a connection ends.
+const PROBES: u32 = 10;
+
+/// The shortest timeout of a connection: a second until the first probe and one for each.
+const MIN_TIMEOUT: Duration = Duration::from_secs(11);
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Expected values come from `set_tcp_timeout` of distributed 2026.8.0.
+    #[test]
+    fn the_timeout_is_divided_as_in_dask() {
+        for (timeout, seconds, idle, interval) in [
+            (30, 30, 10, 2),
+            (60, 60, 20, 4),
+            (12, 12, 2, 1),
+            (11, 11, 1, 1),
+            // Dask refuses a shorter one.
+            (3, 11, 1, 1),
+        ] {
+            let socket = Socket2::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+            let options = SockRef::from(&socket);
+            set_options(&options, Duration::from_secs(timeout)).expect("options of Linux");
+            let second = |number| Duration::from_secs(number);
+            assert_eq!(options.tcp_keepalive_time().expect("set"), second(idle));
+            let set = options.tcp_keepalive_interval();
+            assert_eq!(set.expect("set"), second(interval));
+            assert_eq!(options.tcp_keepalive_retries().expect("set"), PROBES);
+            let set = options.tcp_user_timeout();
+            assert_eq!(set.expect("set"), Some(second(seconds)));
+        }
+    }
 }

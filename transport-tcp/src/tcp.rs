@@ -1,5 +1,6 @@
 //! `tcp://` and `tls://`.
 
+use core::time::Duration;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -28,15 +29,25 @@ use crate::socket::{Accepted, Listening, SocketStream};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Tcp {
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "for TLS"))]
     options: TcpOptions,
 }
 
 /// The options of [`Tcp`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct TcpOptions {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
+    timeout: Duration,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self {
+            #[cfg(feature = "tls")]
+            tls: None,
+            timeout: Duration::from_secs(30),
+        }
+    }
 }
 
 impl TcpOptions {
@@ -46,6 +57,16 @@ impl TcpOptions {
     #[must_use]
     pub fn with_tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Sets the time after which a connection ends whose peer is silent: it answers no
+    /// keepalive probe, and on Linux also if it does not acknowledge data
+    /// (`distributed.comm.timeouts.tcp`). Probes count in seconds, and at least 11. Default:
+    /// 30 seconds.
+    #[must_use]
+    pub const fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 }
@@ -87,7 +108,7 @@ impl Transport for Tcp {
             #[cfg(feature = "tls")]
             let tls = self.tls(address)?;
             let (host, port) = host_and_port(address)?;
-            let connecting = SocketStream::connect(host, port);
+            let connecting = SocketStream::connect(host, port, self.options.timeout);
             let connection = match runtime::timeout(options.attempt_timeout, connecting).await {
                 Ok(connection) => connection?,
                 Err(_) => return Err(ConnectError::NoAnswer),
@@ -117,6 +138,7 @@ impl Transport for Tcp {
             })?;
             let listener: Box<dyn Listen> = Box::new(Listener {
                 sockets,
+                timeout: self.options.timeout,
                 #[cfg(feature = "tls")]
                 tls,
             });
@@ -127,6 +149,7 @@ impl Transport for Tcp {
 
 struct Listener {
     sockets: Sockets,
+    timeout: Duration,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
 }
@@ -148,15 +171,17 @@ impl Listen for Listener {
         Box::pin(async {
             let (accepted, peer) = self.sockets.accept().await.map_err(CommError::Io)?;
             let address = Address::new(self.scheme(), peer);
+            let timeout = self.timeout;
             #[cfg(feature = "tls")]
             if let Some(tls) = self.tls.clone() {
-                let opening = async {
-                    let connection = accepted.open().map_err(CommError::Io)?;
+                let opening = async move {
+                    let connection = accepted.open(timeout).map_err(CommError::Io)?;
                     crate::tls::accept(tls, connection).await
                 };
                 return Ok(PendingConnection::new(address, opening));
             }
-            let opening = async { Ok(accepted.open().map_err(CommError::Io)?.into_raw()) };
+            let opening =
+                async move { Ok(accepted.open(timeout).map_err(CommError::Io)?.into_raw()) };
             Ok(PendingConnection::new(address, opening))
         })
     }
