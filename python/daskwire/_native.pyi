@@ -37,6 +37,7 @@ class Transports:
     def __init__(
         self,
         shard_len: int,
+        timeout: float = 30.0,
         ca_file: str | None = None,
         cert: str | None = None,
         key: str | None = None,
@@ -44,6 +45,7 @@ class Transports:
         min_version: str | None = None,
         max_version: str | None = None,
         congestion: str | None = None,
+        server_name: str | None = None,
     ) -> None: ...
     def connect(
         self, notifier: Notifier, scheme: str, location: str, timeout: float

@@ -39,6 +39,7 @@ class TlsSettings:
     ciphers: str | None = None
     min_version: str | None = None
     max_version: str | None = None
+    server_name: str | None = None
 
 
 def annotate_when_imported() -> None:

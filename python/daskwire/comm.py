@@ -12,6 +12,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -87,25 +88,27 @@ _all_transports: weakref.WeakSet[_native.Transports] = weakref.WeakSet()
 def _transports(settings: TlsSettings | None) -> _native.Transports:
     """The transports with these settings, which share connections over QUIC."""
     congestion = dask.config.get("distributed.comm.quic.congestion", "cubic")
-    return _cached_transports(settings, congestion)
+    timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.tcp"))
+    return _cached_transports(settings, congestion, float(timeout))
 
 
 @lru_cache(maxsize=64)
 def _cached_transports(
-    settings: TlsSettings | None, congestion: str
+    settings: TlsSettings | None, congestion: str, timeout: float
 ) -> _native.Transports:
-    transports = _make_transports(settings, congestion)
+    transports = _make_transports(settings, congestion, timeout)
     _all_transports.add(transports)
     return transports
 
 
 def _make_transports(
-    settings: TlsSettings | None, congestion: str
+    settings: TlsSettings | None, congestion: str, timeout: float
 ) -> _native.Transports:
     if settings is None:
-        return _native.Transports(_SHARD)
+        return _native.Transports(_SHARD, timeout)
     return _native.Transports(
         _SHARD,
+        timeout,
         settings.ca_file,
         settings.cert,
         settings.key,
@@ -113,6 +116,7 @@ def _make_transports(
         settings.min_version,
         settings.max_version,
         congestion,
+        settings.server_name,
     )
 
 
@@ -381,7 +385,9 @@ class _Scheme:
                     f"refusing communication from/to {self.prefix + address!r}"
                 )
             return _transports(None)
-        return _transports(settings_of(connection_args.get("ssl_context")))
+        settings = settings_of(connection_args.get("ssl_context"))
+        server_name = connection_args.get("server_hostname")
+        return _transports(replace(settings, server_name=server_name))
 
 
 class _TcpScheme(_Scheme):

@@ -178,7 +178,8 @@ impl Message {
                 *view = Some(PyMemoryView::from(frame.as_any())?.into_any());
             }
             let view = view.as_ref().ok_or_else(missing)?;
-            let range = PySlice::new(py, isize::try_from(part.start)?, isize::try_from(end)?, 1);
+            // `PySlice::new` of PyO3 0.30 leaks the numbers.
+            let range = py.get_type::<PySlice>().call1((part.start, end))?;
             list.append(view.get_item(range)?)?;
         }
         Ok(list)

@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use daskwire_comm::tls::rustls::pki_types::ServerName;
 use daskwire_comm::tls::{Pem, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, CommError, CommOptions};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
@@ -31,12 +32,15 @@ impl Transports {
     /// Creates transports for peers that split buffers into frames of `shard_len` bytes.
     /// `ca_file`, `cert` and `key` are each a path or PEM; without a CA and a certificate, the
     /// encrypted transports refuse to connect or listen. `congestion` is QUIC's algorithm for
-    /// congestion control, `cubic` or `bbr`. Default: `cubic`.
+    /// congestion control, `cubic` or `bbr`. Default: `cubic`. A connection whose peer is silent
+    /// ends after `timeout` seconds. Default: 30. `server_name` is sent to listeners (SNI) in place
+    /// of the host in their address.
     #[new]
-    #[pyo3(signature = (shard_len, ca_file=None, cert=None, key=None, ciphers=None, min_version=None, max_version=None, congestion=None))]
+    #[pyo3(signature = (shard_len, timeout=30.0, ca_file=None, cert=None, key=None, ciphers=None, min_version=None, max_version=None, congestion=None, server_name=None))]
     #[expect(clippy::too_many_arguments, reason = "Python passes most by name")]
     fn new(
         shard_len: usize,
+        timeout: f64,
         ca_file: Option<String>,
         cert: Option<String>,
         key: Option<String>,
@@ -44,10 +48,14 @@ impl Transports {
         min_version: Option<&str>,
         max_version: Option<&str>,
         congestion: Option<&str>,
+        server_name: Option<String>,
     ) -> PyResult<Self> {
+        let timeout = Duration::try_from_secs_f64(timeout)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let tcp = TcpOptions::default().with_timeout(timeout);
         let (Some(ca_file), Some(cert)) = (ca_file, cert) else {
             let transports = daskwire_comm::Transports::new()
-                .with(Tcp::default())
+                .with(Tcp::new(tcp))
                 .with(Quic::default());
             return Ok(Self {
                 transports: Arc::new(transports),
@@ -64,14 +72,20 @@ impl Transports {
             settings.max_version = tls_version(version)?;
         }
         let tls = settings.build();
-        let tls = tls.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut tls = tls.map_err(|error| PyValueError::new_err(error.to_string()))?;
+        if let Some(name) = server_name {
+            let name = ServerName::try_from(name)
+                .map_err(|error| PyValueError::new_err(error.to_string()))?;
+            tls = tls.with_server_name(name);
+        }
         let quic = QuicOptions {
             tls: (&tls).into(),
             congestion: algorithm(congestion.unwrap_or("cubic"))?,
+            idle_timeout: timeout,
             ..QuicOptions::default()
         };
         let transports = daskwire_comm::Transports::new()
-            .with(Tcp::new(TcpOptions::default().with_tls(tls)))
+            .with(Tcp::new(tcp.with_tls(tls)))
             .with(Quic::new(quic));
         Ok(Self {
             transports: Arc::new(transports),

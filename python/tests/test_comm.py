@@ -3,6 +3,9 @@
 import asyncio
 import gc
 import logging
+import os
+import socket
+import sys
 
 import dask
 import numpy as np
@@ -378,6 +381,62 @@ def test_a_peer_that_does_not_greet_is_disconnected():
             assert await reader.read()
             writer.close()
             listener.stop()
+
+    run(test())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and TCP_USER_TIMEOUT")
+@pytest.mark.parametrize("scheme", ["tcp+rs", "tls+rs"])
+def test_connections_have_the_timeout_of_the_configuration(scheme, listen_args, connect_args):
+    def timeouts(port):
+        """The timeouts in seconds of the sockets of this process that are connected to a port."""
+        for descriptor in os.listdir("/proc/self/fd"):
+            try:
+                with socket.socket(fileno=os.dup(int(descriptor))) as end:
+                    if end.getpeername()[1] == port:
+                        yield end.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) / 1000
+            except (IndexError, OSError):
+                continue
+
+    async def test():
+        pair = Pair(scheme, listen_args, connect_args)
+        with dask.config.set({"distributed.comm.timeouts.tcp": "1 minute"}):
+            async with pair:
+                near, far = pair.near.local_address, pair.far.local_address
+                ports = [int(address.rpartition(":")[2]) for address in (near, far)]
+                assert [list(timeouts(port)) for port in ports] == [[60], [60]]
+
+    run(test())
+
+
+def test_the_server_name_is_sent(listen_args, connect_args):
+    async def test():
+        names = []
+        context = listen_args["ssl_context"]
+        context.sni_callback = lambda ssl_object, name, context: names.append(name)
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", ssl=context)
+        address = f"tls+rs://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        arguments = {**connect_args, "server_hostname": "scheduler.example"}
+        with pytest.raises(CommClosedError):
+            await connect(address, timeout=0.5, **arguments)
+        server.close()
+        assert set(names) == {"scheduler.example"}
+
+    run(test())
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_arguments_for_other_transports_are_ignored(scheme, listen_args, connect_args):
+    """As over Dask's TCP. They come from `Security(extra_conn_args=...)`."""
+
+    async def test():
+        extra = Security(extra_conn_args={"headers": {"Authorization": "token"}})
+        extra = extra.get_connection_args("client")["extra_conn_args"]
+        pair = Pair(scheme, listen_args, connect_args)
+        pair.connect_args |= {"extra_conn_args": extra}
+        async with pair:
+            await pair.near.write("message")
+            assert await pair.far.read() == "message"
 
     run(test())
 
