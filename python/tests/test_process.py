@@ -52,11 +52,12 @@ def test_the_end_of_a_process_is_noticed_at_once(scheme, security, listen_args, 
                 messages.put_nowait("closed")
 
         listener = await listen(f"{scheme}://127.0.0.1:0", handle, **arguments(scheme, listen_args))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PEER, scheme, listener.contact_address, ca, key
-        )
+        command = [sys.executable, "-c", PEER, scheme, listener.contact_address, ca, key]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stderr=pipe)
         assert (await asyncio.wait_for(messages.get(), 60)) == {"last": b"1" * 1_000_000}
-        assert await process.wait() == 0
+        _, errors = await process.communicate()
+        assert (process.returncode, errors) == (0, b"")
         # Less than the idle timeout, after which a silently lost connection would be noticed.
         assert await asyncio.wait_for(messages.get(), 20) == "closed"
         listener.stop()
