@@ -63,7 +63,7 @@ struct PoolInner {
 
 /// The memory of a frame.
 enum Map {
-    Own(MmapMut),
+    Anonymous(MmapMut),
     Block(Box<dyn FrameBlock>),
 }
 
@@ -74,7 +74,7 @@ impl Map {
 
     fn reserve(&mut self) -> bool {
         match self {
-            Self::Own(_) => true,
+            Self::Anonymous(_) => true,
             Self::Block(block) => block.reserve(),
         }
     }
@@ -83,7 +83,7 @@ impl Map {
 impl AsRef<[u8]> for Map {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Self::Own(map) => map,
+            Self::Anonymous(map) => map,
             Self::Block(block) => (**block).as_ref(),
         }
     }
@@ -92,7 +92,7 @@ impl AsRef<[u8]> for Map {
 impl AsMut<[u8]> for Map {
     fn as_mut(&mut self) -> &mut [u8] {
         match self {
-            Self::Own(map) => map,
+            Self::Anonymous(map) => map,
             Self::Block(block) => (**block).as_mut(),
         }
     }
@@ -264,7 +264,7 @@ impl Pages {
                 // Only a hint: an error means that the pages are filled more slowly.
                 #[cfg(target_os = "linux")]
                 let _ = map.advise(memmap2::Advice::HugePage);
-                Map::Own(map)
+                Map::Anonymous(map)
             }
         };
         Ok(Self {

@@ -93,9 +93,9 @@ fn main() {
             || {
                 let mut decoder = FrameDecoder::new(Prefix::U64, [0; 64], Limits::HOST);
                 let mut frames = Arena::new(&mut storage);
-                for mut chunk in black_box(&stream).chunks(piece) {
+                for mut input in black_box(&stream).chunks(piece) {
                     decoder
-                        .push(&mut chunk, &mut frames)
+                        .push(&mut input, &mut frames)
                         .expect("a right stream");
                 }
                 assert!(decoder.is_complete());

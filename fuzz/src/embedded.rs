@@ -17,9 +17,9 @@ use embedded_io_07::{ErrorKind, ErrorType};
 
 use super::LIMITS;
 
-/// The sizes of the tables of lengths, of the frames and of a writer's buffer, in
+/// The space for lengths, for the frames and of a writer's buffer, in
 /// bytes. Some inputs exceed each of them.
-const TABLE_LEN: usize = 8 * 32;
+const LENGTHS_LEN: usize = 8 * 32;
 const FRAMES_LEN: usize = 1 << 10;
 const BUFFER_LEN: usize = 96;
 
@@ -219,15 +219,15 @@ fn read_all(script: &[u8], stream: &[u8], prefix: Prefix) {
         script: Script::new(script),
     };
     // Storage of another kind than that of the decoder.
-    let table = heapless_09::Vec::<u8, TABLE_LEN>::new();
-    let mut reader = MessageReader::new(source(), prefix, table, LIMITS);
-    let mut waiting = blocking::MessageReader::new(source(), prefix, [0; TABLE_LEN], LIMITS);
+    let lengths = heapless_09::Vec::<u8, LENGTHS_LEN>::new();
+    let mut reader = MessageReader::new(source(), prefix, lengths, LIMITS);
+    let mut waiting = blocking::MessageReader::new(source(), prefix, [0; LENGTHS_LEN], LIMITS);
     let sink = Sink {
         bytes: Vec::new(),
         script: Script::new(script),
     };
     let mut writer = MessageWriter::new(sink, prefix, [0; BUFFER_LEN]);
-    let mut decoder = FrameDecoder::new(prefix, [0; TABLE_LEN], LIMITS);
+    let mut decoder = FrameDecoder::new(prefix, [0; LENGTHS_LEN], LIMITS);
     let mut rest = stream;
     loop {
         let expected = decode(&mut decoder, &mut rest);
@@ -272,7 +272,7 @@ fn read_all(script: &[u8], stream: &[u8], prefix: Prefix) {
 }
 
 /// The next message of the stream, as the decoder reads it.
-fn decode(decoder: &mut FrameDecoder<[u8; TABLE_LEN]>, rest: &mut &[u8]) -> Read {
+fn decode(decoder: &mut FrameDecoder<[u8; LENGTHS_LEN]>, rest: &mut &[u8]) -> Read {
     let mut storage = [0; FRAMES_LEN];
     let mut arena = Arena::new(&mut storage);
     loop {
@@ -303,7 +303,7 @@ fn outcome(
 ) -> Read {
     let Some(_) = read? else { return Ok(None) };
     let prelude = prelude.expect("a complete message has a prelude");
-    let mut slots = [&[][..]; TABLE_LEN / 8];
+    let mut slots = [&[][..]; LENGTHS_LEN / 8];
     let frames = prelude.split(arena.filled(), &mut slots);
     let frames = frames.expect("all are there");
     Ok(Some(frames.iter().map(|frame| frame.to_vec()).collect()))
@@ -362,7 +362,7 @@ fn shake(script: &[u8], stream: &[u8], prefix: Prefix, role: HandshakeRole) {
     };
     let polled = |script| {
         let (source, sink) = streams(script);
-        let mut reader = MessageReader::new(source, prefix, [0; TABLE_LEN], LIMITS);
+        let mut reader = MessageReader::new(source, prefix, [0; LENGTHS_LEN], LIMITS);
         let mut writer = MessageWriter::new(sink, prefix, [0; BUFFER_LEN]);
         let mut scratch = [0; 128];
         let agreed = run(handshake(
@@ -382,7 +382,7 @@ fn shake(script: &[u8], stream: &[u8], prefix: Prefix, role: HandshakeRole) {
     let whole = polled(&[]);
     assert_eq!(polled(script), whole);
     let (source, sink) = streams(script);
-    let mut reader = blocking::MessageReader::new(source, prefix, [0; TABLE_LEN], LIMITS);
+    let mut reader = blocking::MessageReader::new(source, prefix, [0; LENGTHS_LEN], LIMITS);
     let mut writer = blocking::MessageWriter::new(sink, prefix, [0; BUFFER_LEN]);
     let mut scratch = [0; 128];
     let agreed = blocking::handshake(&mut reader, &mut writer, &ours, role, &mut scratch)

@@ -33,7 +33,8 @@ use opcodes::pickle;
 use pickles::{pickle_tree, pickle_writer};
 use roles::{client_role, worker_role};
 use streams::prelude;
-use values::typed;
+// The corpora have the name of the target.
+use values::numpy as typed;
 
 pub use surface::Surface;
 

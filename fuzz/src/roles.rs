@@ -207,7 +207,7 @@ struct Fake {
     /// Whether connections can be made.
     is_reachable: bool,
     /// The maximum number of bytes that a call reads or writes.
-    chunk: usize,
+    max_transfer_len: usize,
 }
 
 /// The bytes of a message.
@@ -254,7 +254,7 @@ impl Sockets for Fake {
     }
 
     fn read(&mut self, link: usize, into: &mut [u8]) -> usize {
-        let max_len = into.len().min(self.chunk);
+        let max_len = into.len().min(self.max_transfer_len);
         let Some(socket) = &mut self.links[link] else {
             return 0;
         };
@@ -266,7 +266,7 @@ impl Sockets for Fake {
     }
 
     fn write(&mut self, link: usize, bytes: &[u8]) -> usize {
-        let count = bytes.len().min(self.chunk);
+        let count = bytes.len().min(self.max_transfer_len);
         if let Some(socket) = &mut self.links[link] {
             let bodies = socket.take(&bytes[..count]);
             self.sent.extend(bodies.into_iter().map(Sent));
@@ -306,7 +306,7 @@ impl Driver {
                 greeting_count: 0,
                 sent: Vec::new(),
                 is_reachable: true,
-                chunk: usize::MAX,
+                max_transfer_len: usize::MAX,
             },
             connections: Connections::new(),
             now: Duration::from_secs(1),
@@ -334,7 +334,7 @@ impl Driver {
     /// worker.
     fn recover(&mut self, worker: &mut Worker<'_, WORKER_KEYS, 700, 2>) {
         self.sockets.is_reachable = true;
-        self.sockets.chunk = usize::MAX;
+        self.sockets.max_transfer_len = usize::MAX;
         self.sockets.greeting_count = LINKS;
         self.sockets.links = [const { None }; LINKS];
         let before = self.sockets.sent.len();
@@ -378,8 +378,10 @@ impl Driver {
             1 => self.now += Duration::from_secs(steps.number().into()),
             2 if step >> 4 == 15 => self.sockets.is_reachable ^= true,
             2 => self.sockets.close(link),
-            3 if step & 16 != 0 => self.sockets.chunk = usize::from(steps.number()).max(1),
-            3 => self.sockets.chunk = usize::MAX,
+            3 if step & 16 != 0 => {
+                self.sockets.max_transfer_len = usize::from(steps.number()).max(1)
+            }
+            3 => self.sockets.max_transfer_len = usize::MAX,
             4 => self.push(link, &[&handshake()]),
             5 => {
                 // Any bytes.

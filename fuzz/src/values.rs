@@ -21,7 +21,7 @@ const LOOKED_AT: usize = 1 << 10;
 ///
 /// The input: the kind of payload and whether it is split, the length of the
 /// header, the header, the data.
-pub(crate) fn typed(input: &[u8]) {
+pub(crate) fn numpy(input: &[u8]) {
     let [choice, low, high, rest @ ..] = input else {
         return;
     };

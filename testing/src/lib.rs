@@ -546,7 +546,7 @@ impl Peer {
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
         let mut peer = Self::start(name, command);
-        // The process would block once a pipe that nobody reads is full.
+        // The process would block once its pipe, which is not read, is full.
         drop(peer.child.stdout.take());
         peer.address = peer
             .log

@@ -290,7 +290,7 @@ pub struct MessageReader<R, P> {
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     /// Creates a reader for `io`, which is at the start of a message.
     ///
-    /// `storage` holds the table of lengths, 8 bytes per frame. `limits` apply
+    /// `storage` holds the lengths, 8 bytes per frame. `limits` apply
     /// to all messages except the [`handshake`].
     pub const fn new(io: R, prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {

@@ -8,7 +8,7 @@ pub enum Wanted<'a> {
     /// No connection: close the one that is open.
     Nothing,
     /// The open connection is kept until everything is sent.
-    Kept,
+    Draining,
     /// A connection to this address, such as `tcp://10.0.2.2:8786`.
     Connection(&'a str),
     /// A connection that a peer makes to the address of the worker.
@@ -132,7 +132,7 @@ pub fn exchange<R: Role, S: Sockets, const LINKS: usize>(
         }
         let state = sockets.state(link);
         match (role.wanted(link), *progress) {
-            (Wanted::Nothing | Wanted::Kept, Progress::Closed) => continue,
+            (Wanted::Nothing | Wanted::Draining, Progress::Closed) => continue,
             (Wanted::Nothing, _) => {
                 sockets.close(link);
                 *progress = Progress::Closed;

@@ -75,7 +75,7 @@ pub(crate) struct Entry {
     /// Whether the scheduler wants the value here, even if no task here needs it.
     pub(crate) is_replica: bool,
     /// Whether to remove the entry once no reply needs it.
-    is_doomed: bool,
+    is_removed: bool,
     parts: [Span; PARTS],
 }
 
@@ -93,7 +93,7 @@ const FREE: Entry = Entry {
     inputs: [None; MAX_INPUTS],
     pins: 0,
     is_replica: false,
-    is_doomed: false,
+    is_removed: false,
     parts: [Span { start: 0, len: 0 }; PARTS],
 };
 
@@ -167,10 +167,10 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             if entry.state == State::Memory {
                 assert!(self.value(id).is_some(), "a value cannot be read");
             }
-            assert!(entry.pins != 0 || !entry.is_doomed);
+            assert!(entry.pins != 0 || !entry.is_removed);
             let key = self.part(id, Part::Key);
             assert!(
-                entry.is_doomed || self.find(key) == Some(id),
+                entry.is_removed || self.find(key) == Some(id),
                 "a key is here twice"
             );
         }
@@ -221,7 +221,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     /// The entry of a key.
     pub(crate) fn find(&self, key: &[u8]) -> Option<EntryId> {
         let mut ids = self.ids();
-        ids.find(|id| self.part(*id, Part::Key) == key && !self.get(*id).is_doomed)
+        ids.find(|id| self.part(*id, Part::Key) == key && !self.get(*id).is_removed)
     }
 
     /// A part of an entry.
@@ -418,7 +418,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         crate::copy(&mut key, old);
         let new = self.add(key.get(..len).ensured(), State::Wanted)?;
         if let Some(entry) = self.get_mut(id) {
-            entry.is_doomed = true;
+            entry.is_removed = true;
         }
         for input in self.entries.iter_mut().flat_map(|entry| &mut entry.inputs) {
             if *input == Some(id) {
@@ -470,7 +470,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     pub(crate) fn unpin(&mut self, id: EntryId) {
         if let Some(entry) = self.get_mut(id) {
             entry.pins = entry.pins.saturating_sub(1);
-            if entry.is_doomed && entry.pins == 0 {
+            if entry.is_removed && entry.pins == 0 {
                 self.remove(id);
             }
         }
@@ -481,7 +481,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         if let Some(entry) = self.get_mut(id)
             && entry.pins != 0
         {
-            entry.is_doomed = true;
+            entry.is_removed = true;
             return;
         }
         self.clear_inputs(id);
@@ -549,7 +549,7 @@ impl<'v> View<'v> {
     pub(crate) fn value(&self, key: &[u8]) -> Option<Value<'v>> {
         let mut entries = self.entries.iter();
         let entry = entries.find(|entry| {
-            entry.state == State::Memory && !entry.is_doomed && self.part(entry, Part::Key) == key
+            entry.state == State::Memory && !entry.is_removed && self.part(entry, Part::Key) == key
         })?;
         Value::parse(self.part(entry, Part::Value))
     }
@@ -577,7 +577,7 @@ mod tests {
         assert_eq!(store.find(b"a"), Some(new));
         assert!(store.needs(task, new) && !store.needs(task, old));
         let stored = store.make_value(new, |view, out| {
-            assert!(view.value(b"a").is_none(), "the old one is doomed");
+            assert!(view.value(b"a").is_none(), "the old one is removed");
             out.int(2)
         });
         stored.expect("there is room");

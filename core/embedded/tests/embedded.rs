@@ -699,7 +699,7 @@ fn small_read_buffers_are_reported<A: Adapter>() {
     let mut few: Heapless<Heapless<u8, 9>, 2> = Heapless::new();
     assert_eq!(over.read(&mut few), Err(no_room(2, 1, 11, 42)));
 
-    // The table of lengths: 32 frames fit, as the error reports.
+    // The lengths: 32 frames fit, as the error reports.
     let frames = [&b"a"[..]; 33];
     let mut over = A::Reader::over(
         Source::new(&wire(Prefix::None, &frames), 50),

@@ -263,15 +263,15 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
     use Argument as A;
     Ok(match opcode {
         Opcode::BinInt => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Int(i32::from_le_bytes(bytes).into()), rest)
         }
         Opcode::BinInt1 => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Int(u8::from_le_bytes(bytes).into()), rest)
         }
         Opcode::BinInt2 => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Int(u16::from_le_bytes(bytes).into()), rest)
         }
         Opcode::Long1 => {
@@ -283,7 +283,7 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
             (A::BigInt(BigInt::new(bytes)), rest)
         }
         Opcode::BinFloat => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Float(f64::from_be_bytes(bytes)), rest)
         }
         Opcode::ShortBinString => {
@@ -314,27 +314,27 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
         Opcode::BinUnicode => string(opcode, counted_4(opcode, rest)?)?,
         Opcode::BinUnicode8 => string(opcode, counted_8(opcode, rest)?)?,
         Opcode::BinGet | Opcode::BinPut => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Index(u8::from_le_bytes(bytes).into()), rest)
         }
         Opcode::LongBinGet | Opcode::LongBinPut => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Index(u32::from_le_bytes(bytes).into()), rest)
         }
         Opcode::Ext1 => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Code(u8::from_le_bytes(bytes).into()), rest)
         }
         Opcode::Ext2 => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Code(u16::from_le_bytes(bytes).into()), rest)
         }
         Opcode::Ext4 => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             (A::Code(i32::from_le_bytes(bytes)), rest)
         }
         Opcode::Proto => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             let version = u8::from_le_bytes(bytes);
             if version > 5 {
                 return Err(PickleErrorKind::UnknownProtocol { version });
@@ -342,7 +342,7 @@ pub(super) fn argument(opcode: Opcode, rest: &[u8], text_opcodes: bool) -> Read<
             (A::Version(version), rest)
         }
         Opcode::Frame => {
-            let (bytes, rest) = chunk(opcode, rest)?;
+            let (bytes, rest) = split_array(opcode, rest)?;
             let len = u64::from_le_bytes(bytes);
             // FRAME is a hint: the contents of a frame are read like any other
             // bytes.
@@ -448,7 +448,10 @@ fn line(opcode: Opcode, rest: &[u8]) -> Result<(&[u8], &[u8]), PickleErrorKind> 
 }
 
 #[inline]
-fn chunk<const N: usize>(opcode: Opcode, rest: &[u8]) -> Result<([u8; N], &[u8]), PickleErrorKind> {
+fn split_array<const N: usize>(
+    opcode: Opcode,
+    rest: &[u8],
+) -> Result<([u8; N], &[u8]), PickleErrorKind> {
     match rest.split_first_chunk() {
         Some((bytes, rest)) => Ok((*bytes, rest)),
         None => Err(end(opcode, N, 0, rest.len())),
@@ -459,19 +462,19 @@ type Counted<'p> = Result<(&'p [u8], &'p [u8]), PickleErrorKind>;
 
 #[inline]
 fn counted_1(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
-    let (count, rest) = chunk(opcode, rest)?;
+    let (count, rest) = split_array(opcode, rest)?;
     counted::<1>(opcode, rest, u8::from_le_bytes(count).into())
 }
 
 #[inline]
 fn counted_4(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
-    let (count, rest) = chunk(opcode, rest)?;
+    let (count, rest) = split_array(opcode, rest)?;
     counted::<4>(opcode, rest, u32::from_le_bytes(count).into())
 }
 
 #[inline]
 fn counted_4_signed(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
-    let (count, rest) = chunk(opcode, rest)?;
+    let (count, rest) = split_array(opcode, rest)?;
     let count = i32::from_le_bytes(count);
     match u32::try_from(count) {
         Ok(count) => counted::<4>(opcode, rest, count.into()),
@@ -481,7 +484,7 @@ fn counted_4_signed(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
 
 #[inline]
 fn counted_8(opcode: Opcode, rest: &[u8]) -> Counted<'_> {
-    let (count, rest) = chunk(opcode, rest)?;
+    let (count, rest) = split_array(opcode, rest)?;
     counted::<8>(opcode, rest, u64::from_le_bytes(count))
 }
 

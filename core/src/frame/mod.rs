@@ -28,9 +28,9 @@
 //! let mut frames = Arena::new(&mut storage);
 //!
 //! let mut message_count = 0;
-//! for mut chunk in stream.repeat(2).chunks(5) {
-//!     // A chunk may hold the end of one message and the start of the next.
-//!     while decoder.push(&mut chunk, &mut frames)? {
+//! for mut input in stream.repeat(2).chunks(5) {
+//!     // The input may hold the end of one message and the start of the next.
+//!     while decoder.push(&mut input, &mut frames)? {
 //!         let prelude = decoder.prelude().expect("a complete message has one");
 //!         assert_eq!(prelude.frame_count(), 1);
 //!         assert_eq!(frames.filled(), b"\x81\xa6status\xa2OK");
@@ -350,7 +350,7 @@ pub enum FrameErrorKind {
         /// The limit.
         limit: u64,
     },
-    /// A frame or the table of lengths does not fit in the address space. Only
+    /// A frame or the lengths do not fit in the address space. Only
     /// occurs on machines with 32-bit addresses, or for lengths of 2^63 and
     /// more.
     BeyondAddressSpace {
@@ -386,7 +386,7 @@ pub enum FrameErrorKind {
         /// The largest valid value.
         max: u64,
     },
-    /// The storage for the table of lengths is too small. The caller can supply
+    /// The storage for the lengths is too small. The caller can supply
     /// a larger one.
     PreludeStorage(BufferTooSmall),
     /// The caller's [`FrameBuffers`] returned no buffer for a frame. The caller
@@ -506,7 +506,7 @@ impl fmt::Display for FrameErrorKind {
                 "the leading length is {value}, but the message ends after {max}"
             ),
             Self::PreludeStorage(error) => {
-                write!(f, "the table of lengths does not fit: {error}")
+                write!(f, "the lengths do not fit: {error}")
             }
             Self::NoBuffer {
                 index,
@@ -612,7 +612,7 @@ impl Checker {
         Ok(checker)
     }
 
-    /// Checks the prelude at the start of `bytes`. Returns the table of lengths and
+    /// Checks the prelude at the start of `bytes`. Returns the lengths and
     /// the bytes after it.
     fn whole<'a>(
         prefix: Prefix,
@@ -624,15 +624,15 @@ impl Checker {
             return Err(truncated(bytes, head_len as u64));
         };
         let mut checker = Self::new(prefix, head, limits)?;
-        let table = after.split_at_checked(checker.lengths_len()?);
-        let (lengths, _) = table.map_or(after, |(lengths, _)| lengths).as_chunks();
+        let split = after.split_at_checked(checker.lengths_len()?);
+        let (lengths, _) = split.map_or(after, |(lengths, _)| lengths).as_chunks();
         checker.lengths(lengths, limits)?;
-        let (table, rest) = table.ok_or_else(|| truncated(bytes, checker.message_len()))?;
+        let (lengths, rest) = split.ok_or_else(|| truncated(bytes, checker.message_len()))?;
         checker.finish()?;
-        Ok((checker, table, rest))
+        Ok((checker, lengths, rest))
     }
 
-    /// The length of the table of lengths, in bytes.
+    /// The space that the lengths take, in bytes.
     fn lengths_len(&self) -> Result<usize, FrameError> {
         self.frame_count
             .checked_mul(8)

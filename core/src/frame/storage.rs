@@ -35,13 +35,13 @@ pub trait FrameBuffers {
     fn buffer(&mut self, index: usize, len: usize, filled: usize) -> Option<&mut [u8]>;
 }
 
-/// Storage for the table of lengths, supplied by the caller: 8 bytes per frame.
+/// Storage for the lengths, supplied by the caller: 8 bytes per frame.
 ///
 /// Implemented for arrays and slices, which have a fixed length, with feature
 /// `heapless-09` for the vectors of heapless up to their capacity, and with
 /// feature `alloc` for `Vec<u8>`, which grows with the bytes that arrive.
 pub trait PreludeStorage {
-    /// Returns space for the bytes from `filled` on of a table of `len` bytes,
+    /// Returns space for the bytes from `filled` on of `len` bytes of lengths,
     /// or for the next part of them. `None` if the storage cannot hold `len`
     /// bytes.
     fn space(&mut self, filled: usize, len: usize) -> Option<&mut [u8]>;
@@ -76,7 +76,7 @@ impl<const N: usize> PreludeStorage for [u8; N] {
     }
 }
 
-/// A table for `N` frames.
+/// The lengths of `N` frames.
 impl<const N: usize> PreludeStorage for [[u8; 8]; N] {
     fn space(&mut self, filled: usize, len: usize) -> Option<&mut [u8]> {
         self.as_flattened_mut().get_mut(filled..len)

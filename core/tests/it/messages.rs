@@ -16,7 +16,7 @@ use daskwire::msgpack::{MalformedKind, Reader, Token};
 use daskwire::{BufferTooSmall, Limits};
 use serde_json::Value;
 
-/// Size of the table of lengths for any vector, in bytes.
+/// Space for the lengths of any vector, in bytes.
 const PRELUDE_LEN: usize = 1 << 14;
 
 /// Opens a vector with the options of its release.

@@ -104,7 +104,7 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
     {
         document.extend(fields);
     }
-    // The command continues if nobody reads its events.
+    // The command continues if its events cannot be written.
     let _ = print(json(&document));
 }
 

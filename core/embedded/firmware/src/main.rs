@@ -73,7 +73,7 @@ const HANDSHAKE_LIMITS: Limits = Limits {
     ..Limits::HANDSHAKE
 };
 
-/// The table of frame lengths has 8 bytes for each.
+/// The lengths have 8 bytes for each frame.
 type Decoder = FrameDecoder<[u8; 8 * FRAME_COUNT]>;
 
 fn program(out: &mut Semihosting) -> bool {

@@ -59,14 +59,14 @@ const LINKS: usize = 3 + PEERS;
 static MEMORY: Once<Memory<KEYS, DATA, MESSAGE, PEERS>> = Once::new(Memory::new());
 
 /// The buffers of the worker's sockets, in the order of its links.
-struct Buffers {
+struct WorkerBuffers {
     stream: SocketBuffers<1460, 1024>,
     requests: SocketBuffers<512, 1024>,
     fetch: SocketBuffers<1024, 256>,
     peers: [SocketBuffers<1024, 1024>; PEERS],
 }
 
-static BUFFERS: Once<Buffers> = Once::new(Buffers {
+static BUFFERS: Once<WorkerBuffers> = Once::new(WorkerBuffers {
     stream: SocketBuffers::EMPTY,
     requests: SocketBuffers::EMPTY,
     fetch: SocketBuffers::EMPTY,

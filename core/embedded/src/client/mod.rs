@@ -14,7 +14,7 @@ use daskwire::msgpack::{Reader, Writer};
 use daskwire_pickle::{Level, Writer as PickleWriter};
 
 use crate::fixed_string::FixedString;
-use crate::link::{Link, LinkBuffers, Piece, TABLE_LEN, field, items, str_field};
+use crate::link::{LENGTHS_LEN, Link, LinkBuffers, Piece, field, items, str_field};
 use crate::pickle_tree::Tree;
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
@@ -43,8 +43,8 @@ pub const MAX_TASK: usize = 1024;
 /// headers.
 pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize> {
     store: Store<KEYS, DATA>,
-    stream: LinkBuffers<TABLE_LEN, 2048, 2048>,
-    requests: LinkBuffers<TABLE_LEN, MESSAGE, 512>,
+    stream: LinkBuffers<LENGTHS_LEN, 2048, 2048>,
+    requests: LinkBuffers<LENGTHS_LEN, MESSAGE, 512>,
 }
 
 impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Memory<KEYS, DATA, MESSAGE> {
@@ -569,7 +569,7 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
         let scheduler = Wanted::Connection(self.config.scheduler);
         match (link, self.phase) {
             _ if found.wants_close() => Wanted::Nothing,
-            _ if found.is_closing() => Wanted::Kept,
+            _ if found.is_closing() => Wanted::Draining,
             (STREAM, Phase::Connecting { .. } | Phase::Connected) => scheduler,
             (REQUESTS, Phase::Connected) => scheduler,
             _ => Wanted::Nothing,

@@ -12,8 +12,8 @@ use super::shift;
 /// The maximum number of frames of a message that is read as a whole.
 const MAX_FRAMES: usize = 16;
 
-/// The length of the table of lengths for as many frames, in bytes.
-pub(crate) const TABLE_LEN: usize = 8 * MAX_FRAMES;
+/// The space that the lengths of as many frames take, in bytes.
+pub(crate) const LENGTHS_LEN: usize = 8 * MAX_FRAMES;
 
 /// The maximum nesting of a body. A batch of tasks has five levels.
 const MAX_DEPTH: u32 = 10;

@@ -10,7 +10,7 @@ use daskwire::invariant::Ensured as _;
 
 use incoming::MAX_LEN_IN_PIECES;
 
-pub(crate) use incoming::{Incoming, Piece, Received, TABLE_LEN, field, items, str_field};
+pub(crate) use incoming::{Incoming, LENGTHS_LEN, Piece, Received, field, items, str_field};
 pub(crate) use outgoing::Outgoing;
 
 /// The buffers of one link.

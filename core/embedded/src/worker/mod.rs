@@ -19,7 +19,7 @@ mod task;
 
 use core::time::Duration;
 
-use crate::link::{Link, LinkBuffers, TABLE_LEN};
+use crate::link::{LENGTHS_LEN, Link, LinkBuffers};
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
 use crate::value::Failure;
@@ -52,10 +52,10 @@ pub const MAX_BATCH: usize = 159;
 pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize> {
     store: Store<KEYS, DATA>,
     stream: LinkBuffers<{ 8 * (MAX_BATCH + 1) }, MESSAGE, 2560>,
-    requests: LinkBuffers<TABLE_LEN, 1536, 1024>,
-    fetch: LinkBuffers<TABLE_LEN, 2048, 512>,
+    requests: LinkBuffers<LENGTHS_LEN, 1536, 1024>,
+    fetch: LinkBuffers<LENGTHS_LEN, 2048, 512>,
     // A request for all keys must fit.
-    peers: [LinkBuffers<TABLE_LEN, 3072, 1024>; PEERS],
+    peers: [LinkBuffers<LENGTHS_LEN, 3072, 1024>; PEERS],
 }
 
 impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize>
@@ -205,7 +205,7 @@ struct Fetching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FetchStep {
     Connecting,
-    Asked,
+    Requested,
     /// The value is not available: the tasks that need it have to fail.
     Failed(Failure),
 }
@@ -370,7 +370,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
     fn wanted(&self, link: usize) -> Wanted<'_> {
         match self.link(link) {
             Some(link) if link.wants_close() => return Wanted::Nothing,
-            Some(link) if link.is_closing() => return Wanted::Kept,
+            Some(link) if link.is_closing() => return Wanted::Draining,
             _ => {}
         }
         let is_registered = matches!(self.phase, Phase::Running | Phase::Leaving { .. });

@@ -191,7 +191,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             if !sent {
                 self.fetch.fail();
             }
-            fetching.step = FetchStep::Asked;
+            fetching.step = FetchStep::Requested;
             self.fetching = Some(fetching);
         } else if self.fetch.has_message() && self.stream.has_room(REPORT_LEN) {
             let store = &mut *self.store;
@@ -268,8 +268,8 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         match fetching.step {
             FetchStep::Failed(_) => {}
             // The reply of any other holder would be unreadable, too.
-            FetchStep::Asked if is_unreadable => self.fail_fetch(UNREADABLE),
-            FetchStep::Asked | FetchStep::Connecting => {
+            FetchStep::Requested if is_unreadable => self.fail_fetch(UNREADABLE),
+            FetchStep::Requested | FetchStep::Connecting => {
                 if let Some(id) = self.store.resolve(fetching.value) {
                     self.store.clear_part(id, Part::Holder);
                 }

@@ -552,7 +552,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     };
     let ended = tokio::select! {
         ended = worker.ended() => End::Itself(ended),
-        order = stops.next() => End::Asked(order?),
+        order = stops.next() => End::Order(order?),
         () = lifetime => End::Lifetime,
         () = showing => End::Lifetime,
     };
@@ -560,11 +560,11 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     let is_supervised = arguments.worker_process.is_some();
     let outcome = match ended {
         End::Itself(ended) => outcome(&ended, is_supervised),
-        End::Asked(Order::Stop) => {
+        End::Order(Order::Stop) => {
             leave(&worker, &mut stops, Some(HANDOVER)).await?;
             Ok(())
         }
-        End::Asked(Order::Gone) => {
+        End::Order(Order::Gone) => {
             let message = "the worker's nanny has ended, and so does the worker";
             terminal::event("stopping", message, json!({}));
             worker.close().await;
@@ -594,7 +594,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
 /// The reason why a worker ends.
 enum End {
     Itself(Ended),
-    Asked(Order),
+    Order(Order),
     Lifetime,
 }
 

@@ -63,7 +63,7 @@ pub(super) struct Region {
 /// The owner of the mapping of a region.
 enum Mapping {
     /// The region itself.
-    Own(Adopted),
+    Adopted(Adopted),
     /// A [`Block`] with one frame.
     Block,
 }
@@ -88,7 +88,7 @@ struct Owner(Arc<Region>);
 impl AsRef<[u8]> for Owner {
     fn as_ref(&self) -> &[u8] {
         match &self.0.mapping {
-            Mapping::Own(adopted) => &adopted.map,
+            Mapping::Adopted(adopted) => &adopted.map,
             Mapping::Block => &[],
         }
     }
@@ -311,7 +311,7 @@ impl SharedMemory {
         let region = Arc::new(Region {
             file,
             len,
-            mapping: Mapping::Own(Adopted {
+            mapping: Mapping::Adopted(Adopted {
                 map,
                 memory: Arc::clone(self),
                 lent,
