@@ -73,7 +73,7 @@ pub struct FrameDecoder<P> {
 enum State {
     /// The prefix and the frame count.
     Head,
-    /// The table of lengths.
+    /// The lengths.
     Lengths,
     /// Frame `index`, which is not empty.
     Frames {
@@ -109,8 +109,7 @@ pub enum Wanted {
 }
 
 impl<P: PreludeStorage> FrameDecoder<P> {
-    /// Creates a decoder for a stream with this prefix. `storage` holds the
-    /// table of lengths.
+    /// Creates a decoder for a stream with this prefix. `storage` holds the lengths.
     pub const fn new(prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {
             prefix,
@@ -150,8 +149,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     /// # Errors
     ///
     /// * [`FrameErrorKind::PreludeStorage`] if the storage is too small for the
-    ///   table of lengths, [`FrameErrorKind::NoBuffer`] if `frames` returns no
-    ///   buffer;
+    ///   lengths, [`FrameErrorKind::NoBuffer`] if `frames` returns no buffer;
     /// * the error that [`advance`](Self::advance) returned before, if any.
     pub fn space<'s, B>(&'s mut self, frames: &'s mut B) -> Result<&'s mut [u8], FrameError>
     where
@@ -392,7 +390,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         if matches!(self.state, State::Lengths) {
             // Each length is checked when its last byte has arrived.
             let whole = self.storage.bytes().get(filled_before & !7..self.filled);
-            let (lengths, _) = whole.unwrap_or_default().as_chunks();
+            let (lengths, _) = whole.ensured().as_chunks();
             self.checker.lengths(lengths, &self.limits)?;
         }
         if self.filled < self.len {
@@ -421,7 +419,8 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     fn begin_frame(&mut self, index: usize, before: u64) {
         let (lengths, _) = self.storage.bytes().as_chunks::<8>();
         let count = usize::try_from(self.checker.frame_count).unwrap_or(usize::MAX);
-        let lengths = lengths.get(..count).unwrap_or_default();
+        // A frame begins only when all lengths are stored.
+        let lengths = lengths.get(..count).ensured();
         let mut ahead = lengths.iter().enumerate().skip(index);
         // `Checker::lengths` has checked that each length fits in a usize.
         let next = ahead.find_map(|(index, length)| {

@@ -269,7 +269,7 @@ impl<'a> PayloadHeader<'a> {
     /// The frame index and byte offset of an entry, or of the header if there
     /// is no such entry.
     pub fn entry_location(&self, key: &str) -> (usize, usize) {
-        let offset = self.find(key).unwrap_or_default();
+        let offset = self.find(key).unwrap_or(0);
         (self.frame, self.at.saturating_add(offset))
     }
 
@@ -497,8 +497,10 @@ fn index_of(key: &[u8]) -> Option<usize> {
 
 /// Whether an encoded key is common to all families.
 pub(super) fn is_common(key: &[u8]) -> bool {
-    let key = Reader::new(key).raw_str().unwrap_or_default();
-    index_of(key.as_bytes()).is_some_and(|index| index < COMMON_COUNT)
+    // Keys of other kinds than strings are valid, and none of them is common.
+    let index = Reader::new(key).raw_str();
+    let index = index.ok().and_then(|key| index_of(key.as_bytes()));
+    index.is_some_and(|index| index < COMMON_COUNT)
 }
 
 const fn not_a_map(frame: usize, at: usize) -> MessageError {
