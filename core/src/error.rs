@@ -1,4 +1,4 @@
-//! [`BufferTooSmall`], and [`Error`], the sum of all errors of the crate.
+//! [`Error`], the sum of all errors of the crate.
 //!
 //! Errors in this crate distinguish three causes. [`BufferTooSmall`] is for the
 //! caller: supply `needed` bytes and call again, no state was changed. Faults
@@ -8,48 +8,13 @@
 
 use core::fmt;
 
+use crate::buffer::BufferTooSmall;
 use crate::comm::CommError;
 use crate::compression::CompressionError;
 use crate::frame::{EncodeError, FrameError, FrameErrorKind, SplitError};
 use crate::handshake::HandshakeError;
 use crate::message::{BuildError, MessageError, MessageErrorKind};
 use crate::msgpack::{Malformed, WriteError};
-
-/// A buffer supplied by the caller is too small.
-///
-/// The contents of the buffer are unspecified; call again with at least `needed`
-/// items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct BufferTooSmall {
-    /// The number of items (default: bytes) required in all. Exact, except for
-    /// data without a declared length (zlib), for which it is only a lower
-    /// bound.
-    pub needed: usize,
-    /// The number of items supplied.
-    pub available: usize,
-}
-
-impl BufferTooSmall {
-    /// The first `needed` items of a buffer.
-    pub(crate) fn check<T>(buffer: &mut [T], needed: usize) -> Result<&mut [T], Self> {
-        let available = buffer.len();
-        let short = Self { needed, available };
-        buffer.get_mut(..needed).ok_or(short)
-    }
-}
-
-impl fmt::Display for BufferTooSmall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the buffer supplied is too small: {} needed, {} available",
-            self.needed, self.available
-        )
-    }
-}
-
-impl core::error::Error for BufferTooSmall {}
 
 /// Any error of this crate, for programs that handle all of them alike.
 ///

@@ -79,6 +79,7 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+mod buffer;
 pub mod comm;
 pub mod compression;
 pub mod display;
@@ -97,7 +98,8 @@ pub mod msgpack;
 mod steps;
 pub mod transport;
 
-pub use error::{BufferTooSmall, Error};
+pub use buffer::BufferTooSmall;
+pub use error::Error;
 pub use limits::Limits;
 // Used by the other crates of this workspace.
 #[doc(hidden)]
