@@ -1,23 +1,23 @@
 //! The command line, and the smaller commands.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal as _, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::encode::{Target, documents};
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use daskwire::frame::Prefix;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use daskwire::message::Layout;
-use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
 use serde_json::json;
 
+use crate::arguments::{LayoutChoice, PrefixChoice, TlsArguments, name, read};
+use crate::encode::{Target, documents};
 use crate::failure::{Failure, Result};
 #[cfg(feature = "tracing")]
 use crate::log;
+use crate::running::{on_cluster, stop_requested};
 use crate::{
     connect, diagnose, examples, generate, inspect_command, shell, terminal, top, worker_command,
 };
@@ -25,7 +25,7 @@ use crate::{
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
 #[command(name = "daskwire", version)]
-pub(crate) struct Cli {
+struct Cli {
     /// Log events of clients, workers, schedulers and their connections; -vv: each
     /// step of a task; -vvv: each message. RUST_LOG, if set, overrides this
     #[cfg(feature = "tracing")]
@@ -89,27 +89,6 @@ enum Command {
     /// List the opcodes of a pickle without executing them
     #[command(after_help = examples::PICKLE)]
     Pickle(Pickle),
-}
-
-/// The prefix of a message's frames.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum PrefixChoice {
-    /// No prefix: distributed up to 2021.2.0
-    None,
-    /// A length of 8 bytes: distributed 2021.3.0 and later
-    U64,
-    /// Detected from the input
-    Auto,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum LayoutChoice {
-    /// Header, body, payload header: distributed 1.14.0 to 2021.3.0
-    Classic,
-    /// Body with placeholders: distributed 2021.3.1 and later
-    Modern,
-    /// Detected for each message
-    Auto,
 }
 
 #[derive(Debug, Args)]
@@ -186,81 +165,6 @@ enum CongestionChoice {
     Bbr,
 }
 
-/// TLS options, named as in Dask's commands.
-#[derive(Debug, Args)]
-pub(crate) struct TlsArguments {
-    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub(crate) tls_ca_file: Option<PathBuf>,
-    /// For tls:// and quic://: the certificate to present, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, a PEM file [default: the file of the
-    /// certificate]
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub(crate) tls_key: Option<PathBuf>,
-}
-
-impl TlsArguments {
-    /// The transports for comms at these addresses, with TLS as configured.
-    pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
-        Ok(match self.tls(addresses)? {
-            Some(tls) => daskwire_peer::transports_with_tls(&tls),
-            None => daskwire_peer::transports(),
-        })
-    }
-
-    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
-        let needs = |address: &&&Address| {
-            let scheme = address.scheme();
-            scheme == "tls" || scheme == "quic"
-        };
-        let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
-            if let Some(address) = addresses.iter().find(needs) {
-                return Err(Failure::usage(format_args!(
-                    "{address} needs TLS: give --tls-ca-file and --tls-cert, \
-                     and --tls-key if the key is not in the file of the certificate"
-                )));
-            }
-            return Ok(None);
-        };
-        // A user of these options expects that nothing is sent unencrypted.
-        if !addresses.iter().any(|address| needs(&address)) {
-            let address = addresses.first().map(ToString::to_string);
-            return Err(Failure::usage(format_args!(
-                "TLS options are given, but {} does not use TLS; use a tls:// address",
-                address.unwrap_or_default()
-            )));
-        }
-        let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
-        if let Some(key) = &self.tls_key {
-            settings = settings.with_key(key.as_path());
-        }
-        let tls = settings.build().map_err(|error| error.to_string())?;
-        Ok(Some(tls))
-    }
-}
-
-impl PrefixChoice {
-    pub(crate) const fn get(self) -> Option<Prefix> {
-        match self {
-            Self::None => Some(Prefix::None),
-            Self::U64 => Some(Prefix::U64),
-            Self::Auto => None,
-        }
-    }
-}
-
-impl LayoutChoice {
-    pub(crate) const fn get(self) -> Option<Layout> {
-        match self {
-            Self::Classic => Some(Layout::Classic),
-            Self::Modern => Some(Layout::Modern),
-            Self::Auto => None,
-        }
-    }
-}
-
 /// Runs the command with `arguments`, the first of which is its name, and returns the exit
 /// status: 0 for success, 2 for wrong arguments, another number for other failures.
 ///
@@ -335,45 +239,10 @@ fn run(command: Command) -> Result {
         Command::Logs(arguments) => on_cluster(diagnose::logs(&arguments)),
         Command::Story(arguments) => on_cluster(diagnose::story(&arguments)),
         Command::Top(arguments) => on_cluster(top::top(&arguments)),
-        Command::Completions(arguments) => generate::completions(&arguments),
-        Command::Man(arguments) => generate::man(&arguments),
+        Command::Completions(arguments) => generate::completions(&arguments, &mut Cli::command()),
+        Command::Man(arguments) => generate::man(&arguments, Cli::command()),
         Command::Release(arguments) => on_cluster(shell::release(&arguments)),
     }
-}
-
-pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
-    let outcome = runtime.block_on(work);
-    // Pending name lookups would delay a regular shutdown.
-    runtime.shutdown_background();
-    outcome
-}
-
-pub(crate) fn is_standard_input(file: &Path) -> bool {
-    file.as_os_str() == "-"
-}
-
-/// The name of the input file in messages.
-pub(crate) fn name(file: &Path) -> String {
-    if is_standard_input(file) {
-        "standard input".to_owned()
-    } else {
-        file.display().to_string()
-    }
-}
-
-pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
-    let bytes = if is_standard_input(file) {
-        let mut bytes = Vec::new();
-        let read = std::io::stdin().lock().read_to_end(&mut bytes);
-        read.map(|_| bytes)
-    } else {
-        std::fs::read(file)
-    };
-    Ok(bytes.map_err(|error| format!("{}: {error}", name(file)))?)
 }
 
 fn encode(arguments: &Encode) -> Result {
@@ -535,56 +404,6 @@ fn relay(arguments: &Relay) -> Result {
     })
 }
 
-/// Returns a future that waits until this process is asked to end: by Control-C, by
-/// SIGTERM, or by SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored
-/// when the process started, as under `nohup`.
-pub(crate) fn stop_requested() -> Result<impl Future<Output = ()>> {
-    #[cfg(unix)]
-    let asked = {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen =
-            |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
-        let mut terminate = listen(SignalKind::terminate())?;
-        let mut interrupt = listen(SignalKind::interrupt())?;
-        let mut hangup = match is_hangup_ignored() {
-            true => None,
-            false => Some(listen(SignalKind::hangup())?),
-        };
-        async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-                Some(()) = async { hangup.as_mut()?.recv().await } => {}
-            }
-        }
-    };
-    #[cfg(not(unix))]
-    let asked = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            // The system's default action then ends the process.
-            std::future::pending::<()>().await;
-        }
-    };
-    Ok(asked)
-}
-
-/// Whether SIGHUP was ignored when the process started, as far as Linux reports
-/// it.
-#[cfg(unix)]
-fn is_hangup_ignored() -> bool {
-    // Listening for the signal later resets this state, so the first result is kept.
-    static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
-    *IS_IGNORED.get_or_init(|| {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigIgn:"))
-            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        // SIGHUP is number 1, which is bit 0.
-        ignored.is_some_and(|mask| mask & 1 != 0)
-    })
-}
-
 fn pickle(arguments: &Pickle) -> Result {
     let pickle = read(&arguments.file)?;
     let paths = arguments.buffers.as_deref();
@@ -612,8 +431,6 @@ fn pickle(arguments: &Pickle) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     /// Splits a shell command line into words; single quotes are the only supported syntax.

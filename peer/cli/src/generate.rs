@@ -2,10 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory as _};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::command::Cli;
 use crate::failure::Result;
 use crate::terminal;
 
@@ -22,21 +21,16 @@ pub(crate) struct Man {
 }
 
 /// Prints a shell completion script.
-pub(crate) fn completions(arguments: &Completions) -> Result {
+pub(crate) fn completions(arguments: &Completions, command: &mut Command) -> Result {
     let mut script = Vec::new();
-    clap_complete::generate(
-        arguments.shell,
-        &mut Cli::command(),
-        "daskwire",
-        &mut script,
-    );
+    clap_complete::generate(arguments.shell, command, "daskwire", &mut script);
     let script = String::from_utf8_lossy(&script);
     Ok(terminal::print(script.trim_end())?)
 }
 
 /// Writes a manual page for the program and for each command.
-pub(crate) fn man(arguments: &Man) -> Result {
-    let written = clap_mangen::generate_to(Cli::command(), &arguments.directory);
+pub(crate) fn man(arguments: &Man, command: Command) -> Result {
+    let written = clap_mangen::generate_to(command, &arguments.directory);
     let name = arguments.directory.display();
     Ok(written.map_err(|error| format!("{name}: {error}"))?)
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use daskwire::frame::{FrameErrorKind, Prefix};
 use serde_json::Value as Json;
 
-use crate::command::{LayoutChoice, PrefixChoice, name, read};
+use crate::arguments::{LayoutChoice, PrefixChoice, name, read};
 use crate::failure::{Failure, Result};
 use crate::terminal;
 

@@ -10,6 +10,7 @@ pub mod journey;
 pub mod pickle;
 pub mod table;
 
+mod arguments;
 mod command;
 mod config;
 mod connect;
@@ -21,6 +22,7 @@ mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
+mod running;
 mod shell;
 mod show;
 mod snapshot;

@@ -16,7 +16,7 @@ use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::command::TlsArguments;
+use crate::arguments::TlsArguments;
 use crate::connect::{address, announcing, connecting};
 use crate::failure::{Failure, Result};
 use crate::show::{ResultArguments, key_json, value_json};
@@ -371,12 +371,12 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     let mut data = Vec::new();
     let mut total = 0;
     for file in &arguments.files {
-        let bytes = crate::command::read(file)?;
+        let bytes = crate::arguments::read(file)?;
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
             // A name that begins with a dash would be parsed as an option.
-            (None, _) if crate::command::is_standard_input(file) => Key::unique("stdin"),
+            (None, _) if crate::arguments::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };

@@ -24,7 +24,7 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::command::TlsArguments;
+use crate::arguments::TlsArguments;
 use crate::config::Config;
 use crate::connect::{address, connecting};
 use crate::failure::{Failure, Result};
@@ -298,7 +298,7 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let mut settings = Settings::new(arguments, &config)?;
     if let Some(index) = arguments.worker_process {
         settings.for_process(index);
-        return crate::command::on_cluster(worker(arguments, settings));
+        return crate::running::on_cluster(worker(arguments, settings));
     }
     if !settings.has_nanny {
         tune_allocator(&settings);
@@ -307,9 +307,9 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let _pid_file = pid_file.transpose()?;
     if settings.has_nanny {
         let variables = allocator_settings(&settings).into_iter().collect();
-        return crate::command::on_cluster(nanny::run(settings.nworkers, variables));
+        return crate::running::on_cluster(nanny::run(settings.nworkers, variables));
     }
-    crate::command::on_cluster(worker(arguments, settings))
+    crate::running::on_cluster(worker(arguments, settings))
 }
 
 /// The source of requests to stop: signals, and orders of a nanny.
@@ -349,7 +349,7 @@ impl Stops {
     /// Waits for the next request.
     async fn next(&mut self) -> Result<Order> {
         loop {
-            let signal = crate::command::stop_requested()?;
+            let signal = crate::running::stop_requested()?;
             let order = async {
                 match &mut self.orders {
                     Some(orders) => orders.recv().await.unwrap_or(Order::Gone),

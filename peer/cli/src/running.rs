@@ -1,0 +1,65 @@
+//! How commands run: the executor, and signals that end them.
+
+use crate::failure::Result;
+
+/// Runs a command that uses comms.
+pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start: {error}"))?;
+    let outcome = runtime.block_on(work);
+    // Pending name lookups would delay a regular shutdown.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Returns a future that waits until this process is asked to end: by Control-C, by
+/// SIGTERM, or by SIGHUP when its terminal closes. SIGHUP stays ignored if it was ignored
+/// when the process started, as under `nohup`.
+pub(crate) fn stop_requested() -> Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let asked = {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| format!("cannot listen for signals: {error}"));
+        let mut terminate = listen(SignalKind::terminate())?;
+        let mut interrupt = listen(SignalKind::interrupt())?;
+        let mut hangup = match is_hangup_ignored() {
+            true => None,
+            false => Some(listen(SignalKind::hangup())?),
+        };
+        async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+                Some(()) = async { hangup.as_mut()?.recv().await } => {}
+            }
+        }
+    };
+    #[cfg(not(unix))]
+    let asked = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            // The system's default action then ends the process.
+            std::future::pending::<()>().await;
+        }
+    };
+    Ok(asked)
+}
+
+/// Whether SIGHUP was ignored when the process started, as far as Linux reports
+/// it.
+#[cfg(unix)]
+fn is_hangup_ignored() -> bool {
+    // Listening for the signal later resets this state, so the first result is kept.
+    static IS_IGNORED: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    *IS_IGNORED.get_or_init(|| {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigIgn:"))
+            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        // SIGHUP is number 1, which is bit 0.
+        ignored.is_some_and(|mask| mask & 1 != 0)
+    })
+}
