@@ -42,10 +42,10 @@ impl Handshakes {
         let number = state.next;
         state.next += 1;
         state.under_way.insert(number, sender);
-        if state.under_way.len() > self.max_count {
-            state.under_way.pop_first();
-        }
+        let is_full = state.under_way.len() > self.max_count;
+        let oldest = is_full.then(|| state.under_way.pop_first());
         drop(state);
+        drop(oldest);
         UnderWay {
             number,
             all: self.clone(),
@@ -55,11 +55,13 @@ impl Handshakes {
 
     /// Ends the oldest handshake.
     pub(crate) fn displace_oldest(&self) {
-        self.lock().under_way.pop_first();
+        let oldest = self.lock().under_way.pop_first();
+        drop(oldest);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Valid after a panic: no entry depends on another one.
+        // Never poisoned: nothing under the lock panics. What may panic is the waker of a
+        // handshake, and senders are dropped, which wakes it, without the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -91,6 +93,7 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.all.lock().under_way.remove(&self.number);
+        let sender = self.all.lock().under_way.remove(&self.number);
+        drop(sender);
     }
 }

@@ -29,7 +29,8 @@ static LISTENERS: Mutex<BTreeMap<String, mpsc::Sender<RawConnection>>> =
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn listeners() -> MutexGuard<'static, BTreeMap<String, mpsc::Sender<RawConnection>>> {
-    // Valid after a panic: entries are inserted and removed in one step each.
+    // Valid after a panic: a holder of the lock changes the map in one call at most, and
+    // the comparison of strings in it does not panic.
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

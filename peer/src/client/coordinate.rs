@@ -2,7 +2,7 @@
 //! locks, semaphores and events. Those of Python clients are the same.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::runtime::{self, Task};
 
@@ -327,8 +327,7 @@ struct SemaphoreInner {
 
 impl Drop for SemaphoreInner {
     fn drop(&mut self) {
-        let refreshing = self.refreshing.get_mut();
-        if let Some(task) = refreshing.unwrap_or_else(PoisonError::into_inner) {
+        if let Some(task) = self.shared.failure.check(self.refreshing.get_mut()) {
             task.abort();
         }
     }
@@ -350,7 +349,7 @@ impl SemaphoreInner {
     }
 
     fn refreshment(&self) -> Option<Unknown> {
-        let leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let leases = self.lock_leases();
         let ids = Value::list(leases.iter().map(String::as_str));
         (!leases.is_empty()).then(|| {
             Unknown::new("semaphore_refresh_leases")
@@ -360,8 +359,12 @@ impl SemaphoreInner {
     }
 
     fn forget(&self, lease: &str) {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.lock_leases();
         leases.retain(|other| other != lease);
+    }
+
+    fn lock_leases(&self) -> MutexGuard<'_, Vec<String>> {
+        self.shared.failure.check(self.leases.lock())
     }
 }
 
@@ -391,14 +394,8 @@ impl Semaphore {
                 after: timeout.unwrap_or_default(),
             });
         }
-        let mut leases = self.0.leases.lock().unwrap_or_else(PoisonError::into_inner);
-        leases.push(lease.clone());
-        drop(leases);
-        let mut refreshing = self
-            .0
-            .refreshing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        self.0.lock_leases().push(lease.clone());
+        let mut refreshing = self.0.shared.failure.check(self.0.refreshing.lock());
         if refreshing.is_none() {
             let shared = Arc::clone(&self.0.shared);
             let work = SemaphoreInner::refresh(shared, Arc::downgrade(&self.0));

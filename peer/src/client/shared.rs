@@ -167,12 +167,12 @@ impl Shared {
             .id
             .clone()
             .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
+        let failure = Failure::default();
         Self {
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
                 .metered(options.meter.clone(), options.comm.clone()),
             connector,
             runtime: Spawner::current(),
-            failure: Failure::default(),
             machine: Mutex::new(Machine {
                 state: State::new(id.as_str(), options.reconnect),
                 stream: None,
@@ -182,7 +182,8 @@ impl Shared {
                 is_closing: false,
                 watchers: HashMap::new(),
             }),
-            topics: Topics::default(),
+            topics: Topics::new(failure.clone()),
+            failure,
             gathering: Semaphore::new(MAX_GATHERING),
             connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),

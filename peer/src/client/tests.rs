@@ -490,6 +490,21 @@ async fn a_panic_under_a_lock_ends_the_client() {
     );
 }
 
+#[tokio::test]
+async fn a_panic_under_the_lock_of_subscriptions_ends_the_client() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    client.shared.topics.poison();
+    // The next call that takes the lock ends the client.
+    assert!(client.shared.topics.names().is_empty());
+    let ended = async {
+        while client.future("x").is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let ended = tokio::time::timeout(TIMEOUT, ended);
+    ended.await.expect("it ends");
+}
+
 /// Direct transfers have no time-out: the data may be large.
 #[tokio::test(start_paused = true)]
 async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {

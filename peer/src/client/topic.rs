@@ -4,7 +4,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::Stream;
 use tokio::sync::mpsc;
@@ -13,6 +13,7 @@ use super::request::converted;
 use super::shared::Shared;
 use super::{Client, Disconnected};
 use crate::dialect::Operation;
+use crate::failure::Failure;
 use crate::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
 };
@@ -92,8 +93,11 @@ impl Drop for Subscription {
 }
 
 /// The subscriptions of a client.
-#[derive(Debug, Default)]
-pub(super) struct Topics(Mutex<HashMap<String, Vec<Subscriber>>>);
+#[derive(Debug)]
+pub(super) struct Topics {
+    subscribers: Mutex<HashMap<String, Vec<Subscriber>>>,
+    failure: Failure,
+}
 
 #[derive(Debug)]
 struct Subscriber {
@@ -102,9 +106,21 @@ struct Subscriber {
 }
 
 impl Topics {
+    /// No subscriptions yet. A poisoned lock sets `failure`.
+    pub(super) fn new(failure: Failure) -> Self {
+        Self {
+            subscribers: Mutex::default(),
+            failure,
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn poison(&self) {
+        crate::failure::poison(&self.subscribers);
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Subscriber>>> {
-        // Each change is a single step, so a panic leaves no partial change.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failure.check(self.subscribers.lock())
     }
 
     /// The topics with subscribers.

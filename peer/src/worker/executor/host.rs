@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::thread;
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use super::Interpreter;
 use super::link::Link;
 use super::memory::SharedMemory;
 use super::process::{self, Executor, Running};
-use crate::failure::lock_counter;
+use crate::failure::Failure;
 use crate::protocol::{
     ClosePython, ForgetInPython, FromPython, Keys, LogEvent, SocketForPython, StartPython,
     StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
@@ -33,6 +33,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in crate::worker) struct Host {
     pub(super) running: Arc<Running>,
     memory: Arc<SharedMemory>,
+    /// The failure state of the worker, which ends if a lock here is poisoned.
+    failure: Failure,
     /// Channel to the thread that writes to the process.
     commands: mpsc::Sender<Command>,
     idle: Mutex<Vec<Executor>>,
@@ -81,6 +83,7 @@ impl Host {
         start: &StartPython,
         memory: &Arc<SharedMemory>,
         on: Arc<OnHost>,
+        failure: Failure,
     ) -> io::Result<Arc<Self>> {
         // Plugins may log events while they are set up.
         let early = |message| {
@@ -97,6 +100,7 @@ impl Host {
         let host = Arc::new(Self {
             running,
             memory: Arc::clone(memory),
+            failure,
             commands,
             idle: Mutex::default(),
             actors: Mutex::default(),
@@ -127,21 +131,27 @@ impl Host {
 
     /// Returns an executor that runs tasks in a thread of the host.
     pub(super) fn executor(self: &Arc<Self>) -> io::Result<Executor> {
-        let idle = lock_counter(&self.idle).pop();
+        let idle = self.failure.check(self.idle.lock()).pop();
         if let Some(mut executor) = idle {
             executor.host = Some(Arc::clone(self));
             return Ok(executor);
         }
         let link = Link::new(self.open(false)?, Arc::clone(&self.memory));
         let running = Arc::clone(&self.running);
-        Ok(Executor::new(link, running, Some(Arc::clone(self))))
+        let failure = self.failure.clone();
+        Ok(Executor::new(
+            link,
+            running,
+            Some(Arc::clone(self)),
+            failure,
+        ))
     }
 
     /// Takes back an executor without a task.
     pub(super) fn give_back(&self, mut executor: Executor) {
         // An idle executor must not keep the host alive.
         executor.host = None;
-        lock_counter(&self.idle).push(executor);
+        self.failure.check(self.idle.lock()).push(executor);
     }
 
     fn open(&self, is_comm: bool) -> io::Result<UnixStream> {
@@ -156,7 +166,7 @@ impl Host {
     pub(in crate::worker) fn stream(&self, message: Unknown) {
         // Sent when a shuffle has failed, and also when it is done.
         if message.op == "shuffle-fail" {
-            forget_shuffle(&mut lock_counter(&self.shuffles), &message);
+            forget_shuffle(&mut self.lock_shuffles(), &message);
         }
         // If the host has ended, so have its shuffles.
         let _ = self.commands.send(Command::Stream(message));
@@ -171,18 +181,18 @@ impl Host {
     /// the host has ended and its messages have been handled.
     pub(super) fn lost_shuffles(&self) -> HashMap<String, u64> {
         // The channel carries nothing: an error means that all messages have been handled.
-        let _ = lock_counter(&self.is_drained).recv();
-        lock_counter(&self.shuffles).clone()
+        let _ = self.failure.check(self.is_drained.lock()).recv();
+        self.lock_shuffles().clone()
     }
 
     /// Records that the host holds an actor.
     pub(super) fn holds(&self, key: Key) {
-        lock_counter(&self.actors).insert(key);
+        self.lock_actors().insert(key);
     }
 
     /// Removes actors from the host.
     pub(super) fn release(&self, keys: &[Key]) {
-        let mut actors = lock_counter(&self.actors);
+        let mut actors = self.lock_actors();
         let held = keys.iter().filter(|key| actors.remove(*key));
         let held: Vec<Key> = held.cloned().collect();
         drop(actors);
@@ -201,6 +211,14 @@ impl Host {
             thread::sleep(PAUSE);
         }
         self.running.end();
+    }
+
+    fn lock_actors(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.failure.check(self.actors.lock())
+    }
+
+    fn lock_shuffles(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.failure.check(self.shuffles.lock())
     }
 }
 
@@ -258,16 +276,16 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
             Ok(FromPython::LogEvent(event)) => on(HostEvent::Log(event)),
             Ok(FromPython::PythonWatches(message)) => on(HostEvent::Watches(message.is_watched)),
             Ok(FromPython::PythonShuffle(shuffle)) => {
-                lock_counter(&host.shuffles).insert(shuffle.id, shuffle.run_id);
+                host.lock_shuffles().insert(shuffle.id, shuffle.run_id);
             }
             // Other messages are replies to tasks, which are received elsewhere.
             Ok(_) => {}
             Err(_) => {
                 let how = host.running.end();
                 drop(draining);
-                let actors = core::mem::take(&mut *lock_counter(&host.actors));
+                let actors = core::mem::take(&mut *host.lock_actors());
                 // Unlocked before the callback, which reads the shuffles.
-                let has_shuffles = !lock_counter(&host.shuffles).is_empty();
+                let has_shuffles = !host.lock_shuffles().is_empty();
                 on(HostEvent::Ended {
                     how,
                     actors: actors.into_iter().collect(),

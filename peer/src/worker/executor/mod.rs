@@ -40,7 +40,7 @@ pub(super) use memory::SharedMemory;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps};
 use crate::Key;
-use crate::failure::lock_counter;
+use crate::failure::Failure;
 use crate::protocol::{
     FromPython, Nullable, PythonErred, PythonFinished, RunInPython, StartPython,
 };
@@ -55,6 +55,8 @@ pub(super) struct Executors {
     interpreter: Interpreter,
     start: StartPython,
     memory: Arc<SharedMemory>,
+    /// The failure state of the worker, which ends if a lock here is poisoned.
+    failure: Failure,
     pool: Mutex<Pool>,
     /// Notified when a process becomes idle, and when the worker ends.
     changed: Condvar,
@@ -161,6 +163,7 @@ impl Executors {
         start: StartPython,
         memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
+        failure: Failure,
     ) -> Self {
         Self {
             interpreter,
@@ -171,7 +174,8 @@ impl Executors {
             host: Mutex::default(),
             stale_shuffles: Mutex::default(),
             on_host: OnceLock::new(),
-            plugins: Plugins::default(),
+            plugins: Plugins::new(failure.clone()),
+            failure,
             _directory: directory,
         }
     }
@@ -199,7 +203,7 @@ impl Executors {
     ///
     /// If the host cannot be started, or the worker is closing.
     pub(super) fn host(&self) -> Result<Arc<Host>, RunError> {
-        let mut stale = lock_counter(&self.stale_shuffles);
+        let mut stale = self.failure.check(self.stale_shuffles.lock());
         if let Some(host) = self.running_host() {
             if !host.has_ended() {
                 return Ok(host);
@@ -208,7 +212,7 @@ impl Executors {
                 let last = stale.entry(id).or_default();
                 *last = run.max(*last);
             }
-            *lock_counter(&self.host) = None;
+            *self.lock_host() = None;
         }
         if self.is_closed() {
             return Err(RunError::Closed);
@@ -224,15 +228,16 @@ impl Executors {
             stale_shuffles: stale.clone().into_iter().collect(),
             ..self.start.clone()
         };
-        let started = Host::start(&self.interpreter, &start, &self.memory, Arc::clone(on));
+        let (on, failure) = (Arc::clone(on), self.failure.clone());
+        let started = Host::start(&self.interpreter, &start, &self.memory, on, failure);
         let host = started.map_err(RunError::Start)?;
-        *lock_counter(&self.host) = Some(Arc::clone(&host));
+        *self.lock_host() = Some(Arc::clone(&host));
         Ok(host)
     }
 
     /// The host that was started last, which may have ended.
     pub(super) fn running_host(&self) -> Option<Arc<Host>> {
-        lock_counter(&self.host).clone()
+        self.lock_host().clone()
     }
 
     /// Whether the worker is closing.
@@ -495,8 +500,8 @@ impl Executors {
             executor.wait(deadline.saturating_duration_since(Instant::now()));
         }
         // Waits for a host that is being started, so that it is closed, too.
-        drop(lock_counter(&self.stale_shuffles));
-        let host = lock_counter(&self.host).take();
+        drop(self.failure.check(self.stale_shuffles.lock()));
+        let host = self.lock_host().take();
         if let Some(host) = host {
             host.close();
         }
@@ -506,11 +511,10 @@ impl Executors {
     pub(super) fn wait_for_idle(&self) {
         let pool = self.lock();
         let is_waiting = |pool: &mut Pool| pool.idle.is_empty() && !pool.is_closed;
-        // Poisoning is ignored: a panic ends the worker anyway.
-        drop(
-            self.changed
-                .wait_timeout_while(pool, START_PAUSE, is_waiting),
-        );
+        let waited = self
+            .changed
+            .wait_timeout_while(pool, START_PAUSE, is_waiting);
+        drop(self.failure.check(waited));
     }
 
     /// Takes the idle executor that caches most of the inputs, or starts one: a process or, if
@@ -551,7 +555,10 @@ impl Executors {
             Err(io::Error::other(what))
         };
         let started = process::start(&self.interpreter, &self.start, &self.memory, refuse);
-        let started = started.map(|(_, link, running)| Executor::new(link, running, None));
+        let started = started.map(|(_, link, running)| {
+            let failure = self.failure.clone();
+            Executor::new(link, running, None, failure)
+        });
         let mut pool = self.lock();
         let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
         let executor = started.map_err(|error| match has_failed {
@@ -593,7 +600,11 @@ impl Executors {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        lock_counter(&self.pool)
+        self.failure.check(self.pool.lock())
+    }
+
+    fn lock_host(&self) -> MutexGuard<'_, Option<Arc<Host>>> {
+        self.failure.check(self.host.lock())
     }
 }
 
@@ -617,4 +628,43 @@ pub(super) fn anonymous(process: &str) -> u64 {
         .find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or_default().saturating_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::poison;
+
+    fn executors(failure: &Failure) -> Executors {
+        let interpreter = Interpreter {
+            path: PathBuf::from("no-such-python"),
+            variables: Vec::new(),
+        };
+        let memory = Arc::new(SharedMemory::new());
+        let start = StartPython::default();
+        Executors::new(interpreter, start, memory, None, failure.clone())
+    }
+
+    #[test]
+    fn a_panic_under_a_lock_ends_the_worker() {
+        let failures = [
+            |executors: &Executors| {
+                poison(&executors.pool);
+                executors.close();
+            },
+            |executors: &Executors| {
+                poison(&executors.host);
+                assert!(executors.running_host().is_none());
+            },
+            |executors: &Executors| {
+                executors.plugins.poison();
+                assert!(!executors.needs_host());
+            },
+        ];
+        for fail in failures {
+            let failure = Failure::default();
+            fail(&executors(&failure));
+            assert!(failure.is_set());
+        }
+    }
 }

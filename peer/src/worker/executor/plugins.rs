@@ -4,15 +4,18 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use crate::failure::lock_counter;
+use crate::failure::Failure;
 
 /// The name of Dask's plugin for P2P shuffles. Only the host has it, since it holds
 /// the state of shuffles.
 const SHUFFLE: &str = "shuffle";
 
 /// The plugins of a worker, by name, with the number of their last change.
-#[derive(Debug, Default)]
-pub(super) struct Plugins(Mutex<Changes>);
+#[derive(Debug)]
+pub(super) struct Plugins {
+    changes: Mutex<Changes>,
+    failure: Failure,
+}
 
 #[derive(Debug, Default)]
 struct Changes {
@@ -29,6 +32,14 @@ struct Change {
 }
 
 impl Plugins {
+    /// No plugins yet. A poisoned lock sets `failure`.
+    pub(super) fn new(failure: Failure) -> Self {
+        Self {
+            changes: Mutex::default(),
+            failure,
+        }
+    }
+
     /// Adds or replaces a plugin, or removes it if `plugin` is `None`.
     pub(super) fn change(&self, name: &str, plugin: Option<Bytes>) {
         let mut changes = self.lock();
@@ -67,7 +78,12 @@ impl Plugins {
             .collect()
     }
 
+    #[cfg(test)]
+    pub(super) fn poison(&self) {
+        crate::failure::poison(&self.changes);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Changes> {
-        lock_counter(&self.0)
+        self.failure.check(self.changes.lock())
     }
 }

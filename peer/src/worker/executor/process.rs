@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
 use crate::Key;
-use crate::failure::lock_counter;
+use crate::failure::{Failure, lock_counter};
 use crate::protocol::{
     AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython, StartPython,
 };
@@ -83,6 +83,7 @@ pub(super) struct Executor {
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) running: Arc<Running>,
+    failure: Failure,
     values: Mutex<Values>,
     /// Length in bytes of the regions that the process can reuse once this one unmaps them.
     lent: Arc<AtomicU64>,
@@ -174,9 +175,16 @@ pub(super) fn start(
 
 impl Executor {
     /// Creates an executor for the link to a process, or to a thread of the host.
-    pub(super) fn new(link: Link, running: Arc<Running>, host: Option<Arc<Host>>) -> Self {
+    /// A poisoned lock sets `failure`.
+    pub(super) fn new(
+        link: Link,
+        running: Arc<Running>,
+        host: Option<Arc<Host>>,
+        failure: Failure,
+    ) -> Self {
         let process = Process {
             running,
+            failure,
             values: Mutex::default(),
             lent: Arc::clone(&link.lent),
             segments: Mutex::new(Segments {
@@ -326,7 +334,7 @@ impl Process {
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {
-        lock_counter(&self.values)
+        self.failure.check(self.values.lock())
     }
 }
 
@@ -369,7 +377,9 @@ impl Running {
     }
 
     fn child(&self) -> MutexGuard<'_, State> {
-        lock_counter(&self.child)
+        // Valid after a panic: the state changes in one assignment, to a process that has
+        // been waited for, and nothing follows under the lock.
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
