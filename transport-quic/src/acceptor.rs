@@ -8,8 +8,9 @@ use daskwire_comm::{Address, CommError, Phase, RawConnection};
 use tokio::sync::mpsc;
 
 use crate::QuicOptions;
+use crate::config::canonical;
 use crate::connection::SharedConnection;
-use crate::endpoint::{Connections, canonical};
+use crate::endpoint::Connections;
 use crate::error::{self, code};
 use crate::stream::{self, Receiver, Sender};
 

@@ -113,3 +113,11 @@ pub(crate) fn bind_every_interface(
         Err(_) => bind_socket((Ipv4Addr::UNSPECIFIED, port).into(), settings),
     }
 }
+
+/// Converts an IPv4-mapped address of a dual-stack socket to IPv4.
+pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
+    match socket.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, socket.port()),
+        IpAddr::V6(_) => socket,
+    }
+}

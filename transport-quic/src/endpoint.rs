@@ -1,7 +1,7 @@
 //! Endpoints: connecting, listening, and the connections that comms share.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{Ipv4Addr, SocketAddr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
@@ -18,7 +18,9 @@ use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 
 use crate::acceptor::{Acceptor, Incoming};
-use crate::config::{ClientSide, bind_every_interface, bind_socket, client_side, server_config};
+use crate::config::{
+    ClientSide, bind_every_interface, bind_socket, canonical, client_side, server_config,
+};
 use crate::connection::{Entry, SharedConnection};
 use crate::error::{self, code};
 use crate::liveness;
@@ -706,19 +708,13 @@ pub(crate) fn ends(
     Ok((address(local), address(connection.remote_address())))
 }
 
-/// Converts an IPv4-mapped address of a dual-stack socket to IPv4.
-pub(crate) fn canonical(socket: SocketAddr) -> SocketAddr {
-    match socket.ip().to_canonical() {
-        ip @ IpAddr::V4(_) => SocketAddr::new(ip, socket.port()),
-        IpAddr::V6(_) => socket,
-    }
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     unpoisoned(mutex.lock())
 }
 
-/// Returns the guard of a lock, even after a panic: no panic leaves the state incomplete.
+/// Returns the guard of a lock, even after a panic: a holder changes the state only by one
+/// assignment, or by calls of collections whose entries do not depend on each other, so a
+/// panic between two of them leaves a valid state.
 fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,7 +6,6 @@ use std::io;
 use quinn::{ConnectionError, ReadError, TransportErrorCode, VarInt, WriteError};
 
 use crate::ALPN;
-use crate::connection::SharedConnection;
 
 /// Codes that end streams and connections (PROTOCOL QUIC-12). QUIC implementations send
 /// 0 by themselves, so it has no meaning here.
@@ -149,21 +148,29 @@ pub(crate) fn is_final(error: &ConnectionError) -> bool {
     lost(error.clone()).kind() == io::ErrorKind::InvalidData
 }
 
-pub(crate) fn of_read(error: ReadError, connection: &SharedConnection) -> io::Error {
+/// `lost` explains the loss of the connection.
+pub(crate) fn of_read(
+    error: ReadError,
+    lost: impl FnOnce(ConnectionError) -> io::Error,
+) -> io::Error {
     match error {
         ReadError::Reset(code::REFUSED) => refused(),
         ReadError::Reset(code) => {
             io::Error::new(io::ErrorKind::ConnectionReset, Ended::Reset(code))
         }
-        ReadError::ConnectionLost(reason) => connection.lost(reason),
+        ReadError::ConnectionLost(reason) => lost(reason),
         error => error.into(),
     }
 }
 
-pub(crate) fn of_write(error: WriteError, connection: &SharedConnection) -> io::Error {
+/// `lost` explains the loss of the connection.
+pub(crate) fn of_write(
+    error: WriteError,
+    lost: impl FnOnce(ConnectionError) -> io::Error,
+) -> io::Error {
     match error {
         WriteError::Stopped(code) => stopped(code),
-        WriteError::ConnectionLost(reason) => connection.lost(reason),
+        WriteError::ConnectionLost(reason) => lost(reason),
         error => error.into(),
     }
 }

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use daskwire_comm::runtime::sleep;
 use tokio::sync::Semaphore;
 
+use crate::config::canonical;
 use crate::connection::SharedConnection;
-use crate::endpoint::canonical;
 
 /// Watches the peer until the connection has ended. Ends the connection if the peer is silent
 /// in spite of keep-alive packets, and its host reports that its port is closed.

@@ -148,7 +148,8 @@ impl AsyncWrite for Sender {
             let _ = self.stream.set_priority(priority);
         }
         let outcome = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        Poll::Ready(outcome.map_err(|error| error::of_write(error, &self.shared.entry.connection)))
+        let lost = |reason| self.shared.entry.connection.lost(reason);
+        Poll::Ready(outcome.map_err(|error| error::of_write(error, lost)))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -257,7 +258,9 @@ impl AsyncRead for Receiver {
             Err(_) => {}
         }
         let connection = &this.shared.entry.connection;
-        Poll::Ready(outcome.map_err(|error| error::of_read(error, connection)))
+        Poll::Ready(
+            outcome.map_err(|error| error::of_read(error, |reason| connection.lost(reason))),
+        )
     }
 }
 
