@@ -266,7 +266,7 @@ impl Builder {
 
 /// A certificate that all parties of a cluster present and trust.
 #[cfg(feature = "self-signed")]
-fn certificate() -> Result<Tls, StartError> {
+pub(crate) fn certificate() -> Result<Tls, StartError> {
     let made = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()])
         .map_err(|error| StartError::Certificate(Arc::new(error)))?;
     let (cert, key) = (made.cert.pem(), made.signing_key.serialize_pem());

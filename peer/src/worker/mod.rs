@@ -189,5 +189,5 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "self-signed"))]
 mod tests;

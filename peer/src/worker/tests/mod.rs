@@ -6,14 +6,14 @@ mod transfers;
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::LazyLock;
 use std::time::Instant;
 
-use daskwire_comm::tls::TlsSettings;
+use daskwire_comm::tls::Tls;
 use daskwire_comm::{
     BoxFuture, Closed, CommError, CommOptions, ConnectError, ConnectOptions, Listen, Listener,
     PendingConnection, Transport, Transports,
 };
-use daskwire_testing::TLS_PEM;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -47,8 +47,10 @@ fn address(address: &str) -> Address {
 
 /// Transports with a certificate, for those that need one.
 fn transports() -> Transports {
-    let tls = TlsSettings::new(TLS_PEM, TLS_PEM).build();
-    crate::transports_with_tls(&tls.expect("a certificate"))
+    // Both ends present it, and trust it.
+    static TLS: LazyLock<Tls> =
+        LazyLock::new(|| crate::cluster::certificate().expect("a certificate"));
+    crate::transports_with_tls(&TLS)
 }
 
 async fn bind(at: &Address) -> Listener {
