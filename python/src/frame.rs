@@ -126,14 +126,14 @@ impl Message {
     fn add(&mut self, index: usize, len: usize) -> Option<()> {
         self.add_empty(index);
         let of_shard = |part: &&Part| part.len == self.shard_len;
-        let behind = self.parts.last().filter(of_shard).and_then(|last| {
+        let after = self.parts.last().filter(of_shard).and_then(|last| {
             let start = last.start + last.len;
             let end = start.checked_add(len)?;
             let memory = self.memory.get(last.memory)?;
             (end <= memory.bytes().len()).then_some((last.memory, start))
         });
-        let (memory, start) = match behind {
-            Some(behind) => behind,
+        let (memory, start) = match after {
+            Some(after) => after,
             None => {
                 // Memory for all frames left costs nothing yet: pages are allocated on the
                 // first write.
