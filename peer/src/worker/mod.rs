@@ -47,6 +47,7 @@ mod functions;
 mod handle;
 mod memory;
 mod metrics;
+mod outcome;
 mod run;
 #[cfg(target_os = "linux")]
 mod run_in_python;
@@ -81,10 +82,11 @@ use crate::unix_time as now;
 
 pub use builder::{Builder, TransferLimits};
 pub use error::StartError;
-pub use functions::{Arguments, Function, Functions, Outcome};
+pub use functions::{Arguments, Function, Functions};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
+pub use outcome::Outcome;
 pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};
