@@ -6,6 +6,8 @@ mod client;
 use core::time::Duration;
 
 use client::client_at;
+use daskwire_peer::value::Serde;
+use daskwire_peer::worker::{Functions, Worker};
 use daskwire_peer::{Client, Value};
 
 /// Timeout of a single step; the machine may be busy.
@@ -243,4 +245,194 @@ async fn arrays_of_ndarray() {
         [f32; 2]: "c8", [[1.5, -2.0], [0.0, f32::MAX]];
         [f64; 2]: "c16", [[1.5, -2.0], [0.0, f64::MAX]];
     }
+}
+
+#[tokio::test]
+async fn complex_numbers_and_floats_of_16_bits() {
+    use num_complex_04::Complex;
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    same(&client, Complex::new(1.5_f64, -2.0), "complex(1.5, -2.0)").await;
+    same(&client, Some(Complex::new(0.5_f32, 0.0)), "complex(0.5)").await;
+    same(&client, Half::from_f32(-1.5), "-1.5").await;
+    for (numpy, expected) in [
+        ("complex64(1 - 2j)", Complex::new(1.0, -2.0)),
+        ("complex128(1j)", Complex::new(0.0, 1.0)),
+        ("float32(2.5)", Complex::new(2.5, 0.0)),
+        ("int8(-3)", Complex::new(-3.0, 0.0)),
+    ] {
+        let numpy = format!("__import__('numpy').{numpy}");
+        let number = called(&client, "builtins.eval", numpy.as_str().into()).await;
+        assert_eq!(Complex::<f64>::try_from(number), Ok(expected), "{numpy}");
+    }
+    let smallest = "__import__('numpy').finfo('float16').smallest_subnormal";
+    let smallest = called(&client, "builtins.eval", smallest.into()).await;
+    assert_eq!(Half::try_from(smallest), Ok(Half::from_bits(1)));
+    let error = Half::try_from(Value::from("1")).expect_err("a string");
+    assert_eq!(error.to_string(), "expected f16, found str");
+    let error = Complex::<f32>::try_from(Value::from("1")).expect_err("a string");
+    assert_eq!(error.to_string(), "expected a complex number, found str");
+}
+
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct Point {
+    name: String,
+    position: (f64, f64),
+}
+
+/// Each type of each feature is the argument and the result of a function.
+#[tokio::test]
+async fn functions_of_a_worker_take_and_return_the_types() {
+    use arrow_array::RecordBatch;
+    use chrono_04::{DateTime, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
+    use jiff_02::civil::{Date, DateTime as CivilDateTime, Time};
+    use jiff_02::{SignedDuration, Timestamp, Zoned};
+    use ndarray_017::{Array1, Array2, ArrayD, Axis, IxDyn, array};
+    use num_complex_04::Complex;
+
+    let scheduler = daskwire_testing::scheduler();
+    let client = client_at(scheduler.address()).await;
+    let mut functions = Functions::new();
+    let mut checks = Vec::new();
+    macro_rules! types {
+        ($($type:ty: $value:expr;)*) => {$(
+            let name = stringify!($type);
+            functions = functions.function(name, |value: $type| value);
+            let result = |value: $type| Ok::<_, std::num::ParseIntError>(value);
+            functions = functions.function(concat!("Result of ", stringify!($type)), result);
+            let argument: Value = Value::try_from($value).expect("it converts");
+            let is_same = |value: Value| <$type>::try_from(value).is_ok_and(|it| it == $value);
+            checks.push((name, argument, is_same as fn(Value) -> bool));
+        )*};
+    }
+    types! {
+        NaiveDate: NaiveDate::from_ymd_opt(2026, 2, 28).expect("a date");
+        NaiveTime: NaiveTime::from_hms_micro_opt(1, 2, 3, 4).expect("a time");
+        NaiveDateTime: DateTime::UNIX_EPOCH.naive_utc();
+        DateTime<Utc>: DateTime::UNIX_EPOCH;
+        DateTime<FixedOffset>: DateTime::UNIX_EPOCH.fixed_offset();
+        TimeDelta: TimeDelta::milliseconds(-90_061_001);
+        Date: Date::constant(2026, 2, 28);
+        Time: Time::constant(1, 2, 3, 4_000);
+        CivilDateTime: CivilDateTime::constant(2026, 2, 28, 1, 2, 3, 4_000);
+        Timestamp: Timestamp::UNIX_EPOCH;
+        Zoned: Timestamp::UNIX_EPOCH.in_tz("Europe/Berlin").expect("a time zone");
+        SignedDuration: SignedDuration::from_micros(-5);
+        rust_decimal::Decimal: rust_decimal::Decimal::new(-12_345, 2);
+        uuid::Uuid: uuid::Uuid::from_u128(5);
+        Complex<f32>: Complex::new(1.5_f32, -2.0);
+        Complex<f64>: Complex::new(0.1, 1e300);
+        Half: Half::from_f32(0.5);
+        Option<Half>: Some(Half::from_f32(0.5));
+        Vec<Complex<f64>>: vec![Complex::new(0.1, 1e300)];
+        Array1<bool>: array![true, false];
+        Array1<Half>: array![Half::ONE, Half::MIN];
+        Array2<Complex<f32>>: array![[Complex::new(1.5_f32, -2.0)]];
+        ArrayD<f64>: array![[1.0, 2.0], [3.0, 4.0]].reversed_axes().into_dyn();
+        RecordBatch: record_batch();
+    }
+    functions = functions
+        .function(
+            "column",
+            |batch: RecordBatch| -> Result<RecordBatch, String> {
+                batch.project(&[1]).map_err(|error| error.to_string())
+            },
+        )
+        .function("sums", |array: Array2<f64>| array.sum_axis(Axis(0)))
+        .function("too many dimensions", || {
+            ArrayD::<f64>::zeros(IxDyn(&[1; 65]))
+        })
+        .function("mirrored", |Serde(point): Serde<Point>| {
+            let position = (-point.position.0, point.position.1);
+            Serde(Point { position, ..point })
+        })
+        .function("no key", || {
+            Serde(std::collections::BTreeMap::from([(Some(1_i32), Refusing)]))
+        });
+    let address = scheduler.address().parse().expect("an address");
+    let worker = Worker::builder(address).functions(functions).start().await;
+    let _worker = worker.expect("it starts");
+
+    for (name, argument, is_same) in checks {
+        for function in [format!("native:{name}"), format!("native:Result of {name}")] {
+            let result = of_scattered(&client, &function, argument.clone()).await;
+            let result = result.unwrap_or_else(|error| panic!("{function}: {error}"));
+            assert!(is_same(result.clone()), "{function}: {result}");
+            // The scheduler opens arguments that are not scattered, and writes a table in
+            // a form that only pyarrow reads.
+            if name != "RecordBatch" {
+                let result = called(&client, &function, argument.clone()).await;
+                assert!(is_same(result.clone()), "{function}: {result}");
+            }
+        }
+    }
+    let batch = Value::try_from(record_batch()).expect("a table");
+    let column = of_scattered(&client, "native:column", batch.clone()).await;
+    let column = column.unwrap_or_else(|error| panic!("{error}"));
+    let column = RecordBatch::try_from(column).expect("a table");
+    assert_eq!(Ok(column), record_batch().project(&[1]).map_err(|_| ()));
+    let matrix = Value::try_from(array![[1.0, 2.0], [3.0, 4.0]]).expect("two dimensions");
+    let sums = called(&client, "native:sums", matrix.clone()).await;
+    assert_eq!(Array1::<f64>::try_from(sums), Ok(array![4.0, 6.0]));
+    let point = Point {
+        name: "here".to_owned(),
+        position: (1.0, 2.0),
+    };
+    let argument = Value::from_serialize(&point).expect("it converts");
+    let mirrored = called(&client, "native:mirrored", argument).await;
+    let Serde(mirrored) = Serde::<Point>::try_from(mirrored).expect("a point");
+    assert_eq!(mirrored.position, (-1.0, 2.0));
+
+    // An argument or a result that does not convert fails the task.
+    for (function, argument, reason) in [
+        ("sums", Some(batch), "expected an array"),
+        (
+            "column",
+            Some(matrix),
+            "expected a table or data frame, found",
+        ),
+        ("too many dimensions", None, "dimensions"),
+        ("no key", None, "refused"),
+    ] {
+        let function = format!("native:{function}");
+        let failed = match argument {
+            Some(argument) => of_scattered(&client, &function, argument).await,
+            None => {
+                let future = client.submit(&*function, ()).expect("submitted");
+                future.result_within(TIMEOUT).await
+            }
+        };
+        let failed = failed.expect_err("it does not convert").to_string();
+        assert!(failed.contains(reason), "{function}: {failed}");
+    }
+}
+
+/// The result of a function for an argument that is scattered first.
+async fn of_scattered(
+    client: &Client,
+    function: &str,
+    argument: Value,
+) -> Result<Value, daskwire_peer::client::TaskError> {
+    let scattered = client.scatter([argument]).await.expect("stored");
+    let future = client.submit(function, &scattered[..]).expect("submitted");
+    future.result_within(TIMEOUT).await
+}
+
+/// A value that cannot be serialized.
+struct Refusing;
+
+impl serde::Serialize for Refusing {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        Err(serde::ser::Error::custom("refused"))
+    }
+}
+
+fn record_batch() -> arrow_array::RecordBatch {
+    let numbers = arrow_array::Int64Array::from(vec![Some(1), None]);
+    let names = arrow_array::StringArray::from(vec!["a", "b"]);
+    let columns: [(&str, arrow_array::ArrayRef); 2] = [
+        ("n", std::sync::Arc::new(numbers)),
+        ("name", std::sync::Arc::new(names)),
+    ];
+    arrow_array::RecordBatch::try_from_iter(columns).expect("as long")
 }

@@ -299,7 +299,7 @@ pub(super) const fn float(value: i128) -> f64 {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the nearest f32")]
-const fn narrow(value: f64) -> f32 {
+pub(super) const fn narrow(value: f64) -> f32 {
     value as f32
 }
 
@@ -558,7 +558,9 @@ macro_rules! options {
 
 #[cfg(any(
     feature = "chrono-04",
+    feature = "half",
     feature = "jiff-02",
+    feature = "num-complex-04",
     feature = "rust_decimal",
     feature = "uuid"
 ))]

@@ -18,12 +18,16 @@ mod de;
 #[cfg(feature = "rust_decimal")]
 mod decimal;
 mod document;
+#[cfg(feature = "half")]
+mod half;
 mod instance;
 mod items;
 #[cfg(feature = "jiff-02")]
 mod jiff_02;
 #[cfg(feature = "ndarray-017")]
 mod ndarray_017;
+#[cfg(feature = "num-complex-04")]
+mod num_complex_04;
 mod numpy_repr;
 mod object;
 #[cfg(feature = "arrow")]

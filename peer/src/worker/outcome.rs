@@ -3,13 +3,14 @@
 use crate::{RemoteError, Value};
 
 /// A function's return value: anything that converts into a [`Value`], or a
-/// [`Result`] of it.
+/// [`Result`] of it. An error of the conversion, as of an array with too many
+/// dimensions, is the error of the task.
 pub trait Outcome {
     /// Converts into a worker's result.
     ///
     /// # Errors
     ///
-    /// The function's error, if it returned one.
+    /// The function's error, if it returned one, or that of the conversion.
     fn into_result(self) -> Result<Value, RemoteError>;
 }
 
@@ -33,21 +34,38 @@ where
     }
 }
 
-#[cfg(feature = "serde")]
-impl<T: serde::Serialize> Outcome for crate::value::Serde<T> {
-    fn into_result(self) -> Result<Value, RemoteError> {
-        Value::from_serialize(&self.0).map_err(|error| RemoteError::of_error(error.into()))
-    }
+/// Outcomes of types whose conversion may fail; its error is that of the task.
+#[cfg(any(feature = "arrow", feature = "ndarray-017", feature = "serde"))]
+macro_rules! fallible {
+    ({$($parameter:tt)*} $type:ty, $convert:expr) => {
+        impl<$($parameter)*> Outcome for $type {
+            fn into_result(self) -> Result<Value, RemoteError> {
+                $convert(self).map_err(|error| RemoteError::of_error(error.into()))
+            }
+        }
+
+        impl<$($parameter)* Error> Outcome for Result<$type, Error>
+        where
+            Error: Into<Box<dyn core::error::Error + Send + Sync>>,
+        {
+            fn into_result(self) -> Result<Value, RemoteError> {
+                self.map_err(|error| RemoteError::of_error(error.into()))?
+                    .into_result()
+            }
+        }
+    };
 }
 
 #[cfg(feature = "serde")]
-impl<T, E> Outcome for Result<crate::value::Serde<T>, E>
-where
-    T: serde::Serialize,
-    E: Into<Box<dyn core::error::Error + Send + Sync>>,
-{
-    fn into_result(self) -> Result<Value, RemoteError> {
-        self.map_err(|error| RemoteError::of_error(error.into()))?
-            .into_result()
-    }
-}
+fallible!({T: serde::Serialize,} crate::value::Serde<T>, |value: Self| {
+    Value::from_serialize(&value.0)
+});
+
+#[cfg(feature = "arrow")]
+fallible!({} arrow_array::RecordBatch, Value::try_from);
+
+#[cfg(feature = "ndarray-017")]
+fallible!({
+    T: daskwire_numpy::Element + bytemuck::NoUninit + Send,
+    D: ndarray_017::Dimension,
+} ndarray_017::ArrayBase<ndarray_017::OwnedRepr<T>, D>, Value::try_from);
