@@ -13,10 +13,7 @@ use daskwire_peer::{Array, Client};
 async fn main() -> Result<(), Box<dyn Error>> {
     let scheduler = std::env::args().nth(1).ok_or("usage: learn SCHEDULER")?;
     let (score, labels) = run(&scheduler).await?;
-    println!(
-        "{:.1} % of the points are classified correctly",
-        100.0 * score
-    );
+    println!("{:.1} % are classified correctly", 100.0 * score);
     println!("the center and a corner: {labels:?}");
     Ok(())
 }

@@ -6,6 +6,9 @@ mod blocking;
 #[path = "../examples/graph.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod graph;
+#[path = "../examples/local_cluster.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod local_cluster;
 #[path = "../examples/own_module.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod own_module;
@@ -73,6 +76,11 @@ async fn examples_work_with_a_real_cluster() {
             .expect("no panic"),
         285
     );
+}
+
+#[tokio::test]
+async fn the_example_with_a_cluster_of_its_own_works() {
+    assert_eq!(local_cluster::run().await.expect("it works"), 9_592);
 }
 
 #[tokio::test(flavor = "multi_thread")]
