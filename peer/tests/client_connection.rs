@@ -22,8 +22,11 @@ mod service;
 use core::time::Duration;
 use std::process::Command;
 
-use daskwire_peer::Client;
-use daskwire_peer::client::{ClientOptions, ConnectError, Connection, Reconnect, SubmitError};
+use daskwire_peer::client::{
+    ClientOptions, ConnectError, Connection, Reconnect, Submission, SubmitError,
+};
+use daskwire_peer::graph::{Graph, Task};
+use daskwire_peer::{Client, Key, Value};
 use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -114,13 +117,26 @@ async fn a_service_survives_a_restart_of_its_scheduler() {
             .expect("a result")
             .to_string()
     };
+    let tasks = [
+        Task::new("x", "operator.add", [40, 2]),
+        Task::new("y", "operator.neg", [Key::from("x")]),
+    ];
+    let submitting = async {
+        let graph: Graph = tasks.into_iter().collect();
+        let keys = vec![Key::from("y")];
+        let submission = Submission::default();
+        let submitted = client.submit_graph_when_connected(&graph, keys, &submission);
+        let futures = submitted.await.expect("submitted");
+        futures[0].result_within(TIMEOUT).await.expect("a result")
+    };
     let starting = tokio::task::spawn_blocking(move || {
         let second = scheduler_at(&port);
         let worker = worker(second.address(), "second");
         (second, worker)
     });
-    let (result, second) = tokio::join!(computing, starting);
+    let (result, of_graph, second) = tokio::join!(computing, submitting, starting);
     assert_eq!(result, "4");
+    assert_eq!(of_graph, Value::from(-42));
     assert_eq!(connection.changed().await, Some(Connection::Connected));
     assert_eq!(client.connection(), Connection::Connected);
     client.close().await.expect("closed");

@@ -493,4 +493,24 @@ impl Client {
         };
         Ok(shared.hold(event, &keys)?)
     }
+
+    /// Submits a graph as [`submit_graph`](Self::submit_graph); waits while the client
+    /// reconnects. Cancel safe.
+    ///
+    /// # Errors
+    ///
+    /// As [`Call::submit`], except [`SubmitError::Reconnecting`].
+    pub async fn submit_graph_when_connected(
+        &self,
+        graph: &Graph,
+        keys: Vec<Key>,
+        submission: &Submission,
+    ) -> Result<Vec<TaskFuture>, SubmitError> {
+        loop {
+            match self.submit_graph(graph, keys.clone(), submission) {
+                Err(SubmitError::Reconnecting { .. }) => self.connected().await?,
+                submitted => return submitted,
+            }
+        }
+    }
 }
