@@ -270,6 +270,22 @@ async fn submission_settings_are_respected(client: &Client) {
             assert_eq!(holders, [worker.address.as_str()], "{key}");
         }
     }
+    // A worker that does not exist is waited for, unless others may run the task.
+    let absent = Submission::default().workers(["tcp://127.0.0.1:1"]);
+    let call = client.call("operator.neg").argument(2);
+    let waiting = call
+        .clone()
+        .key("waits-for-its-worker")
+        .with(absent.clone());
+    let waiting = waiting.submit().expect("submitted");
+    reaches(client, waiting.key(), Some("no-worker")).await;
+    let elsewhere = call
+        .key("runs-elsewhere")
+        .with(absent.allow_other_workers());
+    let elsewhere = elsewhere.submit().expect("submitted");
+    let result = elsewhere.result_within(TIMEOUT).await.expect("a result");
+    assert_eq!(result, Value::from(-2));
+    assert!(!waiting.is_done());
     // A resource that no worker has, so the task waits.
     let never = client
         .call("operator.neg")
