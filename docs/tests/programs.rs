@@ -2,10 +2,15 @@
 //! cluster, which takes the place of the one at `tcp://127.0.0.1:8786`.
 
 use std::cell::RefCell;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
+use std::{env, fs};
 
+use daskwire_docs::{Block, blocks as blocks_of, documents};
 use daskwire_peer::Client;
 use daskwire_peer::client::Submission;
+use daskwire_testing::Environment;
 
 /// The blocks, as modules. A block with a name that no test runs is dead code.
 #[deny(dead_code)]
@@ -95,11 +100,137 @@ fn run_worker(
     worker.join().expect("no panic").expect("the worker ends");
 }
 
+/// Runs the block of Python code of a document that contains `what`, after other lines,
+/// with the scheduler of a client. Returns what it prints.
+fn run_python(document: &str, what: &str, before: &str, client: &Client) -> String {
+    let text = fs::read_to_string(workspace().join(document)).expect("text");
+    let mut found = blocks_of(&text);
+    found.retain(|block| block.language == "python" && block.code.contains(what));
+    let [block] = &found[..] else {
+        panic!("{document}: {} blocks", found.len())
+    };
+    let code = format!("{before}{}", block.code);
+    let code = code.replace("tcp://127.0.0.1:8786", &client.scheduler().to_string());
+    let ran = Command::new(daskwire_testing::python(Environment::Current))
+        .args(["-c", &code])
+        .output()
+        .expect("there is Python");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{document}: {error}");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+fn workspace() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// The blocks of a language in the README and the guide, with their places.
+fn all_blocks(language: &str) -> Vec<(String, Block)> {
+    let mut all = Vec::new();
+    for path in documents(workspace()).expect("the guide") {
+        let document = fs::read_to_string(&path).expect("text");
+        let name = path.file_name().expect("a file").to_string_lossy();
+        for block in blocks_of(&document) {
+            if block.language == language {
+                all.push((format!("{name}:{}", block.line), block));
+            }
+        }
+    }
+    all
+}
+
+/// The block for the microcontroller needs the worker that `core/embedded/firmware` runs
+/// under emulation; its call is that of `cluster.py` there.
+#[test]
+fn every_block_of_python_is_run() {
+    let run = [
+        "native:hypot\"), 3, 4, workers=[\"mcu\"]",
+        "native:scale",
+        "native:hypot",
+    ];
+    let mut run = run.to_vec();
+    let found = all_blocks("python");
+    assert_eq!(found.len(), run.len());
+    for (place, block) in found {
+        let index = run.iter().position(|what| block.code.contains(what));
+        run.remove(index.unwrap_or_else(|| panic!("{place}: no test runs the block")));
+    }
+}
+
+/// cargo resolves the dependencies that are shown, with packages of this repository by
+/// their paths: the packages and their features exist.
+#[test]
+fn dependencies_that_are_shown_exist() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shown");
+    fs::create_dir_all(folder.join("src")).expect("a folder");
+    fs::write(folder.join("src/lib.rs"), "").expect("written");
+    let resolve = |dependencies: &str| {
+        // The versions of this workspace, which do not have to be downloaded.
+        fs::copy(workspace().join("Cargo.lock"), folder.join("Cargo.lock")).expect("copied");
+        let package = "[workspace]\n[package]\nname = \"shown\"\nedition = \"2024\"\n";
+        fs::write(
+            folder.join("Cargo.toml"),
+            format!("{package}{dependencies}"),
+        )
+        .expect("written");
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["tree", "--quiet", "--offline", "--depth", "1"]);
+        let ran = cargo.current_dir(&folder).output().expect("cargo runs");
+        match ran.status.success() {
+            true => Ok(()),
+            false => Err(String::from_utf8_lossy(&ran.stderr).into_owned()),
+        }
+    };
+    let found = all_blocks("toml");
+    assert!(found.len() >= 9, "only {} blocks", found.len());
+    for (place, block) in found {
+        let mut dependencies = String::new();
+        for line in block.code.lines() {
+            let name = line.split(' ').next().unwrap_or_default();
+            let path = PACKAGES.iter().find(|(package, _)| *package == name);
+            let path =
+                path.map(|(_, path)| format!("path = \"{}\"", workspace().join(path).display()));
+            let line = match path {
+                Some(path) => line.replace(REPOSITORY, &path),
+                None => line.to_owned(),
+            };
+            dependencies.push_str(&line);
+            dependencies.push('\n');
+        }
+        assert!(
+            !dependencies.contains(REPOSITORY),
+            "{place}: no such package"
+        );
+        resolve(&dependencies).unwrap_or_else(|error| panic!("{place}: {error}"));
+        let wrong = dependencies.replacen("features = [", "features = [\"no-such\", ", 1);
+        if wrong != dependencies {
+            resolve(&wrong).expect_err("there is no such feature");
+        }
+    }
+}
+
+/// How programs name this repository in `Cargo.toml`, as long as nothing is published.
+const REPOSITORY: &str = "git = \"https://github.com/daskwire/daskwire\"";
+
+/// The packages of this repository that programs may depend on, and their folders.
+const PACKAGES: [(&str, &str); 8] = [
+    ("daskwire", "core"),
+    ("daskwire-pickle", "core/pickle"),
+    ("daskwire-numpy", "core/numpy"),
+    ("daskwire-embedded", "core/embedded"),
+    ("daskwire-comm", "comm"),
+    ("daskwire-tcp", "transport-tcp"),
+    ("daskwire-quic", "transport-quic"),
+    ("daskwire-peer", "peer"),
+];
+
 #[test]
 fn the_worker_of_the_readme_works() {
     run_worker(blocks::worker_of_the_readme, async |client| {
         let hypot = client.submit("native:hypot", [3.0, 4.0])?;
         assert_eq!(f64::try_from(hypot.result().await?)?, 5.0);
+        let printed = run_python("README.md", "native:hypot", "", client);
+        assert_eq!(printed, "5.0\n");
         Ok(())
     });
 }
@@ -115,6 +246,9 @@ fn the_worker_of_the_guide_works() {
         let failed = client.submit("native:parse", ["many"])?.result().await;
         let failed = failed.expect_err("it is no number").to_string();
         assert!(failed.contains("invalid digit"), "{failed}");
+        let before = "import operator\nimport numpy as np\nfrom distributed import Client\n\
+                      client = Client('tcp://127.0.0.1:8786')\n";
+        run_python("docs/src/own-worker.md", "native:scale", before, client);
         Ok(())
     });
 }
