@@ -8,6 +8,24 @@
 //! | `embedded_io_07` | `embedded-io-07` | blocking, of embedded-io 0.7 |
 //! | `embedded_io_async_07` | `embedded-io-async-07` | async, of embedded-io-async 0.7 |
 //!
+//! A message is read from a serial line into buffers of the program:
+//!
+//! ```
+//! use daskwire::Limits;
+//! use daskwire::frame::{Arena, Prefix};
+//! use daskwire_embedded::embedded_io_07::MessageReader;
+//!
+//! // Any stream of embedded-io; a slice is one.
+//! let uart = &b"\x11\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80"[..];
+//! let prelude = [0; 32 * 8]; // lengths of up to 32 frames
+//! let mut reader = MessageReader::new(uart, Prefix::U64, prelude, Limits::MICROCONTROLLER);
+//! let mut storage = [0; 4096]; // the longest message
+//! let mut arena = Arena::new(&mut storage);
+//! assert_eq!(reader.read_message(&mut arena)?, Some(1)); // one frame
+//! assert_eq!(arena.filled(), b"\x80");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! With the feature `roles` the crate also has a `worker` of fixed size, which
 //! runs functions of a static table for a real cluster, and a `client`. They do no
 //! I/O themselves: `role::exchange` moves bytes between all links of a role and the

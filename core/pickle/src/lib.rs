@@ -12,6 +12,25 @@
 //! * `tree`, with the feature `alloc`, builds a tree of inert values, and maps
 //!   the names that the caller allows to the caller's data.
 //!
+//! ```
+//! use daskwire_pickle::{Argument, Level, Reader, Writer};
+//!
+//! let (mut out, mut levels) = ([0; 64], [Level::EMPTY; 2]);
+//! let mut writer = Writer::new(&mut out, &mut levels);
+//! writer.tuple(2).str("answer").i64(42); // ("answer", 42)
+//! let pickle = writer.finish()?;
+//!
+//! let mut reader = Reader::new(pickle);
+//! let mut integers = 0;
+//! while let Some(token) = reader.next_token()? {
+//!     if let Argument::Int(integer) = token.argument {
+//!         integers += integer;
+//!     }
+//! }
+//! assert_eq!(integers, 42);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Reading any pickle is safe. That does not make it safe to load: a pickle
 //! that this crate accepts can still do anything when Python loads it.
 //!
