@@ -290,7 +290,8 @@ async fn functions_of_a_worker_take_and_return_the_types() {
     use ndarray_017::{Array1, Array2, ArrayD, Axis, IxDyn, array};
     use num_complex_04::Complex;
 
-    let scheduler = daskwire_testing::scheduler();
+    let python = daskwire_testing::python_with_libraries();
+    let scheduler = daskwire_testing::scheduler_in(&python, "tcp", 0);
     let client = client_at(scheduler.address()).await;
     let mut functions = Functions::new();
     let mut checks = Vec::new();
@@ -371,6 +372,25 @@ async fn functions_of_a_worker_take_and_return_the_types() {
     let column = column.unwrap_or_else(|error| panic!("{error}"));
     let column = RecordBatch::try_from(column).expect("a table");
     assert_eq!(Ok(column), record_batch().project(&[1]).map_err(|_| ()));
+    // Python scatters a table in the same way, and gets one back.
+    let code = format!(
+        "import operator, pyarrow\nfrom distributed import Client\n\
+         client = Client('{}')\n\
+         table = client.scatter(pyarrow.table({{'n': [1, None], 'name': ['a', 'b']}}))\n\
+         column = client.submit(operator.methodcaller('native:column'), table).result()\n\
+         assert column.to_pydict() == {{'name': ['a', 'b']}}, column\n",
+        scheduler.address()
+    );
+    let running = tokio::task::spawn_blocking(move || {
+        let mut python = std::process::Command::new(python);
+        python
+            .args(["-c", &code])
+            .output()
+            .expect("there is Python")
+    });
+    let ran = running.await.expect("no panic");
+    let error = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{error}");
     let matrix = Value::try_from(array![[1.0, 2.0], [3.0, 4.0]]).expect("two dimensions");
     let sums = called(&client, "native:sums", matrix.clone()).await;
     assert_eq!(Array1::<f64>::try_from(sums), Ok(array![4.0, 6.0]));
