@@ -370,6 +370,27 @@ fn submissions_have_options() {
 }
 
 #[test]
+fn a_task_that_fails_first_is_retried() {
+    // One worker, whose process counts the tries.
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    for (module, retries, is_good) in [("math", "", false), ("cmath", "--retries 1", true)] {
+        // The first try divides by zero.
+        let code = format!(
+            "(m:=__import__('{module}'),setattr(m,'tries',getattr(m,'tries',0)+1),1//(m.tries-1))[-1]"
+        );
+        let line = format!("submit {at} builtins.eval {code} {retries}");
+        let ran = daskwire(&line);
+        if is_good {
+            assert_eq!(ran.good(&line), "1\n");
+        } else {
+            assert_eq!(ran.status, Some(1));
+            assert!(ran.err.contains("ZeroDivisionError"), "{}", ran.err);
+        }
+    }
+}
+
+#[test]
 fn results_are_readable_and_become_files() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
