@@ -201,6 +201,33 @@ async fn a_process_that_ends_costs_its_task_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_failures_that_are_allowed_are_configured() {
+    let mut cluster = Cluster::new(0);
+    for (index, (allowed, times)) in [("0", " once, and "), ("1", " 2 times, and each time")]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("allows-{allowed}");
+        let set = format!("export DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES={allowed}");
+        let _worker = worker_after(
+            &set,
+            &interpreter(),
+            &cluster,
+            &name,
+            &["--memory-limit", "1GiB"],
+        );
+        let task = format!(
+            "client.submit(lambda: __import__('os')._exit(3), key='{index}', workers='{name}').result()"
+        );
+        let error = cluster.try_python(&task).expect_err("it ends");
+        assert!(
+            error.contains(times) && error.contains("exit status: 3"),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_process_outlives_the_worker() {
     for signal in ["KILL", "TERM"] {
         let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);

@@ -649,6 +649,7 @@ async fn dask_s_configuration_is_read_and_the_command_line_wins() {
         ("DASK_DISTRIBUTED__WORKER__LIFETIME__DURATION", "5 parsecs"),
         ("DASK_DISTRIBUTED__WORKER__CONNECTIONS__OUTGOING", "0"),
         ("DASK_DISTRIBUTED__WORKER__RESOURCES", "{'GPU': 'many'}"),
+        ("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "-1"),
     ] {
         let mut refused = Worker::with(&[], &[("HOME", &home), (variable, value)]);
         let line = refused.wait_for("daskwire: ");

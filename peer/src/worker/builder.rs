@@ -46,7 +46,7 @@ pub struct Builder {
 
 /// The options for running Python functions.
 #[cfg(target_os = "linux")]
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct PythonOptions {
     /// The interpreter, or `None` for a worker without Python.
     pub(super) interpreter: Option<PathBuf>,
@@ -55,6 +55,21 @@ pub(super) struct PythonOptions {
     pub(super) is_warm: bool,
     pub(super) preload: Vec<String>,
     pub(super) preload_argv: Vec<String>,
+    pub(super) allowed_failures: u64,
+}
+
+#[cfg(target_os = "linux")]
+impl Default for PythonOptions {
+    fn default() -> Self {
+        Self {
+            interpreter: None,
+            variables: Vec::new(),
+            is_warm: false,
+            preload: Vec::new(),
+            preload_argv: Vec::new(),
+            allowed_failures: 3,
+        }
+    }
 }
 
 /// Limits of the transfers between a worker and its peers.
@@ -350,6 +365,15 @@ impl Builder {
     #[must_use]
     pub const fn warm_python(mut self, is_warm: bool) -> Self {
         self.python.is_warm = is_warm;
+        self
+    }
+
+    /// Sets how many Python processes may end while they run a task, each of which makes the
+    /// worker run the task again; the next one fails the task. Default: 3, as in Dask's
+    /// setting `distributed.scheduler.allowed-failures`.
+    #[must_use]
+    pub const fn allowed_failures(mut self, count: u64) -> Self {
+        self.python.allowed_failures = count;
         self
     }
 

@@ -4,7 +4,7 @@ use core::iter;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::executor::{Call, Executors, MAX_DEATHS, Outcome, RunError};
+use super::executor::{Call, Executors, Outcome, RunError};
 use super::functions::Functions;
 use super::run::{Done, Job, Spec, lost, read};
 use super::state::{Description, Event, Failure};
@@ -33,7 +33,7 @@ impl Shared {
             let error = RemoteError::new("RuntimeError", message);
             (error.to_string(), error.to_failure())
         };
-        let mut deaths = 0;
+        let mut deaths: u64 = 0;
         // Actors and shuffles have state, which only the host keeps.
         let mut is_in_host =
             is_actor || matches!(&spec, Spec::Unread(run_spec) if uses_shuffle(run_spec));
@@ -98,7 +98,7 @@ impl Shared {
                 }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
-                    if deaths < MAX_DEATHS {
+                    if deaths <= executors.allowed_failures {
                         self.notice(&format!(
                             "{how} while it ran the task {key}, which is run again"
                         ));
@@ -108,10 +108,14 @@ impl Shared {
                         "{how} while it ran the task {key}, which is given up"
                     ));
                     let worker = &self.title;
-                    break Err(failed(&format!(
-                        "the worker {worker} has run the task {key} {deaths} times, and each time \
-                         its process ended. The last time {how}"
-                    )));
+                    let message = match deaths {
+                        1 => format!("the worker {worker} has run the task {key} once, and {how}"),
+                        _ => format!(
+                            "the worker {worker} has run the task {key} {deaths} times, and each \
+                             time its process ended. The last time {how}"
+                        ),
+                    };
+                    break Err(failed(&message));
                 }
                 Err(RunError::Input(_, DatumError::Lost)) if !lost(&data).is_empty() => {
                     let lost = lost(&data);

@@ -208,7 +208,14 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
                 ..StartPython::default()
             };
             let count = if python.is_warm { nthreads } else { 1 };
-            let executors = Executors::new(interpreter, start, memory, directory, failure.clone());
+            let executors = Executors::new(
+                interpreter,
+                start,
+                python.allowed_failures,
+                memory,
+                directory,
+                failure.clone(),
+            );
             Some(start_python(executors, count).await?)
         }
         None => None,

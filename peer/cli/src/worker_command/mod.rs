@@ -496,6 +496,9 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     if let Some(python) = &arguments.python {
         builder = builder.python(python).warm_python(arguments.python_warm);
         builder = builder.preload(settings.preload.clone(), arguments.preload_argv.clone());
+        if let Some(count) = settings.allowed_failures {
+            builder = builder.allowed_failures(count);
+        }
         for (name, value) in &settings.python_variables {
             builder = builder.python_variable(name, value);
         }

@@ -65,6 +65,8 @@ pub(super) struct Settings {
     pub(super) python_variables: BTreeMap<String, String>,
     /// The modules that Python processes load.
     pub(super) preload: Vec<String>,
+    /// Number of Python processes that may end with a task, if it is set.
+    pub(super) allowed_failures: Option<u64>,
     tls: Option<TlsFiles>,
 }
 
@@ -188,6 +190,10 @@ impl Settings {
                 python_variables(arguments, config, &own.collect())
             },
             preload,
+            allowed_failures: read(config, "distributed.scheduler.allowed-failures", |count| {
+                let expected = |_| "expected a number of at least 0".to_owned();
+                count.parse().map_err(expected)
+            })?,
             tls: tls_files(config),
             scheduler,
         })

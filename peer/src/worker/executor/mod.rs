@@ -46,14 +46,12 @@ use crate::protocol::{
 };
 use crate::value::Serialized;
 
-/// Number of processes that have to end while they run a task before the task fails. Matches
-/// Dask's `distributed.scheduler.allowed-failures` of 3: the fourth failure is final.
-pub(super) const MAX_DEATHS: usize = 4;
-
 /// The Python processes of a worker.
 pub(super) struct Executors {
     interpreter: Interpreter,
     start: StartPython,
+    /// Number of processes that may end while they run a task before the task fails.
+    pub(super) allowed_failures: u64,
     memory: Arc<SharedMemory>,
     /// The failure state of the worker, which ends if a lock here is poisoned.
     failure: Failure,
@@ -161,6 +159,7 @@ impl Executors {
     pub(super) fn new(
         interpreter: Interpreter,
         start: StartPython,
+        allowed_failures: u64,
         memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
         failure: Failure,
@@ -168,6 +167,7 @@ impl Executors {
         Self {
             interpreter,
             start,
+            allowed_failures,
             memory,
             pool: Mutex::default(),
             changed: Condvar::new(),
