@@ -1,11 +1,13 @@
 //! Tests of the data of Rust workers in a real Dask cluster: spilled to disk and read
 //! back, moved, lost and recomputed.
 
+#[path = "support/scratch.rs"]
+mod scratch;
 #[path = "support/worker.rs"]
 mod worker;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use daskwire_peer::client::{ClientOptions, Route};
@@ -14,40 +16,7 @@ use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
 use daskwire_peer::{Client, Value};
 use daskwire_testing::Peer;
 use daskwire_testing::cluster::{Cluster, until};
-
-/// A directory for the data of workers. Removed with its contents when dropped.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let name = format!("{name}-{}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        fs::create_dir_all(&path).expect("a test may write below target/");
-        Self(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a UTF-8 path")
-    }
-
-    /// All spill files in the directory.
-    fn files(&self) -> Vec<PathBuf> {
-        let entries = |path: &Path| {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path()).collect::<Vec<_>>()
-        };
-        let directories = entries(&self.0).into_iter().filter(|path| path.is_dir());
-        let files = directories.flat_map(|path| entries(&path));
-        files.filter(|path| !path.ends_with("lock")).collect()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Failing to remove it is harmless: it is in the build directory.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use scratch::Scratch;
 
 /// Configures a worker in this process that spills all data.
 fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
@@ -69,7 +38,7 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
 fn rust_worker(cluster: &Cluster, name: &str, scratch: &Scratch, arguments: &[&str]) -> Peer {
     let own = ["--local-directory", scratch.path(), "--nthreads", "2"];
     let arguments: Vec<&str> = own.iter().chain(arguments).copied().collect();
-    worker::rust_worker(cluster.scheduler.address(), name, &arguments)
+    worker::rust_worker(cluster.scheduler.address(), name, &arguments, &[])
 }
 
 #[tokio::test(flavor = "multi_thread")]
