@@ -38,7 +38,7 @@ import socket
 import struct
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import msgpack
 
@@ -112,6 +112,8 @@ class Link:
     def __init__(self, sock):
         self.sock = sock
         self.lock = threading.Lock()
+        # The thread that sends, or `None`.
+        self.sender = None
 
     def receive(self):
         """Waits for a message, and returns its frames and its descriptors."""
@@ -195,9 +197,13 @@ class Link:
         data = memoryview(b"".join([head, table, *rest]))
         try:
             with self.lock:
-                sent = self.sock.sendmsg([data], rights)
-                if sent < len(data):
-                    self.sock.sendall(data[sent:])
+                self.sender = threading.get_ident()
+                try:
+                    sent = self.sock.sendmsg([data], rights)
+                    if sent < len(data):
+                        self.sock.sendall(data[sent:])
+                finally:
+                    self.sender = None
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -506,6 +512,47 @@ class Cache:
         self.len -= length
 
 
+class LogHandler(logging.Handler):
+    """Copies records to the log of the worker, as formatted by a worker in Python.
+
+    The worker reads messages of a process only while it runs a task. Until then, the last
+    records are kept, so that no thread that logs has to wait for the worker.
+    """
+
+    MAX_LEN = 10_000
+    MAX_COUNT = 100
+
+    def __init__(self, link):
+        super().__init__()
+        self.setFormatter(logging.Formatter(dask.config.get("distributed.admin.log-format")))
+        self.link = link
+        self.is_open = False
+        self.kept = deque(maxlen=self.MAX_COUNT)
+        logger.addHandler(self)
+
+    def emit(self, record):
+        try:
+            text = self.format(record)[: self.MAX_LEN]
+            message = write({"op": "log", "level": record.levelname, "text": text})
+            # A finalizer may log while this thread sends another message.
+            if self.is_open and self.link.sender != threading.get_ident():
+                self.link.send(message)
+            else:
+                self.kept.append(message)
+        except Exception:
+            self.handleError(record)
+
+    def open(self):
+        with self.lock:
+            self.is_open = True
+            while self.kept:
+                self.link.send(self.kept.popleft())
+
+    def close_until_next(self):
+        with self.lock:
+            self.is_open = False
+
+
 class NeedsHost(BaseException):
     """Moves the running task to the host."""
 
@@ -524,6 +571,7 @@ class Worker:
 
     def __init__(self, link, start):
         self.link = link
+        self.log_handler = LogHandler(link)
         self.id = start["id"]
         self.name = start["name"]
         self.address = self.worker_address = start["address"]
@@ -567,10 +615,15 @@ class Worker:
         else:
             self.early.append(message)
 
-    def send_early(self):
+    def start_task(self):
+        """Sends what was logged before, now that the worker reads messages."""
         early, self.early = self.early, None
         for message in early or []:
             self.link.send(message)
+        self.log_handler.open()
+
+    def stop_task(self):
+        self.log_handler.close_until_next()
 
     def handle_stimulus(self, *events):
         for event in events:
@@ -792,8 +845,12 @@ class Executor:
             message = read(frames)
             del frames
             if message["op"] == "run-task":
-                self.worker.send_early()
-                self.link.send(*self.run(message))
+                self.worker.start_task()
+                reply = self.run(message)
+                self.worker.stop_task()
+                self.link.send(*reply)
+                # Holds the frames of the result.
+                del reply
                 idle_since = monotonic()
             elif message["op"] == "forget":
                 for key in message["keys"]:
@@ -1139,8 +1196,10 @@ class Host(distributed.worker.Worker):
 
     update_data = Worker.update_data
 
-    def send_early(self):
-        """Does nothing: the events of a host are sent at once."""
+    def start_task(self):
+        """Does nothing: the worker always reads the messages of a host."""
+
+    stop_task = start_task
 
     def listen(self, start):
         """Executes the worker's commands until it closes the host."""
@@ -1198,6 +1257,7 @@ async def serve_host(link, start):
     # The options that it sets exist for TCP only.
     module = distributed.comm.tcp
     module.set_tcp_timeout = ignore_unix(module.set_tcp_timeout)
+    LogHandler(link).open()
     host = Host(link, start)
     await host.start_host(start)
     link.send(write({"op": "ready"}))

@@ -172,6 +172,14 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
+    /// Adds a line to the worker's log.
+    PythonLogged = "log" {
+        /// The severity, as Python names it.
+        level: String = "level",
+        /// The formatted record.
+        text: String = "text",
+    }
+
     /// Reports that the running task does not count as one of the worker's threads
     /// any more.
     PythonSeceded = "long-running" {
@@ -193,6 +201,7 @@ ops! {
         PythonShuffle = "shuffle",
         PythonWatches = "watch",
         PythonSeceded = "long-running",
+        PythonLogged = "log",
         LogEvent = "log-event",
     }
 }

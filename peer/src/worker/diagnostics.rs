@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 use daskwire_comm::runtime;
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,6 +26,13 @@ const LINES: usize = 1000;
 /// Maximum length of a line, in bytes; the rest is cut off.
 const LINE_LEN: usize = 1000;
 
+/// Maximum length of a line of Python, in bytes: those have tracebacks.
+#[cfg(target_os = "linux")]
+const PYTHON_LINE_LEN: usize = 10_000;
+
+/// Maximum length of all lines, in bytes.
+const LEN: usize = 1 << 20;
+
 /// The severity of a line, named as in Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
@@ -43,32 +51,62 @@ impl Level {
 
 /// The last lines that a worker has logged.
 #[derive(Debug, Default)]
-pub(super) struct Log(Mutex<VecDeque<Line>>);
+pub(super) struct Log(Mutex<Lines>);
+
+#[derive(Debug, Default)]
+struct Lines {
+    /// Oldest first.
+    lines: VecDeque<Line>,
+    /// The length of all lines in bytes.
+    len: usize,
+}
 
 #[derive(Debug)]
 struct Line {
     /// Time in seconds since 1970.
     time: f64,
-    level: Level,
-    message: String,
+    level: Cow<'static, str>,
+    text: String,
+}
+
+impl Line {
+    fn len(&self) -> usize {
+        self.level.len() + self.text.len()
+    }
 }
 
 impl Log {
     pub(super) fn add(&self, level: Level, message: &str) {
-        let mut end = message.len().min(LINE_LEN);
-        while !message.is_char_boundary(end) {
-            end -= 1;
-        }
-        let line = Line {
+        let time = now().as_secs_f64();
+        let level = level.name();
+        let message = cut(message, LINE_LEN);
+        self.push(Line {
+            time,
+            level: level.into(),
+            text: format!("{} - daskwire - {level} - {message}", date(time)),
+        });
+    }
+
+    /// Adds a line that Python has formatted.
+    #[cfg(target_os = "linux")]
+    pub(super) fn add_formatted(&self, level: &str, text: &str) {
+        self.push(Line {
             time: now().as_secs_f64(),
-            level,
-            message: message[..end].to_owned(),
-        };
-        let mut lines = self.lock();
-        if lines.len() == LINES {
-            lines.pop_front();
+            level: cut(level, LINE_LEN).to_owned().into(),
+            text: cut(text, PYTHON_LINE_LEN).to_owned(),
+        });
+    }
+
+    fn push(&self, line: Line) {
+        let mut log = self.lock();
+        log.len += line.len();
+        log.lines.push_back(line);
+        while log.lines.len() > LINES || log.len > LEN {
+            let Some(oldest) = log.lines.pop_front() else {
+                break;
+            };
+            log.len -= oldest.len();
         }
-        lines.push_back(line);
     }
 
     /// Returns the lines that a request asks for, newest first.
@@ -78,16 +116,10 @@ impl Log {
             None | Some(0) => usize::MAX,
             Some(n) => usize::try_from(n).unwrap_or(usize::MAX),
         };
-        let lines = self.lock();
-        let newest = lines.iter().rev().take_while(|line| line.time >= start);
+        let log = self.lock();
+        let newest = log.lines.iter().rev().take_while(|line| line.time >= start);
         let newest = newest.take(count).map(|line| {
-            let level = line.level.name();
-            let message = format!(
-                "{} - daskwire - {level} - {}",
-                date(line.time),
-                line.message
-            );
-            let mut fields = vec![Value::from(level), Value::from(message)];
+            let mut fields = vec![Value::from(&*line.level), Value::from(&*line.text)];
             if request.timestamps == Some(true) {
                 fields.insert(0, line.time.into());
             }
@@ -96,9 +128,18 @@ impl Log {
         Value::List(newest.collect())
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Line>> {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
         lock_counter(&self.0)
     }
+}
+
+/// The start of a text, of at most `max_len` bytes.
+fn cut(text: &str, max_len: usize) -> &str {
+    let mut end = text.len().min(max_len);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Reports warnings to the builder's callback.
@@ -253,6 +294,22 @@ mod tests {
             ..GetLogs::default()
         };
         assert!(messages(&log, &later).is_empty());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lines_of_python_are_bounded() {
+        let log = Log::default();
+        log.add_formatted("Level 5", &"ä".repeat(PYTHON_LINE_LEN));
+        let all = GetLogs::default();
+        assert_eq!(messages(&log, &all)[0].len(), PYTHON_LINE_LEN);
+        for _ in 0..LINES {
+            log.add_formatted("ERROR", &"x".repeat(2 * PYTHON_LINE_LEN));
+        }
+        let count = LEN / (PYTHON_LINE_LEN + "ERROR".len());
+        assert_eq!(messages(&log, &all).len(), count);
+        let lines = log.lock();
+        assert_eq!(lines.len, lines.lines.iter().map(Line::len).sum::<usize>());
     }
 
     #[test]

@@ -154,6 +154,7 @@ impl Shared {
                     stream.send(event);
                 }
             }
+            HostEvent::Line(line) => self.log.add_formatted(&line.level, &line.text),
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
             HostEvent::Ended {
                 how,

@@ -150,6 +150,7 @@ impl Shared {
                     stream.send(event);
                 }
             }
+            FromPython::PythonLogged(line) => self.log.add_formatted(&line.level, &line.text),
             FromPython::PythonSeceded(PythonSeceded {
                 key,
                 compute_duration,

@@ -20,8 +20,8 @@ use super::memory::SharedMemory;
 use super::process::{self, Executor, Running};
 use crate::failure::Failure;
 use crate::protocol::{
-    ClosePython, ForgetInPython, FromPython, Keys, LogEvent, SocketForPython, StartPython,
-    StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
+    ClosePython, ForgetInPython, FromPython, Keys, LogEvent, PythonLogged, SocketForPython,
+    StartPython, StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
 };
 use crate::{Key, Value};
 
@@ -51,6 +51,8 @@ pub(in crate::worker) struct Host {
 pub(in crate::worker) enum HostEvent {
     /// An event for subscribers of the scheduler.
     Log(LogEvent),
+    /// A line for the worker's log.
+    Line(PythonLogged),
     /// Whether plugins of the host observe the transitions of tasks.
     Watches(bool),
     /// The process has ended.
@@ -89,6 +91,7 @@ impl Host {
         let early = |message| {
             match message {
                 FromPython::LogEvent(event) => on(HostEvent::Log(event)),
+                FromPython::PythonLogged(line) => on(HostEvent::Line(line)),
                 FromPython::PythonWatches(message) => on(HostEvent::Watches(message.is_watched)),
                 _ => {}
             }
@@ -274,6 +277,7 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
         };
         match message {
             Ok(FromPython::LogEvent(event)) => on(HostEvent::Log(event)),
+            Ok(FromPython::PythonLogged(line)) => on(HostEvent::Line(line)),
             Ok(FromPython::PythonWatches(message)) => on(HostEvent::Watches(message.is_watched)),
             Ok(FromPython::PythonShuffle(shuffle)) => {
                 host.lock_shuffles().insert(shuffle.id, shuffle.run_id);
