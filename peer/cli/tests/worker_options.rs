@@ -680,6 +680,41 @@ async fn certificates_come_from_dask_s_configuration() {
     assert_eq!(worker.code(), Some(0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_without_encryption_is_refused_if_dask_s_configuration_requires_it() {
+    let scratch = Scratch::new("encryption");
+    let file = scratch.path("scheduler.json");
+    fs::write(&file, r#"{"address": "tcp://127.0.0.1:1"}"#).expect("it is written");
+    let requires = ("DASK_DISTRIBUTED__COMM__REQUIRE_ENCRYPTION", "True");
+    for arguments in [
+        &["tcp://127.0.0.1:1"][..],
+        &["127.0.0.1:1"],
+        &[
+            "tls://127.0.0.1:1",
+            "--contact-address",
+            "tcp://127.0.0.1:0",
+        ],
+        &["tls://127.0.0.1:1", "--listen-address", "tcp://127.0.0.1:0"],
+        &["--scheduler-file", &file],
+        &["--scheduler-file", &file, "--no-nanny"],
+    ] {
+        let mut refused = Worker::with(arguments, &[requires]);
+        let line = refused.wait_for("daskwire: ");
+        assert!(
+            line.contains("tcp://127.0.0.1:") && line.contains("is not encrypted"),
+            "{line}"
+        );
+        assert_eq!(refused.code(), Some(2), "{arguments:?}");
+    }
+    let scheduler = daskwire_testing::scheduler_with_workers_over("tls", 0);
+    let arguments = [&[scheduler.address()][..], &daskwire_testing::TLS_ARGUMENTS].concat();
+    let mut worker = Worker::with(&arguments, &[requires]);
+    let address = worker.address();
+    assert!(address.starts_with("tls://"), "{address}");
+    worker.signal("INT");
+    assert_eq!(worker.code(), Some(0));
+}
+
 #[test]
 fn options_that_only_python_can_have_are_refused_with_a_reason() {
     for (option, value, reason) in [

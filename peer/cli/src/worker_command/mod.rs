@@ -469,6 +469,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         Listen::At(addresses) => addresses,
         Listen::Ports(_) => &[],
     };
+    settings.check_encryption(&scheduler)?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(listen).collect();
     let transports = settings.transports(arguments, &addresses)?;
     // The bar draws nothing unless standard error is a terminal.

@@ -67,6 +67,7 @@ pub(super) struct Settings {
     pub(super) preload: Vec<String>,
     /// Number of Python processes that may end with a task, if it is set.
     pub(super) allowed_failures: Option<u64>,
+    requires_encryption: bool,
     tls: Option<TlsFiles>,
 }
 
@@ -132,7 +133,7 @@ impl Settings {
             Some(stagger) => Some(stagger),
             None => lifetime("stagger")?,
         };
-        Ok(Self {
+        let settings = Self {
             has_nanny,
             nworkers,
             nthreads,
@@ -194,9 +195,41 @@ impl Settings {
                 let expected = |_| "expected a number of at least 0".to_owned();
                 count.parse().map_err(expected)
             })?,
+            requires_encryption: config
+                .bool("distributed.comm.require-encryption")
+                .unwrap_or_default(),
             tls: tls_files(config),
             scheduler,
-        })
+        };
+        // The address in a scheduler's file is checked when it is known.
+        if let Scheduler::At(scheduler) = &settings.scheduler {
+            settings.check_encryption(scheduler)?;
+        }
+        Ok(settings)
+    }
+
+    /// Checks `distributed.comm.require-encryption` with a scheduler at this address.
+    ///
+    /// # Errors
+    ///
+    /// If the worker would have unencrypted comms with other machines.
+    pub(super) fn check_encryption(&self, scheduler: &Address) -> Result {
+        let listen: &[Address] = match &self.listen {
+            Listen::At(addresses) => addresses,
+            Listen::Ports(_) => &[],
+        };
+        let addresses = core::iter::once(scheduler).chain(listen);
+        let mut addresses = addresses.chain(&self.contact);
+        // The last two do not leave the machine.
+        let is_allowed =
+            |address: &&Address| ["tls", "quic", "unix", "inproc"].contains(&address.scheme());
+        match addresses.find(|address| self.requires_encryption && !is_allowed(address)) {
+            Some(address) => Err(Failure::usage(format_args!(
+                "{address} is not encrypted, and distributed.comm.require-encryption is set: use \
+                 tls:// or quic://"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Adapts the settings to the nanny's worker `index`: its name, addresses and ports.
