@@ -66,6 +66,15 @@ fn worker_after(
     Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
 }
 
+/// Starts a worker that runs no Python.
+fn worker_without(cluster: &Cluster) -> Peer {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command
+        .args(["worker", cluster.scheduler.address()])
+        .args(["--no-nanny", "--name", "without"]);
+    Peer::spawn_command("without", &mut command, |log| address_after(log, " at "))
+}
+
 /// Programs whose results or exceptions do not depend on the kind of worker.
 const PROGRAMS: [&str; 41] = [
     "class Broken(Exception):\n    def __str__(self): return self.response.text\n\
@@ -141,14 +150,27 @@ async fn programs_have_the_results_of_a_worker_in_python() {
     // Two threads, so that one task can wait for another.
     let mut python = Cluster::new(2);
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    // A worker of each kind: in Python, with Python, and without.
+    let mut mixed = Cluster::new(1);
+    let _with = worker(&mixed, "with", &["--memory-limit", "1GiB"]);
+    let _without = worker_without(&mixed);
     for program in PROGRAMS {
         let expected = python.try_python(program);
         assert_eq!(rust.cluster.try_python(program), expected, "{program}");
+        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
     }
     // Functions in Rust and in Python in one graph
-    let mixed = "f = client.submit(native('linspace'), 0, 1, 5)\n\
+    let short = "f = client.submit(native('linspace'), 0, 1, 5)\n\
                  client.submit(native('sum'), client.submit(lambda a: a * 2, f)).result()";
-    assert_eq!(rust.cluster.python(mixed), "5.0");
+    assert_eq!(rust.cluster.python(short), "5.0");
+    // The same with arrays in shared memory
+    let long = "f = client.submit(native('linspace'), 0, 1, 100_001)\n\
+                g = client.submit(lambda a: a * 2, f)\n\
+                round(client.submit(native('sum'), g).result(), 3), g.result().nbytes, f.result()[-1]";
+    assert_eq!(
+        rust.cluster.python(long),
+        "(100001.0, 800008, np.float64(1.0))"
+    );
     // The workers in Python have logged the exceptions of tasks.
     rust.cluster.check_logs();
 }
@@ -279,6 +301,30 @@ async fn inputs_reach_a_task_whatever_its_process_keeps() {
     let used = "client.submit(lambda *inputs: sum(map(sum, inputs)), *inputs).result()";
     assert_eq!(cluster.python(used), "28");
     cluster.python("del inputs, bad");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_not_loaded_twice_on_one_worker() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    cluster.python(
+        "import builtins\n\
+         class Counted:\n    def __init__(self, n): self.n = n\n    def __getstate__(self): return self.n\n    \
+         def __setstate__(self, n):\n        self.n = n\n        \
+         builtins.load_count = getattr(builtins, 'load_count', 0) + 1\n\
+         def load_count(counted): return counted.n, getattr(builtins, 'load_count', 0)",
+    );
+    // A chain, whose process caches what it returns
+    let chain = "f = client.submit(Counted, 0)\n\
+                 for _ in range(20): f = client.submit(lambda c: Counted(c.n + 1), f, pure=False)\n\
+                 client.submit(load_count, f).result()";
+    assert_eq!(cluster.python(chain), "(20, 0)");
+    // A value from a client, which is loaded once
+    let scattered = "g = client.scatter(Counted(7))\n\
+                     [client.submit(load_count, g, pure=False).result() for _ in range(3)]";
+    assert_eq!(cluster.python(scattered), "[(7, 1), (7, 1), (7, 1)]");
+    cluster.python("del f, g");
     cluster.check_logs();
 }
 
@@ -714,11 +760,7 @@ async fn idle_processes_do_not_keep_inputs() {
 async fn tasks_find_their_workers_in_a_mixed_cluster() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command
-        .args(["worker", cluster.scheduler.address()])
-        .args(["--no-nanny", "--name", "without"]);
-    let _without = Peer::spawn_command("without", &mut command, |log| address_after(log, " at "));
+    let _without = worker_without(cluster);
     // Before and after a Python worker joins.
     let mut python = Vec::new();
     for _ in 0..2 {
