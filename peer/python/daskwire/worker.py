@@ -539,6 +539,9 @@ class LogHandler(logging.Handler):
                 self.link.send(message)
             else:
                 self.kept.append(message)
+        except OSError:
+            # The worker has ended, and this process is about to.
+            self.is_open = False
         except Exception:
             self.handleError(record)
 
