@@ -97,6 +97,31 @@ async fn extensions_have_the_results_of_workers_in_python() {
         assert_eq!(rust.try_python(program), expected, "{program}");
         assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
     }
+    rust.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_both_kinds_answer_coroutines_and_benchmarks() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(1);
+    let _worker = worker(&cluster, "rust", Some(&interpreter));
+    // `Client.run` sends coroutines as requests of another name.
+    let coroutine = "import asyncio\n\
+                     from distributed.protocol import deserialize\n\
+                     from distributed.protocol.pickle import dumps\n\
+                     async def later(x, *, y):\n    await asyncio.sleep(0)\n    return x + y\n\
+                     async def ask(dask_scheduler):\n    \
+                     call = {'function': dumps(later), 'args': dumps([1]), 'kwargs': dumps({'y': 2}), 'wait': True}\n    \
+                     return await dask_scheduler.broadcast(msg={'op': 'run_coroutine', **call})\n\
+                     [(answer['status'], deserialize(answer['result'].header, answer['result'].frames)) for answer in client.run_on_scheduler(ask).values()]";
+    assert_eq!(cluster.python(coroutine), "[('OK', 3), ('OK', 3)]");
+    let measured = "{name: all(speed > 0 for speed in speeds.values()) \
+                    for name, speeds in sorted(client.benchmark_hardware().items())}";
+    assert_eq!(
+        cluster.python(measured),
+        "{'disk': True, 'memory': True, 'network': True}"
+    );
+    cluster.check_logs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -435,10 +460,17 @@ async fn actors_have_the_results_of_workers_in_python() {
     let mut python = Cluster::new(2);
     let mut rust = Cluster::new(0);
     let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
+    let mut mixed = Cluster::new(1);
+    let _mixed = worker(&mixed, "rust", Some(&interpreter));
     for program in ACTORS {
         let expected = python.try_python(program);
         assert_eq!(rust.try_python(program), expected, "{program}");
+        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
     }
+    // The actors that are created at once are on both workers.
+    let places = "len({worker for held in client.who_has(many).values() for worker in held})";
+    assert_eq!(mixed.python(places), "2");
+    rust.check_logs();
     // The end of a process fails calls of its actors with an error, and nothing else.
     let killed = "import os, signal\n\
                   _ = client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), on_error='return')\n\
