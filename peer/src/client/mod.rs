@@ -321,7 +321,7 @@ impl Client {
     /// Schedulers from 2023.12.0 on close the connection if another task depends on one of these
     /// and no client has a future of it: an assertion fails in them. Keep the futures of tasks
     /// between those that are cancelled and those that are wanted, or connect with
-    /// [`Reconnect::Within`](state::Reconnect::Within).
+    /// [`Reconnect::Within`].
     ///
     /// # Errors
     ///

@@ -642,7 +642,7 @@ mod tests {
         };
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();
-        Executors::new(interpreter, start, memory, None, failure.clone())
+        Executors::new(interpreter, start, 3, memory, None, failure.clone())
     }
 
     #[test]
