@@ -112,8 +112,10 @@ class Link:
     def __init__(self, sock):
         self.sock = sock
         self.lock = threading.Lock()
-        # The thread that sends, or `None`.
-        self.sender = None
+        # Log records to send. The worker reads messages of a process only while it runs a
+        # task. Until then, the last records are kept, so that no thread waits to log.
+        self.records = deque(maxlen=100)
+        self.sends_records = False
 
     def receive(self):
         """Waits for a message, and returns its frames and its descriptors."""
@@ -197,16 +199,32 @@ class Link:
         data = memoryview(b"".join([head, table, *rest]))
         try:
             with self.lock:
-                self.sender = threading.get_ident()
-                try:
-                    sent = self.sock.sendmsg([data], rights)
-                    if sent < len(data):
-                        self.sock.sendall(data[sent:])
-                finally:
-                    self.sender = None
+                sent = self.sock.sendmsg([data], rights)
+                if sent < len(data):
+                    self.sock.sendall(data[sent:])
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+        self.send_records()
+
+    def send_records(self):
+        """Sends the kept log records, unless a thread is sending, which does so afterwards.
+
+        Does not wait for the lock: this thread may have it, and log in a finalizer.
+        """
+        while self.sends_records and self.records and self.lock.acquire(blocking=False):
+            try:
+                if self.records and self.sock.fileno() >= 0:
+                    body = self.records.popleft()
+                    head = HEAD.pack(1, 0, len(body)) + ENTRY.pack(-1, 0, len(body))
+                    self.sock.sendall(head + body)
+                else:
+                    self.records.clear()
+            except OSError:
+                # The worker has ended, and this process is about to.
+                self.sends_records = False
+            finally:
+                self.lock.release()
 
 
 def place(frames):
@@ -513,47 +531,30 @@ class Cache:
 
 
 class LogHandler(logging.Handler):
-    """Copies records to the log of the worker, as formatted by a worker in Python.
-
-    The worker reads messages of a process only while it runs a task. Until then, the last
-    records are kept, so that no thread that logs has to wait for the worker.
-    """
+    """Copies records to the log of the worker, as formatted by a worker in Python."""
 
     MAX_LEN = 10_000
-    MAX_COUNT = 100
 
     def __init__(self, link):
         super().__init__()
         self.setFormatter(logging.Formatter(dask.config.get("distributed.admin.log-format")))
         self.link = link
-        self.is_open = False
-        self.kept = deque(maxlen=self.MAX_COUNT)
         logger.addHandler(self)
+
+    def handle(self, record):
+        # Without the lock of the handler: a thread that sends may log in a finalizer.
+        if self.filter(record):
+            self.emit(record)
 
     def emit(self, record):
         try:
             text = self.format(record)[: self.MAX_LEN]
-            message = write({"op": "log", "level": record.levelname, "text": text})
-            # A finalizer may log while this thread sends another message.
-            if self.is_open and self.link.sender != threading.get_ident():
-                self.link.send(message)
-            else:
-                self.kept.append(message)
-        except OSError:
-            # The worker has ended, and this process is about to.
-            self.is_open = False
+            (body,) = write({"op": "log", "level": record.levelname, "text": text})
         except Exception:
             self.handleError(record)
-
-    def open(self):
-        with self.lock:
-            self.is_open = True
-            while self.kept:
-                self.link.send(self.kept.popleft())
-
-    def close_until_next(self):
-        with self.lock:
-            self.is_open = False
+        else:
+            self.link.records.append(body)
+            self.link.send_records()
 
 
 class NeedsHost(BaseException):
@@ -574,7 +575,7 @@ class Worker:
 
     def __init__(self, link, start):
         self.link = link
-        self.log_handler = LogHandler(link)
+        LogHandler(link)
         self.id = start["id"]
         self.name = start["name"]
         self.address = self.worker_address = start["address"]
@@ -623,10 +624,11 @@ class Worker:
         early, self.early = self.early, None
         for message in early or []:
             self.link.send(message)
-        self.log_handler.open()
+        self.link.sends_records = True
+        self.link.send_records()
 
     def stop_task(self):
-        self.log_handler.close_until_next()
+        self.link.sends_records = False
 
     def handle_stimulus(self, *events):
         for event in events:
@@ -1260,7 +1262,8 @@ async def serve_host(link, start):
     # The options that it sets exist for TCP only.
     module = distributed.comm.tcp
     module.set_tcp_timeout = ignore_unix(module.set_tcp_timeout)
-    LogHandler(link).open()
+    LogHandler(link)
+    link.sends_records = True
     host = Host(link, start)
     await host.start_host(start)
     link.send(write({"op": "ready"}))
