@@ -195,9 +195,10 @@ impl Settings {
                 let expected = |_| "expected a number of at least 0".to_owned();
                 count.parse().map_err(expected)
             })?,
+            // As in Dask, any other value counts as true.
             requires_encryption: config
-                .bool("distributed.comm.require-encryption")
-                .unwrap_or_default(),
+                .bool(REQUIRE_ENCRYPTION)
+                .unwrap_or(config.string(REQUIRE_ENCRYPTION).is_some()),
             tls: tls_files(config),
             scheduler,
         };
@@ -475,6 +476,9 @@ fn setting<T>(
 ) -> Result<Option<T>> {
     read(config, &format!("distributed.worker.{name}"), parse)
 }
+
+/// The setting that refuses comms without encryption.
+const REQUIRE_ENCRYPTION: &str = "distributed.comm.require-encryption";
 
 fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
     let default = MemoryThresholds::default();
