@@ -284,7 +284,7 @@ impl Accepted {
 /// the connection also ends if the peer acknowledges no data for that time, or keeps its
 /// receive window closed for as long.
 fn set_options(socket: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
-    let timeout = timeout.max(MIN_TIMEOUT);
+    let timeout = timeout.clamp(MIN_TIMEOUT, MAX_TIMEOUT);
     // As Dask divides it: about a quarter until the first probe.
     let seconds = timeout.as_secs();
     let interval = ((seconds - (seconds / 4).max(2)) / u64::from(PROBES)).max(1);
@@ -307,6 +307,10 @@ const PROBES: u32 = 10;
 /// The shortest timeout of a connection: a second until the first probe and one for each.
 const MIN_TIMEOUT: Duration = Duration::from_secs(11);
 
+/// The longest timeout of a connection: Linux refuses more than 32,767 seconds until the
+/// first probe.
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
@@ -321,6 +325,8 @@ mod tests {
             (11, 11, 1, 1),
             // Dask refuses a shorter one.
             (3, 11, 1, 1),
+            // Linux refuses a longer one.
+            (1_000_000, 86_400, 21_600, 6_480),
         ] {
             let socket = Socket2::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
             let options = SockRef::from(&socket);
