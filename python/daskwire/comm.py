@@ -386,7 +386,7 @@ class _Scheme:
                 )
             return _transports(None)
         settings = settings_of(connection_args.get("ssl_context"))
-        server_name = connection_args.get("server_hostname")
+        server_name = connection_args.get("server_hostname") or None
         return _transports(replace(settings, server_name=server_name))
 
 

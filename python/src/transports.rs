@@ -81,7 +81,8 @@ impl Transports {
         let quic = QuicOptions {
             tls: (&tls).into(),
             congestion: algorithm(congestion.unwrap_or("cubic"))?,
-            idle_timeout: timeout,
+            // Longer than the interval of keep-alive packets.
+            idle_timeout: timeout.max(Duration::from_secs(11)),
             ..QuicOptions::default()
         };
         let transports = daskwire_comm::Transports::new()
