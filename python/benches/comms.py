@@ -1,15 +1,17 @@
-"""Compares comms of this package with those of Dask, in one process.
+"""Compares comms of this package with those of Dask, between two processes.
 
 Usage: comms.py [ROUNDS]
 
-The cases are a round trip of 100 bytes (small), an array of 64 MiB with a short reply (large), and
-a new comm with a request, its reply and the end (new). Each line has the elapsed time and the
-processor time: the median of all rounds (default: 15), and the ratio to Dask's own `tcp://` or
-`tls://` in the same round as median, minimum and maximum. Both ends run in one process, so the
-processor time is that of both.
+The cases are a round trip of 100 bytes (small), 200 messages of 100 bytes with a reply to each,
+written before the replies are read (many), an array of 64 MiB with a short reply (large), and a
+new comm with a request, its reply and the end (new). Each line has the elapsed time and the
+processor time for one of these: the median of all rounds (default: 15), and the ratio to Dask's
+own `tcp://` or `tls://` in the same round as median, minimum and maximum. The processor time is
+that of both processes.
 """
 
 import asyncio
+import multiprocessing
 import statistics
 import sys
 import time
@@ -22,6 +24,34 @@ from distributed.security import Security
 
 PAIRS = [("tcp+rs", "tcp"), ("tls+rs", "tls"), ("quic", "tls"), ("quic", "tcp")]
 SCHEMES = ["tcp", "tls", "tcp+rs", "tls+rs", "quic"]
+
+
+def serve(security, pipe):
+    asyncio.run(serve_until_closed(security, pipe))
+
+
+async def serve_until_closed(security, pipe):
+    """Listens, sends the addresses, and then the processor time whenever asked for it."""
+    listeners = {}
+    for scheme in SCHEMES:
+        plain = scheme.startswith("tcp")
+        args = {} if plain else security.get_listen_args("scheduler")
+        listeners[scheme] = await listen(f"{scheme}://127.0.0.1:0", answer, **args)
+    pipe.send({scheme: listener.contact_address for scheme, listener in listeners.items()})
+    is_closed = asyncio.Event()
+
+    def tell():
+        try:
+            pipe.recv()
+            pipe.send(time.process_time())
+        except EOFError:
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+            is_closed.set()
+
+    asyncio.get_running_loop().add_reader(pipe.fileno(), tell)
+    await is_closed.wait()
+    for listener in listeners.values():
+        listener.stop()
 
 
 async def answer(comm):
@@ -41,6 +71,17 @@ async def ask(comm, data):
 async def small(_, comm):
     for _ in range(200):
         await ask(comm, bytes(100))
+
+
+async def many(_, comm):
+    async def write():
+        for _ in range(200):
+            await comm.write({"data": bytes(100)})
+
+    writing = asyncio.create_task(write())
+    for _ in range(200):
+        await comm.read()
+    await writing
 
 
 ARRAY = np.ones(64 << 20, "u1")
@@ -63,29 +104,35 @@ async def new(make, _):
 
 async def main(rounds):
     security = Security.temporary()
+    pipe, far_pipe = multiprocessing.Pipe()
+    context = multiprocessing.get_context("spawn")
+    server = context.Process(target=serve, args=(security, far_pipe), daemon=True)
+    server.start()
+    far_pipe.close()
     makers, comms = {}, {}
-    listeners = []
-    for scheme in SCHEMES:
+    for scheme, address in pipe.recv().items():
         plain = scheme.startswith("tcp")
-        listen_args = {} if plain else security.get_listen_args("scheduler")
-        connect_args = {} if plain else security.get_connection_args("client")
-        listener = await listen(f"{scheme}://127.0.0.1:0", answer, **listen_args)
-        listeners.append(listener)
+        args = {} if plain else security.get_connection_args("client")
 
-        def make(address=listener.contact_address, args=connect_args):
+        def make(address=address, args=args):
             return connect(address, **args)
 
         makers[scheme] = make
         comms[scheme] = await make()
+
+    def times():
+        pipe.send("processor time")
+        return time.perf_counter(), time.process_time() + pipe.recv()
+
     print("| what | comm | beside | time | processor time |")
     print("| --- | --- | --- | ---: | ---: |")
-    for case, count in [(small, 200), (large, 2), (new, 20)]:
+    for case, count in [(small, 200), (many, 200), (large, 2), (new, 20)]:
         taken = {scheme: [] for scheme in SCHEMES}
         for _ in range(rounds + 1):
             for scheme in SCHEMES:
-                start = time.perf_counter(), time.process_time()
+                start = times()
                 await case(makers[scheme], comms[scheme])
-                end = time.perf_counter(), time.process_time()
+                end = times()
                 taken[scheme].append([(b - a) / count for a, b in zip(start, end)])
         for ours, theirs in PAIRS:
             cells = []
@@ -101,8 +148,8 @@ async def main(rounds):
             print(f"| {case.__name__} | {ours} | {theirs} | {' | '.join(cells)} |", flush=True)
     for comm in comms.values():
         await comm.close()
-    for listener in listeners:
-        listener.stop()
+    pipe.close()
+    server.join()
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 //! Connections, and attempts to connect.
 
-use core::pin::pin;
+use core::pin::{Pin, pin};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use daskwire_comm::{Address, CommReader, CommWriter, Encryption, RawConnection, Traffic};
+use daskwire_comm::{
+    Address, CommError, CommReader, CommWriter, Encryption, RawConnection, Traffic,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -28,6 +32,10 @@ const INBOX_MAX: usize = 1 << 20;
 
 /// The limit for messages queued for sending, in bytes. Writers wait while they exceed it.
 const OUTBOX_MAX: usize = 16 << 20;
+
+/// The largest message that the thread of the event loop sends itself, in bytes, if the queue
+/// is empty. Waking a thread for a small message takes longer than sending the message.
+const DIRECT_MAX: usize = 64 << 10;
 
 /// The largest queue that an aborted connection still sends, in bytes.
 const ABORTED_MAX: usize = 64 << 10;
@@ -81,6 +89,9 @@ impl Drop for Connecting {
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
+    /// The writer, which the sending task owns and locks while it sends.
+    writer: Weak<tokio::sync::Mutex<CommWriter>>,
+    runtime: Handle,
     outbox: mpsc::UnboundedSender<Order>,
     is_closing: AtomicBool,
     receiving: AbortHandle,
@@ -122,9 +133,17 @@ type TlsInfo = (&'static str, Option<&'static str>, Option<Vec<u8>>);
 
 /// The next step of the sending task.
 enum Order {
-    Send { frames: Vec<Outgoing>, len: usize },
+    Send {
+        frames: Vec<Outgoing>,
+        len: usize,
+    },
+    /// A message that the thread of the event loop has begun to send.
+    Continue(Sending),
     Close(OnClosed),
 }
+
+/// A message that is being sent. Holds the lock of the writer.
+type Sending = Pin<Box<dyn Future<Output = Result<(), CommError>> + Send>>;
 
 /// A callback for the end of closing a connection.
 type OnClosed = Box<dyn FnOnce() + Send>;
@@ -142,13 +161,17 @@ impl Connection {
         });
         let reader = CommReader::new(raw.reader, Prefix::U64, Limits::HOST);
         let writer = CommWriter::new(raw.writer, Prefix::U64);
+        let writer = Arc::new(tokio::sync::Mutex::new(writer));
         let (outbox, orders) = mpsc::unbounded_channel();
         let receiver = tokio::spawn(receive(reader, shard_len, Arc::clone(&shared)));
         let receiving = receiver.abort_handle();
+        let weak = Arc::downgrade(&writer);
         let sending = send(writer, orders, Arc::clone(&shared), receiver);
         let sending = tokio::spawn(sending);
         Self {
             shared,
+            writer: weak,
+            runtime: Handle::current(),
             outbox,
             is_closing: AtomicBool::new(false),
             receiving,
@@ -161,6 +184,34 @@ impl Connection {
 }
 
 impl Connection {
+    /// Begins to send a message while the queue is empty. Returns what is left for the sending
+    /// task, if anything.
+    fn begin_sending(&self, frames: Vec<Outgoing>, len: usize) -> PyResult<Option<Order>> {
+        let writer = self.writer.upgrade();
+        let Some(Ok(mut writer)) = writer.map(tokio::sync::Mutex::try_lock_owned) else {
+            return Ok(Some(Order::Send { frames, len }));
+        };
+        let shared = Arc::clone(&self.shared);
+        let mut sending: Sending = Box::pin(async move {
+            feed(&mut writer, frames, len, &shared).await?;
+            writer.flush().await
+        });
+        let _runtime = self.runtime.enter();
+        // The sending task polls again with a waker of its own.
+        match sending
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+        {
+            Poll::Pending => Ok(Some(Order::Continue(sending))),
+            Poll::Ready(Ok(())) => Ok(None),
+            Poll::Ready(Err(error)) => {
+                let reason = error.to_string();
+                self.shared.end_sending(reason.clone());
+                Err(ConnectionClosed::new_err(reason))
+            }
+        }
+    }
+
     /// Closes the connection once all queued messages are sent.
     fn begin_close(&self, closed: OnClosed) {
         // The receiving task keeps running: the peer takes a refusal of its messages for a
@@ -239,22 +290,38 @@ async fn receive(mut reader: CommReader, shard_len: usize, shared: Arc<Shared>) 
 
 /// Sends messages until the connection ends. Small messages share a write.
 async fn send(
-    mut writer: CommWriter,
+    writer: Arc<tokio::sync::Mutex<CommWriter>>,
     mut orders: mpsc::UnboundedReceiver<Order>,
     shared: Arc<Shared>,
     mut receiving: JoinHandle<()>,
 ) {
     let mut next = orders.recv().await;
-    while let Some(order) = next {
+    while let Some(order) = next.take() {
         let sent = match order {
             Order::Send { frames, len } => {
-                let sent = writer.feed_message(&frames).await;
-                drop(frames);
-                shared.sent(len);
+                let mut writer = writer.lock().await;
+                let mut sent = feed(&mut writer, frames, len, &shared).await;
+                while sent.is_ok() {
+                    match orders.try_recv() {
+                        Ok(Order::Send { frames, len }) => {
+                            sent = feed(&mut writer, frames, len, &shared).await;
+                        }
+                        Ok(order) => {
+                            next = Some(order);
+                            break;
+                        }
+                        Err(_) => {
+                            sent = writer.flush().await;
+                            break;
+                        }
+                    }
+                }
                 sent
             }
+            Order::Continue(sending) => sending.await,
             Order::Close(closed) => {
                 // Closing delivers all messages written before; the peer may write meanwhile.
+                let mut writer = writer.lock().await;
                 let mut closing = pin!(writer.close());
                 let is_closed = tokio::select! {
                     _ = &mut closing => true,
@@ -270,34 +337,39 @@ async fn send(
                 return;
             }
         };
-        let sent = match sent {
-            Ok(()) => match orders.try_recv() {
-                Ok(order) => {
-                    next = Some(order);
-                    continue;
-                }
-                Err(_) => writer.flush().await,
-            },
-            error => error,
-        };
         if let Err(error) = sent {
             // Only sending ends: messages of the peer may still arrive.
             shared.end_sending(error.to_string());
             break;
         }
-        next = orders.recv().await;
+        if next.is_none() {
+            next = orders.recv().await;
+        }
     }
     // Completes pending calls of `close`.
     orders.close();
     while let Some(order) = orders.recv().await {
         match order {
             Order::Send { len, .. } => shared.sent(len),
+            Order::Continue(_) => {}
             Order::Close(closed) => {
                 receiving.abort();
                 closed();
             }
         }
     }
+}
+
+async fn feed(
+    writer: &mut CommWriter,
+    frames: Vec<Outgoing>,
+    len: usize,
+    shared: &Shared,
+) -> Result<(), CommError> {
+    let sent = writer.feed_message(&frames).await;
+    drop(frames);
+    shared.sent(len);
+    sent
 }
 
 impl Shared {
@@ -406,9 +478,18 @@ impl Connection {
         let wakeups = &self.shared.wakeups;
         let frames = frames.iter().map(|frame| Outgoing::new(frame, wakeups));
         let frames = frames.collect::<PyResult<Vec<_>>>()?;
+        // At least 1, so that the queue counts as empty only if no message is in it.
         let len = frames.iter().map(|frame| frame.as_ref().len()).sum();
+        let len = usize::max(len, 1);
         let before = self.shared.queued.fetch_add(len, Ordering::AcqRel);
-        let order = Order::Send { frames, len };
+        let order = if before == 0 && len <= DIRECT_MAX {
+            let Some(rest) = self.begin_sending(frames, len)? else {
+                return Ok(false);
+            };
+            rest
+        } else {
+            Order::Send { frames, len }
+        };
         if self.outbox.send(order).is_err() {
             return Err(ConnectionClosed::new_err("the connection was closed"));
         }

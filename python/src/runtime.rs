@@ -1,15 +1,18 @@
 //! The runtime, whose threads do I/O.
 
 use core::mem::ManuallyDrop;
+use core::num::NonZero;
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
 
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// The number of threads. With two, other connections make progress while one thread copies
-/// large frames.
-const THREADS: usize = 2;
+/// The maximum number of threads. With two, other connections make progress while one thread
+/// copies large frames. A machine with two processors has one thread, as Python needs the other
+/// processor.
+const THREADS_MAX: usize = 2;
 
 /// The runtime of this process, which starts at first use and is never dropped.
 ///
@@ -26,8 +29,9 @@ pub(crate) fn handle() -> io::Result<Handle> {
     {
         return Ok(runtime.handle().clone());
     }
+    let processors = available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread()
-        .worker_threads(THREADS)
+        .worker_threads((processors - 1).clamp(1, THREADS_MAX))
         .thread_name("daskwire")
         .enable_all()
         .build()?;

@@ -293,6 +293,30 @@ def test_a_writer_waits_for_a_reader_that_does_not_read(pair):
     run(test())
 
 
+def test_messages_keep_their_order_if_the_socket_is_full(pair):
+    """Messages of all sizes: those sent at once, those that wait, and those that are queued."""
+
+    async def test():
+        sizes = [10, 60_000, 20_000, 100_000, 0]
+        messages = [(number, bytes(sizes[number % 5])) for number in range(600)]
+
+        async def write():
+            for number, data in messages:
+                await pair.near.write({"number": number, "data": data})
+
+        async with pair:
+            writing = asyncio.create_task(write())
+            # The reader starts when the writer waits, or has filled the buffers.
+            await asyncio.wait([writing], timeout=0.5)
+            for number, data in messages:
+                assert await pair.far.read() == {"number": number, "data": data}
+            await writing
+            await pair.near.write("next")
+            assert await pair.far.read() == "next"
+
+    run(test())
+
+
 def test_a_dangling_comm_is_reported_and_ended(pair, caplog):
     async def test():
         async with pair:
