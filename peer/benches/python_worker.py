@@ -39,7 +39,8 @@ On two nodes:
 
 With workers of their own, of one thread and 512 MiB:
 
-    spill     1 GiB of arrays made, and then each of them summed
+    spill     1 GiB of random arrays made, and then each of them summed; workers of Dask
+              compress what they spill if it is worthwhile, which these are not
 """
 
 import argparse
@@ -333,7 +334,10 @@ def spill(cluster):
 
     def make():
         futures = client.map(
-            lambda n: numpy.full(4 * MIB, float(n)), range(32), pure=False, workers=name
+            lambda n: numpy.random.default_rng(n).random(4 * MIB),
+            range(32),
+            pure=False,
+            workers=name,
         )
         wait(futures)
         return futures

@@ -189,7 +189,7 @@ impl CompressionError {
 impl fmt::Display for CompressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::BufferTooSmall(error) => write!(f, "the output of the codec: {error}"),
             Self::Malformed { codec, at, reason } => {
                 write!(f, "not {codec}: at byte {at} of the frame, {reason}")
             }

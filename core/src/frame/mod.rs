@@ -262,7 +262,7 @@ impl fmt::Display for EncodeError {
             Self::NoFrames => {
                 f.write_str("the message has no frames; every message has at least one")
             }
-            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::BufferTooSmall(error) => write!(f, "the prelude: {error}"),
             Self::TooLong => f.write_str("the message is too long for its prelude"),
         }
     }

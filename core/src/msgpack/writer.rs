@@ -67,7 +67,7 @@ pub enum WriteError {
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::BufferTooSmall(error) => write!(f, "the document: {error}"),
             Self::Unfinished { owed } => write!(
                 f,
                 "the document is not finished: {owed} more values were declared"

@@ -2,7 +2,8 @@
 
 Imported by `sitecustomize` in all processes of a test. The scheme `tcp://` uses the Rust
 transport, or QUIC with a generated certificate if DASKWIRE_TCP is `quic`; `tls://` uses the Rust
-transport for TLS, or QUIC if DASKWIRE_TLS is `quic`. Tests keep their addresses; see `run.sh`.
+transport for TLS, or QUIC if DASKWIRE_TLS is `quic`. `ws://` and `wss://` use the same as `tcp://` and
+`tls://`. Tests keep their addresses; see `run.sh`.
 """
 
 import atexit
@@ -71,7 +72,7 @@ def _quic_as_tcp(self, address, connection_args):
 
 def _with_prefix(base, prefix):
     attributes = {"prefix": prefix}
-    if prefix == "tcp://" and base.scheme == "quic":
+    if prefix in ("tcp://", "ws://") and base.scheme == "quic":
         attributes |= {"encrypted": False, "_transports": _quic_as_tcp}
     return type(base.__name__, (base,), attributes)
 
@@ -85,8 +86,11 @@ def _backend(base, prefix):
 
 
 _tcp = comm.QuicBackend if os.environ.get("DASKWIRE_TCP") == "quic" else comm.TcpBackend
+_tls = comm.QuicBackend if _quic else comm.TlsBackend
 dask_tcp.TCPBackend = _backend(_tcp, "tcp://")
-dask_tcp.TLSBackend = _backend(comm.QuicBackend if _quic else comm.TlsBackend, "tls://")
+dask_tcp.TLSBackend = _backend(_tls, "tls://")
+backends["ws"] = _backend(_tcp, "ws://")()
+backends["wss"] = _backend(_tls, "wss://")()
 for scheme, backend in [("TCP", dask_tcp.TCPBackend), ("TLS", dask_tcp.TLSBackend)]:
     backends[scheme.lower()] = backend()
     setattr(dask_tcp, f"{scheme}Connector", backend._connector_class)

@@ -202,7 +202,7 @@ pub const MAX_STR: usize = 200;
 
 pub(crate) const NO_ROOM: Failure = Failure {
     class: "MemoryError",
-    message: "no memory left for the task or its result",
+    message: "no memory left for the task or its result: the constants of the role's Memory bound it",
 };
 
 /// The maximum length of the message of a [`Failure`], in bytes. The rest of a

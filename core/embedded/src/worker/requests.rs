@@ -304,7 +304,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
 /// The failure of tasks whose input cannot be received.
 const UNREADABLE: Failure = Failure {
     class: "MemoryError",
-    message: "an input is too long for this worker, or it cannot be read",
+    message: "an input is too long for this worker (DATA of worker::Memory), or it cannot be read",
 };
 
 /// Handles one request.

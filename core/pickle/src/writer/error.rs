@@ -76,7 +76,7 @@ pub enum WriteError {
 impl fmt::Display for WriteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::BufferTooSmall(error) => error.fmt(f),
+            Self::BufferTooSmall(error) => write!(f, "the pickle: {error}"),
             Self::Unfinished { at, owed } => write!(
                 f,
                 "the pickle is not finished at byte {at}: {owed} more values were declared"
@@ -87,8 +87,8 @@ impl fmt::Display for WriteError {
             ),
             Self::TooDeep { at, levels } => write!(
                 f,
-                "more than {levels} values are open at byte {at} of the pickle, \
-                 which is how many levels were supplied"
+                "more than {levels} values are open at byte {at} of the pickle: \
+                 supply more than {levels} levels to the writer"
             ),
             Self::TooLong { at, len } => write!(
                 f,

@@ -874,11 +874,11 @@ fn error_messages_name_the_remedy() {
     assert_eq!(
         texts,
         [
-            "the buffer supplied is too small: 9 needed, 3 available",
+            "the pickle: the buffer supplied is too small: 9 needed, 3 available",
             "the pickle is not finished at byte 7: 2 more values were declared",
             "more values were written or ended than were declared, at byte 7 of the pickle",
-            "more than 4 values are open at byte 7 of the pickle, which is how many levels were \
-             supplied",
+            "more than 4 values are open at byte 7 of the pickle: supply more than 4 levels to the \
+             writer",
             "no value was memoized under 3 at byte 7 of the pickle, only 1 values before it",
             "the buffer is not contiguous: the stride of axis 1 leaves gaps or repeats; copy it \
              first",
