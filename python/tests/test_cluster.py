@@ -157,7 +157,8 @@ class Scheduler:
                 "--protocol", "quic", "--no-dashboard", *certificates,
             ),
         ]  # fmt: skip
-        while not file.exists():
+        # The file is empty at first.
+        while not file.exists() or not file.read_text().rstrip().endswith("}"):
             assert self.processes[0].poll() is None, self.processes[0].communicate()[1]
             time.sleep(0.05)
         self.address = json.loads(file.read_text())["address"]

@@ -1,9 +1,11 @@
 //! Arrays over borrowed bytes.
 
+use core::marker::PhantomData;
+
 use super::dimensions::Offsets;
 use super::{
-    DType, Dimensions, DimensionsError, Element, Field, Kind, MAX_DIMENSIONS, NumpyError,
-    NumpyErrorKind, Order,
+    ByteOrder, DType, Dimensions, DimensionsError, Element, Field, Kind, MAX_DIMENSIONS,
+    NumpyError, NumpyErrorKind, Order,
 };
 use daskwire::BufferTooSmall;
 use daskwire::invariant::Ensured;
@@ -325,7 +327,7 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
         })?;
         if self.order() == Some(Order::C) {
             let order = self.dtype.order();
-            let items = self.bytes.chunks_exact(self.dtype.item_len().max(1));
+            let items = self.bytes.chunks_exact(item_len::<E>());
             for (place, item) in places.iter_mut().zip(items) {
                 *place = E::read(item, order).unwrap_or(E::ZERO);
             }
@@ -368,9 +370,20 @@ fn expect<E: Element>(dtype: DType) -> Result<(), NumpyErrorKind> {
         return Ok(());
     }
     Err(NumpyErrorKind::OtherType {
-        wanted: E::dtype(super::ByteOrder::Little),
+        wanted: E::dtype(ByteOrder::Little),
         found: dtype,
     })
+}
+
+/// The length of an element in bytes, at least 1. A constant, unlike that of a [`DType`]: the
+/// compiler sees that no division by it panics.
+#[inline(always)]
+fn item_len<E: Element>() -> usize {
+    const {
+        let len = E::DTYPE.item_len();
+        assert!(len != 0, "an element without bytes");
+        len
+    }
 }
 
 /// The contiguous elements of `dtype` in `bytes`, for example a part of an
@@ -384,10 +397,47 @@ pub fn elements<'d, E: Element>(
     bytes: &'d [u8],
 ) -> Result<impl ExactSizeIterator<Item = E> + Clone + use<'d, E>, NumpyError> {
     expect::<E>(dtype).map_err(NumpyError::of_value)?;
-    let order = dtype.order();
-    let items = bytes.chunks_exact(dtype.item_len().max(1));
-    Ok(items.map(move |bytes| E::read(bytes, order).unwrap_or(E::ZERO)))
+    Ok(Contiguous {
+        rest: bytes,
+        order: dtype.order(),
+        element: PhantomData,
+    })
 }
+
+/// An iterator over contiguous elements.
+///
+/// `ChunksExact` divides by a length that the compiler may not know to be constant, and then
+/// contains a panic.
+struct Contiguous<'d, E> {
+    rest: &'d [u8],
+    order: ByteOrder,
+    element: PhantomData<E>,
+}
+
+impl<E> Clone for Contiguous<'_, E> {
+    fn clone(&self) -> Self {
+        Self { ..*self }
+    }
+}
+
+impl<E: Element> Iterator for Contiguous<'_, E> {
+    type Item = E;
+
+    #[inline]
+    fn next(&mut self) -> Option<E> {
+        let (item, rest) = self.rest.split_at_checked(item_len::<E>())?;
+        self.rest = rest;
+        Some(E::read(item, self.order).unwrap_or(E::ZERO))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let len = self.rest.len().checked_div(item_len::<E>()).ensured();
+        (len, Some(len))
+    }
+}
+
+impl<E: Element> ExactSizeIterator for Contiguous<'_, E> {}
 
 /// Writes elements little-endian and contiguously to the start of `out` and
 /// returns their bytes, as data for an [`Array`] of [`Element::dtype`].
@@ -409,15 +459,14 @@ pub fn encode_into<'o, E: Element>(
     elements: &[E],
     out: &'o mut [u8],
 ) -> Result<&'o [u8], NumpyError> {
-    let item_len = E::dtype(super::ByteOrder::Little).item_len();
-    let needed = elements.len().saturating_mul(item_len);
+    let needed = elements.len().saturating_mul(item_len::<E>());
     let available = out.len();
     let bytes = out.get_mut(..needed).ok_or({
         let short = BufferTooSmall { needed, available };
         NumpyError::of_value(NumpyErrorKind::BufferTooSmall(short))
     })?;
-    for (place, element) in bytes.chunks_exact_mut(item_len.max(1)).zip(elements) {
-        element.write(place, super::ByteOrder::Little);
+    for (place, element) in bytes.chunks_exact_mut(item_len::<E>()).zip(elements) {
+        element.write(place, ByteOrder::Little);
     }
     Ok(bytes)
 }
