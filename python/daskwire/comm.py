@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import itertools
 import logging
@@ -45,11 +46,23 @@ class _Operations:
     _of_loops: ClassVar[weakref.WeakKeyDictionary[Any, _Operations]] = (
         weakref.WeakKeyDictionary()
     )
+    # Notifiers that no loop uses. They are kept for other loops, because threads may still hand
+    # buffers to them.
+    _unused: ClassVar[list[_native.Notifier]] = []
+    # Unique among all loops, as threads may still finish operations of an ended loop.
+    _tokens: ClassVar[itertools.count[int]] = itertools.count()
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
-        self.notifier = _native.Notifier()
+        try:
+            self.notifier = self._unused.pop()
+        except IndexError:
+            self.notifier = _native.Notifier()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._tokens = itertools.count()
+        self._user_count = 0
+        self._loop = weakref.ref(loop)
+        self._process = os.getpid()
+        self._finalizer = weakref.finalize(loop, _keep, self.notifier, self._process)
+        self._finalizer.atexit = False
         loop.add_reader(self.notifier.fileno(), self._wake)
 
     @classmethod
@@ -61,6 +74,28 @@ class _Operations:
             operations = cls._of_loops[loop] = cls(loop)
         return operations
 
+    def begin_use(self) -> None:
+        """Keeps the notifier until `end_use`."""
+        self._user_count += 1
+
+    def end_use(self) -> None:
+        """Ends a use. Without uses, the loop soon gives up the notifier. Any thread may call it."""
+        self._user_count -= 1
+        if self._user_count != 0 or self._process != os.getpid():
+            return
+        loop = self._loop()
+        if loop is not None:
+            # The loop may be closed, by another thread too.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(loop.call_later, _UNUSED_TIME, self._stop)
+
+    def _stop(self) -> None:
+        loop = self._loop()
+        if self._user_count == 0 and loop is not None and self._finalizer.detach():
+            loop.remove_reader(self.notifier.fileno())
+            del self._of_loops[loop]
+            self._unused.append(self.notifier)
+
     def _wake(self) -> None:
         for token in self.notifier.take():
             future = self._waiting.pop(token, None)
@@ -69,6 +104,13 @@ class _Operations:
 
     async def until(self, attempt: Callable[[_native.Notifier, int], Any]) -> Any:
         """The first result of ``attempt`` that is neither ``None`` nor ``False``."""
+        self.begin_use()
+        try:
+            return await self._until(attempt)
+        finally:
+            self.end_use()
+
+    async def _until(self, attempt: Callable[[_native.Notifier, int], Any]) -> Any:
         while True:
             token = next(self._tokens)
             result = attempt(self.notifier, token)
@@ -81,6 +123,15 @@ class _Operations:
             finally:
                 self._waiting.pop(token, None)
 
+
+def _keep(notifier: _native.Notifier, process: int) -> None:
+    # A forked process must not use the sockets of its parent.
+    if process == os.getpid():
+        _Operations._unused.append(notifier)
+
+
+# The time after which an event loop without comms and listeners gives up its notifier, in seconds.
+_UNUSED_TIME = 1.0
 
 _all_transports: weakref.WeakSet[_native.Transports] = weakref.WeakSet()
 
@@ -137,9 +188,12 @@ class RustComm(Comm):
         self._peer_addr = peer_addr
         super().__init__(deserialize=deserialize)
         self._operations = _Operations.current()
+        self._operations.begin_use()
         self._encryption = connection.encryption
         _comms.add(self)
-        self._finalizer = weakref.finalize(self, _abandon, connection, repr(self))
+        self._finalizer = weakref.finalize(
+            self, _abandon, connection, self._operations, repr(self)
+        )
         self._finalizer.atexit = False
 
     @property
@@ -239,7 +293,8 @@ class RustComm(Comm):
 
     def _ended(self) -> _native.Connection | None:
         connection, self._connection = self._connection, None
-        self._finalizer.detach()
+        if self._finalizer.detach():
+            self._operations.end_use()
         return connection
 
 
@@ -255,10 +310,11 @@ def _concrete(local: str, peer: str) -> str:
     return unparse_host_port(get_ip(ensure_ip(peer_host)), port)
 
 
-def _abandon(connection: _native.Connection, name: str) -> None:
+def _abandon(connection: _native.Connection, operations: _Operations, name: str) -> None:
     if not connection.closed:
         logger.warning(f"Closing dangling stream in {name}")
     connection.abort()
+    operations.end_use()
 
 
 @lru_cache(maxsize=1024)
@@ -343,11 +399,13 @@ def _leave_to_parent() -> None:
             _native.forget(listener._listener)
             listener._listener = None
         listener._accepting = None
-    _native.forget((list(_all_transports), list(_Operations._of_loops.values())))
+    operations = list(_Operations._of_loops.values())
+    _native.forget((list(_all_transports), operations, list(_Operations._unused)))
     _comms.clear()
     _listeners.clear()
     _all_transports.clear()
     _Operations._of_loops.clear()
+    _Operations._unused.clear()
     _cached_transports.cache_clear()
 
 

@@ -6,9 +6,11 @@ import logging
 import os
 import socket
 import sys
+import time
 
 import dask
 import numpy as np
+import psutil
 import pytest
 from distributed.comm import CommClosedError, connect, listen
 from distributed.comm.core import FatalCommClosedError
@@ -314,6 +316,33 @@ def test_messages_keep_their_order_if_the_socket_is_full(pair):
             await pair.near.write("next")
             assert await pair.far.read() == "next"
 
+    run(test())
+
+
+def test_the_comms_of_a_loop_leave_no_files_open(pair):
+    """As Dask's test_file_descriptors_dont_leak."""
+
+    async def use():
+        async with pair:
+            await pair.near.write("message")
+            assert await pair.far.read() == "message"
+
+    async def begin():
+        # The first comms start threads, which do not end.
+        await use()
+        await asyncio.sleep(1.5)
+
+    async def test():
+        before = psutil.Process().num_fds()
+        await use()
+        end = time.monotonic() + 30
+        while psutil.Process().num_fds() > before:
+            assert time.monotonic() < end, (before, psutil.Process().num_fds())
+            await asyncio.sleep(0.01)
+
+    run(begin())
+    del pair.near, pair.far, pair.listener, pair.done
+    gc.collect()
     run(test())
 
 
