@@ -53,6 +53,11 @@ class _Operations:
     _tokens: ClassVar[itertools.count[int]] = itertools.count()
 
     def __init__(self, loop: asyncio.AbstractEventLoop):
+        # A closed loop may live on for long. The dictionary may change in another thread meanwhile.
+        with contextlib.suppress(RuntimeError):
+            for other, operations in list(self._of_loops.items()):
+                if other.is_closed():
+                    operations._give_up(other)
         try:
             self.notifier = self._unused.pop()
         except IndexError:
@@ -79,22 +84,27 @@ class _Operations:
         self._user_count += 1
 
     def end_use(self) -> None:
-        """Ends a use. Without uses, the loop soon gives up the notifier. Any thread may call it."""
+        """Ends a use. Without uses, the loop soon gives up the notifier."""
         self._user_count -= 1
         if self._user_count != 0 or self._process != os.getpid():
             return
         loop = self._loop()
         if loop is not None:
-            # The loop may be closed, by another thread too.
+            # The loop may be closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(loop.call_later, _UNUSED_TIME, self._stop)
 
     def _stop(self) -> None:
         loop = self._loop()
-        if self._user_count == 0 and loop is not None and self._finalizer.detach():
+        # Another call may have given up the notifier, which may be in use again.
+        if self._user_count == 0 and loop is not None and self._finalizer.alive:
             loop.remove_reader(self.notifier.fileno())
-            del self._of_loops[loop]
-            self._unused.append(self.notifier)
+            self._give_up(loop)
+
+    def _give_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._finalizer.detach():
+            self._of_loops.pop(loop, None)
+            _keep(self.notifier, self._process)
 
     def _wake(self) -> None:
         for token in self.notifier.take():
@@ -314,7 +324,11 @@ def _abandon(connection: _native.Connection, operations: _Operations, name: str)
     if not connection.closed:
         logger.warning(f"Closing dangling stream in {name}")
     connection.abort()
-    operations.end_use()
+    loop = operations._loop()
+    if loop is not None:
+        # The garbage collector may run in any thread, and the loop may be closed.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(operations.end_use)
 
 
 @lru_cache(maxsize=1024)
