@@ -431,9 +431,8 @@ async fn locks_semaphores_and_events_are_shared_with_python() {
     assert_eq!(cluster.python("l.acquire(timeout=30)"), "True");
     cluster.python("l.release()");
     drop(lock.acquire(LONG).await.expect("acquired"));
-    // A dropped lease is released in the background.
-    assert_eq!(cluster.python("l.acquire(timeout=30)"), "True");
-
+    // A dropped lease is released in the background, before it would expire after 30 s.
+    assert_eq!(cluster.python("l.acquire(timeout=20)"), "True");
     let semaphore = client.semaphore("s", 2).await.expect("opened");
     cluster.python("s = Semaphore(2, 's'); s.acquire()");
     let first = semaphore.acquire(LONG).await.expect("acquired");
@@ -446,6 +445,25 @@ async fn locks_semaphores_and_events_are_shared_with_python() {
     );
     first.release().await.expect("released");
     assert_eq!(cluster.python("s.get_value()"), "1");
+    // A client that is closed has released its dropped leases, although its runtime ends.
+    let scheduler = cluster.scheduler.address().to_owned();
+    let other = tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let other = client_at(&scheduler).await;
+            let many = other.semaphore("many", 500).await.expect("opened");
+            let mut leases = Vec::new();
+            for _ in 0..500 {
+                leases.push(many.acquire(LONG).await.expect("acquired"));
+            }
+            drop(leases);
+            other.close().await.expect("closed");
+        });
+    });
+    other.await.expect("no panic");
+    assert_eq!(cluster.python("Semaphore(500, 'many').get_value()"), "0");
     semaphore.clone().close().await.expect("closed");
     let error = semaphore.acquire(LONG).await.expect_err("it is closed");
     assert!(matches!(error, RequestError::Remote(_)), "{error}");

@@ -432,9 +432,9 @@ impl Semaphore {
 
 /// A lease of a [`Semaphore`] or [`Lock`].
 ///
-/// The client refreshes it while it exists. When it is dropped, it is released in the
-/// background; [`release`](Self::release) waits for that. If the connection is lost, the
-/// scheduler takes it away after 30 seconds.
+/// The client refreshes the lease until its release. A dropped lease is released in the
+/// background; [`release`](Self::release) and [`Client::close`] wait for that. If the
+/// connection is lost, the scheduler takes the lease away after 30 seconds.
 #[derive(Debug)]
 #[must_use = "it is released when it is dropped"]
 pub struct Lease {
@@ -470,10 +470,13 @@ impl Drop for Lease {
             let message = self.end();
             let shared = Arc::clone(&self.semaphore.0.shared);
             let releasing = async move {
+                // An error is ignored: the lease expires.
                 let _: Result<Value, RequestError> = shared.call("a release", message).await;
             };
-            // The task is detached: it ends after the reply.
-            drop(self.semaphore.0.shared.runtime.spawn(releasing));
+            let shared = &self.semaphore.0.shared;
+            let mut releases = shared.failure.check(shared.releases.lock());
+            while releases.try_join_next().is_some() {}
+            releases.push(shared.runtime.spawn(releasing));
         }
     }
 }

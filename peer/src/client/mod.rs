@@ -366,8 +366,8 @@ impl Client {
         AsCompleted::new(futures)
     }
 
-    /// Notifies the scheduler, which forgets this client's keys, and closes all
-    /// connections.
+    /// Waits until dropped leases are released, notifies the scheduler, which forgets this
+    /// client's keys, and closes all connections.
     ///
     /// # Errors
     ///

@@ -264,6 +264,11 @@ async fn close_here(shared: &Arc<Shared>, session: &mut SessionTask) -> Result<(
         machine.is_closing = true;
         machine.state.is_connected()
     };
+    let releases = core::mem::take(&mut *shared.failure.check(shared.releases.lock()));
+    if is_connected {
+        // Leases that are not released in time expire.
+        let _ = runtime::timeout(LEAVING, releases.join_all()).await;
+    }
     // Then the scheduler closes the connection, which ends the session.
     shared.handle(Event::Close);
     let left = if is_connected {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::Address;
-use daskwire_comm::runtime::{self, Instant, Spawner};
+use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
 use tokio::sync::{Semaphore, watch};
 
 use super::future::Watcher;
@@ -43,6 +43,9 @@ pub(super) struct Shared {
     /// A permit for each request for results: a program may wait for thousands at once, and
     /// each request needs a comm.
     pub(super) gathering: Semaphore,
+    /// The requests that release dropped leases, which [`Client::close`](super::Client::close)
+    /// waits for.
+    pub(super) releases: Mutex<TaskSet<()>>,
     /// The state of the connection, for watchers.
     pub(super) connection: watch::Sender<Connection>,
     /// The number of the last mark that needs no answer any more.
@@ -185,6 +188,7 @@ impl Shared {
             topics: Topics::new(failure.clone()),
             failure,
             gathering: Semaphore::new(MAX_GATHERING),
+            releases: Mutex::new(TaskSet::new()),
             connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),
             origin: runtime::now(),
