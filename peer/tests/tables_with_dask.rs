@@ -1,7 +1,7 @@
 //! Tests of record batches with a real worker: tables of pyarrow and data frames of pandas
 //! in both directions; and of the examples that need Python libraries.
 
-#[path = "support/client.rs"]
+#[path = "it/support/client.rs"]
 mod client;
 #[path = "../examples/learn.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]

@@ -1,7 +1,7 @@
 //! PEP 574, section by section: its examples, and its requirements for writers
 //! and readers of out-of-band buffers.
 //!
-//! `peer/tests/pickle_written.rs` exchanges the same with CPython.
+//! `peer/tests/it/pickle_written.rs` exchanges the same with CPython.
 
 use daskwire_pickle::{
     Argument, Data, Framing, Level, Mutability, Opcode, Options, OutOfBandReader, PickleBuffer,

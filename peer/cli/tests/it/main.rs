@@ -1,0 +1,37 @@
+//! The tests of the command, in one program.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod captures;
+mod comms_with_dask;
+mod connections;
+mod diagnose;
+mod inspect;
+mod journey;
+mod old_schedulers;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod pickle;
+#[cfg(unix)]
+mod processes;
+mod python_agrees;
+#[cfg(target_os = "linux")]
+mod python_extensions;
+#[cfg(target_os = "linux")]
+mod python_faults;
+#[cfg(target_os = "linux")]
+mod python_libraries;
+#[cfg(target_os = "linux")]
+mod python_logs;
+#[cfg(target_os = "linux")]
+mod python_worker;
+mod readme;
+mod relay_with_dask;
+mod shell;
+mod support;
+mod terminal;
+mod worker_data;
+#[cfg(unix)]
+mod worker_options;
+#[cfg(unix)]
+mod worker_signals;
+mod worker_with_dask;

@@ -1,0 +1,33 @@
+//! Data frames in Parquet files, read by pandas.
+
+use std::path::PathBuf;
+
+use crate::support::command::run;
+
+#[test]
+fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
+    let python = daskwire_testing::python_with_libraries();
+    let cluster = daskwire_testing::scheduler_in(&python, "tcp", 1);
+    let at = cluster.address();
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("frame.parquet");
+    let file = file.to_str().expect("UTF-8");
+    let frame = r#"{"a": [1, 2], "b": ["x", "ü"], "c": [0.5, null]}"#;
+    let ran = run(&["submit", at, "pandas.DataFrame", frame, "-o", file], None);
+    assert_eq!(ran.good("write"), "");
+
+    // Impure, so that a repeated run reads its own file.
+    let code = "(lambda frame: [frame.to_dict('list'), [str(frame.a.dtype), str(frame.c.dtype)]])\
+                (__import__('pandas').read_parquet({file}))";
+    let code = serde_json::json!(code.replace("{file}", &format!("{file:?}"))).to_string();
+    let call = ["submit", at, "builtins.eval", &code, "--impure", "--json"];
+    let read: serde_json::Value =
+        serde_json::from_str(run(&call, None).good("read")).expect("JSON");
+    let columns = serde_json::json!({"a": [1, 2], "b": ["x", "ü"], "c": [0.5, "nan"]});
+    assert_eq!(read["value"][0], columns);
+    assert_eq!(read["value"][1], serde_json::json!(["int64", "float64"]));
+
+    let ran = run(&["submit", at, "operator.neg", "1", "-o", file], None);
+    let error = format!("{file}: expected a table or data frame, found int");
+    assert_eq!(ran.refused("an integer"), error);
+    assert_eq!(cluster.complaints(), [""; 0]);
+}

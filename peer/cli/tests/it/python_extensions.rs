@@ -1,0 +1,502 @@
+//! Tests of `daskwire worker --python` with extensions of Dask, in clusters of Python
+//! workers, of Rust workers, and of both.
+
+use std::path::Path;
+use std::process::Command;
+
+use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::process::children;
+use daskwire_testing::{Environment, Peer, address_after};
+
+/// Starts a worker with two threads. Output of its tasks is discarded.
+fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>) -> Peer {
+    worker_with(cluster, name, interpreter, &["--no-nanny"], &[])
+}
+
+/// Starts a worker with arguments and environment variables.
+fn worker_with(
+    cluster: &Cluster,
+    name: &str,
+    interpreter: Option<&Path>,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Peer {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
+        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
+        .arg(cluster.scheduler.address())
+        .args(["--nthreads", "2", "--name", name])
+        .args(["--memory-limit", "1GiB"])
+        .envs(variables.iter().copied());
+    if let Some(interpreter) = interpreter {
+        command.arg("--python").arg(interpreter);
+    }
+    command.args(arguments);
+    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+}
+
+/// Programs whose results depend neither on the kind nor on the number of workers.
+const PROGRAMS: [&str; 19] = [
+    // Functions that run outside of tasks
+    "set(client.run(lambda: 5).values())",
+    "def named(prefix, *, dask_worker): return prefix + type(dask_worker.address).__name__\n\
+     set(client.run(named, 'is ').values())",
+    "sorted(client.run(lambda: 1)) == sorted(client.scheduler_info()['workers'])",
+    "set(client.run(np.arange, 200_000).popitem()[1][-2:])",
+    "client.run(lambda: 1 / 0)",
+    "import asyncio\n\
+     async def later(x):\n    await asyncio.sleep(0)\n    return x\n\
+     set(client.run(later, 'later').values())",
+    "def keep(dask_worker): dask_worker.kept = 1\n\
+     _ = client.run(keep)\n\
+     set(client.run(lambda dask_worker: dask_worker.kept).values())",
+    // Files
+    "import pathlib, tempfile\n\
+     folder = tempfile.TemporaryDirectory()\n\
+     module = pathlib.Path(folder.name) / 'uploaded_module.py'\n\
+     module.write_text('def value(): return 1')\n\
+     {result['status'] for result in client.upload_file(str(module)).values()}",
+    "def use():\n    import uploaded_module\n    return uploaded_module.value()\n\
+     set(client.gather([client.submit(use, pure=False) for _ in range(20)]))",
+    "set(client.run(use).values())",
+    "module.write_text('def value(): return 2222')\n\
+     _ = client.upload_file(str(module))\n\
+     set(client.gather([client.submit(use, pure=False) for _ in range(20)]))",
+    // Plugins
+    "from distributed import get_worker\n\
+     from distributed.diagnostics.plugin import WorkerPlugin\n\
+     class Setting(WorkerPlugin):\n    name = 'setting'\n    def __init__(self, value): self.value = value\n    \
+     def setup(self, worker): worker.setting = self.value\n    \
+     def teardown(self, worker): del worker.setting\n\
+     {result['status'] for result in client.register_plugin(Setting(3)).values()}",
+    "def setting(): return get_worker().setting, get_worker().plugins['setting'].value\n\
+     set(client.gather([client.submit(setting, pure=False) for _ in range(20)]))",
+    "_ = client.register_plugin(Setting(4))\n\
+     set(client.gather([client.submit(setting, pure=False) for _ in range(20)]))",
+    "{result['status'] for result in client.unregister_worker_plugin('setting').values()}",
+    "client.submit(lambda: hasattr(get_worker(), 'setting'), pure=False).result()",
+    "client.submit(lambda: get_worker().plugins['setting'], pure=False).result()",
+    "class Fails(WorkerPlugin):\n    def setup(self, worker): raise RuntimeError('no setup')\n\
+     client.register_plugin(Fails())",
+    "_ = client.unregister_worker_plugin(next(name for name in client.run_on_scheduler(\
+     lambda dask_scheduler: list(dask_scheduler.worker_plugins)) if name.startswith('Fails')))",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn extensions_have_the_results_of_workers_in_python() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut python = Cluster::new(2);
+    let mut rust = Cluster::new(0);
+    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
+    let mut mixed = Cluster::new(1);
+    let _mixed = worker(&mixed, "rust", Some(&interpreter));
+    for program in PROGRAMS {
+        let expected = python.try_python(program);
+        assert_eq!(rust.try_python(program), expected, "{program}");
+        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
+    }
+    rust.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_of_both_kinds_answer_coroutines_and_benchmarks() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(1);
+    let _worker = worker(&cluster, "rust", Some(&interpreter));
+    // `Client.run` sends coroutines as requests of another name.
+    let coroutine = "import asyncio\n\
+                     from distributed.protocol import deserialize\n\
+                     from distributed.protocol.pickle import dumps\n\
+                     async def later(x, *, y):\n    await asyncio.sleep(0)\n    return x + y\n\
+                     async def ask(dask_scheduler):\n    \
+                     call = {'function': dumps(later), 'args': dumps([1]), 'kwargs': dumps({'y': 2}), 'wait': True}\n    \
+                     return await dask_scheduler.broadcast(msg={'op': 'run_coroutine', **call})\n\
+                     [(answer['status'], deserialize(answer['result'].header, answer['result'].frames)) for answer in client.run_on_scheduler(ask).values()]";
+    assert_eq!(cluster.python(coroutine), "[('OK', 3), ('OK', 3)]");
+    let measured = "{name: all(speed > 0 for speed in speeds.values()) \
+                    for name, speeds in sorted(client.benchmark_hardware().items())}";
+    assert_eq!(
+        cluster.python(measured),
+        "{'disk': True, 'memory': True, 'network': True}"
+    );
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_the_scheduler_are_set_up_at_the_start() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    cluster.python(
+        "from distributed import get_worker\n\
+         from distributed.diagnostics.plugin import WorkerPlugin\n\
+         class Early(WorkerPlugin):\n    def setup(self, worker): worker.log_event('early', 'set up')\n\
+         client.register_plugin(Early(), name='early')",
+    );
+    let worker = worker(&cluster, "rust", Some(&interpreter));
+    // The plugin is set up before there is a task.
+    until("the event", || {
+        cluster.python("len(client.get_events('early'))") == "1"
+    })
+    .await;
+    assert_eq!(
+        cluster.python("client.submit(lambda: 'early' in get_worker().plugins).result()"),
+        "True"
+    );
+    // The plugin is torn down when the worker leaves.
+    cluster.python(
+        "import os, shutil, tempfile\n\
+         left = tempfile.mkdtemp()\n\
+         class Leaves(WorkerPlugin):\n    \
+         def teardown(self, worker): open(f'{left}/{os.getpid()}', 'w').close()\n\
+         _ = client.register_plugin(Leaves(), name='leaves')\n\
+         process = client.submit(os.getpid, pure=False).result()",
+    );
+    // The worker would have to hand its result over.
+    let count = "client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))";
+    until("the end of the task", || cluster.python(count) == "0").await;
+    worker.signal("TERM");
+    // In the host, and in the process that has run the task
+    until("the teardown", || {
+        cluster.python("len(os.listdir(left)) >= 2 and str(process) in os.listdir(left)") == "True"
+    })
+    .await;
+    cluster.python("shutil.rmtree(left)");
+    cluster.check_logs();
+}
+
+/// Output of tasks is forwarded to clients by the process of the task, not by those it forks.
+#[tokio::test(flavor = "multi_thread")]
+async fn forked_processes_print_while_output_is_forwarded() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let _worker = worker(&cluster, "rust", Some(&interpreter));
+    cluster.python(
+        "import multiprocessing\n\
+         from distributed.diagnostics.plugin import ForwardOutput\n\
+         _ = client.register_plugin(ForwardOutput())\n\
+         def run():\n    \
+         process = multiprocessing.get_context('fork').Process(target=print, args=('x',))\n    \
+         process.start()\n    \
+         process.join()\n    \
+         return process.exitcode",
+    );
+    assert_eq!(cluster.python("client.submit(run).result()"), "0");
+    cluster.check_logs();
+}
+
+/// A module that sets an attribute of the worker to an argument. The file LIVES exists
+/// while the host runs.
+const PRELOADED: &str = "\
+import click, os
+
+@click.command()
+@click.option('--value', default='default')
+async def dask_setup(worker, value):
+    worker.preloaded = value
+    worker.log_event('preload', 'set up')
+    if hasattr(worker, 'handlers'):
+        open(LIVES, 'w').close()
+
+def dask_teardown(worker):
+    if hasattr(worker, 'handlers'):
+        os.remove(LIVES)
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn preloaded_modules_are_set_up_in_all_processes() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("preload");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let file = folder.join("preloaded.py");
+    let lives = folder.join("lives");
+    let source = format!("LIVES = {:?}\n{PRELOADED}", lives.display().to_string());
+    std::fs::write(&file, source).expect("written");
+    let file = file.to_str().expect("a path of text");
+    let seen = "from distributed import get_worker\n\
+                def value(): return get_worker().preloaded\n\
+                def of_host(dask_worker): return dask_worker.preloaded\n\
+                {client.submit(value, pure=False).result(), *client.run(of_host).values()}";
+    for (arguments, variables, value) in [
+        (
+            &["--preload", file, "--", "--value", "given"][..],
+            &[][..],
+            "{'given'}",
+        ),
+        (
+            &["--no-nanny"],
+            &[
+                ("DASK_DISTRIBUTED__WORKER__PRELOAD", file),
+                (
+                    "DASK_DISTRIBUTED__WORKER__PRELOAD_ARGV",
+                    "['--value=configured']",
+                ),
+            ],
+            "{'configured'}",
+        ),
+    ] {
+        let mut cluster = Cluster::new(0);
+        let worker = worker_with(&cluster, "rust", Some(&interpreter), arguments, variables);
+        // The module is loaded before there is a task.
+        until("the setup in the host", || lives.exists()).await;
+        assert_eq!(cluster.python(seen), value);
+        // One event of the host, and one of the process of the task
+        until("the events", || {
+            cluster.python("len(client.get_events('preload'))") == "2"
+        })
+        .await;
+        worker.signal("TERM");
+        until("the teardown", || !lives.exists()).await;
+        cluster.check_logs();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_are_told_of_the_transitions_of_tasks() {
+    let mut python = Cluster::new(1);
+    let mut rust = Cluster::new(0);
+    let _rust = worker(
+        &rust,
+        "a",
+        Some(&daskwire_testing::python(Environment::Current)),
+    );
+    for cluster in [&mut python, &mut rust] {
+        cluster.python(
+            "from distributed.diagnostics.plugin import WorkerPlugin\n\
+             class Tells(WorkerPlugin):\n    def setup(self, worker): self.worker = worker\n    \
+             def transition(self, key, start, finish, **kwargs):\n        \
+             self.worker.log_event('told', [key, start, finish])\n\
+             _ = client.register_plugin(Tells(), name='tells')",
+        );
+        // An input, a result and an exception, until they are forgotten
+        cluster.python(
+            "one = client.submit(lambda: 1, key='one')\n\
+             two = client.submit(lambda x: x, one, key='two')\n\
+             wait([two, client.submit(lambda x: x / 0, two, key='three')])\n\
+             del one, two",
+        );
+        until("the ends", || {
+            let ends = "sum(event[2] == 'forgotten' for _, event in client.get_events('told'))";
+            cluster.python(ends) == "3"
+        })
+        .await;
+        // An unregistered plugin receives no transitions.
+        cluster.python(
+            "_ = client.unregister_worker_plugin('tells')\nclient.submit(abs, -1).result()",
+        );
+    }
+    let told = "[[event[1:] for _, event in client.get_events('told') if event[0] == key] \
+                for key in ('one', 'two', 'three')]";
+    assert_eq!(rust.python(told), python.python(told));
+    rust.check_logs();
+}
+
+/// Calls that are meant for Python succeed on a worker without Python.
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_without_python_ignore_plugins_and_files() {
+    let mut cluster = Cluster::new(1);
+    let _without = worker(&cluster, "without", None);
+    cluster.python(
+        "from distributed import get_worker\n\
+         from distributed.diagnostics.plugin import WorkerPlugin\n\
+         import pathlib, tempfile\n\
+         folder = tempfile.TemporaryDirectory()\n\
+         module = pathlib.Path(folder.name) / 'mixed_module.py'\n\
+         module.write_text('def value(): return 1')",
+    );
+    assert_eq!(
+        cluster.python("sorted(r['status'] for r in client.upload_file(str(module)).values())"),
+        "['OK', 'OK']"
+    );
+    let statuses = "class Nothing(WorkerPlugin): pass\n\
+                    sorted(r['status'] for r in client.register_plugin(Nothing(), name='nothing').values())";
+    assert_eq!(cluster.python(statuses), "['OK', 'OK']");
+    assert_eq!(
+        cluster.python("client.submit(lambda: __import__('mixed_module').value()).result()"),
+        "1"
+    );
+    let removed =
+        "sorted(r['status'] for r in client.unregister_worker_plugin('nothing').values())";
+    assert_eq!(cluster.python(removed), "['OK', 'OK']");
+    let logs = cluster.python("client.get_worker_logs()");
+    assert!(logs.contains("runs no Python and ignores"), "{logs}");
+    cluster.check_logs();
+}
+
+/// Programs that start a shuffle as `f`, one task of which waits for the event `go`, and the
+/// prefix of a task that has finished by then.
+const BLOCKED_SHUFFLES: [(&str, &str); 3] = [
+    // While it transfers its inputs
+    (
+        "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
+         f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6).groupby('a').b.sum())",
+        "shuffle-transfer",
+    ),
+    // While it computes its outputs
+    (
+        "left = dd.from_map(part, range(8), [''] * 8, meta=meta)\n\
+         f = client.compute(left.shuffle('a', shuffle_method='p2p', npartitions=6)\
+         .map_partitions(unpack, meta=meta).groupby('a').b.sum())",
+        "shuffle-barrier",
+    ),
+    // A join with another table
+    (
+        "left = dd.from_map(part, range(8), ['transfer'] * 8, meta=meta)\n\
+         right = dd.from_pandas(pd.DataFrame({'a': range(7), 'c': 1.0}), npartitions=3)\n\
+         f = client.compute(left.merge(right, on='a', shuffle_method='p2p').groupby('a').b.sum())",
+        "hash-join-transfer",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shuffle_starts_again_when_processes_are_killed() {
+    let interpreter = daskwire_testing::python_with_libraries();
+    let mut run_count = 0;
+    for python_count in [0, 1] {
+        let mut cluster = Cluster::with(&interpreter, python_count);
+        let killed = worker(&cluster, "a", Some(&interpreter));
+        let other = worker(&cluster, "b", Some(&interpreter));
+        cluster.python(
+            "import os\nimport dask.dataframe as dd\nfrom distributed import Event\n\
+             meta = pd.DataFrame({'a': [1], 'b': [1.0]})\n\
+             def part(n, waits):\n    if n == 7 and waits == 'transfer': Event('go').wait()\n    \
+             return pd.DataFrame({'a': np.arange(100) % 7, 'b': np.arange(100.0) + n})\n\
+             def unpack(part):\n    Event('go').wait()\n    return part\n\
+             def done(prefix):\n    def count(dask_scheduler):\n        \
+             return sum(prefix in str(key) and task.state == 'memory' for key, task in dask_scheduler.tasks.items())\n    \
+             return client.run_on_scheduler(count)\n\
+             [address] = [a for a, w in client.scheduler_info()['workers'].items() if w['name'] == 'a']\n\
+             def shuffle_runs(dask_worker):\n    \
+             active = dask_worker.plugins['shuffle'].shuffle_runs._active_runs\n    \
+             return {shuffle: run.run_id for shuffle, run in active.items()}\n\
+             async def inputs_done(shuffle, run, dask_scheduler):\n    \
+             message = {'op': 'shuffle_inputs_done', 'shuffle_id': shuffle, 'run_id': run}\n    \
+             return await dask_scheduler.broadcast(msg=message, workers=[address])\n\
+             def without_errors(runs):\n    \
+             return all(client.run_on_scheduler(inputs_done, *run) == {address: None} for run in runs.items())",
+        );
+        for (index, (shuffle, done)) in BLOCKED_SHUFFLES.into_iter().enumerate() {
+            // Functions outside of tasks run in the host, which yields its process id.
+            let host = cluster.python(&format!(
+                "Event('go').clear()\n{shuffle}\n\
+                 while not done('{done}'): time.sleep(0.01)\n\
+                 runs = client.run(shuffle_runs, workers=[address])[address]\n\
+                 client.run(os.getpid, workers=[address])[address]"
+            ));
+            // Kill either the host only or all processes.
+            let ids = match index % 2 == python_count {
+                true => vec![host],
+                false => children(killed.id()),
+            };
+            let status = Command::new("kill").arg("-9").args(&ids).status();
+            assert!(status.is_ok_and(|status| status.success()));
+            let sums = "Event('go').set()\n\
+                        f.result(timeout=120).sort_index().to_dict()";
+            let expected =
+                "pd.concat([part(n, '') for n in range(8)]).groupby('a').b.sum().to_dict()";
+            let expected = cluster.python(expected);
+            let result = cluster.try_python(sums);
+            let logs = |cluster: &Cluster| {
+                format!(
+                    "{}\n{}\n{}",
+                    cluster.scheduler.log(),
+                    killed.log(),
+                    other.log()
+                )
+            };
+            assert_eq!(
+                result.as_ref(),
+                Ok(&expected),
+                "{shuffle}\n{}",
+                logs(&cluster)
+            );
+            // The scheduler may report the inputs of earlier runs late, and would fail the
+            // barrier if the report were an error. A shuffle whose outputs were computed may have
+            // ended before the kill.
+            if done.ends_with("transfer") {
+                let late = cluster.python("without_errors(runs)");
+                assert_eq!(late, "True", "{shuffle}\n{}", logs(&cluster));
+                // The next host answers for them too.
+                let late = cluster.python(
+                    "_ = client.run(lambda: os.kill(os.getpid(), 9), workers=[address], on_error='return')\n\
+                     without_errors(runs)",
+                );
+                assert_eq!(late, "True", "{shuffle}\n{}", logs(&cluster));
+                run_count += cluster
+                    .python("len(runs)")
+                    .parse::<u32>()
+                    .expect("a number");
+            }
+            cluster.python("del f");
+        }
+    }
+    assert!(run_count > 0, "the worker took part in no shuffle");
+}
+
+/// Programs that use actors.
+const ACTORS: [&str; 11] = [
+    "class Counter:\n    n = 0\n    def __init__(self, start=0): self.n = start\n    \
+     def add(self, by=1):\n        self.n += by\n        return self.n\n    \
+     async def later(self): return self.n\n    def fail(self): raise ValueError('no')\n\
+     f = client.submit(Counter, 10, actor=True)\ncounter = f.result()\nrepr(counter).split(',')[0]",
+    "counter.n",
+    "counter.add().result()",
+    "max(future.result() for future in [counter.add(n) for n in range(5)])",
+    "counter.later().result()",
+    "counter.fail().result()",
+    "counter.missing",
+    // Use within tasks
+    "client.submit(lambda c: c.add(100).result(), counter).result()",
+    "client.submit(lambda c: c.add(100).result(), f).result()",
+    "many = client.map(Counter, range(4), actors=True)\n\
+     [one.add(1).result() for one in client.gather(many)]",
+    "counter.n",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn actors_have_the_results_of_workers_in_python() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut python = Cluster::new(2);
+    let mut rust = Cluster::new(0);
+    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
+    let mut mixed = Cluster::new(1);
+    let _mixed = worker(&mixed, "rust", Some(&interpreter));
+    for program in ACTORS {
+        let expected = python.try_python(program);
+        assert_eq!(rust.try_python(program), expected, "{program}");
+        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
+    }
+    // The actors that are created at once are on both workers.
+    let places = "len({worker for held in client.who_has(many).values() for worker in held})";
+    assert_eq!(mixed.python(places), "2");
+    rust.check_logs();
+    // The end of a process fails calls of its actors with an error, and nothing else.
+    let killed = "import os, signal\n\
+                  _ = client.run(lambda: os.kill(os.getpid(), signal.SIGKILL), on_error='return')\n\
+                  client.submit(abs, -5, pure=False).result()";
+    assert_eq!(rust.python(killed), "5");
+    let failed = "client.submit(lambda: 0, pure=False).result()\ncounter.add().result()";
+    let error = rust.try_python(failed).expect_err("the actor is gone");
+    assert!(error.contains("lost") || error.contains("gone"), "{error}");
+    let next = "client.submit(Counter, 7, actor=True, pure=False).result().add().result()";
+    assert_eq!(rust.python(next), "8");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_actor_that_takes_too_much_memory_costs_the_host_only() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let worker = worker_with(&cluster, "a", Some(&interpreter), &[], &[]);
+    let workers = "sorted(client.scheduler_info()['workers'])";
+    let before = cluster.python(workers);
+    cluster.python(
+        "kept = client.submit(np.arange, 1000)\n\
+         class Greedy:\n    def grow(self): self.all = np.ones(140_000_000)\n\
+         greedy = client.submit(Greedy, actor=True).result()\n\
+         growing = greedy.grow()",
+    );
+    worker.wait_for_log("MiB of the worker's memory, which was the host of 1 actors");
+    let next = "client.submit(sum, kept).result(), client.submit(set, actor=True).result().__class__.__name__";
+    assert_eq!(cluster.python(next), "(np.int64(499500), 'Actor')");
+    assert_eq!(cluster.python(workers), before);
+}

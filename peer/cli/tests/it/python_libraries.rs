@@ -1,0 +1,390 @@
+//! Tests of `daskwire worker --python` with libraries that use Dask: their results must be
+//! those of Python workers, in clusters of Python workers, of Rust workers, and of both.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use daskwire_testing::cluster::Cluster;
+use daskwire_testing::{Peer, address_after};
+
+/// Clusters of equal size.
+struct Clusters {
+    python: Cluster,
+    rust: Cluster,
+    /// One Python worker, one worker with `--python`, and one without.
+    mixed: Cluster,
+    workers: Vec<Peer>,
+}
+
+impl Clusters {
+    fn new() -> Self {
+        let interpreter = daskwire_testing::python_with_libraries();
+        let python = Cluster::with(&interpreter, 2);
+        let rust = Cluster::with(&interpreter, 0);
+        let mixed = Cluster::with(&interpreter, 1);
+        let workers = vec![
+            worker(&rust, "a", Some(&interpreter), &["--no-nanny"]),
+            worker(&rust, "b", Some(&interpreter), &["--no-nanny"]),
+            worker(&mixed, "c", Some(&interpreter), &["--no-nanny"]),
+            worker(&mixed, "without", None, &["--no-nanny"]),
+        ];
+        Self {
+            python,
+            rust,
+            mixed,
+            workers,
+        }
+    }
+
+    /// Runs programs that must succeed on all clusters at the same time, and compares their
+    /// results.
+    fn compare(&mut self, programs: &[&str]) {
+        for program in programs {
+            let (expected, rust, mixed) = thread::scope(|scope| {
+                let [python, rust, mixed] = [&mut self.python, &mut self.rust, &mut self.mixed]
+                    .map(|cluster| scope.spawn(|| cluster.try_python(program)));
+                (python.join(), rust.join(), mixed.join())
+            });
+            let expected = expected.expect("an answer").expect(program);
+            for (kind, result) in [("Rust", rust), ("mixed", mixed)] {
+                let result = result.expect("an answer");
+                let logs = || self.workers.iter().map(Peer::log).collect::<String>();
+                assert_eq!(
+                    result.as_deref(),
+                    Ok(&*expected),
+                    "{program}, {kind}\n{}",
+                    logs()
+                );
+            }
+        }
+    }
+
+    /// Asserts that the schedulers and workers have logged no warning.
+    fn check_logs(&self) {
+        for cluster in [&self.python, &self.rust, &self.mixed] {
+            cluster.check_logs();
+        }
+        for worker in &self.workers {
+            assert_eq!(worker.warnings(), Vec::<String>::new(), "{}", worker.log());
+        }
+    }
+}
+
+/// Starts a worker with one thread. Output of its tasks is discarded.
+fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>, arguments: &[&str]) -> Peer {
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
+        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
+        .arg(cluster.scheduler.address())
+        .args(["--nthreads", "1", "--name", name])
+        .args(["--memory-limit", "2GiB"])
+        .args(arguments);
+    if let Some(interpreter) = interpreter {
+        command.arg("--python").arg(interpreter);
+    }
+    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+}
+
+const ARRAYS: &[&str] = &[
+    "import dask.array as da\nx = da.ones((200, 200), chunks=(50, 50))\n(x + x.T).sum().compute()",
+    "(x @ x).mean().compute()",
+    "x.rechunk((25, 200)).std(axis=0).compute().shape",
+    "y = da.arange(40_000, chunks=1_000).reshape(200, 200)\n\
+     y.rechunk((200, 20), method='tasks').sum(axis=0).compute()[:5].tolist()",
+    "y.rechunk((200, 20), method='p2p').sum(axis=0).compute()[:5].tolist()",
+    "da.random.default_rng(1).random((100, 100), chunks=50).sum().compute()",
+    "np.linalg.norm(da.linalg.svd(da.ones((100, 5), chunks=(20, 5)))[1].compute()).round(6)",
+    "q, r = da.linalg.qr(da.random.default_rng(2).random((200, 5), chunks=(50, 5)))\n\
+     float(abs((q @ r).sum().compute().round(6)))",
+    "da.arange(100, chunks=10).map_overlap(lambda b: b + 1, depth=1).sum().compute()",
+    "y.map_overlap(lambda b: b - b.mean(), depth=2, boundary='reflect', dtype=float).std().compute().round(6)",
+    "da.percentile(y.ravel(), [10, 50, 90]).compute().round(3).tolist()",
+    "da.where(y % 3 == 0, y, 0).max(axis=1).compute()[-3:].tolist()",
+    "da.fft.fft(y.rechunk((200, 50)), axis=0).real.sum().compute().round(3)",
+    "da.unique(y % 7).compute().tolist(), da.histogram(y, bins=4, range=(0, 40_000))[0].compute().tolist()",
+];
+
+const BAGS_AND_DELAYED_CALLS: &[&str] = &[
+    "import dask\n\
+     dask.compute(dask.delayed(sum)([dask.delayed(operator.add)(1, 2), 4]), dask.delayed(dict)(a=1))",
+    "@dask.delayed(nout=2)\ndef halves(items): return items[::2], items[1::2]\n\
+     a, b = halves(list(range(9)))\n(a + b).compute(), dask.delayed(len)(b).compute()",
+    "import dask.bag as db\ndb.range(100, npartitions=4).map(lambda i: i % 7).frequencies().compute()",
+    "numbers = db.from_sequence(range(50), npartitions=5)\n\
+     numbers.groupby(lambda i: i % 3).map(lambda g: (g[0], sorted(g[1]))).compute()",
+    "numbers.foldby(lambda i: i % 2, operator.add, 0, operator.add, 0).compute()",
+    "numbers.filter(lambda i: i % 5).topk(3).compute(), numbers.mean().compute()",
+    "import collections, itertools\nbase = 3\n\
+     client.gather(client.map(lambda n, *, by: n * by + base, range(20), by=2))",
+    "def multiplier(by):\n    def multiply(n): return n * by\n    return multiply\n\
+     client.gather(client.map(multiplier(3), range(50), batch_size=10))",
+    "from distributed import as_completed\n\
+     sorted(value for _, value in as_completed(client.map(lambda n: n ** 2, range(30)), with_results=True))",
+];
+
+const DATAFRAMES: &[&str] = &[
+    "import dask\nimport dask.dataframe as dd\nimport pathlib, tempfile\n\
+     data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), \
+     'c': [f'x{n % 5}' for n in range(3000)], 't': pd.date_range('2026', periods=3000, freq='h')})\n\
+     other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
+     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
+     left.groupby('c').b.mean().compute().sort_index().to_dict()",
+    "left.groupby(['a', 'c']).agg({'b': ['min', 'max', 'count']}).compute().sort_index().to_csv()",
+    "left.groupby('a').b.apply(lambda b: b.iloc[-1] - b.iloc[0], meta=('b', float))\
+     .compute().sort_index().to_dict()",
+    "left.merge(right, on='a', shuffle_method='tasks').groupby('name').b.sum().compute().sort_index().to_dict()",
+    "left.merge(right, on='a', shuffle_method='p2p').groupby('name').b.sum().compute().sort_index().to_dict()",
+    "left.shuffle('a', shuffle_method='tasks', npartitions=8).compute().sort_values('b').equals(data)",
+    "left.shuffle('a', shuffle_method='p2p', npartitions=8).compute().sort_values('b').equals(\
+     left.compute())",
+    "left.set_index('b', shuffle_method='tasks', npartitions=4).a.loc[100:110].compute().to_dict()",
+    "left.sort_values('c', npartitions=4).c.compute().value_counts().sort_index().to_dict()",
+    "left.drop_duplicates('c').c.compute().sort_values().tolist(), left.c.nunique().compute()",
+    "left.set_index('t').b.resample('30D').sum().compute().tolist()",
+    "left.b.rolling(10).mean().compute().tail(3).tolist(), left.b.quantile([0.1, 0.9]).compute().shape",
+    // Strings have a dtype of pyarrow.
+    "str(left.c.dtype), left.c.str.upper().value_counts().compute().sort_index().to_dict()",
+    "left.map_partitions(lambda part: part.assign(d=part.b * 2)).d.sum().compute()",
+    "folder = tempfile.TemporaryDirectory()\n\
+     left.to_parquet(folder.name)\n\
+     sorted(path.name for path in pathlib.Path(folder.name).iterdir())",
+    "back = dd.read_parquet(folder.name)\nback.compute().equals(left.compute()), back.npartitions",
+    "dd.read_parquet(folder.name, columns=['b'], filters=[('a', '==', 3)]).b.sum().compute()",
+    "left.to_parquet(folder.name, partition_on='c', overwrite=True)\n\
+     dd.read_parquet(folder.name).groupby('c', observed=True).a.sum().compute().sort_index().to_dict()",
+    "left.to_csv(folder.name + '/*.csv', index=False)\n\
+     dd.read_csv(folder.name + '/*.csv').b.sum().compute()",
+    "f = client.submit(lambda: data.groupby('c').b.sum())\nf.result().sort_index().to_dict()",
+    "client.persist(left).a.max().compute(), len(left.partitions[2].compute())",
+];
+
+const XARRAY: &[&str] = &[
+    "import tempfile\nimport xarray as xr\n\
+     days = pd.date_range('2025', periods=400)\n\
+     values = np.random.default_rng(3).random((400, 6, 8))\n\
+     ds = xr.Dataset({'t': (('time', 'y', 'x'), values), 'mask': (('y', 'x'), values[0] > 0.5)}, \
+     coords={'time': days, 'y': np.arange(6.0), 'x': np.arange(8.0)}).chunk({'time': 50, 'x': 4})\n\
+     ds.t.mean().compute().item().__round__(9)",
+    "ds.t.groupby('time.month').mean().compute().values.round(9).sum(axis=(1, 2)).round(6).tolist()",
+    "ds.t.groupby('time.month').map(lambda days: days - days.mean('time')).std().compute().item().__round__(9)",
+    "ds.t.resample(time='1ME').max().isel(x=0, y=0).compute().values.round(9).tolist()",
+    "ds.t.rolling(time=7).mean().isel(time=-1).compute().values.round(9).sum().round(6)",
+    "xr.apply_ufunc(lambda block: block ** 2, ds.t, dask='parallelized', output_dtypes=[float])\
+     .sum('time').compute().values.round(6).sum().round(5)",
+    "xr.map_blocks(lambda part: part * 2, ds.t).isel(time=3).compute().values.round(9).sum().round(6)",
+    "ds.t.chunk({'time': -1, 'y': 2}).quantile([0.25, 0.75], 'time').compute().values.round(9).sum().round(6)",
+    "ds.t.where(ds.mask).count('time').compute().values.tolist()",
+    "ds.t.interp(x=[0.5, 3.5]).sum().compute().item().__round__(6)",
+    "ds.t.polyfit('time', 1).polyfit_coefficients.compute().sizes['degree']",
+    "ds.t.coarsen(time=100).std().compute().values.round(9).sum().round(6)",
+    "kept = ds.persist()\nkept.load().identical(ds.compute())",
+    "folder = tempfile.TemporaryDirectory()\npaths = []\n\
+     for year, part in ds.compute().groupby('time.year'):\n    \
+     paths.append(f'{folder.name}/{year}.nc')\n    part.to_netcdf(paths[-1], engine='scipy')\n\
+     with xr.open_mfdataset(paths, engine='scipy', parallel=True, chunks={'time': 60}) as read:\n    \
+     same = float(abs(read.t - ds.t).max().compute())\nsame",
+];
+
+const SCIKIT_LEARN: &[&str] = &[
+    "import joblib\nfrom sklearn.datasets import make_classification\n\
+     from sklearn.ensemble import RandomForestClassifier\n\
+     from sklearn.linear_model import LogisticRegression\n\
+     from sklearn.model_selection import GridSearchCV, cross_val_score\n\
+     X, y = make_classification(600, 12, random_state=1)\n\
+     with joblib.parallel_config(backend='dask'):\n    \
+     doubled = joblib.Parallel()(joblib.delayed(operator.mul)(n, 2) for n in range(40))\n\
+     doubled",
+    "with joblib.parallel_config(backend='dask', scatter=[X, y]):\n    \
+     forest = RandomForestClassifier(30, random_state=2).fit(X, y)\n\
+     forest.score(X, y), forest.predict(X[:20]).tolist()",
+    "with joblib.parallel_config(backend='dask'):\n    \
+     scores = cross_val_score(LogisticRegression(), X, y, cv=4)\nscores.round(9).tolist()",
+    "search = GridSearchCV(RandomForestClassifier(5, random_state=3), {'max_depth': [2, 3, 4]}, cv=3)\n\
+     with joblib.parallel_config(backend='dask'):\n    _ = search.fit(X, y)\n\
+     search.best_params_, search.cv_results_['mean_test_score'].round(9).tolist()",
+    // Nested parallel calls
+    "def inner(n): return sum(joblib.Parallel()(joblib.delayed(operator.pow)(n, m) for m in range(3)))\n\
+     with joblib.parallel_config(backend='dask'):\n    \
+     nested = joblib.Parallel()(joblib.delayed(inner)(n) for n in range(4))\nnested",
+];
+
+/// Programs with peer-to-peer shuffles.
+const SHUFFLES: &[&str] = &[
+    "import dask\nimport dask.array as da\nimport dask.dataframe as dd\n\
+     data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), 'c': [f'x{n % 5}' for n in range(3000)]})\n\
+     other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
+     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
+     shuffled = left.shuffle('a', shuffle_method='p2p', npartitions=8).compute()\n\
+     len(shuffled), (shuffled.sort_values('b').a.to_numpy() == data.a.to_numpy()).all()",
+    "parts = dask.compute(*left.shuffle('a', shuffle_method='p2p').to_delayed())\n\
+     sorted(int(n) for part in parts for n in part.a.unique())",
+    "merged = left.merge(right, on='a', shuffle_method='p2p').compute()\n\
+     len(merged), merged.groupby('name').b.sum().sort_index().to_dict()",
+    "left.set_index('b', shuffle_method='p2p', npartitions=4).a.sum().compute()",
+    "left.groupby('c').b.mean(split_out=3, shuffle_method='p2p').compute().sort_index().to_dict()",
+    // Each of these has arrays of its own: Dask warns if a program uses tasks of an array that
+    // the scheduler has not forgotten, because graphs are optimized differently.
+    "def rows(start):\n    \
+     x = da.arange(start, start + 40_000, chunks=100).reshape(200, 200)\n    \
+     return x.rechunk((50, 200), method='p2p')\n\
+     [block for block in rows(0).rechunk((200, 25), method='p2p').sum(axis=0).compute()[:3]]",
+    "client.gather([client.compute(rows(1).rechunk((200, 20), method='p2p').sum()),\
+     client.compute(left.shuffle('c', shuffle_method='p2p').b.sum())])",
+    "bool((rows(2).rechunk((20, 20), method='p2p').compute() == \
+     np.arange(2, 40_002).reshape(200, 200)).all())",
+];
+
+/// All libraries share the clusters, because starting clusters would take most of the time.
+#[test]
+fn libraries_have_the_results_of_workers_in_python() {
+    let mut clusters = Clusters::new();
+    for programs in [
+        ARRAYS,
+        BAGS_AND_DELAYED_CALLS,
+        DATAFRAMES,
+        SHUFFLES,
+        XARRAY,
+        SCIKIT_LEARN,
+    ] {
+        clusters.compare(programs);
+    }
+    clusters.check_logs();
+}
+
+/// Starts a Python worker with a nanny.
+fn worker_with_nanny(interpreter: &Path, cluster: &Cluster, name: &str) -> Peer {
+    let mut command = Command::new(interpreter);
+    command
+        .args([
+            "-m",
+            "distributed.cli.dask_worker",
+            cluster.scheduler.address(),
+        ])
+        .args(["--host", "127.0.0.1", "--nthreads", "1", "--name", name])
+        .args(["--no-dashboard", "--dashboard-address", "127.0.0.1:0"])
+        .args(["--memory-limit", "1GiB"]);
+    Peer::spawn_command(name, &mut command, |log| {
+        address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clusters_restart_as_those_of_python() {
+    const PROGRAMS: [&str; 8] = [
+        "import pathlib, sys, tempfile\n\
+         folder = tempfile.TemporaryDirectory()\n\
+         module = pathlib.Path(folder.name) / 'restarted_module.py'\n\
+         module.write_text('def value(): return 1')\n\
+         _ = client.upload_file(str(module))\n\
+         def use(): return __import__('restarted_module').value()\n\
+         client.submit(use).result()",
+        "from distributed import get_worker\n\
+         from distributed.diagnostics.plugin import WorkerPlugin\n\
+         class Sets(WorkerPlugin):\n    def setup(self, worker): worker.is_set = True\n\
+         _ = client.register_plugin(Sets(), name='sets')\n\
+         client.submit(lambda: get_worker().is_set, pure=False).result()",
+        "f = client.submit(lambda: setattr(sys, 'kept', 1), key='before')\n\
+         _ = client.run(lambda: setattr(sys, 'kept', 1))\n\
+         f.result(), set(client.run(lambda: sys.kept).values())",
+        "_ = client.restart(timeout=60)\nf.status, f.cancelled()",
+        "sorted(w['name'] for w in client.scheduler_info()['workers'].values())",
+        "has_kept = lambda: hasattr(sys, 'kept')\n\
+         set(client.run(has_kept).values()), \
+         set(client.gather([client.submit(has_kept, pure=False) for _ in range(10)]))",
+        "client.submit(use, pure=False).result(), \
+         client.submit(lambda: get_worker().is_set, pure=False).result()",
+        "client.submit(lambda: 5, key='before').result()",
+    ];
+    let interpreter = daskwire_testing::python_with_libraries();
+    let mut python = Cluster::with(&interpreter, 0);
+    let mut rust = Cluster::with(&interpreter, 0);
+    let mut mixed = Cluster::with(&interpreter, 0);
+    let _python = ["a", "b"].map(|name| worker_with_nanny(&interpreter, &python, name));
+    let rust_workers = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter), &[]));
+    let _mixed = (
+        worker_with_nanny(&interpreter, &mixed, "a"),
+        worker(&mixed, "b", Some(&interpreter), &[]),
+    );
+    for program in PROGRAMS {
+        let expected = python.python(program);
+        let logs = || rust_workers.each_ref().map(Peer::log).join("\n");
+        let result = rust.try_python(program);
+        assert_eq!(result.as_deref(), Ok(&*expected), "{program}\n{}", logs());
+        let result = mixed.try_python(program);
+        assert_eq!(result.as_deref(), Ok(&*expected), "{program}, mixed");
+    }
+}
+
+/// A cluster in the client's process, which scales adaptively.
+const ADAPTIVE: &str = "
+import asyncio, sys
+from distributed import Client, Event, Scheduler, SpecCluster, Worker
+from distributed.deploy.spec import ProcessInterface
+
+class Rust(ProcessInterface):
+    codes = []
+
+    def __init__(self, scheduler, name):
+        super().__init__()
+        self.scheduler = scheduler
+        self.name = name
+
+    async def start(self):
+        self.process = await asyncio.create_subprocess_exec(
+            DASKWIRE, 'worker', self.scheduler, '--name', str(self.name), '--nthreads', '1',
+            '--memory-limit', '1GiB', '--python', sys.executable, stdout=asyncio.subprocess.DEVNULL)
+        await super().start()
+
+    async def close(self):
+        # It has been retired.
+        self.codes.append(await self.process.wait())
+        await super().close()
+
+def adaptive(worker):
+    scheduler = {'cls': Scheduler, 'options': {'host': '127.0.0.1', 'dashboard_address': '127.0.0.1:0'}}
+    cluster = SpecCluster(scheduler=scheduler, worker=worker)
+    cluster.adapt(minimum=0, maximum=2, interval='100ms', wait_count=20)
+    return cluster, Client(cluster, set_as_default=False)
+
+def blocked(event, n):
+    event.wait()
+    return n
+
+kinds = {
+    'python': {'cls': Worker, 'options': {'nthreads': 1, 'dashboard_address': '127.0.0.1:0'}},
+    'rust': {'cls': Rust},
+}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn adaptive_clusters_grow_and_shrink_as_those_of_python() {
+    let interpreter = daskwire_testing::python_with_libraries();
+    let daskwire = PathBuf::from(env!("CARGO_BIN_EXE_daskwire"));
+    let run = |kind: &str| {
+        // Used only for its client process
+        let mut outer = Cluster::with(&interpreter, 0);
+        outer.python(&format!("DASKWIRE = {daskwire:?}\n{ADAPTIVE}"));
+        outer.python(&format!("cluster, own = adaptive(kinds['{kind}'])"));
+        // The tasks end once both workers have joined.
+        let grown = outer.python(
+            "event = Event('go', client=own)\n\
+             futures = own.map(blocked, [event] * 8, range(8), pure=False)\n\
+             own.wait_for_workers(2, timeout=120)\n\
+             count = len(own.scheduler_info()['workers'])\n\
+             event.set()\n\
+             values = own.gather(futures)\n\
+             del futures\n\
+             values, count",
+        );
+        let shrunk = outer.python(
+            "while own.scheduler_info()['workers'] or cluster.workers: time.sleep(0.05)\n\
+             len(cluster.workers)",
+        );
+        let codes = outer.python("own.close()\ncluster.close()\nset(Rust.codes)");
+        (grown, shrunk, codes)
+    };
+    let (grown, shrunk, _) = run("python");
+    assert_eq!(run("rust"), (grown, shrunk, "{0}".to_owned()));
+}

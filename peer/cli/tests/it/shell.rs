@@ -1,0 +1,508 @@
+//! Tests of `daskwire journey`, `scatter`, `submit`, `gather` and `release`.
+
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
+
+use crate::support::command::{Ran, run};
+use daskwire_testing::Peer;
+
+/// Runs a command line, whose arguments contain no spaces.
+fn daskwire(line: &str) -> Ran {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    run(&words, None)
+}
+
+/// A path in the build directory without a file.
+fn path(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("shell-{name}"));
+    // There is no file the first time.
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+/// Checks that an output has the steps of the journey of `z`, in order.
+fn tells_the_journey(text: &str) {
+    // `z` is pending, unless it is computed before the next line of code runs.
+    let mut from = text.find("z is \"").expect("the journey of z");
+    for line in [
+        "Step 1, client",
+        "update-graph z",
+        "Step 6, scheduler",
+        "key-in-memory z",
+        "Step 7",
+        "reply OK z",
+        "Step 8",
+        "client-releases-keys z",
+    ] {
+        let at = text[from..].find(line);
+        from += at.unwrap_or_else(|| panic!("{line} is missing, or too early\n{text}"));
+    }
+    assert!(text.contains("z = 10 took "), "{text}");
+}
+
+#[test]
+fn a_journey_needs_nothing_installed() {
+    for transport in ["mem", "tcp", "tls", "quic"] {
+        let ran = daskwire(&format!("journey --transport {transport}"));
+        let text = ran.good(transport);
+        tells_the_journey(text);
+        for step in ["Steps 2 to 4, scheduler", "Step 5, worker"] {
+            assert!(text.contains(step), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_journey_goes_through_a_real_cluster() {
+    let cluster = daskwire_testing::scheduler_with_workers(2);
+    let short = daskwire(&format!("journey --scheduler {}", cluster.address()));
+    tells_the_journey(short.good("short"));
+    let verbose = daskwire(&format!("journey -v --scheduler {}", cluster.address()));
+    let text = verbose.good("verbose");
+    tells_the_journey(text);
+    let said = "{'op': 'gather', 'keys': ['z-";
+    assert!(text.contains(said), "{text}");
+    assert!(!short.text().contains(said), "{}", short.text());
+    assert!(
+        text.contains("scheduler → client       reply OK z"),
+        "{text}"
+    );
+    assert_eq!(cluster.complaints(), [""; 0]);
+}
+
+#[test]
+fn scatters_and_gathers_files() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let bytes: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| (n.wrapping_mul(n) >> 8) as u8)
+        .collect();
+    let (there, back) = (path("there"), path("back"));
+    std::fs::write(&there, &bytes).expect("a test may write below target/");
+    for route in ["", "--direct"] {
+        let line = format!("scatter {at} {} {route}", there.display());
+        let ran = daskwire(&line);
+        let key = ran.good(&line).trim();
+        assert!(key.contains("shell-there"), "{key}");
+        // The data outlives the command, and other clients can use it.
+        let line = format!("submit {at} builtins.len @{key}");
+        assert_eq!(daskwire(&line).good(&line), "3000000\n");
+        let line = format!("gather {at} {key} --output {} {route}", back.display());
+        assert_eq!(daskwire(&line).good(&line), "");
+        assert!(std::fs::read(&back).expect("it was written") == bytes);
+        let line = format!("release {at} {key}");
+        assert_eq!(daskwire(&line).good(&line), "");
+        gone(&cluster, key);
+    }
+    let line = format!("scatter {at} {} --key one", there.display());
+    assert_eq!(daskwire(&line).good(&line), "one\n");
+    daskwire(&format!("release {at} one")).good("release");
+    let two = format!("scatter {at} {0} {0}", there.display());
+    assert_eq!(daskwire(&two).good(&two).lines().count(), 2);
+    let error = daskwire(&format!("{two} --key one"));
+    assert_eq!(error.misused(&two), "--key is for a single file");
+    let missing = daskwire(&format!("scatter {at} no-such-file"));
+    assert!(missing.refused("missing").starts_with("no-such-file: "));
+    assert_eq!(cluster.complaints(), [""; 0]);
+}
+
+#[test]
+fn keys_of_standard_input_do_not_look_like_options() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let ran = run(&["scatter", at, "-"], Some(b"some bytes"));
+    let key = ran.good("scatter").trim();
+    assert!(key.starts_with("stdin-"), "{key}");
+    let line = format!("gather {at} {key}");
+    assert_eq!(daskwire(&line).good(&line), "b'some bytes'\n");
+    // Keys of other clients may begin with a dash.
+    let line = format!("submit {at} operator.add 1 2 --key --sum-1 --hold");
+    assert_eq!(daskwire(&line).good(&line), "--sum-1\n");
+    let line = format!("submit {at} operator.neg @--sum-1");
+    assert_eq!(daskwire(&line).good(&line), "-3\n");
+    let line = format!("gather {at} --sum-1 --timeout 20");
+    assert_eq!(daskwire(&line).good(&line), "3\n");
+    let line = format!("release --timeout 20 {at} --sum-1 {key} --json");
+    let document = format!("{{\"released\":[\"--sum-1\",\"{key}\"]}}\n");
+    assert_eq!(daskwire(&line).good(&line), document);
+    gone(&cluster, "--sum-1");
+    gone(&cluster, key);
+}
+
+/// Waits until the key is released, which the scheduler does with a delay.
+fn gone(cluster: &Peer, key: &str) {
+    for _ in 0..600 {
+        let ran = daskwire(&format!("gather {} {key}", cluster.address()));
+        if ran.status == Some(1) {
+            let error = ran.refused(key);
+            assert!(error.contains("has nothing under the key"), "{error}");
+            return;
+        }
+        std::thread::sleep(core::time::Duration::from_millis(100));
+    }
+    panic!("{key} is still there");
+}
+
+#[test]
+fn functions_are_called_by_their_names() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    for (call, result) in [
+        ("operator.add 1 2", "3"),
+        ("operator.mul ab 2", "'abab'"),
+        ("operator.neg -0.5", "0.5"),
+        (
+            "builtins.sorted [3,1,2] --keyword reverse=true",
+            "[3, 2, 1]",
+        ),
+        ("numpy.linalg.norm [3,4]", "5.0"),
+        ("builtins:str.upper text", "'TEXT'"),
+        // Integers of more than 128 bits, just below and above a limit of their
+        // encoded length
+        (
+            "builtins.repr [1,-340282366920938463463374607431768211457,{\"a\":null}]",
+            "\"[1, -340282366920938463463374607431768211457, {'a': None}]\"",
+        ),
+        (
+            "builtins:int.bit_length 87112285931760246646623899502532662132735",
+            "136",
+        ),
+        (
+            "builtins.hex -87112285931760246646623899502532662132736",
+            "'-0x10000000000000000000000000000000000'",
+        ),
+        (
+            "builtins.hex 43556142965880123323311949751266331066368",
+            "'0x8000000000000000000000000000000000'",
+        ),
+        ("operator.mul 0.5 1e3", "500.0"),
+    ] {
+        let line = format!("submit {at} {call}");
+        assert_eq!(daskwire(&line).good(&line).trim_end(), result, "{call}");
+    }
+    let line = format!("submit {at} operator.add 40 2 --key [\"answer\",0] --hold");
+    let ran = daskwire(&line);
+    let key = ran.good(&line).trim();
+    assert_eq!(key, "('answer', 0)");
+    let line = format!("submit {at} operator.neg @[\"answer\",0]");
+    assert_eq!(daskwire(&line).good(&line), "-42\n");
+    let line = format!("gather {at} [\"answer\",0]");
+    assert_eq!(daskwire(&line).good(&line), "42\n");
+    daskwire(&format!("release {at} [\"answer\",0]")).good("release");
+    gone(&cluster, "[\"answer\",0]");
+}
+
+#[test]
+fn reports_errors_to_the_user() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let ran = daskwire(&format!("submit {at} operator.truediv 1 0"));
+    assert_eq!(ran.status, Some(1));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    assert_eq!(lines[0], "daskwire: the task failed");
+    assert_eq!(
+        lines.last(),
+        Some(&"ZeroDivisionError: division by zero"),
+        "{}",
+        ran.err
+    );
+    let ran = daskwire(&format!("submit {at} no_such_module.function"));
+    assert_eq!(ran.status, Some(1));
+    // For a missing module, the scheduler gives no further details.
+    assert!(
+        ran.err.contains("deserialization of the task graph"),
+        "{}",
+        ran.err
+    );
+    let ran = daskwire(&format!("submit {at} operator.neg 1 --keyword two"));
+    assert_eq!(
+        ran.misused("keyword"),
+        "--keyword two: expected NAME=ARGUMENT"
+    );
+    let ran = daskwire(&format!("gather {at} there-is-none"));
+    let error = ran.refused("no such key");
+    assert!(error.contains("there-is-none"), "{error}");
+    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 --timeout 1");
+    assert_eq!(ran.status, Some(1));
+    let lines: Vec<&str> = ran.err.lines().collect();
+    let [retrying, error] = lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert!(
+        retrying
+            .starts_with("daskwire: cannot connect to tcp://127.0.0.1:1 yet: Connection refused")
+            && retrying.ends_with("; trying again for 1 s"),
+        "{retrying}"
+    );
+    assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
+    let ran = daskwire("journey --scheduler nonsense");
+    assert!(ran.misused("nonsense").starts_with("nonsense: "));
+    let empty = daskwire_testing::scheduler();
+    let ran = daskwire(&format!("journey --scheduler {}", empty.address()));
+    let error = ran.refused("no workers");
+    assert!(error.contains("has no workers"), "{error}");
+}
+
+#[test]
+fn bad_usage_has_its_own_exit_code() {
+    for (line, part) in [
+        (
+            "submit tcp://127.0.0.1:1 f [1",
+            "EOF while parsing a list at byte 2",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f {a:1}",
+            "key must be a string at byte 1",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f 2026-11-22",
+            "write '\"2026-11-22\"'",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f None",
+            "JSON is expected, which has null",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --keyword a=[",
+            "argument [: EOF",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --keyword =1",
+            "expected NAME=ARGUMENT",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --resources GPU",
+            "expected NAME=AMOUNT",
+        ),
+        (
+            "submit tcp://127.0.0.1:1 f --resources GPU=x",
+            "expected an amount",
+        ),
+        (
+            "identity http://127.0.0.1:8787",
+            "by default with port 8786",
+        ),
+        ("submit tls://127.0.0.1:1 f", "needs TLS"),
+    ] {
+        let ran = daskwire(line);
+        let error = ran.misused(line);
+        assert!(error.contains(part), "{line}: {error}");
+    }
+    // Errors detected by clap.
+    for line in [
+        "submit",
+        "no-such-command",
+        "submit tcp://127.0.0.1:1 f --key a --impure",
+    ] {
+        assert_eq!(daskwire(line).status, Some(2), "{line}");
+    }
+}
+
+#[test]
+fn http_servers_are_recognized() {
+    // Like Dask's own, this server waits for the end of a request, which we must send.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            std::thread::spawn(move || {
+                let mut request = Vec::new();
+                let mut byte = [0];
+                while !request.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
+                    request.push(byte[0]);
+                }
+                // The client may have disconnected.
+                let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            });
+        }
+    });
+    for command in [
+        format!("identity tcp://{address}"),
+        format!("submit tcp://{address} operator.neg 1"),
+        format!("worker tcp://{address}"),
+    ] {
+        let ran = daskwire(&command);
+        assert_eq!(ran.status, Some(1), "{command}");
+        // The worker tells first that it tries again.
+        let error = ran.err.lines().last().unwrap_or_default();
+        let expected = "this is an HTTP server, such as the dashboard; did you mean the \
+            scheduler's own port, by default 8786?";
+        assert_eq!(
+            error,
+            format!("daskwire: tcp://{address}: {expected}"),
+            "{command}"
+        );
+    }
+}
+
+#[test]
+fn submissions_have_options() {
+    let cluster = daskwire_testing::scheduler_with_workers(2);
+    let at = cluster.address();
+    // The task runs on the named worker, and runs again each time.
+    let line = format!("submit {at} distributed.get_worker --impure --workers worker-1 --hold");
+    let ran = daskwire(&line);
+    let first = ran.good(&line).trim().to_owned();
+    let line = format!("submit {at} builtins.getattr @{first} name");
+    assert_eq!(daskwire(&line).good(&line), "'worker-1'\n");
+    let line = format!("submit {at} time.time --impure");
+    let times = [daskwire(&line), daskwire(&line)];
+    assert_ne!(times[0].good(&line), times[1].good(&line));
+    // No worker has the resource, so that the task waits for one.
+    let line = format!("submit {at} operator.neg 7 --resources GPU=1,MEMORY=2e9 --key scarce");
+    let mut waiting = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        .args(line.split_whitespace())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let states = format!("submit {at} operator.neg 8 --retries 2 --json");
+    let ran = daskwire(&states);
+    let document: serde_json::Value = serde_json::from_str(ran.good(&states)).expect("JSON");
+    assert_eq!(document["value"], -8);
+    assert_eq!(waiting.try_wait().expect("a child"), None);
+    waiting.kill().expect("it runs");
+    waiting.wait().expect("it ends");
+    daskwire(&format!("release {at} {first}")).good("release");
+}
+
+#[test]
+fn a_task_that_fails_first_is_retried() {
+    // One worker, whose process counts the tries.
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    for (module, retries, is_good) in [("math", "", false), ("cmath", "--retries 1", true)] {
+        // The first try divides by zero.
+        let code = format!(
+            "(m:=__import__('{module}'),setattr(m,'tries',getattr(m,'tries',0)+1),1//(m.tries-1))[-1]"
+        );
+        let line = format!("submit {at} builtins.eval {code} {retries}");
+        let ran = daskwire(&line);
+        if is_good {
+            assert_eq!(ran.good(&line), "1\n");
+        } else {
+            assert_eq!(ran.status, Some(1));
+            assert!(ran.err.contains("ZeroDivisionError"), "{}", ran.err);
+        }
+    }
+}
+
+#[test]
+fn results_are_readable_and_become_files() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let submit = |call: &str| {
+        let line = format!("submit {at} {call}");
+        daskwire(&line).good(&line).to_owned()
+    };
+    assert_eq!(submit("builtins:str.upper text --raw"), "TEXT\n");
+    assert_eq!(submit("builtins:str.encode text --raw"), "text");
+    assert_eq!(
+        submit("numpy.arange 6"),
+        "array of <i8, shape (6), 48 B\n[0, 1, 2, 3, 4, 5]\n"
+    );
+    assert_eq!(
+        submit("numpy.full [2000,2] 0.5")
+            .lines()
+            .collect::<Vec<_>>(),
+        [
+            "array of <f8, shape (2000, 2), 31.2 KiB",
+            "[[0.5, 0.5],",
+            " [0.5, 0.5],",
+            " [0.5, 0.5],",
+            " ...,",
+            " [0.5, 0.5],",
+            " [0.5, 0.5],",
+            " [0.5, 0.5]]",
+        ]
+    );
+    let json = |call: &str| -> serde_json::Value {
+        serde_json::from_str(&submit(&format!("{call} --json"))).expect("JSON")
+    };
+    let document = json("numpy.eye 2 --key eye");
+    assert_eq!(
+        document,
+        serde_json::json!({
+            "key": "eye", "type": "ndarray", "dtype": "<f8", "shape": [2, 2],
+            "value": [[1.0, 0.0], [0.0, 1.0]],
+        })
+    );
+    assert_eq!(
+        json("builtins:str.encode ab")["value"],
+        serde_json::json!({"base64": "YWI="})
+    );
+    assert_eq!(
+        json("builtins.dict [[1,2],[\"a\",null]]")["value"],
+        serde_json::json!([[1, 2], ["a", null]])
+    );
+    for (call, value) in [
+        ("numpy.float16 -1.5", serde_json::json!(-1.5)),
+        (
+            "numpy.array [1,-2] --keyword dtype=>i2",
+            serde_json::json!([1, -2]),
+        ),
+        (
+            "numpy.array [1,2] --keyword dtype=complex64",
+            serde_json::json!([[1.0, 0.0], [2.0, 0.0]]),
+        ),
+        (
+            "numpy.array [\"a\",\"ü\"] --keyword dtype=>U3",
+            serde_json::json!(["a", "ü"]),
+        ),
+        ("numpy.array [true,false]", serde_json::json!([true, false])),
+        (
+            "numpy.array [0.1,6e-8,7e4] --keyword dtype=float16",
+            serde_json::json!([0.0999755859375, 5.960464477539063e-8, "inf"]),
+        ),
+        (
+            "numpy.array [\"2026-01-02\",\"NaT\"] --keyword dtype=M8[D]",
+            serde_json::json!([20455, null]),
+        ),
+    ] {
+        assert_eq!(json(call)["value"], value, "{call}");
+    }
+    let (npy, csv, document) = (path("a.npy"), path("a.csv"), path("a.json"));
+    for (call, file) in [
+        ("numpy.array [[1,2],[3,4]] --keyword order=F", &npy),
+        (
+            "builtins.list [{\"a\":1,\"b\":\"x,y\"},{\"a\":2.5,\"b\":null}]",
+            &csv,
+        ),
+        ("builtins.list [1,[true]]", &document),
+    ] {
+        assert_eq!(submit(&format!("{call} -o {}", file.display())), "");
+    }
+    let read = |file| std::fs::read_to_string(file).expect("it was written");
+    assert_eq!(read(&csv), "a,b\n1,\"x,y\"\n2.5,\n");
+    assert_eq!(read(&document), "[1,[true]]\n");
+    // numpy reads its own format.
+    let line = format!("submit {at} numpy.load {} --impure --json", npy.display());
+    let loaded: serde_json::Value =
+        serde_json::from_str(daskwire(&line).good(&line)).expect("JSON");
+    assert_eq!(loaded["value"], serde_json::json!([[1, 2], [3, 4]]));
+    for (call, file, error) in [
+        (
+            "operator.neg 1",
+            "x.npy",
+            "this format is for arrays, and the result is of type int",
+        ),
+        (
+            "numpy.ones [1,1,1]",
+            "x.csv",
+            "an array with 3 dimensions has no rows; use .npy or .json",
+        ),
+    ] {
+        let file = path(file);
+        let line = format!("submit {at} {call} -o {}", file.display());
+        let ran = daskwire(&line);
+        assert_eq!(ran.refused(&line), format!("{}: {error}", file.display()));
+    }
+    let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.feather");
+    assert!(ran.misused("feather").contains(".feather is not supported"));
+    #[cfg(not(feature = "parquet"))]
+    {
+        let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.parquet");
+        assert!(ran.misused("parquet").contains("with its feature parquet"));
+    }
+    assert_eq!(cluster.complaints(), [""; 0]);
+}

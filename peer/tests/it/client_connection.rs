@@ -1,0 +1,215 @@
+//! Tests of broken connections that are restored, and of the examples, on a real cluster.
+
+#[path = "../../examples/blocking.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod blocking;
+#[path = "../../examples/graph.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod graph;
+#[path = "../../examples/local_cluster.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod local_cluster;
+#[path = "../../examples/own_module.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod own_module;
+#[path = "../../examples/progress.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod progress;
+#[path = "../../examples/service.rs"]
+#[allow(dead_code, reason = "its main is that of the example")]
+mod service;
+
+use core::time::Duration;
+use std::process::Command;
+
+use daskwire_peer::client::{
+    ClientOptions, ConnectError, Connection, Reconnect, Submission, SubmitError,
+};
+use daskwire_peer::graph::{Graph, Task};
+use daskwire_peer::{Client, Key, Value};
+use daskwire_testing::{Environment, Peer, address_after, python, scheduler_with_workers, worker};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Starts a scheduler at a port; `0` selects a free one.
+fn scheduler_at(port: &str) -> Peer {
+    let mut command = Command::new(python(Environment::Current));
+    command.args([
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+    ]);
+    command.args([
+        "--port",
+        port,
+        "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:0",
+    ]);
+    Peer::spawn_command("dask scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn examples_work_with_a_real_cluster() {
+    let cluster = scheduler_with_workers(2);
+    let address = cluster.address();
+    let lines = graph::run(address).await.expect("the example works");
+    assert_eq!(lines[..3], ["x: 42", "y: 0", "good: 0"]);
+    assert!(
+        lines[3].starts_with("bad: ZeroDivisionError, raised in"),
+        "{}",
+        lines[3]
+    );
+    assert!(
+        lines[4].starts_with("after-bad: ZeroDivisionError"),
+        "{}",
+        lines[4]
+    );
+    let (seen, cancelled) = progress::run(address).await.expect("the example works");
+    assert_eq!(seen + cancelled, 200);
+    assert!(seen > 25 && cancelled > 0, "{seen}");
+    let words = own_module::run(address).await.expect("the example works");
+    assert_eq!(words.to_string(), "['a', 'is', 'rose']");
+    let run = || blocking::run(address).expect("the example works");
+    assert_eq!(
+        tokio::task::block_in_place(|| std::thread::scope(|scope| scope.spawn(run).join()))
+            .expect("no panic"),
+        285
+    );
+}
+
+#[tokio::test]
+async fn the_example_with_a_cluster_of_its_own_works() {
+    assert_eq!(local_cluster::run().await.expect("it works"), 9_592);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_survives_a_restart_of_its_scheduler() {
+    let first = scheduler_at("0");
+    let address = first.address().to_owned();
+    let port = address.rsplit(':').next().expect("a port").to_owned();
+    let first_worker = worker(&address, "first");
+    let client = service::connect(&address).await.expect("it connects");
+    let mut connection = client.watch_connection();
+    assert_eq!(connection.current(), Connection::Connected);
+    assert_eq!(
+        service::compute(&client, 1)
+            .await
+            .expect("a result")
+            .to_string(),
+        "2"
+    );
+    let waiting = client.submit("time.sleep", [100]).expect("submitted");
+    drop((first_worker, first));
+    assert_eq!(connection.changed().await, Some(Connection::Reconnecting));
+    assert_eq!(waiting.done().await.name(), "lost");
+    let error = client
+        .submit("operator.neg", [1])
+        .expect_err("it reconnects");
+    assert!(matches!(error, SubmitError::Reconnecting { .. }), "{error}");
+    // The example waits for the connection, and then computes.
+    let computing = async {
+        service::compute(&client, 2)
+            .await
+            .expect("a result")
+            .to_string()
+    };
+    let tasks = [
+        Task::new("x", "operator.add", [40, 2]),
+        Task::new("y", "operator.neg", [Key::from("x")]),
+    ];
+    let submitting = async {
+        let graph: Graph = tasks.into_iter().collect();
+        let keys = vec![Key::from("y")];
+        let submission = Submission::default();
+        let submitted = client.submit_graph_when_connected(&graph, keys, &submission);
+        let futures = submitted.await.expect("submitted");
+        futures[0].result_within(TIMEOUT).await.expect("a result")
+    };
+    let starting = tokio::task::spawn_blocking(move || {
+        let second = scheduler_at(&port);
+        let worker = worker(second.address(), "second");
+        (second, worker)
+    });
+    let (result, of_graph, second) = tokio::join!(computing, submitting, starting);
+    assert_eq!(result, "4");
+    assert_eq!(of_graph, Value::from(-42));
+    assert_eq!(connection.changed().await, Some(Connection::Connected));
+    assert_eq!(client.connection(), Connection::Connected);
+    client.close().await.expect("closed");
+    let closed = connection.changed().await;
+    assert!(
+        matches!(closed, Some(Connection::Closed { .. })),
+        "{closed:?}"
+    );
+    assert_eq!(connection.changed().await, None);
+    drop(second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schedulers_are_found_by_file() {
+    let mut command = Command::new(python(Environment::Current));
+    let path = std::env::temp_dir().join(format!("daskwire-scheduler-{}", std::process::id()));
+    command.args([
+        "-m",
+        "distributed.cli.dask_scheduler",
+        "--host",
+        "127.0.0.1",
+    ]);
+    command.args([
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--dashboard-address",
+        "127.0.0.1:0",
+    ]);
+    command.arg("--scheduler-file").arg(&path);
+    let scheduler = Peer::spawn_command("dask scheduler", &mut command, |log| {
+        address_after(log, "Scheduler at:")
+    });
+    let connecting = || Client::connect_to_file(&path, ClientOptions::default());
+    let mut connected = connecting().await;
+    // The scheduler writes the file after it has logged its address.
+    let deadline = std::time::Instant::now() + TIMEOUT;
+    while connected.is_err() && std::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        connected = connecting().await;
+    }
+    let client = connected.expect("it connects");
+    assert_eq!(client.scheduler().to_string(), scheduler.address());
+    client.connected().await.expect("it is connected");
+    client.close().await.expect("closed");
+    std::fs::remove_file(&path).expect("removed");
+    let error = connecting().await.expect_err("there is no file");
+    assert!(matches!(error, ConnectError::File { .. }), "{error}");
+    let error = Client::from_env(ClientOptions::default()).await;
+    let error = error.expect_err("nothing is set");
+    assert!(matches!(error, ConnectError::NotNamed), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_gives_up_says_so() {
+    let scheduler = scheduler_at("0");
+    let options = ClientOptions {
+        reconnect: Reconnect::Within(Duration::from_millis(300)),
+        ..ClientOptions::default()
+    };
+    let client = Client::connect_with(scheduler.address(), options).await;
+    let client = client.expect("it connects");
+    drop(scheduler);
+    let mut connection = client.watch_connection();
+    let mut last = connection.current();
+    while let Some(state) = connection.changed().await {
+        last = state;
+    }
+    assert!(matches!(last, Connection::Closed { .. }), "{last:?}");
+    let call = client.call("operator.neg").argument(1);
+    let error = call
+        .submit_when_connected()
+        .await
+        .expect_err("it is closed");
+    assert!(matches!(error, SubmitError::Disconnected(_)), "{error}");
+}

@@ -1,0 +1,24 @@
+//! The tests of the roles, in one program.
+
+mod client_api;
+mod client_api_table;
+mod client_blocking;
+mod client_connection;
+mod client_diagnostics;
+mod client_with_dask;
+mod cluster;
+mod environment;
+mod keys;
+mod numpy_values;
+mod numpy_with_dask;
+mod numpy_with_worker;
+mod pickle_agrees;
+mod pickle_tree;
+mod pickle_written;
+mod pitfalls;
+mod priorities;
+mod relay;
+mod roles;
+mod runtimes;
+mod scheduler_with_dask;
+mod support;

@@ -1,0 +1,3 @@
+//! Parts that several tests use.
+
+pub(crate) mod client;
