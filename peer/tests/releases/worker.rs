@@ -386,9 +386,11 @@ impl Code<'_> {
              def is_last(status, dask_scheduler):\n\
              \x20   return status in dask_scheduler.changes[-2:]\n\
              client.run_on_scheduler(watch)\n\
+             hasattr(client, 'amm') and client.amm.stop()\n\
              y.result()",
             worker.address()
         );
+        // The memory manager of the scheduler would remove one of the two replicas of x.
         let found = self.0.try_python(&code)?;
         ensure!(found == "'acopy!'", "{found}");
         self.until("worker_names(client.who_has([x]))", "['rust', 'worker-0']")
@@ -397,6 +399,8 @@ impl Code<'_> {
         self.0.try_python(code)?;
         self.until("worker_names(client.who_has([x]))", "['worker-0']")
             .await?;
+        self.0
+            .try_python("hasattr(client, 'amm') and client.amm.start()")?;
         for status in ["paused", "running"] {
             let message = format!("{{'op': 'worker-status-change', 'status': '{status}'}}");
             self.0
