@@ -7,8 +7,8 @@ use daskwire_numpy::known::{self, Known};
 use daskwire_pickle::BufferTooSmall;
 use daskwire_pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
 use daskwire_pickle::{
-    Form, Framing, Level, Mutability, Opcode, Options, OutOfBandReader, PickleBuffer,
-    PickleErrorKind, Placement, Protocol, Reader, WriteError, Writer,
+    Form, Framing, Mutability, Opcode, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement,
+    Protocol, Reader, WriteError, Writer, WriterLevel, WriterOptions,
 };
 
 /// The maximum numbers of values to complete containers and of long strings, so
@@ -164,10 +164,10 @@ fn fill<'w, 'b, 'l>(
 /// and that loading the pickle leaves one value on the stack.
 pub(crate) fn pickle_writer(input: &[u8]) {
     let (&choice, input) = input.split_first().unwrap_or((&0, &[]));
-    let mut levels = vec![Level::EMPTY; usize::from(choice >> 2 & 15)];
+    let mut levels = vec![WriterLevel::EMPTY; usize::from(choice >> 2 & 15)];
     let protocol = [Protocol::V5, Protocol::V4][usize::from(choice & 1)];
     let mut pickles = [Framing::Frames, Framing::None].map(|framing| {
-        let options = Options { protocol, framing };
+        let options = WriterOptions { protocol, framing };
         let mut measure = Writer::with_options(&mut [], &mut levels, options);
         let beside = write(&mut Choices::new(input), &mut measure);
         let measured = measure.measure();
@@ -213,7 +213,7 @@ pub(crate) fn pickle_writer(input: &[u8]) {
 
 /// Writes a tree as a pickle with its buffers.
 fn written_again<'p>(tree: &Tree<'p>) -> Option<(Vec<u8>, Vec<&'p [u8]>)> {
-    let mut levels = vec![Level::EMPTY; 512];
+    let mut levels = vec![WriterLevel::EMPTY; 512];
     let mut write = |out: &mut [u8]| {
         let mut buffers = Vec::new();
         let mut writer = Writer::new(out, &mut levels);

@@ -1,7 +1,7 @@
 //! The settings for writing pickles for the readers of a cluster.
 
 use daskwire_numpy::NumpyModules;
-use daskwire_pickle::{Framing, Options, Protocol};
+use daskwire_pickle::{Framing, Protocol, WriterOptions};
 
 #[cfg(any(feature = "client", feature = "worker"))]
 use crate::{Release, Value};
@@ -24,7 +24,7 @@ impl Pickling {
     };
 
     /// Pickles that all releases of Python read from 3.4 on.
-    pub(crate) const PORTABLE: Options = Options {
+    pub(crate) const PORTABLE: WriterOptions = WriterOptions {
         protocol: Protocol::V4,
         framing: Framing::Frames,
     };
@@ -49,8 +49,8 @@ impl Pickling {
     }
 
     /// The options of a pickle.
-    pub(crate) const fn options(self) -> Options {
-        Options {
+    pub(crate) const fn options(self) -> WriterOptions {
+        WriterOptions {
             protocol: self.protocol,
             ..Self::PORTABLE
         }

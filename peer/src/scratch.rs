@@ -27,21 +27,21 @@ pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>
 #[derive(Debug)]
 pub(crate) struct PickleScratch {
     out: Vec<u8>,
-    levels: Vec<pickle::Level>,
+    levels: Vec<pickle::WriterLevel>,
 }
 
 impl PickleScratch {
     pub(crate) fn new() -> Self {
         Self {
             out: vec![0; 1 << 10],
-            levels: vec![pickle::Level::EMPTY; 16],
+            levels: vec![pickle::WriterLevel::EMPTY; 16],
         }
     }
 
     /// Writes a pickle of any depth. If it does not fit, it is written again.
     pub(crate) fn write<E: From<pickle::WriteError>>(
         &mut self,
-        options: pickle::Options,
+        options: pickle::WriterOptions,
         mut write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
     ) -> Result<&[u8], E> {
         let len = loop {
@@ -51,7 +51,7 @@ impl PickleScratch {
             match writer.finish() {
                 Ok(pickle) => break pickle.len(),
                 Err(pickle::WriteError::TooDeep { .. }) => {
-                    levels.resize(levels.len() * 2, pickle::Level::EMPTY);
+                    levels.resize(levels.len() * 2, pickle::WriterLevel::EMPTY);
                 }
                 Err(pickle::WriteError::BufferTooSmall(short)) => {
                     let more = short.needed.saturating_sub(out.len());
@@ -69,7 +69,7 @@ impl PickleScratch {
 
 /// Writes a single pickle.
 pub(crate) fn pickle<E: From<pickle::WriteError>>(
-    options: pickle::Options,
+    options: pickle::WriterOptions,
     write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
 ) -> Result<Vec<u8>, E> {
     let mut room = PickleScratch::new();

@@ -415,13 +415,13 @@ pub enum NumpyModules {
 /// [`Writer::buffer`].
 ///
 /// ```
-/// use daskwire_pickle::{Level, Placement, Writer};
+/// use daskwire_pickle::{Placement, Writer, WriterLevel};
 /// use daskwire_numpy::{Array, DType, NumpyModules, Order, pickle_array};
 ///
 /// let bytes = [0; 48];
 /// let array = Array::new(DType::F64, &[2, 3], Order::C, &bytes)?;
 /// let mut beside = None;
-/// let (mut out, mut levels) = ([0; 128], [Level::EMPTY; 6]);
+/// let (mut out, mut levels) = ([0; 128], [WriterLevel::EMPTY; 6]);
 /// let mut writer = Writer::new(&mut out, &mut levels);
 /// pickle_array(&mut writer, &array, NumpyModules::default(), |buffer| {
 ///     beside = Some(buffer);

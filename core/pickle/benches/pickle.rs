@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use daskwire_pickle::tree::Tree;
-use daskwire_pickle::{Level, PickleError, Reader, WriteError, Writer};
+use daskwire_pickle::{PickleError, Reader, WriteError, Writer, WriterLevel};
 
 /// An allocator that counts allocations.
 struct Counting;
@@ -66,7 +66,7 @@ const ROUNDS: usize = 101;
 /// are used again are memoized, in CPython's order.
 fn graph<'b>(
     out: &'b mut [u8],
-    levels: &mut [Level],
+    levels: &mut [WriterLevel],
     keys: &[String],
 ) -> Result<&'b [u8], WriteError> {
     let mut writer = Writer::new(out, levels);
@@ -126,7 +126,7 @@ const TREE_ROUNDS: usize = 31;
 
 /// `[(0, "name 0", 0.0), (1, "name 1", 0.5), ...]`.
 fn tuples(out: &mut [u8]) -> Result<&[u8], WriteError> {
-    let mut levels = [Level::EMPTY; 3];
+    let mut levels = [WriterLevel::EMPTY; 3];
     let mut writer = Writer::new(out, &mut levels);
     writer.list(TUPLE_COUNT);
     for number in 0..TUPLE_COUNT {
@@ -222,7 +222,7 @@ fn main() -> ExitCode {
     let keys: Vec<String> = (0..TASK_COUNT)
         .map(|number| format!("add-{number}"))
         .collect();
-    let mut levels = [Level::EMPTY; 8];
+    let mut levels = [WriterLevel::EMPTY; 8];
     let mut out = vec![0; 1 << 20];
     let len = graph(&mut out, &mut levels, &keys).expect("written").len();
     let arguments: Vec<String> = std::env::args().skip(1).collect();

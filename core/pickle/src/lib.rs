@@ -13,9 +13,9 @@
 //!   the names that the caller allows to the caller's data.
 //!
 //! ```
-//! use daskwire_pickle::{Argument, Level, Reader, Writer};
+//! use daskwire_pickle::{Argument, Reader, Writer, WriterLevel};
 //!
-//! let (mut out, mut levels) = ([0; 64], [Level::EMPTY; 2]);
+//! let (mut out, mut levels) = ([0; 64], [WriterLevel::EMPTY; 2]);
 //! let mut writer = Writer::new(&mut out, &mut levels);
 //! writer.tuple(2).str("answer").i64(42); // ("answer", 42)
 //! let pickle = writer.finish()?;
@@ -78,7 +78,7 @@ pub use opcode::{Form, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
 pub use string::{BigInt, Decimal, DecimalFloat, PyStr};
-pub use writer::{Framing, Level, Options, Protocol, WriteError, Writer};
+pub use writer::{Framing, Protocol, WriteError, Writer, WriterLevel, WriterOptions};
 
 /// The example in the README, which is tested with the others.
 #[cfg(all(doctest, feature = "alloc"))]

@@ -6,7 +6,7 @@ use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::protocol::UpdateGraph;
 use daskwire_peer::scheduler::state::Submission;
 use daskwire_peer::{Key, Serialized};
-use daskwire_pickle::{Level, Options, WriteError, Writer};
+use daskwire_pickle::{WriteError, Writer, WriterLevel, WriterOptions};
 
 use crate::input::{Choices, repeated};
 use daskwire_fuzz::budget::{Budget, Linear};
@@ -93,8 +93,8 @@ fn write(task: &Task) {
 /// The pickle of a graph from these choices.
 fn written(choices: &Choices<'_>) -> Result<Vec<u8>, WriteError> {
     let mut out = vec![0; 64 * choices.0.len() + (1 << 10)];
-    let mut levels = vec![Level::EMPTY; 256];
-    let mut writer = Writer::with_options(&mut out, &mut levels, Options::default());
+    let mut levels = vec![WriterLevel::EMPTY; 256];
+    let mut writer = Writer::with_options(&mut out, &mut levels, WriterOptions::default());
     let mut nodes = Nodes {
         choices: choices.clone(),
         writer: &mut writer,

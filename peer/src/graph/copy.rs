@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use daskwire_pickle::tree::{Int, Node, Operation, Tree, Value};
-use daskwire_pickle::{Options, Writer};
+use daskwire_pickle::{Writer, WriterOptions};
 
 use super::GraphError;
 use crate::scratch;
@@ -80,7 +80,7 @@ impl Copier {
             memo,
             copy_count,
         } = self;
-        let pickle = room.write(Options::default(), |writer| {
+        let pickle = room.write(WriterOptions::default(), |writer| {
             *copy_count = copy_count.wrapping_add(1);
             let mut copy = Copy {
                 memo,

@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use daskwire::invariant::Ensured;
 use daskwire_pickle::tree::{self, Node, Tree};
-use daskwire_pickle::{Options, Writer};
+use daskwire_pickle::{Writer, WriterOptions};
 
 use super::error::unexpected;
 use super::read::{DEPTH, TaskReader, function, plain};
@@ -45,7 +45,7 @@ impl ComputeTask {
                 })
             }
         };
-        let pickle = scratch::pickle(Options::default(), |writer: &mut Writer<'_, '_>| {
+        let pickle = scratch::pickle(WriterOptions::default(), |writer: &mut Writer<'_, '_>| {
             writer.tuple(parts.len());
             for part in &parts {
                 writer.bytes(part.as_deref().unwrap_or_default());

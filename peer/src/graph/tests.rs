@@ -80,7 +80,7 @@ fn graphs_round_trip() {
 fn copies_tasks_with_unknown_objects() {
     // {"a": Task("a", f, x, x), "b": f, "c": 7} where f is a function that only
     // Python can make, and that refers to itself in its state.
-    use daskwire_pickle::{Options, Writer};
+    use daskwire_pickle::{Writer, WriterOptions};
     let write = |writer: &mut Writer<'_, '_>| {
         writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
         writer.dict(2);
@@ -98,7 +98,7 @@ fn copies_tasks_with_unknown_objects() {
         writer.str("c").i64(7);
         Ok::<(), daskwire_pickle::WriteError>(())
     };
-    let pickle = crate::scratch::pickle(Options::default(), write).expect("writable pickle");
+    let pickle = crate::scratch::pickle(WriterOptions::default(), write).expect("writable pickle");
     let expression = crate::Serialized::of_written_pickle(pickle.into());
     let tasks = Graph::read_outline(&expression).expect("a graph");
     let [a, c] = &tasks[..] else {
@@ -124,8 +124,8 @@ fn copies_tasks_with_unknown_objects() {
 
 /// A task `a` that calls `len` with the argument written by `write`.
 fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes {
-    use daskwire_pickle::{Options, WriteError};
-    let pickle = crate::scratch::pickle(Options::default(), |writer| {
+    use daskwire_pickle::{WriteError, WriterOptions};
+    let pickle = crate::scratch::pickle(WriterOptions::default(), |writer| {
         writer.reduce().global("dask._task_spec", "Task").tuple(3);
         writer.str("a").global("builtins", "len");
         write(writer);
@@ -136,8 +136,8 @@ fn task_of(write: impl Fn(&mut daskwire_pickle::Writer<'_, '_>)) -> bytes::Bytes
 
 /// The function of a task that is `partial(math.hypot, *args)` with these attributes.
 fn function_of_partial(args: &[i64], attributes: &[(&str, &str)]) -> Function {
-    use daskwire_pickle::{Options, WriteError};
-    let pickle = crate::scratch::pickle(Options::default(), |writer| {
+    use daskwire_pickle::{WriteError, WriterOptions};
+    let pickle = crate::scratch::pickle(WriterOptions::default(), |writer| {
         writer.reduce().global("dask._task_spec", "Task").tuple(3);
         writer.str("a");
         writer.build().reduce().global("functools", "partial");
@@ -293,11 +293,11 @@ fn bounds_the_size_of_shared_nodes_by_the_pickle_length() {
 
 #[test]
 fn bounds_the_data_shared_by_tasks() {
-    use daskwire_pickle::{Options, WriteError};
+    use daskwire_pickle::{WriteError, WriterOptions};
     // All tasks have the same data and depend on the same long key.
     let outline = |count: usize, data_len: usize, key_len: usize| {
         let (data, long_key) = (vec![0; data_len], "k".repeat(key_len));
-        let pickle = crate::scratch::pickle(Options::default(), |writer| {
+        let pickle = crate::scratch::pickle(WriterOptions::default(), |writer| {
             writer.reduce().global("dask._expr", "LLGExpr").tuple(1);
             writer.dict(count);
             let mut shared = None;
@@ -653,7 +653,7 @@ fn slots_are_read_by_their_names() {
 /// Tasks as schedulers before 2024.11 send them.
 #[cfg(feature = "worker")]
 mod tuple_tasks {
-    use daskwire_pickle::{Options, Writer};
+    use daskwire_pickle::{Writer, WriterOptions};
 
     use super::*;
     use crate::protocol::{CallPickles, ComputeTask, RunSpec};
@@ -661,7 +661,7 @@ mod tuple_tasks {
     use crate::value::{Serialized, ValueError};
 
     fn pickle(write: impl Fn(&mut Writer<'_, '_>)) -> bytes::Bytes {
-        let written = scratch::pickle(Options::default(), |writer| {
+        let written = scratch::pickle(WriterOptions::default(), |writer| {
             write(writer);
             Ok::<(), ValueError>(())
         });

@@ -126,7 +126,7 @@ impl Data {
 /// arrays out of band.
 fn pickle_of<'d>(arrays: &[Array<'d>], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
     let mut buffers = Vec::new();
-    let mut levels = [pickle::Level::EMPTY; 7];
+    let mut levels = [pickle::WriterLevel::EMPTY; 7];
     out.resize(1 << 13, 0);
     let mut writer = pickle::Writer::new(out, &mut levels);
     writer.list(arrays.len() + 6);

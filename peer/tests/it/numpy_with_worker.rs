@@ -834,7 +834,7 @@ fn arrays_agree_with_the_worker() {
 /// Writes an object with some arrays in its pickle and others out of band.
 fn object<'d>(arrays: &[(&str, Array<'d>, Placement)], out: &mut Vec<u8>) -> Vec<PickleBuffer<'d>> {
     let mut buffers = Vec::new();
-    let mut levels = [pickle::Level::EMPTY; 10];
+    let mut levels = [pickle::WriterLevel::EMPTY; 10];
     out.resize(1 << 12, 0);
     let mut writer = pickle::Writer::new(out, &mut levels);
     writer.build().reduce();

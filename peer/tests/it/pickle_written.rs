@@ -4,8 +4,8 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use daskwire_pickle::{
-    Framing, Level, Mutability, Options, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement,
-    Protocol, Reader, Writer,
+    Framing, Mutability, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement, Protocol,
+    Reader, Writer, WriterLevel, WriterOptions,
 };
 use daskwire_testing::Peer;
 use serde_json::json;
@@ -572,8 +572,8 @@ impl Random {
     }
 }
 
-fn written(write: impl Fn(&mut Writer<'_, '_>), options: Options) -> Vec<u8> {
-    let mut levels = [Level::EMPTY; 32];
+fn written(write: impl Fn(&mut Writer<'_, '_>), options: WriterOptions) -> Vec<u8> {
+    let mut levels = [WriterLevel::EMPTY; 32];
     let mut measure = Writer::with_options(&mut [], &mut levels, options);
     write(&mut measure);
     let len = measure.measure().expect("a pickle");
@@ -610,7 +610,7 @@ fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
                 _ => Protocol::V5,
             };
             let value = random.value(0);
-            let options = Options {
+            let options = WriterOptions {
                 protocol: random.protocol,
                 framing: match random.below(10) {
                     0 => Framing::None,
@@ -811,7 +811,7 @@ fn what_dask_pickles_is_written_alike_and_works() {
 
 fn pickled_alike_and_works(peer: &mut Peer) {
     for (name, write, result) in KNOWN {
-        let pickle = written(write, Options::default());
+        let pickle = written(write, WriterOptions::default());
         let (answer, expected) = peer.ask(&json!({"op": "dumps", "name": name}).to_string(), b"");
         assert_eq!(pickle, expected, "{name}");
         let answer: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
@@ -877,7 +877,7 @@ fn zero_copy(in_band: Option<[bool; 4]>) -> (Vec<u8>, Vec<&'static [u8]>) {
                 writer.buffer(buffer, |_| place(index));
             }
         },
-        Options::default(),
+        WriterOptions::default(),
     );
     (pickle, beside)
 }

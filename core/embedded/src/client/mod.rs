@@ -11,7 +11,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 
 use daskwire::msgpack::{Reader, Writer};
-use daskwire_pickle::{Level, Writer as PickleWriter};
+use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use crate::fixed_string::FixedString;
 use crate::link::{LENGTHS_LEN, Link, LinkBuffers, Piece, field, items, str_field};
@@ -261,7 +261,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         let encoded = writer.finish().map_err(|_| NO_ROOM)?;
 
         let mut task = [0; MAX_TASK];
-        let mut levels = [Level::EMPTY; 12];
+        let mut levels = [WriterLevel::EMPTY; 12];
         let mut writer = PickleWriter::new(&mut task, &mut levels);
         write_graph(&mut writer, key.as_str(), function, arguments, self.store)?;
         let task = writer.finish().map_err(|_| NO_ROOM)?;

@@ -1,7 +1,7 @@
 //! The interface of functions: arguments, a result or an exception.
 
 use daskwire::invariant::Ensured as _;
-use daskwire_pickle::{Level, Writer as PickleWriter};
+use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use super::array::array_len;
 use super::{ARRAY, BYTES, ElementType, FALSE, FLOAT, INT, MAX_DIMENSIONS, NONE, STR, TRUE, Value};
@@ -247,7 +247,7 @@ impl Failure {
 
     /// Writes the pickle of the exception to `out`.
     pub(crate) fn pickle<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
-        let mut levels = [Level::EMPTY; 4];
+        let mut levels = [WriterLevel::EMPTY; 4];
         let mut writer = PickleWriter::new(out, &mut levels);
         writer.reduce().global("builtins", self.class);
         writer.tuple(1).str(self.message());

@@ -6,7 +6,7 @@ mod function;
 use daskwire::invariant::Ensured as _;
 use daskwire::message::{Payload, PayloadKind, Serializer};
 use daskwire::msgpack::{Token, Writer};
-use daskwire_pickle::{Level, Writer as PickleWriter};
+use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use crate::pickle_tree::{Call, Id, Node, Tree};
 use array::{element, row_major};
@@ -237,7 +237,7 @@ impl<'a> Value<'a> {
 
     /// Writes the pickle of the type to `out`.
     pub(crate) fn pickle_type<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
-        let mut levels = [Level::EMPTY; 2];
+        let mut levels = [WriterLevel::EMPTY; 2];
         let mut writer = PickleWriter::new(out, &mut levels);
         match self {
             Self::None => writer.reduce().global("builtins", "type").tuple(1).none(),

@@ -1241,7 +1241,7 @@ fn non_contiguous_arrays_are_refused() {
 #[test]
 fn pickled_arrays_match_numpy() {
     let write = |array: &Array<'_>, placement| {
-        let (mut out, mut levels) = ([0; 256], [pickle::Level::EMPTY; 6]);
+        let (mut out, mut levels) = ([0; 256], [pickle::WriterLevel::EMPTY; 6]);
         let mut writer = pickle::Writer::new(&mut out, &mut levels);
         pickle_array(&mut writer, array, NumpyModules::default(), |_| placement).unwrap();
         writer.finish().unwrap().to_vec()

@@ -1,6 +1,6 @@
 //! Open values: each level counts down its values.
 
-use super::{Batch, Kind, Level, WriteError, Writer};
+use super::{Batch, Kind, WriteError, Writer, WriterLevel};
 use crate::Opcode;
 
 impl Writer<'_, '_> {
@@ -31,7 +31,7 @@ impl Writer<'_, '_> {
     }
 
     #[inline]
-    pub(super) fn open(&mut self, level: Level) -> &mut Self {
+    pub(super) fn open(&mut self, level: WriterLevel) -> &mut Self {
         if let Some(slot) = self.levels.get_mut(self.depth) {
             *slot = self.level;
             self.depth = self.depth.wrapping_add(1);
@@ -49,7 +49,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub(super) fn then(&mut self, opcode: Opcode, count: usize) -> &mut Self {
         self.on_top = false;
-        self.open(Level::new(Kind::Then(opcode), count, 0))
+        self.open(WriterLevel::new(Kind::Then(opcode), count, 0))
     }
 
     /// Ends the innermost level, which is complete and not the root.
@@ -70,7 +70,7 @@ impl Writer<'_, '_> {
     }
 
     pub(super) fn begin_batch(&mut self) {
-        let Level { rest, kind, .. } = self.level;
+        let WriterLevel { rest, kind, .. } = self.level;
         let width = match kind {
             Kind::Dict | Kind::Update => 2,
             _ => 1,

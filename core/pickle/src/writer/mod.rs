@@ -21,9 +21,9 @@ pub use error::WriteError;
 /// [`finish`](Self::finish) reports errors.
 ///
 /// ```
-/// use daskwire_pickle::{Level, WriteError, Writer};
+/// use daskwire_pickle::{WriteError, Writer, WriterLevel};
 ///
-/// let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// let (mut buffer, mut levels) = ([0; 64], [WriterLevel::EMPTY; 4]);
 /// let mut writer = Writer::new(&mut buffer, &mut levels);
 /// // {"call": operator.add, "of": (1, [2, None])}
 /// writer.dict(2);
@@ -47,8 +47,8 @@ pub use error::WriteError;
 /// its entries, [`extend`](Self::extend) its items.
 ///
 /// ```
-/// # use daskwire_pickle::{Level, WriteError, Writer};
-/// # let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// # use daskwire_pickle::{WriteError, Writer, WriterLevel};
+/// # let (mut buffer, mut levels) = ([0; 64], [WriterLevel::EMPTY; 4]);
 /// # let mut writer = Writer::new(&mut buffer, &mut levels);
 /// // OrderedDict(a=1)
 /// writer.update(1);
@@ -65,8 +65,8 @@ pub use error::WriteError;
 /// Any other compound value must be complete, which [`end`](Self::end) ensures:
 ///
 /// ```
-/// # use daskwire_pickle::{Level, WriteError, Writer};
-/// # let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 4]);
+/// # use daskwire_pickle::{WriteError, Writer, WriterLevel};
+/// # let (mut buffer, mut levels) = ([0; 64], [WriterLevel::EMPTY; 4]);
 /// # let mut writer = Writer::new(&mut buffer, &mut levels);
 /// writer.list(2);
 /// let list = writer.memoize();
@@ -87,7 +87,7 @@ pub use error::WriteError;
 /// buffer measures:
 ///
 /// ```
-/// # use daskwire_pickle::{Level, WriteError, Writer};
+/// # use daskwire_pickle::{WriteError, Writer, WriterLevel};
 /// let mut measure = Writer::new(&mut [], &mut []);
 /// measure.str("no need of levels");
 /// assert_eq!(measure.measure()?, 31);
@@ -104,21 +104,21 @@ pub struct Writer<'b, 'l> {
     /// Offset of the contents of the frame.
     frame_start: usize,
     /// The innermost open value.
-    level: Level,
+    level: WriterLevel,
     /// The open values around it.
-    levels: &'l mut [Level],
+    levels: &'l mut [WriterLevel],
     depth: usize,
     memo_count: u32,
     /// Whether the value on top of the reader's stack can be memoized.
     on_top: bool,
-    options: Options,
+    options: WriterOptions,
     /// The first error.
     error: Option<WriteError>,
 }
 
 /// Options of a [`Writer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct WriterOptions {
     /// The version of the pickle protocol.
     pub protocol: Protocol,
     /// Whether the pickle is divided into frames.
@@ -162,7 +162,7 @@ pub enum Framing {
 
 /// The state of an open value in a [`Writer`].
 #[derive(Clone, Copy, Debug)]
-pub struct Level {
+pub struct WriterLevel {
     /// Values left in the current batch.
     left: usize,
     /// Values after that batch.
@@ -171,7 +171,7 @@ pub struct Level {
     batch: Batch,
 }
 
-impl Level {
+impl WriterLevel {
     /// An unused level, to initialise arrays.
     pub const EMPTY: Self = Self::new(Kind::Root, 0, 0);
 
@@ -224,12 +224,16 @@ impl<'b, 'l> Writer<'b, 'l> {
     /// `levels` limits the number of values open at a time: 1 is enough for a
     /// list of numbers, 2 for a list of tuples of numbers.
     #[inline]
-    pub fn new(out: &'b mut [u8], levels: &'l mut [Level]) -> Self {
-        Self::with_options(out, levels, Options::default())
+    pub fn new(out: &'b mut [u8], levels: &'l mut [WriterLevel]) -> Self {
+        Self::with_options(out, levels, WriterOptions::default())
     }
 
     /// Creates a writer to `out` with options.
-    pub fn with_options(out: &'b mut [u8], levels: &'l mut [Level], options: Options) -> Self {
+    pub fn with_options(
+        out: &'b mut [u8],
+        levels: &'l mut [WriterLevel],
+        options: WriterOptions,
+    ) -> Self {
         let protocol = options.protocol.number();
         let len = put(out, 0, [Opcode::Proto.byte(), protocol]);
         Self {
@@ -240,7 +244,7 @@ impl<'b, 'l> Writer<'b, 'l> {
                 Framing::None => usize::MAX,
             },
             frame_start: len,
-            level: Level::new(Kind::Root, 1, 0),
+            level: WriterLevel::new(Kind::Root, 1, 0),
             levels,
             depth: 0,
             memo_count: 0,

@@ -1,6 +1,6 @@
 //! The methods that write values.
 
-use super::{Kind, Level, Protocol, WriteError, Writer};
+use super::{Kind, Protocol, WriteError, Writer, WriterLevel};
 use crate::invariant::Ensured;
 use crate::measure::append;
 use crate::{Mutability, Opcode, PickleBuffer, Placement};
@@ -72,8 +72,8 @@ impl Writer<'_, '_> {
     /// magnitude. An empty slice is 0.
     ///
     /// ```
-    /// # use daskwire_pickle::{Framing, Options, WriteError, Writer};
-    /// # let options = Options { framing: Framing::None, ..Options::default() };
+    /// # use daskwire_pickle::{Framing, WriteError, Writer, WriterOptions};
+    /// # let options = WriterOptions { framing: Framing::None, ..WriterOptions::default() };
     /// # let mut buffer = [0; 32];
     /// # let mut writer = Writer::with_options(&mut buffer, &mut [], options);
     /// writer.int_magnitude(true, &0x80_u128.pow(8).to_le_bytes()); // -2^56
@@ -194,13 +194,13 @@ impl Writer<'_, '_> {
     /// measuring and then writing calls it twice.
     ///
     /// ```
-    /// use daskwire_pickle::{Level, Mutability, PickleBuffer, Placement, WriteError, Writer};
+    /// use daskwire_pickle::{Mutability, PickleBuffer, Placement, WriteError, Writer, WriterLevel};
     ///
     /// let pixels = [7; 1000];
     /// let mut beside = [None; 4];
     /// let mut free = beside.iter_mut();
     ///
-    /// let (mut buffer, mut levels) = ([0; 64], [Level::EMPTY; 2]);
+    /// let (mut buffer, mut levels) = ([0; 64], [WriterLevel::EMPTY; 2]);
     /// let mut writer = Writer::new(&mut buffer, &mut levels);
     /// writer.reduce().global("builtins", "bytearray").tuple(1);
     /// let view = PickleBuffer::new(&pixels, Mutability::Writable);
@@ -284,7 +284,7 @@ impl Writer<'_, '_> {
     pub fn list(&mut self, count: usize) -> &mut Self {
         self.value();
         self.opcode(Opcode::EmptyList);
-        self.open(Level::new(Kind::List, 0, count))
+        self.open(WriterLevel::new(Kind::List, 0, count))
     }
 
     /// Begins a dictionary of `count` entries; takes twice as many values, each
@@ -293,7 +293,7 @@ impl Writer<'_, '_> {
     pub fn dict(&mut self, count: usize) -> &mut Self {
         self.value();
         self.opcode(Opcode::EmptyDict);
-        self.open(Level::new(Kind::Dict, 0, count.saturating_mul(2)))
+        self.open(WriterLevel::new(Kind::Dict, 0, count.saturating_mul(2)))
     }
 
     /// Begins a set of `count` values, which should be distinct.
@@ -301,7 +301,7 @@ impl Writer<'_, '_> {
     pub fn set(&mut self, count: usize) -> &mut Self {
         self.value();
         self.opcode(Opcode::EmptySet);
-        self.open(Level::new(Kind::Set, 0, count))
+        self.open(WriterLevel::new(Kind::Set, 0, count))
     }
 
     /// Begins a call; takes 2 values: the callable, and a tuple of arguments.
@@ -342,7 +342,7 @@ impl Writer<'_, '_> {
     pub fn extend(&mut self, count: usize) -> &mut Self {
         self.value();
         self.on_top = false;
-        self.open(Level::new(Kind::Extend, 1, count))
+        self.open(WriterLevel::new(Kind::Extend, 1, count))
     }
 
     /// Begins an object with `count` entries, such as a `defaultdict`; takes
@@ -351,7 +351,7 @@ impl Writer<'_, '_> {
     pub fn update(&mut self, count: usize) -> &mut Self {
         self.value();
         self.on_top = false;
-        self.open(Level::new(Kind::Update, 1, count.saturating_mul(2)))
+        self.open(WriterLevel::new(Kind::Update, 1, count.saturating_mul(2)))
     }
 
     /// An integer that is longer than an `i32`.

@@ -4,22 +4,22 @@
 //! `peer/tests/it/pickle_written.rs` exchanges the same with CPython.
 
 use daskwire_pickle::{
-    Argument, Data, Framing, Level, Mutability, Opcode, Options, OutOfBandReader, PickleBuffer,
-    PickleBufferError, PickleError, PickleErrorKind, Placement, Protocol, Reader, Token,
-    WriteError, Writer,
+    Argument, Data, Framing, Mutability, Opcode, OutOfBandReader, PickleBuffer, PickleBufferError,
+    PickleError, PickleErrorKind, Placement, Protocol, Reader, Token, WriteError, Writer,
+    WriterLevel, WriterOptions,
 };
 
 const READ_ONLY: Mutability = Mutability::ReadOnly;
 const WRITABLE: Mutability = Mutability::Writable;
 
 /// Protocol 5 without frames, which keeps the examples short.
-const BARE: Options = Options {
+const BARE: WriterOptions = WriterOptions {
     protocol: Protocol::V5,
     framing: Framing::None,
 };
 
-fn written(options: Options, write: impl FnOnce(&mut Writer<'_, '_>)) -> Vec<u8> {
-    let (mut out, mut levels) = (vec![0; 256], [Level::EMPTY; 8]);
+fn written(options: WriterOptions, write: impl FnOnce(&mut Writer<'_, '_>)) -> Vec<u8> {
+    let (mut out, mut levels) = (vec![0; 256], [WriterLevel::EMPTY; 8]);
     let mut writer = Writer::with_options(&mut out, &mut levels, options);
     write(&mut writer);
     writer.finish().expect("a pickle").to_vec()
@@ -60,7 +60,7 @@ fn bytearray<'d>(
 #[test]
 fn a_bytearray_of_protocol_4_is_copied_into_the_pickle() {
     // pickletools.optimize(pickle.dumps(b, protocol=4))
-    let options = Options {
+    let options = WriterOptions {
         protocol: Protocol::V4,
         framing: Framing::Frames,
     };
@@ -134,12 +134,12 @@ fn buffers_are_passed_out_of_band_as_views() {
 /// rejected alternatives.
 #[test]
 fn a_buffer_in_protocol_4_is_an_error() {
-    let options = Options {
+    let options = WriterOptions {
         protocol: Protocol::V4,
         framing: Framing::None,
     };
     for mutability in [READ_ONLY, WRITABLE] {
-        let (mut out, mut levels) = ([0; 64], [Level::EMPTY; 8]);
+        let (mut out, mut levels) = ([0; 64], [WriterLevel::EMPTY; 8]);
         let mut writer = Writer::with_options(&mut out, &mut levels, options);
         writer.buffer(PickleBuffer::new(b"abc", mutability), |_| {
             panic!("it is in no protocol before 5, so there is nothing to decide")
@@ -404,7 +404,7 @@ mod tree {
             (WRITABLE, Placement::OutOfBand),
             (READ_ONLY, Placement::OutOfBand),
         ] {
-            let pickle = written(Options::default(), |writer| {
+            let pickle = written(WriterOptions::default(), |writer| {
                 reconstruct(writer, PickleBuffer::new(&memory, mutability), placement);
             });
             let buffers = match placement {

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use daskwire_pickle::BufferTooSmall;
 use daskwire_pickle::{
-    Framing, Level, Mutability, Options, PickleBuffer, PickleBufferError, Placement, Protocol,
-    WriteError, Writer,
+    Framing, Mutability, PickleBuffer, PickleBufferError, Placement, Protocol, WriteError, Writer,
+    WriterLevel, WriterOptions,
 };
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 const READ_ONLY: Mutability = Mutability::ReadOnly;
 const WRITABLE: Mutability = Mutability::Writable;
 
-fn written_as(options: Options, mut write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
-    let mut levels = [Level::EMPTY; 16];
+fn written_as(options: WriterOptions, mut write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
+    let mut levels = [WriterLevel::EMPTY; 16];
     let mut measure = Writer::with_options(&mut [], &mut levels, options);
     write(&mut measure);
     let len = measure.measure().expect("a pickle");
@@ -36,19 +36,19 @@ fn written_as(options: Options, mut write: impl FnMut(&mut Writer<'_, '_>)) -> V
 }
 
 fn written(write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
-    written_as(Options::default(), write)
+    written_as(WriterOptions::default(), write)
 }
 
 fn unframed(write: impl FnMut(&mut Writer<'_, '_>)) -> Vec<u8> {
-    let options = Options {
+    let options = WriterOptions {
         framing: Framing::None,
-        ..Options::default()
+        ..WriterOptions::default()
     };
     written_as(options, write)
 }
 
 fn failed(write: impl Fn(&mut Writer<'_, '_>)) -> WriteError {
-    let (mut out, mut levels) = ([0; 256], [Level::EMPTY; 4]);
+    let (mut out, mut levels) = ([0; 256], [WriterLevel::EMPTY; 4]);
     let mut writer = Writer::new(&mut out, &mut levels);
     write(&mut writer);
     let error = writer.finish().expect_err("it must fail");
@@ -484,12 +484,12 @@ fn output_matches_cpython() {
     let Cases(mut cases) = cases();
     for case in &expected {
         let name = case["name"].as_str().unwrap();
-        let options = Options {
+        let options = WriterOptions {
             protocol: match case["protocol"].as_u64() {
                 Some(4) => Protocol::V4,
                 _ => Protocol::V5,
             },
-            ..Options::default()
+            ..WriterOptions::default()
         };
         let writes = cases
             .remove(name)
@@ -509,17 +509,17 @@ fn output_matches_cpython() {
 
 #[test]
 fn buffers_of_every_length_are_too_small_or_sufficient() {
-    let mut levels = [Level::EMPTY; 8];
+    let mut levels = [WriterLevel::EMPTY; 8];
     for (name, writes) in cases().0 {
         // Long ones at the lengths where an opcode begins or ends.
         for write in writes {
-            let options = Options {
+            let options = WriterOptions {
                 protocol: if name.ends_with("in 4") {
                     Protocol::V4
                 } else {
                     Protocol::V5
                 },
-                ..Options::default()
+                ..WriterOptions::default()
             };
             let whole = written_as(options, &write);
             let lengths: Vec<usize> = if whole.len() < 600 {
@@ -684,7 +684,7 @@ fn missing_values_are_errors() {
         |writer: &mut Writer<'_, '_>| writer.extend(1).owed(),
         |writer: &mut Writer<'_, '_>| writer.update(1).owed() - 1,
     ] {
-        let mut levels = [Level::EMPTY; 1];
+        let mut levels = [WriterLevel::EMPTY; 1];
         assert_eq!(begin(&mut Writer::new(&mut [], &mut levels)), 2);
     }
 }
@@ -692,7 +692,7 @@ fn missing_values_are_errors() {
 #[test]
 fn levels_bound_the_depth() {
     for levels in 0..4 {
-        let mut levels = vec![Level::EMPTY; levels];
+        let mut levels = vec![WriterLevel::EMPTY; levels];
         let supplied = levels.len();
         let mut writer = Writer::new(&mut [], &mut levels);
         writer.list(1).tuple(1).dict(0);
@@ -705,7 +705,7 @@ fn levels_bound_the_depth() {
         assert_eq!(writer.measure(), expected);
     }
     // Complete values take no level.
-    let mut levels = [Level::EMPTY; 2];
+    let mut levels = [WriterLevel::EMPTY; 2];
     let mut writer = Writer::new(&mut [], &mut levels);
     writer.list(3).tuple(1).i64(1).tuple(0).set(0);
     assert!(writer.measure().is_ok());
@@ -786,11 +786,11 @@ fn strings_are_utf_8_with_surrogates() {
 fn protocol_4_refuses_buffers() {
     for mutability in [READ_ONLY, WRITABLE] {
         for placement in [Placement::InBand, Placement::OutOfBand] {
-            let options = Options {
+            let options = WriterOptions {
                 protocol: Protocol::V4,
-                ..Options::default()
+                ..WriterOptions::default()
             };
-            let mut levels = [Level::EMPTY; 1];
+            let mut levels = [WriterLevel::EMPTY; 1];
             let mut writer = Writer::with_options(&mut [], &mut levels, options);
             let mut asked = false;
             let buffer = PickleBuffer::new(b"abc", mutability);

@@ -34,8 +34,8 @@ use daskwire_numpy::{
     PickledPayload, RecordType, ValueBuilder as _, WriteOptions, encode_into, pickle_array,
 };
 use daskwire_pickle::{
-    Argument, Framing, Mutability, Options, OutOfBandReader, PickleBuffer, PickleBufferError,
-    Placement, Protocol, Reader as PickleReader, Unescaped,
+    Argument, Framing, Mutability, OutOfBandReader, PickleBuffer, PickleBufferError, Placement,
+    Protocol, Reader as PickleReader, Unescaped, WriterOptions,
 };
 use embedded_io::ErrorKind;
 
@@ -424,7 +424,7 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     );
     let written = builder.array_payload(&array, &WriteOptions::default());
     black_box(written.is_ok());
-    let mut levels = [daskwire_pickle::Level::EMPTY; 6];
+    let mut levels = [daskwire_pickle::WriterLevel::EMPTY; 6];
     let mut writer = daskwire_pickle::Writer::new(&mut room, &mut levels);
     let modules = NumpyModules::default();
     let written = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
@@ -800,9 +800,9 @@ fn copy_document(document: &[u8]) -> Result<(), Fault> {
 
 /// Writes a pickle from choices and returns its length.
 pub fn write_pickle(choices: &[u8]) -> Result<usize, Fault> {
-    let mut levels = [daskwire_pickle::Level::EMPTY; 8];
+    let mut levels = [daskwire_pickle::WriterLevel::EMPTY; 8];
     let mut out = [0; 512];
-    let options = Options {
+    let options = WriterOptions {
         protocol: black_box(Protocol::V5),
         framing: black_box(Framing::Frames),
     };
