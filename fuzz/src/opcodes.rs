@@ -1,8 +1,8 @@
 //! The opcodes of pickles and their out-of-band buffers.
 
 use daskwire_pickle::{
-    Argument, Form, Opcode, OutOfBandReader, PickleError, PickleErrorKind, Reader as PickleReader,
-    Token as PickleToken, Unescaped,
+    Argument, ArgumentForm, Opcode, OutOfBandReader, PickleError, PickleErrorKind,
+    Reader as PickleReader, Token as PickleToken, Unescaped,
 };
 
 use super::PICKLE_LIMITS;
@@ -152,15 +152,15 @@ fn same(one: &[PickleToken<'_>], other: &[PickleToken<'_>]) -> bool {
 /// The length of an opcode according to its form, in bytes.
 fn pickle_len(opcode: Opcode, rest: &[u8]) -> usize {
     let line = |rest: &[u8]| 1 + rest.iter().position(|&byte| byte == b'\n').expect("a line");
-    1 + match opcode.form() {
-        Form::None => 0,
-        Form::Bytes(len) => usize::from(len),
-        Form::Counted(len) => {
+    1 + match opcode.argument_form() {
+        ArgumentForm::None => 0,
+        ArgumentForm::Bytes(len) => usize::from(len),
+        ArgumentForm::Counted(len) => {
             let count = rest[..usize::from(len)].iter().rev();
             usize::from(len) + count.fold(0, |count, &byte| count << 8 | usize::from(byte))
         }
-        Form::Line => line(rest),
-        Form::TwoLines => line(rest) + line(&rest[line(rest)..]),
+        ArgumentForm::Line => line(rest),
+        ArgumentForm::TwoLines => line(rest) + line(&rest[line(rest)..]),
         form => panic!("a form that is not known here: {form:?}"),
     }
 }

@@ -7,14 +7,14 @@ use daskwire_numpy::known::{self, Known};
 use daskwire_pickle::BufferTooSmall;
 use daskwire_pickle::tree::{Event, Int, Node, Operation, Registry, Tree, Value};
 use daskwire_pickle::{
-    Form, Framing, Mutability, Opcode, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement,
-    Protocol, Reader, WriteError, Writer, WriterLevel, WriterOptions,
+    ArgumentForm, Framing, Mutability, Opcode, OutOfBandReader, PickleBuffer, PickleErrorKind,
+    Placement, Protocol, Reader, WriteError, Writer, WriterLevel, WriterOptions,
 };
 
 /// The maximum numbers of values to complete containers and of long strings, so
 /// that an input does not take seconds.
-const FILL_COUNT: u64 = 10_000;
-const LONG_COUNT: usize = 6;
+const MAX_FILL_COUNT: u64 = 10_000;
+const MAX_LONG_COUNT: usize = 6;
 
 /// Bytes as choices. After the end every choice is 0.
 struct Choices<'a> {
@@ -27,8 +27,8 @@ impl<'a> Choices<'a> {
     const fn new(input: &'a [u8]) -> Self {
         Self {
             rest: input,
-            long_count: LONG_COUNT,
-            fill_count: FILL_COUNT,
+            long_count: MAX_LONG_COUNT,
+            fill_count: MAX_FILL_COUNT,
         }
     }
 
@@ -84,7 +84,7 @@ impl<'a> Choices<'a> {
 /// Writes values from the choices and returns the number of out-of-band
 /// buffers.
 fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
-    let mut beside = 0;
+    let mut buffer_count = 0;
     let mut memoized = 0;
     while !choices.rest.is_empty() {
         match choices.byte() % 32 {
@@ -111,7 +111,7 @@ fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
                     if choice & 2 == 0 {
                         return Placement::InBand;
                     }
-                    beside += 1;
+                    buffer_count += 1;
                     Placement::OutOfBand
                 })
             }
@@ -139,10 +139,10 @@ fn write(choices: &mut Choices<'_>, writer: &mut Writer<'_, '_>) -> usize {
             _ => fill(choices, writer),
         };
     }
-    if beside > 0 || writer.owed().is_multiple_of(2) {
+    if buffer_count > 0 || writer.owed().is_multiple_of(2) {
         fill(choices, writer);
     }
-    beside
+    buffer_count
 }
 
 /// Writes all values owed.
@@ -169,13 +169,13 @@ pub(crate) fn pickle_writer(input: &[u8]) {
     let mut pickles = [Framing::Frames, Framing::None].map(|framing| {
         let options = WriterOptions { protocol, framing };
         let mut measure = Writer::with_options(&mut [], &mut levels, options);
-        let beside = write(&mut Choices::new(input), &mut measure);
+        let buffer_count = write(&mut Choices::new(input), &mut measure);
         let measured = measure.measure();
         let len = measured.unwrap_or(input.len());
         let mut out = vec![0xa5; len + 1];
 
         let mut writer = Writer::with_options(&mut out, &mut levels, options);
-        assert_eq!(write(&mut Choices::new(input), &mut writer), beside);
+        assert_eq!(write(&mut Choices::new(input), &mut writer), buffer_count);
         match (writer.finish().map(<[u8]>::len), measured) {
             (Ok(written), Ok(measured)) => assert_eq!(written, measured),
             (Err(written), Err(measured)) => {
@@ -198,13 +198,13 @@ pub(crate) fn pickle_writer(input: &[u8]) {
             available,
         };
         assert_eq!(writer.finish(), Err(too_small.into()));
-        Some((out, beside))
+        Some((out, buffer_count))
     });
     match &mut pickles {
-        [Some((framed, beside)), Some((bare, _))] => {
+        [Some((framed, buffer_count)), Some((bare, _))] => {
             assert_eq!(without_frames(framed), *bare);
-            load(bare, *beside, protocol);
-            read_back(framed, bare, *beside);
+            load(bare, *buffer_count, protocol);
+            read_back(framed, bare, *buffer_count);
         }
         [None, None] => {}
         other => panic!("frames are the difference between {other:?}"),
@@ -283,8 +283,10 @@ fn begin<'p>(writer: &mut Writer<'_, '_>, node: Node<'_, 'p>, buffers: &mut Vec<
 /// Checks that the pickle gives the same tree with and without frames, if it is
 /// valid (the writer does not check callables), and that writing the tree
 /// reproduces it.
-fn read_back(framed: &[u8], bare: &[u8], beside: usize) {
-    let buffers: Vec<[u8; 1]> = (0..beside).map(|index| [index.to_le_bytes()[0]]).collect();
+fn read_back(framed: &[u8], bare: &[u8], buffer_count: usize) {
+    let buffers: Vec<[u8; 1]> = (0..buffer_count)
+        .map(|index| [index.to_le_bytes()[0]])
+        .collect();
     let tree = Tree::with_buffers(framed, &buffers);
     let (tree, same) = match (tree, Tree::with_buffers(bare, &buffers)) {
         (Ok(tree), Ok(same)) => (tree, same),
@@ -347,30 +349,30 @@ pub(crate) fn pickle_tree(input: &[u8]) {
     for node in tree.nodes() {
         assert!(node.offset() < tree.pickle_len());
         assert_eq!(node.items().count(), node.items().count_left());
-        assert!(known::native(&nothing, node).is_err());
-        match known::native(&registry, node) {
-            Ok(known::Native::Exception(exception)) => {
+        assert!(known::convert(&nothing, node).is_err());
+        match known::convert(&registry, node) {
+            Ok(known::KnownValue::Exception(exception)) => {
                 let frames = exception.traceback.into_iter().flatten().count();
                 assert!(frames <= tree.value_count());
             }
-            Ok(known::Native::Array(found)) => {
+            Ok(known::KnownValue::Array(found)) => {
                 let array = found.array();
                 super::values::use_array(&array);
                 super::values::use_fields(&array, found.element_type());
             }
-            Ok(known::Native::MaskedArray(found)) => {
+            Ok(known::KnownValue::MaskedArray(found)) => {
                 super::values::use_array(&found.mask());
                 if let Some(masked) = found.array() {
                     super::values::use_array(masked.data());
                 }
             }
-            Ok(known::Native::ObjectArray(found)) => {
+            Ok(known::KnownValue::ObjectArray(found)) => {
                 let is_empty = found.shape().contains(&0);
                 let count = || found.shape().iter().product();
                 let count = if is_empty { 0 } else { count() };
                 assert_eq!(found.items().count(), count);
             }
-            Ok(known::Native::Scalar(found)) => {
+            Ok(known::KnownValue::Scalar(found)) => {
                 assert_eq!(found.bytes().len(), found.dtype().item_len());
             }
             _ => {}
@@ -397,10 +399,10 @@ fn opcode(rest: &[u8]) -> (Opcode, &[u8], &[u8]) {
         bytes[..len].copy_from_slice(&rest[..len]);
         usize::try_from(u64::from_le_bytes(bytes)).expect("a length")
     };
-    let (start, len) = match opcode.form() {
-        Form::None => (0, 0),
-        Form::Bytes(len) => (0, usize::from(len)),
-        Form::Counted(len) => (usize::from(len), number(usize::from(len))),
+    let (start, len) = match opcode.argument_form() {
+        ArgumentForm::None => (0, 0),
+        ArgumentForm::Bytes(len) => (0, usize::from(len)),
+        ArgumentForm::Counted(len) => (usize::from(len), number(usize::from(len))),
         _ => panic!("{opcode} is of an old protocol"),
     };
     let (argument, rest) = rest[start..].split_at(len);
@@ -444,7 +446,7 @@ enum Item {
 }
 
 /// Simulates the stack of a loader.
-fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
+fn load(pickle: &[u8], buffer_count: usize, protocol: Protocol) {
     let (mut stack, mut memo, mut buffers) = (Vec::new(), Vec::new(), 0);
     let mut rest = pickle;
     loop {
@@ -533,7 +535,7 @@ fn load(pickle: &[u8], beside: usize, protocol: Protocol) {
     assert!(rest.is_empty(), "bytes follow STOP");
     assert_eq!(stack.len(), 1, "{stack:?}");
     assert_ne!(stack[0], Item::Mark);
-    assert_eq!(buffers, beside, "buffers");
+    assert_eq!(buffers, buffer_count, "buffers");
 }
 
 fn pop(stack: &mut Vec<Item>) {

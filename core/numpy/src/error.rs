@@ -162,17 +162,17 @@ impl fmt::Display for NumpyErrorKind {
                 write!(f, "the elements are {found}; expected {wanted}")
             }
             Self::OtherClass { wanted } => {
-                write!(f, "the value is something else; expected {wanted}")
+                write!(f, "the value is of another class; expected {wanted}")
             }
             Self::FrameCount { found, expected } => {
                 write!(f, "the value has {found} frames; expected {expected}")
             }
-            Self::Compressed => f.write_str("the data is compressed; it has to be copied"),
+            Self::Compressed => f.write_str("the data is compressed; copy it"),
             Self::InParts => {
                 f.write_str("the data is in several frames; copy it or read it in parts")
             }
             Self::NotNative => {
-                f.write_str("the elements are not in native form and must be copied")
+                f.write_str("the elements have the other byte order or are not aligned; copy them")
             }
             Self::BufferTooSmall(error) => error.fmt(f),
         }
@@ -181,7 +181,7 @@ impl fmt::Display for NumpyErrorKind {
 
 impl core::error::Error for NumpyError {}
 
-/// The error of writing a value as a payload; the caller's, except for
+/// The error of writing a value as a payload, a fault of the caller except for
 /// [`BuildError::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

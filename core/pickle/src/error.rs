@@ -20,7 +20,7 @@ pub enum PickleErrorKind {
     /// The pickle ends before STOP.
     MissingStop,
     /// The pickle ends inside an opcode's argument.
-    End {
+    Truncated {
         /// The opcode.
         opcode: Opcode,
         /// The length of the opcode and its argument as far as it is known, in
@@ -112,10 +112,10 @@ pub enum PickleErrorKind {
         /// The number of buffers supplied.
         buffer_count: usize,
     },
-    /// READONLY_BUFFER without a buffer on top of the stack.
+    /// READONLY_BUFFER is used without a buffer on top of the stack.
     NoBuffer,
-    /// The stack above the topmost mark has too few values for an opcode. This
-    /// and the kinds below occur only when a tree is built.
+    /// The stack above the topmost mark has too few values for an opcode. This kind
+    /// and those below it occur only when a tree is built.
     StackUnderflow {
         /// The opcode.
         opcode: Opcode,
@@ -226,7 +226,7 @@ impl fmt::Display for PickleErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::MissingStop => f.write_str("the pickle ends without STOP"),
-            Self::End {
+            Self::Truncated {
                 opcode,
                 needed,
                 available,
@@ -294,20 +294,20 @@ impl fmt::Display for PickleErrorKind {
                 "the pickle uses {used_count} of {buffer_count} out-of-band buffers; \
                  expected all to be used"
             ),
-            Self::NoBuffer => f.write_str("READONLY_BUFFER without a buffer to make read-only"),
+            Self::NoBuffer => f.write_str("READONLY_BUFFER needs a buffer on top of the stack"),
             Self::StackUnderflow { opcode } => {
                 write!(f, "{opcode} takes more values than the stack has")
             }
-            Self::NoMark { opcode } => write!(f, "{opcode} without a mark on the stack"),
+            Self::NoMark { opcode } => write!(f, "{opcode} needs a mark, but the stack has none"),
             Self::NotMemoized { index } => write!(f, "the memo has no value at {index}"),
             Self::OddItems { opcode, count } => write!(
                 f,
-                "{opcode} has {count} keys and values; expected as many of each"
+                "{opcode} has {count} keys and values, an odd number; expected a value for each key"
             ),
             Self::WrongOperand { opcode, expected } => {
                 write!(
                     f,
-                    "{opcode} finds the wrong kind of value on the stack; expected {expected}"
+                    "{opcode} needs another kind of value on the stack; expected {expected}"
                 )
             }
             Self::ExtensionCode { code } => {
@@ -327,9 +327,9 @@ impl fmt::Display for PickleErrorKind {
 
 impl core::error::Error for PickleError {}
 
-/// A buffer supplied by the caller is too small.
+/// The error for a buffer of the caller that is too small.
 ///
-/// The contents of the buffer are unspecified; call again with at least `needed`
+/// The contents of the buffer are unspecified. Call again with at least `needed`
 /// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferTooSmall {

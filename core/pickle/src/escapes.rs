@@ -21,9 +21,9 @@ use core::{array, iter};
 #[derive(Clone, Debug)]
 pub struct Unescaped<'p> {
     line: &'p [u8],
-    take: Take,
+    decode: Decode,
     /// The bytes of the last decoded piece that have not been returned yet.
-    taken: Piece,
+    decoded: Piece,
 }
 
 /// Up to four bytes.
@@ -31,27 +31,27 @@ type Piece = iter::Take<array::IntoIter<u8, 4>>;
 
 /// Decodes the first character or escape of a line that is not empty. `None`
 /// for an invalid escape.
-type Take = fn(&[u8]) -> Option<(Piece, &[u8])>;
+type Decode = fn(&[u8]) -> Option<(Piece, &[u8])>;
 
 impl<'p> Unescaped<'p> {
     /// The bytes of a line of STRING: the contents of its quotes, with the
     /// escapes of a `bytes` literal. Empty if it has no quotes.
     pub fn string(line: &'p [u8]) -> Self {
-        Self::new(quoted(line).unwrap_or_default(), take_string)
+        Self::new(quoted(line).unwrap_or_default(), decode_string)
     }
 
     /// The string of a line of UNICODE, in UTF-8, in which a surrogate takes
     /// three bytes as in [`PyStr`](super::PyStr). The line is Latin-1, with
     /// `\uXXXX` and `\UXXXXXXXX` after an even number of backslashes.
     pub fn unicode(line: &'p [u8]) -> Self {
-        Self::new(line, take_unicode)
+        Self::new(line, decode_unicode)
     }
 
-    fn new(line: &'p [u8], take: Take) -> Self {
+    fn new(line: &'p [u8], decode: Decode) -> Self {
         Self {
             line,
-            take,
-            taken: piece(&[]),
+            decode,
+            decoded: piece(&[]),
         }
     }
 }
@@ -61,13 +61,13 @@ impl Iterator for Unescaped<'_> {
 
     fn next(&mut self) -> Option<u8> {
         loop {
-            if let Some(byte) = self.taken.next() {
+            if let Some(byte) = self.decoded.next() {
                 return Some(byte);
             }
             if self.line.is_empty() {
                 return None;
             }
-            (self.taken, self.line) = (self.take)(self.line).unwrap_or((piece(&[]), &[]));
+            (self.decoded, self.line) = (self.decode)(self.line).unwrap_or((piece(&[]), &[]));
         }
     }
 
@@ -75,7 +75,7 @@ impl Iterator for Unescaped<'_> {
         // A Latin-1 character takes at most two bytes, and no escape decodes to
         // more bytes than it has.
         let max_len = self.line.len().saturating_mul(2);
-        (0, max_len.checked_add(self.taken.len()))
+        (0, max_len.checked_add(self.decoded.len()))
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
     let mut rest = quoted(line).ok_or(StringFault::NotQuoted)?;
     let mut is_ascii = true;
     while !rest.is_empty() {
-        let (mut bytes, after) = take_string(rest).ok_or(StringFault::BadEscape)?;
+        let (mut bytes, after) = decode_string(rest).ok_or(StringFault::BadEscape)?;
         is_ascii &= bytes.all(|byte| byte.is_ascii());
         rest = after;
     }
@@ -110,7 +110,7 @@ pub(super) fn check_string(line: &[u8]) -> Result<(), StringFault> {
 pub(super) fn check_unicode(line: &[u8]) -> bool {
     let mut rest = line;
     while !rest.is_empty() {
-        let Some((_, after)) = take_unicode(rest) else {
+        let Some((_, after)) = decode_unicode(rest) else {
             return false;
         };
         rest = after;
@@ -137,7 +137,7 @@ fn piece(bytes: &[u8]) -> Piece {
     piece.into_iter().take(bytes.len())
 }
 
-fn take_string(line: &[u8]) -> Option<(Piece, &[u8])> {
+fn decode_string(line: &[u8]) -> Option<(Piece, &[u8])> {
     let (byte, rest) = match line {
         [b'\\', escape @ ..] => match escape {
             [b'\n', rest @ ..] => return Some((piece(&[]), rest)),
@@ -164,7 +164,7 @@ fn take_string(line: &[u8]) -> Option<(Piece, &[u8])> {
     Some((piece(&[byte]), rest))
 }
 
-fn take_unicode(line: &[u8]) -> Option<(Piece, &[u8])> {
+fn decode_unicode(line: &[u8]) -> Option<(Piece, &[u8])> {
     let (code, rest) = match line {
         [b'\\', b'u', digits @ ..] => hexadecimal(digits, 4)?,
         [b'\\', b'U', digits @ ..] => hexadecimal(digits, 8)?,

@@ -74,7 +74,7 @@ pub use buffers::{Data, Item, OutOfBandReader};
 pub use error::{BufferTooSmall, Operand, PickleError, PickleErrorKind};
 pub use escapes::Unescaped;
 pub use limits::Limits;
-pub use opcode::{Form, Opcode};
+pub use opcode::{ArgumentForm, Opcode};
 pub use pickle_buffer::{Mutability, PickleBuffer, PickleBufferError, Placement};
 pub use reader::{Argument, Reader, Token};
 pub use string::{BigInt, Decimal, DecimalFloat, PyStr};

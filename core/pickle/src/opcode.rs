@@ -5,7 +5,7 @@ use core::fmt;
 /// The encoding of an opcode's argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Form {
+pub enum ArgumentForm {
     /// No argument.
     None,
     /// The given number of bytes, little-endian (a float: big-endian).
@@ -54,9 +54,9 @@ macro_rules! opcodes {
 
             /// The encoding of its argument.
             #[inline]
-            pub const fn form(self) -> Form {
+            pub const fn argument_form(self) -> ArgumentForm {
                 match self {
-                    $(Self::$variant => Form::$form $(($len))?,)*
+                    $(Self::$variant => ArgumentForm::$form $(($len))?,)*
                 }
             }
         }
@@ -235,7 +235,10 @@ impl Opcode {
 
     /// Whether its argument is text: one or two lines.
     pub const fn is_text(self) -> bool {
-        matches!(self.form(), Form::Line | Form::TwoLines)
+        matches!(
+            self.argument_form(),
+            ArgumentForm::Line | ArgumentForm::TwoLines
+        )
     }
 }
 

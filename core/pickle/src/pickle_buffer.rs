@@ -34,7 +34,7 @@ pub struct PickleBuffer<'a> {
     mutability: Mutability,
 }
 
-/// The error of [`PickleBuffer::with_strides`]; the caller's.
+/// The error of [`PickleBuffer::with_strides`], a fault of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PickleBufferError {

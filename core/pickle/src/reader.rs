@@ -192,7 +192,7 @@ impl<'p> Reader<'p> {
     ///
     /// # Errors
     ///
-    /// * [`PickleErrorKind::MissingStop`], [`PickleErrorKind::End`] or
+    /// * [`PickleErrorKind::MissingStop`], [`PickleErrorKind::Truncated`] or
     ///   [`PickleErrorKind::MissingLineFeed`] if the input ends too early;
     /// * [`PickleErrorKind::TooManyOpcodes`] if the limit is reached;
     /// * [`PickleErrorKind::TextOpcode`] for a text opcode that is not allowed;
@@ -503,7 +503,7 @@ fn counted<const N: usize>(opcode: Opcode, rest: &[u8], count: u64) -> Counted<'
 /// follow the opcode.
 #[cold]
 fn end(opcode: Opcode, head_len: usize, count: u64, available: usize) -> PickleErrorKind {
-    PickleErrorKind::End {
+    PickleErrorKind::Truncated {
         opcode,
         needed: (head_len as u64).saturating_add(1).saturating_add(count),
         available: available.saturating_add(1),

@@ -5,7 +5,7 @@ use core::fmt::{self, Write as _};
 use daskwire::invariant::Ensured;
 
 use bytes::Bytes;
-use daskwire_numpy::known::{self, Known, Native, native};
+use daskwire_numpy::known::{self, Known, KnownValue, convert};
 use daskwire_pickle::Writer;
 use daskwire_pickle::tree::{self, Node, Registry, Tree};
 
@@ -145,7 +145,7 @@ impl RemoteError {
             && let Some(Value::Serialized(serialized)) = traceback
             && let Ok((pickle, buffers)) = serialized.pickle()
             && let Ok(tree) = Tree::with_buffers(&pickle, &buffers)
-            && let Ok(Native::Traceback(frames)) = native(exceptions(), tree.root())
+            && let Ok(KnownValue::Traceback(frames)) = convert(exceptions(), tree.root())
         {
             error.traceback = Renderer::new(&pickle).lines(frames);
         }
@@ -180,8 +180,8 @@ impl RemoteError {
 
     /// Reads an exception with at most `causes` causes.
     fn of_node(node: Node<'_, '_>, renderer: &Renderer, causes: usize) -> Self {
-        match native(exceptions(), node) {
-            Ok(Native::Exception(exception)) => {
+        match convert(exceptions(), node) {
+            Ok(KnownValue::Exception(exception)) => {
                 let context = exception.context.filter(|_| !exception.suppress_context);
                 Self {
                     cause: cause(exception.cause.or(context), renderer, causes),
@@ -247,8 +247,8 @@ impl RemoteError {
         let (class, given) = (next(), next());
         let (from, traceback, context, suppress_context) = (next(), next(), next(), next());
         let given = given.map(|given| given.get("args").unwrap_or(given).items());
-        let traceback = traceback.and_then(|node| match native(exceptions(), node) {
-            Ok(Native::Traceback(frames)) => Some(frames),
+        let traceback = traceback.and_then(|node| match convert(exceptions(), node) {
+            Ok(KnownValue::Traceback(frames)) => Some(frames),
             _ => None,
         });
         let is_suppressed = suppress_context.and_then(Node::as_bool) == Some(true);

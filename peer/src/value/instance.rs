@@ -28,7 +28,7 @@ impl TreeReader<'_> {
     /// arguments alone, such as a named tuple.
     pub(super) fn instance(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         if let Some((kind, object)) = classes().object(node) {
-            if object.keywords.is_some() || matches!(object.made, tree::Made::Name) {
+            if object.keywords.is_some() || matches!(object.origin, tree::Origin::Name) {
                 return Err(unknown(node));
             }
             let (Some(module), Some(name)) =

@@ -14,7 +14,7 @@ use arrow_array::{
     LargeStringArray, NullArray, PrimitiveArray, StringArray,
 };
 use bytes::Bytes;
-use daskwire_numpy::known::{self, Known, Native};
+use daskwire_numpy::known::{self, Known, KnownValue};
 use daskwire_numpy::{Element, Kind, TimeBase};
 use daskwire_pickle::tree::{self, Node, Operation, Registry, Tree};
 
@@ -282,8 +282,8 @@ impl Frame<'_> {
     /// The columns of a block: an array of two dimensions has several, anything
     /// else is one.
     fn block(&self, node: Node<'_, '_>, count: usize) -> Converted<Vec<ArrayRef>> {
-        if let Ok(native) = known::native(&self.registry, node) {
-            return self.numpy(&native, count, None);
+        if let Ok(converted) = known::convert(&self.registry, node) {
+            return self.numpy(&converted, count, None);
         }
         if let Some(arguments) = call(node, &["pandas._libs.arrays.__pyx_unpickle_NDArrayBacked"]) {
             return self.backed(node, arguments, count);
@@ -306,8 +306,8 @@ impl Frame<'_> {
         ];
         if let Some(state) = instance(node, &masked)
             && let (Some(data), Some(mask)) = (state.get("_data"), state.get("_mask"))
-            && let Ok(data) = known::native(&self.registry, data)
-            && let Ok(Native::Array(mask)) = known::native(&self.registry, mask)
+            && let Ok(data) = known::convert(&self.registry, data)
+            && let Ok(KnownValue::Array(mask)) = known::convert(&self.registry, mask)
         {
             let mask = self.array(&mask)?;
             let mask = mask.to_vec::<bool>().map_err(super::ValueError::from)?;
@@ -319,13 +319,13 @@ impl Frame<'_> {
     /// An array of numpy as columns; elements that `mask` has are null.
     fn numpy(
         &self,
-        native: &Native<'_, '_>,
+        converted: &KnownValue<'_, '_>,
         count: usize,
         mask: Option<&[bool]>,
     ) -> Converted<Vec<ArrayRef>> {
-        match native {
-            Native::Array(array) => columns_of(&self.array(array)?, count, mask, None),
-            Native::ObjectArray(objects) => {
+        match converted {
+            KnownValue::Array(array) => columns_of(&self.array(array)?, count, mask, None),
+            KnownValue::ObjectArray(objects) => {
                 let row_count = objects.shape().last().copied().unwrap_or_default();
                 let mut items = objects.items();
                 let columns = (0..count).map(|_| {
@@ -378,12 +378,12 @@ impl Frame<'_> {
         let (Some(dtype), Some(data)) = (state.next(), state.next()) else {
             return unsupported(format!("{class} without data"));
         };
-        let Ok(native) = known::native(&self.registry, data) else {
+        let Ok(converted) = known::convert(&self.registry, data) else {
             return unsupported(format!("{class} over {}", describe(data)));
         };
         let (_, name) = class.rsplit_once('.').unwrap_or(("", &class));
-        match (name, &native) {
-            ("DatetimeArray", Native::Array(array)) => {
+        match (name, &converted) {
+            ("DatetimeArray", KnownValue::Array(array)) => {
                 let array = self.array(array)?;
                 let zone =
                     instance(dtype, &["pandas.DatetimeTZDtype"]).and_then(|state| state.get("tz"));
@@ -391,9 +391,9 @@ impl Frame<'_> {
                 columns_of(&array, count, None, zone.as_deref())
             }
             ("TimedeltaArray" | "NumpyExtensionArray" | "StringArray", _) => {
-                self.numpy(&native, count, None)
+                self.numpy(&converted, count, None)
             }
-            ("Categorical", Native::Array(codes)) => {
+            ("Categorical", KnownValue::Array(codes)) => {
                 let codes = self.array(codes)?;
                 let categories = instance(dtype, &["pandas.CategoricalDtype"]);
                 let categories = categories.and_then(|state| state.get("categories"));

@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use daskwire_numpy::known::{self, Known, Native, native};
+use daskwire_numpy::known::{self, Known, KnownValue, convert};
 use daskwire_numpy::{Order, pickle_array};
 use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
@@ -152,7 +152,7 @@ impl Value {
     ) -> Result<(), ValueError> {
         let mut left = vec![Step::Value(self)];
         if !repeated.0.is_empty() {
-            writer.settle();
+            writer.end_complete();
         }
         while let Some(step) = left.pop() {
             let value = match step {
@@ -510,23 +510,23 @@ impl<'b> TreeReader<'b> {
         depth: usize,
         many: &dyn Fn(tree::Items<'_, '_>) -> Result<Items, ValueError>,
     ) -> Result<Value, ValueError> {
-        let Ok(native) = native(self.names, node) else {
+        let Ok(converted) = convert(self.names, node) else {
             return self.instance(node, depth);
         };
-        Ok(match native {
-            Native::Complex { real, imaginary } => Value::Complex(real, imaginary),
-            Native::Set(items) => Value::Set(many(items)?),
-            Native::FrozenSet(items) => Value::FrozenSet(many(items)?),
-            Native::ByteArray(data) => {
+        Ok(match converted {
+            KnownValue::Complex { real, imaginary } => Value::Complex(real, imaginary),
+            KnownValue::Set(items) => Value::Set(many(items)?),
+            KnownValue::FrozenSet(items) => Value::FrozenSet(many(items)?),
+            KnownValue::ByteArray(data) => {
                 self.budget.spend_copy(data.len())?;
                 Value::ByteArray(self.bytes(&data))
             }
-            Native::Bytes(data) => {
+            KnownValue::Bytes(data) => {
                 self.budget.spend_copy(data.len())?;
                 Value::Bytes(self.bytes(&data))
             }
-            Native::Array(array) => Value::Array(self.array(&array)?),
-            Native::Scalar(scalar) => self.scalar(&scalar)?,
+            KnownValue::Array(array) => Value::Array(self.array(&array)?),
+            KnownValue::Scalar(scalar) => self.scalar(&scalar)?,
             _ => return Err(unknown(&describe(node))),
         })
     }

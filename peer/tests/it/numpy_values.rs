@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use daskwire::message::{Layout, Message, ReadOptions, Workspace};
-use daskwire_numpy::known::{self, Known, MaskedData, Native, NdArray, ObjectArray};
+use daskwire_numpy::known::{self, Known, KnownValue, MaskedData, NdArray, ObjectArray};
 use daskwire_numpy::{
     Array, ArrayHeader, BorrowedPickle, Description, ElementType, PayloadValue, PickledPayload,
 };
@@ -69,23 +69,23 @@ fn pickled_text(pickle: &[u8], buffers: &[&[u8]]) -> String {
 }
 
 fn value_text(registry: &Registry<Known>, node: Node<'_, '_>) -> String {
-    let native = match known::native(registry, node) {
-        Ok(native) => native,
+    let converted = match known::convert(registry, node) {
+        Ok(converted) => converted,
         Err(error) => return format!("{error}: {node}"),
     };
-    match native {
-        Native::Masked => "masked".to_owned(),
-        Native::DType {
+    match converted {
+        KnownValue::Masked => "masked".to_owned(),
+        KnownValue::DType {
             element_type,
             shape,
         } => format!("dtype {}", type_text(element_type, &shape)),
-        Native::Array(found) => {
+        KnownValue::Array(found) => {
             let array = found.array();
             let kind = if array.is_matrix() { "matrix " } else { "" };
             format!("{kind}{} {}", nd_text(&found), flag(array.writeable()))
         }
-        Native::ObjectArray(found) => objects_text(&found),
-        Native::MaskedArray(found) => {
+        KnownValue::ObjectArray(found) => objects_text(&found),
+        KnownValue::MaskedArray(found) => {
             let data = match found.data() {
                 MaskedData::Array(data) => nd_text(data),
                 MaskedData::Objects(data) => objects_text(data),
@@ -93,7 +93,7 @@ fn value_text(registry: &Registry<Known>, node: Node<'_, '_>) -> String {
             };
             format!("masked {data} {}", hex(&found.mask()))
         }
-        Native::Scalar(found) => {
+        KnownValue::Scalar(found) => {
             let of = found.element_type();
             format!(
                 "scalar {} {}",

@@ -17,7 +17,7 @@ use daskwire::message::{
 };
 use daskwire::msgpack;
 use daskwire_comm::{Address, Comm, CommOptions, Frames};
-use daskwire_numpy::known::{self, Known, Native};
+use daskwire_numpy::known::{self, Known, KnownValue};
 use daskwire_numpy::{
     Array, ByteOrder, DType, Description, Dimensions, Element, NumpyErrorKind, NumpyModules, Order,
     PayloadValue, PickledPayload, TimeBase, TimeUnit, ValueBuilder as _, WriteOptions, encode_into,
@@ -442,7 +442,7 @@ impl<'a> Pickle<'a> {
         registry.allow_all(known::NUMPY);
         let mut arrays = Vec::new();
         for node in self.tree().nodes() {
-            let Ok(Native::Array(array)) = known::native(&registry, node) else {
+            let Ok(KnownValue::Array(array)) = known::convert(&registry, node) else {
                 continue;
             };
             let Some(array) = array.borrowed() else {

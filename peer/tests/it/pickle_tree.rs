@@ -4,7 +4,7 @@
 use core::fmt::Write as _;
 use std::collections::HashMap;
 
-use daskwire_numpy::known::{self, Known, Native};
+use daskwire_numpy::known::{self, Known, KnownValue};
 use daskwire_numpy::{ByteOrder, DType, ElementType, Kind, TimeBase};
 use daskwire_pickle::tree::{Int, Node, Operation, Registry, Tree, Value};
 use daskwire_pickle::{Limits, Reader};
@@ -295,7 +295,7 @@ fn inert_text(out: &mut String, node: Node<'_, '_>, seen: &mut HashMap<usize, us
                 hex_of(&class.name.to_bytes())
             )
         }
-        Value::ObjectOf { class, arguments } => {
+        Value::InstanceOf { class, arguments } => {
             parts.extend([class, arguments]);
             "object".to_owned()
         }
@@ -376,26 +376,26 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
             let mut entries = entries.map(|(key, item)| format!("{}:{}", of(key), of(item)));
             write!(out, "dict({})", strings(&mut entries, false))
         }
-        _ => match known::native(registry, node) {
+        _ => match known::convert(registry, node) {
             Err(error) => write!(out, "{error}: {node}"),
-            Ok(native) => match native {
-                Native::Complex { real, imaginary } => write!(
+            Ok(converted) => match converted {
+                KnownValue::Complex { real, imaginary } => write!(
                     out,
                     "complex {}{}",
                     hex_of(&real.to_be_bytes()),
                     hex_of(&imaginary.to_be_bytes())
                 ),
-                Native::Set(items) => write!(out, "set({})", strings(&mut items.map(of), true)),
-                Native::FrozenSet(items) => {
+                KnownValue::Set(items) => write!(out, "set({})", strings(&mut items.map(of), true)),
+                KnownValue::FrozenSet(items) => {
                     write!(out, "frozenset({})", strings(&mut items.map(of), true))
                 }
-                Native::ByteArray(data) => write!(out, "bytearray {}", hex_of(&data)),
-                Native::Bytes(data) => write!(out, "bytes {}", hex_of(&data)),
-                Native::DType {
+                KnownValue::ByteArray(data) => write!(out, "bytearray {}", hex_of(&data)),
+                KnownValue::Bytes(data) => write!(out, "bytes {}", hex_of(&data)),
+                KnownValue::DType {
                     element_type: ElementType::Plain(dtype),
                     ..
                 } => write!(out, "dtype {}", dtype_text(dtype)),
-                Native::Array(found) => {
+                KnownValue::Array(found) => {
                     let array = found.array();
                     let mut elements = array.items().collect::<Vec<_>>().concat();
                     let dtype = little(array.dtype(), &mut elements);
@@ -406,11 +406,11 @@ fn value_text(out: &mut String, node: Node<'_, '_>, registry: &Registry<Known>) 
                     let (dtype, data) = (dtype_text(dtype), hex_of(&elements));
                     write!(out, "array {dtype} {:?} {read_only} {data}", array.shape())
                 }
-                Native::Scalar(found) => {
+                KnownValue::Scalar(found) => {
                     let data = hex_of(found.bytes());
                     write!(out, "scalar {} {data}", dtype_text(found.dtype()))
                 }
-                Native::Exception(exception) => write!(
+                KnownValue::Exception(exception) => write!(
                     out,
                     "exception {}({})",
                     exception.class.name.as_str().unwrap_or_default(),

@@ -9,10 +9,10 @@
 //!     G?\xf8\0\0\0\0\0\0G\xc0\0\0\0\0\0\0\0\x86R.";
 //! let tree = Tree::new(pickle)?;
 //! let mut registry = Registry::new();
-//! assert!(known::native(&registry, tree.root()).is_err());
+//! assert!(known::convert(&registry, tree.root()).is_err());
 //!
 //! registry.allow_all(known::BUILTINS);
-//! let known::Native::Complex { real, imaginary } = known::native(&registry, tree.root())? else {
+//! let known::KnownValue::Complex { real, imaginary } = known::convert(&registry, tree.root())? else {
 //!     return Err("no complex number".into());
 //! };
 //! assert_eq!((real, imaginary), (1.5, -2.0));
@@ -23,7 +23,9 @@ use alloc::borrow::Cow;
 use alloc::vec::Vec;
 use core::fmt;
 
-use daskwire_pickle::tree::{Global, Items, Made, Node, Object, Operation, Registry, Tree, Value};
+use daskwire_pickle::tree::{
+    Global, Items, Node, Object, Operation, Origin, Registry, Tree, Value,
+};
 
 use crate::ElementType;
 
@@ -71,9 +73,9 @@ pub enum Known {
     /// A class of exceptions.
     Exception,
     /// `unpickle_exception` of `tblib`, as Dask sends exceptions.
-    ExceptionOf,
+    UnpickleException,
     /// `unpickle_exception_with_attrs` of `tblib`, as Dask sends exceptions.
-    ExceptionWithAttributes,
+    UnpickleExceptionWithAttributes,
     /// `unpickle_traceback` of `tblib`.
     Traceback,
 }
@@ -128,11 +130,11 @@ macro_rules! exceptions {
         pub const EXCEPTIONS: Names = &[
             $(("builtins", $name, Known::Exception),)*
             $(("exceptions", $name, Known::Exception),)*
-            ("tblib.pickling_support", "unpickle_exception", Known::ExceptionOf),
+            ("tblib.pickling_support", "unpickle_exception", Known::UnpickleException),
             (
                 "tblib.pickling_support",
                 "unpickle_exception_with_attrs",
-                Known::ExceptionWithAttributes,
+                Known::UnpickleExceptionWithAttributes,
             ),
             ("tblib.pickling_support", "unpickle_traceback", Known::Traceback),
         ];
@@ -155,7 +157,7 @@ exceptions! {
 /// A converted value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Native<'t, 'p> {
+pub enum KnownValue<'t, 'p> {
     /// A complex number.
     Complex {
         /// The real part.
@@ -242,21 +244,21 @@ impl fmt::Display for TracebackFrame<'_> {
     }
 }
 
-type Converted<T> = Result<T, ConvertError>;
+type ConvertResult<T> = Result<T, ConvertError>;
 
-fn invalid<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+fn invalid<T>(node: Node<'_, '_>, what: &'static str) -> ConvertResult<T> {
     fail(node, ConvertErrorKind::Invalid { what })
 }
 
-fn unsupported<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+fn unsupported<T>(node: Node<'_, '_>, what: &'static str) -> ConvertResult<T> {
     fail(node, ConvertErrorKind::Unsupported { what })
 }
 
-fn expected<T>(node: Node<'_, '_>, what: &'static str) -> Converted<T> {
+fn expected<T>(node: Node<'_, '_>, what: &'static str) -> ConvertResult<T> {
     fail(node, ConvertErrorKind::Expected { what })
 }
 
-fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> Converted<T> {
+fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> ConvertResult<T> {
     Err(ConvertError {
         offset: node.offset(),
         kind,
@@ -268,13 +270,13 @@ fn fail<T>(node: Node<'_, '_>, kind: ConvertErrorKind) -> Converted<T> {
 ///
 /// # Errors
 ///
-/// As [`native`], and [`ConvertErrorKind::Expected`] if it is the type of
+/// As [`convert`], and [`ConvertErrorKind::Expected`] if it is the type of
 /// elements that are arrays, or no type.
 pub fn element_type<'t>(tree: &'t Tree<'_>) -> Result<ElementType<'t>, ConvertError> {
     let mut registry = Registry::new();
     registry.allow_all(NUMPY);
-    match native(&registry, tree.root())? {
-        Native::DType {
+    match convert(&registry, tree.root())? {
+        KnownValue::DType {
             element_type,
             shape,
         } if shape.is_empty() => Ok(element_type),
@@ -291,14 +293,14 @@ pub fn element_type<'t>(tree: &'t Tree<'_>) -> Result<ElementType<'t>, ConvertEr
 /// * [`ConvertErrorKind::Expected`], [`ConvertErrorKind::Unsupported`] or
 ///   [`ConvertErrorKind::Invalid`] if its parts are not in the form that Python
 ///   writes.
-pub fn native<'t, 'p>(
+pub fn convert<'t, 'p>(
     registry: &Registry<Known>,
     node: Node<'t, 'p>,
-) -> Result<Native<'t, 'p>, ConvertError> {
+) -> Result<KnownValue<'t, 'p>, ConvertError> {
     let Some((known, object)) = registry.object(node) else {
         return fail(node, ConvertErrorKind::NotAllowed);
     };
-    let is_class = matches!(object.made, Made::Name);
+    let is_class = matches!(object.origin, Origin::Name);
     if is_class || object.keywords.is_some() {
         return unsupported(node, "a name, or a call with keyword arguments,");
     }
@@ -306,44 +308,46 @@ pub fn native<'t, 'p>(
     let mut arguments = object.arguments;
     let count = arguments.count_left();
     let mut next = || arguments.next().unwrap_or(node);
-    let native = match (known, count) {
+    let converted = match (known, count) {
         (Known::Complex, 2) => {
             let mut part = || next().as_f64();
             let (Some(real), Some(imaginary)) = (part(), part()) else {
                 return expected(node, "two floats");
             };
-            Native::Complex { real, imaginary }
+            KnownValue::Complex { real, imaginary }
         }
-        (Known::Set, 0) => Native::Set(node.items()),
-        (Known::FrozenSet, 0) => Native::FrozenSet(node.items()),
-        (Known::Set, 1) => Native::Set(list(next())?),
-        (Known::FrozenSet, 1) => Native::FrozenSet(list(next())?),
-        (Known::ByteArray, 0) => Native::ByteArray(Cow::Borrowed(&[])),
-        (Known::ByteArray, 1) => Native::ByteArray(context.data(next())?),
+        (Known::Set, 0) => KnownValue::Set(node.items()),
+        (Known::FrozenSet, 0) => KnownValue::FrozenSet(node.items()),
+        (Known::Set, 1) => KnownValue::Set(list(next())?),
+        (Known::FrozenSet, 1) => KnownValue::FrozenSet(list(next())?),
+        (Known::ByteArray, 0) => KnownValue::ByteArray(Cow::Borrowed(&[])),
+        (Known::ByteArray, 1) => KnownValue::ByteArray(context.data(next())?),
         // Protocols 0 to 2 have a string and the name of its encoding.
-        (Known::ByteArray, 2) => Native::ByteArray(encoded(node, next(), next())?),
-        (Known::Bytes, 0) => Native::Bytes(Cow::Borrowed(&[])),
-        (Known::Encode, 2) => Native::Bytes(encoded(node, next(), next())?),
+        (Known::ByteArray, 2) => KnownValue::ByteArray(encoded(node, next(), next())?),
+        (Known::Bytes, 0) => KnownValue::Bytes(Cow::Borrowed(&[])),
+        (Known::Encode, 2) => KnownValue::Bytes(encoded(node, next(), next())?),
         (Known::DType, 3) => {
             let (element_type, dimensions) = context.any_dtype(&object)?;
             let shape = dimensions.shape().to_vec();
-            return Ok(Native::DType {
+            return Ok(KnownValue::DType {
                 element_type,
                 shape,
             });
         }
         (Known::Reconstruct, 3) => {
             return Ok(match context.reconstructed(&object)? {
-                MaskedData::Array(array) => Native::Array(array),
-                MaskedData::Objects(objects) => Native::ObjectArray(objects),
+                MaskedData::Array(array) => KnownValue::Array(array),
+                MaskedData::Objects(objects) => KnownValue::ObjectArray(objects),
             });
         }
-        (Known::MaskedReconstruct, 4) => return context.masked(&object).map(Native::MaskedArray),
-        (Known::MaskedConstant, 0) => Native::Masked,
-        (Known::FromBuffer, 4 | 5) => Native::Array(context.frombuffer(&object)?),
-        (Known::Scalar, 2) => Native::Scalar(context.scalar(next(), next())?),
+        (Known::MaskedReconstruct, 4) => {
+            return context.masked(&object).map(KnownValue::MaskedArray);
+        }
+        (Known::MaskedConstant, 0) => KnownValue::Masked,
+        (Known::FromBuffer, 4 | 5) => KnownValue::Array(context.frombuffer(&object)?),
+        (Known::Scalar, 2) => KnownValue::Scalar(context.scalar(next(), next())?),
         (Known::Exception, _) => {
-            return Ok(Native::Exception(Exception {
+            return Ok(KnownValue::Exception(Exception {
                 class: object.global,
                 arguments: object.arguments,
                 traceback: None,
@@ -352,17 +356,17 @@ pub fn native<'t, 'p>(
                 suppress_context: false,
             }));
         }
-        (Known::ExceptionOf | Known::ExceptionWithAttributes, 2..) => {
-            return context.exception(known, &object).map(Native::Exception);
+        (Known::UnpickleException | Known::UnpickleExceptionWithAttributes, 2..) => {
+            return context.exception(known, &object).map(KnownValue::Exception);
         }
-        (Known::Traceback, 3) => Native::Traceback(context.traceback(node)),
+        (Known::Traceback, 3) => KnownValue::Traceback(context.traceback(node)),
         _ => return expected(node, "another number of arguments"),
     };
     // Other operations are unknown.
     if object.operations().next().is_some() {
         return unsupported(node, "a state, or items added to it,");
     }
-    Ok(native)
+    Ok(converted)
 }
 
 /// The tree to convert and the allowed names.
@@ -373,7 +377,7 @@ struct Context<'r, 't, 'p> {
 }
 
 /// The items of a list or a tuple.
-fn list<'t, 'p>(node: Node<'t, 'p>) -> Converted<Items<'t, 'p>> {
+fn list<'t, 'p>(node: Node<'t, 'p>) -> ConvertResult<Items<'t, 'p>> {
     match node.value() {
         Value::List(items) | Value::Tuple(items) => Ok(items),
         _ => expected(node, "a list"),
@@ -385,7 +389,7 @@ fn encoded<'p>(
     node: Node<'_, '_>,
     string: Node<'_, 'p>,
     encoding: Node<'_, 'p>,
-) -> Converted<Cow<'p, [u8]>> {
+) -> ConvertResult<Cow<'p, [u8]>> {
     let (Value::Str(string), Value::Str(encoding)) = (string.value(), encoding.value()) else {
         return expected(node, "a string and an encoding");
     };
@@ -409,7 +413,7 @@ fn encoded<'p>(
 
 impl<'t, 'p> Context<'_, 't, 'p> {
     /// The object created by a call of one of these names.
-    fn made_by(self, node: Node<'t, 'p>, wanted: Known) -> Converted<Object<'t, 'p>> {
+    fn object_of(self, node: Node<'t, 'p>, wanted: Known) -> ConvertResult<Object<'t, 'p>> {
         match self.registry.object(node) {
             Some((known, object)) if known == wanted => Ok(object),
             _ => fail(node, ConvertErrorKind::NotAllowed),
@@ -417,7 +421,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     }
 
     /// Bytes in any encoding.
-    fn data(self, node: Node<'t, 'p>) -> Converted<Cow<'p, [u8]>> {
+    fn data(self, node: Node<'t, 'p>) -> ConvertResult<Cow<'p, [u8]>> {
         if let Some(bytes) = node.as_bytes() {
             return Ok(Cow::Borrowed(bytes));
         }
@@ -445,18 +449,18 @@ impl<'t, 'p> Context<'_, 't, 'p> {
 
     /// `unpickle_exception(CLASS, ARGUMENTS, CAUSE, TRACEBACK, CONTEXT, ...)`,
     /// or with attributes, including `args`, instead of the arguments.
-    fn exception(self, known: Known, object: &Object<'t, 'p>) -> Converted<Exception<'t, 'p>> {
+    fn exception(self, known: Known, object: &Object<'t, 'p>) -> ConvertResult<Exception<'t, 'p>> {
         let mut parts = object.arguments;
         let mut next = || parts.next().filter(|node| !node.is_none());
         let (class, arguments) = (next().unwrap_or(self.node), next());
         let (cause, traceback, context) = (next(), next(), next());
         let suppress_context = next().and_then(Node::as_bool).unwrap_or_default();
-        let made = self.made_by(class, Known::Exception)?;
-        if !matches!(made.made, Made::Name) {
+        let class_object = self.object_of(class, Known::Exception)?;
+        if !matches!(class_object.origin, Origin::Name) {
             return expected(class, "a class of exceptions");
         }
         let arguments = match (known, arguments) {
-            (Known::ExceptionWithAttributes, Some(attributes)) => attributes.get("args"),
+            (Known::UnpickleExceptionWithAttributes, Some(attributes)) => attributes.get("args"),
             (_, arguments) => arguments,
         };
         let arguments = match arguments.map(Node::value) {
@@ -465,13 +469,13 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         };
         let traceback = match traceback {
             Some(node) => {
-                self.made_by(node, Known::Traceback)?;
+                self.object_of(node, Known::Traceback)?;
                 Some(self.traceback(node))
             }
             None => None,
         };
         Ok(Exception {
-            class: made.global,
+            class: class_object.global,
             arguments,
             traceback,
             cause,

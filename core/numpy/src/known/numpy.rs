@@ -6,14 +6,14 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::{
-    Context, ConvertError, ConvertErrorKind, Converted, Known, encoded_ascii, expected, fail,
+    Context, ConvertError, ConvertErrorKind, ConvertResult, Known, encoded_ascii, expected, fail,
     invalid, list, unsupported,
 };
 use crate::{
     Array, ByteOrder, DType, DTypeError, Dimensions, DimensionsError, Element, ElementType, Field,
     Kind, MAX_DEPTH, NumpyError, OUTSIDE, Order, RecordType, TOO_DEEP, TOO_LARGE, TimeUnit,
 };
-use daskwire_pickle::tree::{Entries, Global, Items, Made, Node, Object, Operation, Value};
+use daskwire_pickle::tree::{Entries, Global, Items, Node, Object, Operation, Origin, Value};
 
 /// The maximum number of dictionary entries visited to find all fields of a
 /// type.
@@ -35,7 +35,7 @@ const BUDGET: u32 = 1 << 22;
 /// let tree = Tree::with_buffers(pickle, &buffers)?;
 /// let mut registry = Registry::new();
 /// registry.allow_all(known::NUMPY);
-/// let known::Native::Array(found) = known::native(&registry, tree.root())? else {
+/// let known::KnownValue::Array(found) = known::convert(&registry, tree.root())? else {
 ///     return Err("no array".into());
 /// };
 ///
@@ -235,13 +235,13 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     pub(super) fn any_dtype(
         self,
         object: &Object<'t, 'p>,
-    ) -> Converted<(ElementType<'t>, Dimensions)> {
+    ) -> ConvertResult<(ElementType<'t>, Dimensions)> {
         let found = read_type(object.node, object.global, MAX_DEPTH, true)?;
         Ok((found.element_type, found.dimensions))
     }
 
-    fn dtype_of(self, node: Node<'t, 'p>) -> Converted<(ElementType<'t>, DType)> {
-        let object = self.made_by(node, Known::DType)?;
+    fn dtype_of(self, node: Node<'t, 'p>) -> ConvertResult<(ElementType<'t>, DType)> {
+        let object = self.object_of(node, Known::DType)?;
         let found = read_type(node, object.global, MAX_DEPTH, false)?.element_type;
         match found.dtype() {
             Some(dtype) => Ok((found, dtype)),
@@ -254,7 +254,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         self,
         dtype: Node<'t, 'p>,
         data: Node<'t, 'p>,
-    ) -> Converted<Scalar<'t, 'p>> {
+    ) -> ConvertResult<Scalar<'t, 'p>> {
         let (element_type, dtype) = self.dtype_of(dtype)?;
         if dtype.kind() == Kind::Object {
             return unsupported(data, "a scalar that is an object");
@@ -272,7 +272,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
 
     /// `_frombuffer(BUFFER, TYPE, SHAPE, ORDER)`, with the order of the axes if
     /// ORDER is neither `C` nor `F`.
-    pub(super) fn frombuffer(self, object: &Object<'t, 'p>) -> Converted<NdArray<'t, 'p>> {
+    pub(super) fn frombuffer(self, object: &Object<'t, 'p>) -> ConvertResult<NdArray<'t, 'p>> {
         let node = object.node;
         let mut arguments = object.arguments;
         let mut next = || arguments.next().unwrap_or(node);
@@ -318,7 +318,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         dtype: DType,
         dimensions: Dimensions,
         data: Cow<'p, [u8]>,
-    ) -> Converted<NdArray<'t, 'p>> {
+    ) -> ConvertResult<NdArray<'t, 'p>> {
         if dtype.kind() == Kind::Object {
             return unsupported(node, "an array of objects as bytes");
         }
@@ -334,17 +334,17 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     }
 
     /// The meaning of a class of arrays.
-    fn class(self, node: Node<'t, 'p>, wanted: &[Known]) -> Converted<Known> {
+    fn class(self, node: Node<'t, 'p>, wanted: &[Known]) -> ConvertResult<Known> {
         match self.registry.object(node) {
-            Some((known, object)) if wanted.contains(&known) => match object.made {
-                Made::Name => Ok(known),
+            Some((known, object)) if wanted.contains(&known) => match object.origin {
+                Origin::Name => Ok(known),
                 _ => expected(node, "a class of arrays"),
             },
             _ => fail(node, ConvertErrorKind::NotAllowed),
         }
     }
 
-    fn state<const N: usize>(self, object: &Object<'t, 'p>) -> Converted<State<'t, 'p, N>> {
+    fn state<const N: usize>(self, object: &Object<'t, 'p>) -> ConvertResult<State<'t, 'p, N>> {
         let node = object.node;
         let mut operations = object.operations();
         let (Some(Operation::State(state)), None) = (operations.next(), operations.next()) else {
@@ -381,7 +381,10 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     }
 
     /// The data of a state: bytes, or a list of objects.
-    fn state_data<const N: usize>(self, state: &State<'t, 'p, N>) -> Converted<MaskedData<'t, 'p>> {
+    fn state_data<const N: usize>(
+        self,
+        state: &State<'t, 'p, N>,
+    ) -> ConvertResult<MaskedData<'t, 'p>> {
         let node = state.node;
         if matches!(state.data.value(), Value::List(_)) {
             let items = list(state.data)?;
@@ -404,7 +407,10 @@ impl<'t, 'p> Context<'_, 't, 'p> {
     }
 
     /// `_reconstruct(ndarray, (0,), b"b")` and its state.
-    pub(super) fn reconstructed(self, object: &Object<'t, 'p>) -> Converted<MaskedData<'t, 'p>> {
+    pub(super) fn reconstructed(
+        self,
+        object: &Object<'t, 'p>,
+    ) -> ConvertResult<MaskedData<'t, 'p>> {
         let class = object.arguments.clone().next().unwrap_or(object.node);
         let class = self.class(class, &[Known::NdArray, Known::Matrix])?;
         let state = self.state::<0>(object)?;
@@ -419,7 +425,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
 
     /// `_mareconstruct(MaskedArray, ndarray, (0,), "b")`, and the state with
     /// the mask and the fill value after the data.
-    pub(super) fn masked(self, object: &Object<'t, 'p>) -> Converted<MaskedArray<'t, 'p>> {
+    pub(super) fn masked(self, object: &Object<'t, 'p>) -> ConvertResult<MaskedArray<'t, 'p>> {
         let node = object.node;
         let mut arguments = object.arguments;
         let mut next = || arguments.next().unwrap_or(node);
@@ -454,7 +460,7 @@ impl<'t, 'p> Context<'_, 't, 'p> {
 }
 
 /// A shape, with strides of 0.
-fn shape_of(node: Node<'_, '_>) -> Converted<Dimensions> {
+fn shape_of(node: Node<'_, '_>) -> ConvertResult<Dimensions> {
     let mut shape = Dimensions::SCALAR;
     for count in node.items() {
         match count.as_u64().and_then(|count| usize::try_from(count).ok()) {
@@ -488,7 +494,7 @@ struct Type<'a> {
     dimensions: Dimensions,
 }
 
-type Found<T> = Result<T, DTypeError>;
+type DTypeResult<T> = Result<T, DTypeError>;
 
 fn error(node: Node<'_, '_>, expected: &'static str) -> DTypeError {
     DTypeError {
@@ -517,10 +523,10 @@ fn name_str<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
 /// Nested types use the same name, which the caller has allowed.
 fn read_type<'t>(
     node: Node<'t, 't>,
-    by: Global<'t>,
+    dtype_name: Global<'t>,
     depth: u8,
     may_be_array: bool,
-) -> Found<Type<'t>> {
+) -> DTypeResult<Type<'t>> {
     const STATE: &str = "the state of a type as numpy pickles it";
     let Value::Call {
         callable,
@@ -530,11 +536,14 @@ fn read_type<'t>(
         return Err(error(node, "a type as numpy pickles it"));
     };
     let is_by = |global: Global<'_>| {
-        global.module.to_bytes() == by.module.to_bytes()
-            && global.name.to_bytes() == by.name.to_bytes()
+        global.module.to_bytes() == dtype_name.module.to_bytes()
+            && global.name.to_bytes() == dtype_name.name.to_bytes()
     };
     if !callable.as_global().is_some_and(is_by) || callable.operations().next().is_some() {
-        return Err(error(callable, "a type by the name that is allowed"));
+        return Err(error(
+            callable,
+            "numpy.dtype under the name that is allowed",
+        ));
     }
     let Some([name, _, _]) = arguments.items().exactly() else {
         return Err(error(node, "the name of a type of elements"));
@@ -577,9 +586,9 @@ fn read_type<'t>(
     if !array.is_none() {
         let [element, shape] = array.items().exactly().ok_or(error(array, STATE))?;
         if !may_be_array {
-            return Err(error(array, "elements that are no arrays"));
+            return Err(error(array, "a type whose elements are not arrays"));
         }
-        let found = read_type(element, by, depth, false)?;
+        let found = read_type(element, dtype_name, depth, false)?;
         let dtype = found.element_type.dtype().ok_or(error(element, STATE))?;
         let shape = shape_of(shape).map_err(|_| error(shape, "a shape"))?;
         let dimensions = Dimensions::contiguous(shape.shape(), Order::C, dtype.item_len());
@@ -602,7 +611,7 @@ fn read_type<'t>(
         }
         let depth = depth.checked_sub(1).ok_or(error(node, TOO_DEEP))?;
         let len = len.ok_or(error(state, STATE))?;
-        let record = TreeRecord { node, by };
+        let record = TreeRecord { node, dtype_name };
         let record = RecordType::tree(record, names.count_left(), len, depth);
         return Ok(Type {
             element_type: ElementType::Record(record),
@@ -624,7 +633,7 @@ fn plain<'t>(
     order: &str,
     len: Option<usize>,
     unit: Option<TimeUnit>,
-) -> Found<Type<'t>> {
+) -> DTypeResult<Type<'t>> {
     let dtype = DType::from_state(name, order, len, unit);
     let dtype = dtype.map_err(|expected| error(node, expected))?;
     Ok(Type {
@@ -658,7 +667,7 @@ fn date_unit(node: Node<'_, '_>) -> Option<TimeUnit> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeRecord<'a> {
     node: Node<'a, 'a>,
-    by: Global<'a>,
+    dtype_name: Global<'a>,
 }
 
 impl PartialEq for TreeRecord<'_> {
@@ -680,7 +689,7 @@ impl<'a> TreeRecord<'a> {
         let mut parts = state.unwrap_or(self.node).items().skip(3);
         let [names, fields] = [(); 2].map(|()| parts.next().unwrap_or(self.node));
         TreeFields {
-            by: self.by,
+            dtype_name: self.dtype_name,
             node: self.node,
             names: names.items(),
             first: fields.entries(),
@@ -693,7 +702,7 @@ impl<'a> TreeRecord<'a> {
 /// The fields of a type in a tree, in the order of their names.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeFields<'a> {
-    by: Global<'a>,
+    dtype_name: Global<'a>,
     node: Node<'a, 'a>,
     names: Items<'a, 'a>,
     first: Entries<'a, 'a>,
@@ -703,7 +712,7 @@ pub(crate) struct TreeFields<'a> {
 }
 
 impl<'a> TreeFields<'a> {
-    pub(crate) fn next(&mut self, depth: u8, record_len: usize) -> Found<Field<'a>> {
+    pub(crate) fn next(&mut self, depth: u8, record_len: usize) -> DTypeResult<Field<'a>> {
         let missing = error(self.node, "a name with a field");
         let key = self.names.next().ok_or(missing)?;
         let name = name_str(key).ok_or(error(key, "the name of a field, which is a string"))?;
@@ -742,7 +751,7 @@ impl<'a> TreeFields<'a> {
         if parts.next().is_some() {
             return Err(wrong);
         }
-        let found = read_type(dtype, self.by, depth, true)?;
+        let found = read_type(dtype, self.dtype_name, depth, true)?;
         let item_len = found.element_type.dtype().map_or(0, DType::item_len);
         let len = found.dimensions.len(item_len).ok();
         let end = len.and_then(|len| offset.checked_add(len));

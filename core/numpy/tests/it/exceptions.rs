@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use daskwire_numpy::known::{self, ConvertErrorKind, Exception, Known, Native, Traceback};
+use daskwire_numpy::known::{self, ConvertErrorKind, Exception, Known, KnownValue, Traceback};
 use daskwire_pickle::tree::{Node, Registry, Tree};
 use daskwire_pickle::{Limits, PickleError, Reader};
 
@@ -43,8 +43,8 @@ fn exceptions() -> Registry<Known> {
 }
 
 fn exception<'t, 'p>(node: Node<'t, 'p>) -> Exception<'t, 'p> {
-    match known::native(&exceptions(), node) {
-        Ok(Native::Exception(exception)) => exception,
+    match known::convert(&exceptions(), node) {
+        Ok(KnownValue::Exception(exception)) => exception,
         other => panic!("{other:?}: {node}"),
     }
 }
@@ -112,7 +112,8 @@ fn dask_exceptions_have_causes_and_all_frames() {
     }
     for pickle in pickles("dask.jsonl", "traceback") {
         let tree = build(&pickle).expect("a tree");
-        let Ok(Native::Traceback(traceback)) = known::native(&exceptions(), tree.root()) else {
+        let Ok(KnownValue::Traceback(traceback)) = known::convert(&exceptions(), tree.root())
+        else {
             panic!("{tree}");
         };
         let found: Vec<_> = traceback.collect();
@@ -121,7 +122,7 @@ fn dask_exceptions_have_causes_and_all_frames() {
             let parts = (&*frame.file, frame.line, &*frame.function);
             assert_eq!(parts, ("example.py", 14, "deep"));
         }
-        let error = known::native(&Registry::new(), tree.root()).expect_err("nothing is allowed");
+        let error = known::convert(&Registry::new(), tree.root()).expect_err("nothing is allowed");
         assert_eq!(error.kind, ConvertErrorKind::NotAllowed);
     }
 }
@@ -153,8 +154,8 @@ fn traceback_of(next: &[u8]) -> Vec<u8> {
 
 fn frames_of(pickle: &[u8]) -> usize {
     let tree = build(pickle).expect("a tree");
-    match known::native(&exceptions(), tree.root()) {
-        Ok(Native::Traceback(traceback)) => traceback.count(),
+    match known::convert(&exceptions(), tree.root()) {
+        Ok(KnownValue::Traceback(traceback)) => traceback.count(),
         other => panic!("{other:?}"),
     }
 }

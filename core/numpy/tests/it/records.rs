@@ -582,7 +582,7 @@ fn dtypes_of_other_packages_stay_pickles() {
 mod in_trees {
     use std::collections::BTreeMap;
 
-    use daskwire_numpy::known::{self, ConvertErrorKind, Known, MaskedData, Native};
+    use daskwire_numpy::known::{self, ConvertErrorKind, Known, KnownValue, MaskedData};
     use daskwire_numpy::{ElementType, Order, PayloadValue};
     use daskwire_pickle::tree::{Node, Operation, Registry, Tree};
     use daskwire_pickle::{Limits, Reader};
@@ -595,8 +595,8 @@ mod in_trees {
         registry
     }
 
-    fn native<'t, 'p>(node: Node<'t, 'p>) -> Native<'t, 'p> {
-        known::native(&registry(), node).unwrap_or_else(|error| panic!("{error}: {node}"))
+    fn converted<'t, 'p>(node: Node<'t, 'p>) -> KnownValue<'t, 'p> {
+        known::convert(&registry(), node).unwrap_or_else(|error| panic!("{error}: {node}"))
     }
 
     /// Type, shape and items.
@@ -638,7 +638,7 @@ mod in_trees {
                 };
                 let of = |kind: &str| state.node().get(kind).unwrap().entries();
                 for (name, node) in of("records") {
-                    let Native::Array(found) = native(node) else {
+                    let KnownValue::Array(found) = converted(node) else {
                         panic!("{node}")
                     };
                     let (of, shape, items) = &records[name.as_str().unwrap()];
@@ -657,16 +657,16 @@ mod in_trees {
                 for (name, node) in of("masked") {
                     seen += 1;
                     let name = name.as_str().unwrap();
-                    let found = match native(node) {
-                        Native::MaskedArray(found) => found,
+                    let found = match converted(node) {
+                        KnownValue::MaskedArray(found) => found,
                         other => {
-                            assert!(matches!(other, Native::Masked), "{name}: {other:?}");
+                            assert!(matches!(other, KnownValue::Masked), "{name}: {other:?}");
                             assert_eq!(name, "an element");
                             continue;
                         }
                     };
                     // Dask has asked each of them for it, before it was pickled.
-                    let Native::Array(value) = native(found.fill_value().unwrap()) else {
+                    let KnownValue::Array(value) = converted(found.fill_value().unwrap()) else {
                         panic!("{node}")
                     };
                     assert!(value.array().shape().is_empty());
@@ -693,7 +693,7 @@ mod in_trees {
                 }
                 for (name, node) in of("objects") {
                     seen += 1;
-                    let Native::ObjectArray(found) = native(node) else {
+                    let KnownValue::ObjectArray(found) = converted(node) else {
                         panic!("{node}")
                     };
                     let what: Vec<_> = found.items().map(|item| item.to_string()).collect();
@@ -722,8 +722,8 @@ mod in_trees {
         let pickle = format!("cnumpy._core.numeric\n_frombuffer\n({data}{dtype}{rest}tR.");
         let reader = Reader::new(pickle.as_bytes()).text_opcodes(true);
         let tree = Tree::build::<&[u8]>(reader, &[], &Limits::HOST).unwrap();
-        match known::native(&registry(), tree.root()) {
-            Ok(Native::Array(found)) => {
+        match known::convert(&registry(), tree.root()) {
+            Ok(KnownValue::Array(found)) => {
                 let array = found.array();
                 let strides = array.strides();
                 Ok(format!("{} {:?} {strides:?}", array.dtype(), array.shape()))
@@ -801,10 +801,10 @@ mod in_trees {
         let pickle = b"\x80\x04\x8c\x05numpy\x8c\x05dtype\x93\x8c\x02V8\x89\x88\x87R\x94\
             (K\x03\x8c\x01|N\x8c\x01a\x85}\x8c\x01ah\x00K\x00\x86sK\x08K\x01K\x10tb.";
         let tree = Tree::new(pickle).unwrap();
-        let Native::DType {
+        let KnownValue::DType {
             mut element_type,
             shape,
-        } = native(tree.root())
+        } = converted(tree.root())
         else {
             panic!("{tree}")
         };

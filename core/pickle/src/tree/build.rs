@@ -15,6 +15,7 @@ const MAX_COUNT: u32 = (1 << 30) - 1;
 /// not matter.
 const SMALL: usize = 48;
 
+/// The state of the machine: the tree so far, the stack, its marks and the memo.
 pub(super) struct Builder<'p> {
     tree: Tree<'p>,
     stack: Vec<u32>,
@@ -26,7 +27,7 @@ pub(super) struct Builder<'p> {
     memo_limit: usize,
     limits: Limits,
     /// Offset of the current opcode in the pickle, in bytes.
-    place: usize,
+    offset: usize,
 }
 
 /// The memo. Consecutive indices, as CPython writes them, are stored in a
@@ -53,8 +54,8 @@ impl Memo {
     /// Stores a value. Returns false if the memo is full.
     fn put(&mut self, index: u64, id: u32, limit: usize) -> bool {
         let dense = usize::try_from(index).unwrap_or(usize::MAX);
-        if let Some(place) = self.dense.get_mut(dense) {
-            *place = id;
+        if let Some(entry) = self.dense.get_mut(dense) {
+            *entry = id;
             return true;
         }
         if dense == self.dense.len() && self.sparse.is_empty() {
@@ -113,7 +114,7 @@ impl<'p> Builder<'p> {
             stack_limit: at_most(limits.stack_count),
             memo_limit: at_most(limits.memo_count),
             limits: *limits,
-            place: 0,
+            offset: 0,
         }
     }
 
@@ -131,10 +132,10 @@ impl<'p> Builder<'p> {
                 match $next {
                     $(Opcode::$common => {
                         let token = reader.take(Opcode::$common)?;
-                        let place = token.offset.wrapping_sub(base);
-                        self.step(&token, place).map_err(|kind| token.error(kind))?;
+                        let offset = token.offset.wrapping_sub(base);
+                        self.step(&token, offset).map_err(|kind| token.error(kind))?;
                     })*
-                    opcode => self.do_any(opcode, &mut reader, buffers)?,
+                    opcode => self.execute(opcode, &mut reader, buffers)?,
                 }
             };
         }
@@ -152,31 +153,31 @@ impl<'p> Builder<'p> {
 
     /// Executes the next opcode, whichever it is.
     #[inline(never)]
-    fn do_any<T: AsRef<[u8]>>(
+    fn execute<T: AsRef<[u8]>>(
         &mut self,
         opcode: Opcode,
         reader: &mut Reader<'p>,
         buffers: &'p [T],
     ) -> Result<(), PickleError> {
         let token = reader.take(opcode)?;
-        let place = token.offset.wrapping_sub(self.tree.base);
+        let offset = token.offset.wrapping_sub(self.tree.base);
         let step = match opcode {
-            Opcode::NextBuffer => self.next_buffer(place, buffers),
+            Opcode::NextBuffer => self.next_buffer(offset, buffers),
             Opcode::Stop => self.stop(buffers.len()),
-            _ => self.step(&token, place),
+            _ => self.step(&token, offset),
         };
         step.map_err(|kind| token.error(kind))
     }
 
-    fn next_buffer<T: AsRef<[u8]>>(&mut self, place: usize, buffers: &'p [T]) -> Step<()> {
-        self.place = place;
+    fn next_buffer<T: AsRef<[u8]>>(&mut self, offset: usize, buffers: &'p [T]) -> Step<()> {
+        self.offset = offset;
         let count = self.tree.buffers.len();
         let buffer = buffers.get(count).ok_or(PickleErrorKind::TooFewBuffers {
             buffer_count: buffers.len(),
         })?;
         let index =
             u32::try_from(count).map_err(|_| PickleErrorKind::TooManyValues { limit: u32::MAX })?;
-        self.push(Kind::Buffer, place, index)?;
+        self.push(Kind::Buffer, offset, index)?;
         self.tree.buffers.push(buffer.as_ref());
         Ok(())
     }
@@ -195,47 +196,47 @@ impl<'p> Builder<'p> {
 
     /// Applies an opcode to the stack and the memo.
     #[inline(always)]
-    fn step(&mut self, token: &Token<'p>, place: usize) -> Step<()> {
-        self.place = place;
+    fn step(&mut self, token: &Token<'p>, offset: usize) -> Step<()> {
+        self.offset = offset;
         let opcode = token.opcode;
         match opcode {
-            Opcode::None => self.push(Kind::None, place, 0),
-            Opcode::NewTrue => self.push(Kind::True, place, 0),
-            Opcode::NewFalse => self.push(Kind::False, place, 0),
+            Opcode::None => self.push(Kind::None, offset, 0),
+            Opcode::NewTrue => self.push(Kind::True, offset, 0),
+            Opcode::NewFalse => self.push(Kind::False, offset, 0),
             Opcode::BinInt
             | Opcode::BinInt1
             | Opcode::BinInt2
             | Opcode::Long
             | Opcode::Long1
-            | Opcode::Long4 => self.push(Kind::Int, place, 0),
+            | Opcode::Long4 => self.push(Kind::Int, offset, 0),
             Opcode::Int => {
                 let kind = match token.argument {
                     Argument::Bool(true) => Kind::True,
                     Argument::Bool(false) => Kind::False,
                     _ => Kind::Int,
                 };
-                self.push(kind, place, 0)
+                self.push(kind, offset, 0)
             }
-            Opcode::Float | Opcode::BinFloat => self.push(Kind::Float, place, 0),
+            Opcode::Float | Opcode::BinFloat => self.push(Kind::Float, offset, 0),
             // pickletools accepts a single quote as quoted, unpicklers do not.
             Opcode::String if matches!(token.argument, Argument::Line([_])) => {
                 Err(PickleErrorKind::NotQuoted)
             }
             Opcode::String | Opcode::BinString | Opcode::ShortBinString => {
-                self.push(Kind::ByteString, place, 0)
+                self.push(Kind::ByteString, offset, 0)
             }
             Opcode::BinBytes | Opcode::ShortBinBytes | Opcode::BinBytes8 => {
-                self.push(Kind::Bytes, place, 0)
+                self.push(Kind::Bytes, offset, 0)
             }
-            Opcode::ByteArray8 => self.push(Kind::ByteArray, place, 0),
+            Opcode::ByteArray8 => self.push(Kind::ByteArray, offset, 0),
             Opcode::Unicode
             | Opcode::ShortBinUnicode
             | Opcode::BinUnicode
-            | Opcode::BinUnicode8 => self.push(Kind::Str, place, 0),
-            Opcode::EmptyList => self.push(Kind::List, place, 0),
-            Opcode::EmptyTuple => self.push(Kind::Tuple, place, 0),
-            Opcode::EmptyDict => self.push(Kind::Dict, place, 0),
-            Opcode::EmptySet => self.push(Kind::Set, place, 0),
+            | Opcode::BinUnicode8 => self.push(Kind::Str, offset, 0),
+            Opcode::EmptyList => self.push(Kind::List, offset, 0),
+            Opcode::EmptyTuple => self.push(Kind::Tuple, offset, 0),
+            Opcode::EmptyDict => self.push(Kind::Dict, offset, 0),
+            Opcode::EmptySet => self.push(Kind::Set, offset, 0),
             Opcode::Append => {
                 let item = self.pop(opcode)?;
                 let list = self.top(opcode)?;
@@ -252,15 +253,15 @@ impl<'p> Builder<'p> {
                 self.check_container(dict, Kind::Dict, opcode, Operand::Dict)?;
                 self.attach(dict, Op::Set, &[key, item])
             }
-            Opcode::List => self.marked(opcode, place, Kind::List),
-            Opcode::Dict => self.marked(opcode, place, Kind::Dict),
-            Opcode::Tuple => self.marked(opcode, place, Kind::Tuple),
-            Opcode::FrozenSet => self.marked(opcode, place, Kind::FrozenSet),
-            Opcode::Tuple1 => self.tuple::<1>(opcode, place),
-            Opcode::Tuple2 => self.tuple::<2>(opcode, place),
-            Opcode::Tuple3 => self.tuple::<3>(opcode, place),
+            Opcode::List => self.build_from_mark(opcode, offset, Kind::List),
+            Opcode::Dict => self.build_from_mark(opcode, offset, Kind::Dict),
+            Opcode::Tuple => self.build_from_mark(opcode, offset, Kind::Tuple),
+            Opcode::FrozenSet => self.build_from_mark(opcode, offset, Kind::FrozenSet),
+            Opcode::Tuple1 => self.tuple::<1>(opcode, offset),
+            Opcode::Tuple2 => self.tuple::<2>(opcode, offset),
+            Opcode::Tuple3 => self.tuple::<3>(opcode, offset),
             Opcode::Pop => {
-                if self.stack.len() > self.fence() {
+                if self.stack.len() > self.stack_floor() {
                     self.stack.pop();
                     Ok(())
                 } else if self.marks.pop().is_some() {
@@ -296,18 +297,18 @@ impl<'p> Builder<'p> {
             }
             Opcode::Ext1 | Opcode::Ext2 | Opcode::Ext4 => match token.argument {
                 Argument::Code(code) if code < 1 => Err(PickleErrorKind::ExtensionCode { code }),
-                _ => self.push(Kind::Extension, place, 0),
+                _ => self.push(Kind::Extension, offset, 0),
             },
-            Opcode::Global => self.push(Kind::Global, place, 0),
+            Opcode::Global => self.push(Kind::Global, offset, 0),
             Opcode::StackGlobal => {
                 let name = self.pop(opcode)?;
                 let module = self.pop(opcode)?;
                 for id in [name, module] {
                     if !matches!(self.tree.kind(id), Kind::Str | Kind::ByteString) {
-                        return wrong(opcode, Operand::Str);
+                        return wrong_operand(opcode, Operand::Str);
                     }
                 }
-                self.object(Kind::StackGlobal, place, &[module, name])
+                self.object(Kind::StackGlobal, offset, &[module, name])
             }
             Opcode::Reduce | Opcode::NewObj => {
                 let arguments = self.pop(opcode)?;
@@ -317,7 +318,7 @@ impl<'p> Builder<'p> {
                     Opcode::Reduce => Kind::Call,
                     _ => Kind::New,
                 };
-                self.object(kind, place, &[callable, arguments])
+                self.object(kind, offset, &[callable, arguments])
             }
             Opcode::NewObjEx => {
                 let keywords = self.pop(opcode)?;
@@ -325,20 +326,20 @@ impl<'p> Builder<'p> {
                 let class = self.pop(opcode)?;
                 self.check_call(opcode, class, arguments)?;
                 self.check_container(keywords, Kind::Dict, opcode, Operand::Dict)?;
-                self.object(Kind::NewWithKeywords, place, &[class, arguments, keywords])
+                self.object(Kind::NewWithKeywords, offset, &[class, arguments, keywords])
             }
             Opcode::Build => {
                 let state = self.pop(opcode)?;
                 let object = self.top(opcode)?;
                 if !self.tree.kind(object).is_object() {
-                    return wrong(opcode, Operand::Object);
+                    return wrong_operand(opcode, Operand::Object);
                 }
                 self.attach(object, Op::State, &[state])
             }
             Opcode::Inst => {
-                self.marked(opcode, place, Kind::Tuple)?;
+                self.build_from_mark(opcode, offset, Kind::Tuple)?;
                 let arguments = self.pop(opcode)?;
-                self.object(Kind::Instance, place, &[arguments])
+                self.object(Kind::Instance, offset, &[arguments])
             }
             Opcode::Obj => {
                 let mark = self.pop_mark(opcode)?;
@@ -347,17 +348,17 @@ impl<'p> Builder<'p> {
                     .get(mark)
                     .ok_or(PickleErrorKind::StackUnderflow { opcode })?;
                 if !self.tree.kind(class).is_object() {
-                    return wrong(opcode, Operand::Callable);
+                    return wrong_operand(opcode, Operand::Callable);
                 }
-                self.take(opcode, place, Kind::Tuple, mark.saturating_add(1))?;
+                self.build_from_stack(opcode, offset, Kind::Tuple, mark.saturating_add(1))?;
                 let arguments = self.pop(opcode)?;
                 self.stack.truncate(mark);
-                self.object(Kind::ObjectOf, place, &[class, arguments])
+                self.object(Kind::InstanceOf, offset, &[class, arguments])
             }
-            Opcode::PersId => self.push(Kind::PersistentLine, place, 0),
+            Opcode::PersId => self.push(Kind::PersistentLine, offset, 0),
             Opcode::BinPersId => {
                 let id = self.pop(opcode)?;
-                self.object(Kind::Persistent, place, &[id])
+                self.object(Kind::Persistent, offset, &[id])
             }
             Opcode::ReadOnlyBuffer => {
                 let top = self.top(opcode)?;
@@ -366,15 +367,15 @@ impl<'p> Builder<'p> {
                     Kind::Bytes | Kind::ReadOnlyByteArray | Kind::ReadOnlyBuffer => Ok(()),
                     Kind::ByteArray => {
                         self.stack.pop();
-                        self.push(Kind::ReadOnlyByteArray, slot.place(), 0)
+                        self.push(Kind::ReadOnlyByteArray, slot.offset(), 0)
                     }
                     Kind::Buffer => {
                         self.stack.pop();
-                        self.push(Kind::ReadOnlyBuffer, slot.place(), slot.link)
+                        self.push(Kind::ReadOnlyBuffer, slot.offset(), slot.link)
                     }
                     kind if kind.is_object() => {
                         self.stack.pop();
-                        self.object(Kind::ReadOnly, place, &[top])
+                        self.object(Kind::ReadOnly, offset, &[top])
                     }
                     _ => Err(PickleErrorKind::NoBuffer),
                 }
@@ -384,7 +385,8 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn fence(&self) -> usize {
+    /// The length of the stack at the topmost mark, below which opcodes do not reach.
+    fn stack_floor(&self) -> usize {
         self.marks.last().map_or(0, |mark| to_usize(*mark))
     }
 
@@ -405,15 +407,15 @@ impl<'p> Builder<'p> {
 
     /// Creates a value and pushes it.
     #[inline]
-    fn push(&mut self, kind: Kind, place: usize, link: u32) -> Step<()> {
+    fn push(&mut self, kind: Kind, offset: usize, link: u32) -> Step<()> {
         let id = self.tree.slots.len();
         if id >= self.value_limit {
             return Err(self.too_many());
         }
         let id = u32::try_from(id).map_err(|_| self.too_many())?;
         self.push_id(id)?;
-        make_room(&mut self.tree.slots, 1, self.place, self.tree.pickle.len());
-        self.tree.slots.push(Slot::new(kind, place, link));
+        make_room(&mut self.tree.slots, 1, self.offset, self.tree.pickle.len());
+        self.tree.slots.push(Slot::new(kind, offset, link));
         Ok(())
     }
 
@@ -430,7 +432,7 @@ impl<'p> Builder<'p> {
 
     #[inline]
     fn pop(&mut self, opcode: Opcode) -> Step<u32> {
-        if self.stack.len() > self.fence()
+        if self.stack.len() > self.stack_floor()
             && let Some(id) = self.stack.pop()
         {
             return Ok(id);
@@ -441,7 +443,7 @@ impl<'p> Builder<'p> {
     #[inline]
     fn top(&self, opcode: Opcode) -> Step<u32> {
         match self.stack.last() {
-            Some(id) if self.stack.len() > self.fence() => Ok(*id),
+            Some(id) if self.stack.len() > self.stack_floor() => Ok(*id),
             _ => Err(PickleErrorKind::StackUnderflow { opcode }),
         }
     }
@@ -466,33 +468,41 @@ impl<'p> Builder<'p> {
 
     /// Creates a value from all values above the topmost mark.
     #[inline(never)]
-    fn marked(&mut self, opcode: Opcode, place: usize, kind: Kind) -> Step<()> {
+    fn build_from_mark(&mut self, opcode: Opcode, offset: usize, kind: Kind) -> Step<()> {
         let mark = self.pop_mark(opcode)?;
-        self.take(opcode, place, kind, mark)
+        self.build_from_stack(opcode, offset, kind, mark)
     }
 
     #[inline(always)]
-    fn tuple<const N: usize>(&mut self, opcode: Opcode, place: usize) -> Step<()> {
+    fn tuple<const N: usize>(&mut self, opcode: Opcode, offset: usize) -> Step<()> {
         match self.stack.len().checked_sub(N) {
-            Some(start) if start >= self.fence() => self.take(opcode, place, Kind::Tuple, start),
+            Some(start) if start >= self.stack_floor() => {
+                self.build_from_stack(opcode, offset, Kind::Tuple, start)
+            }
             _ => Err(PickleErrorKind::StackUnderflow { opcode }),
         }
     }
 
     /// Creates a value from the stack from `start` on.
     #[inline(always)]
-    fn take(&mut self, opcode: Opcode, place: usize, kind: Kind, start: usize) -> Step<()> {
+    fn build_from_stack(
+        &mut self,
+        opcode: Opcode,
+        offset: usize,
+        kind: Kind,
+        start: usize,
+    ) -> Step<()> {
         let items = self.stack.get(start..).ensured();
         let count = items.len();
         let len = self.tree.pickle.len();
         make_room(
             &mut self.tree.words,
             count.saturating_add(2),
-            self.place,
+            self.offset,
             len,
         );
         if count == 0 {
-            return self.push(kind, place, 0);
+            return self.push(kind, offset, 0);
         }
         let link = self.next_word()?;
         let packed = u32::try_from(count).map_err(|_| self.too_many())?;
@@ -511,22 +521,22 @@ impl<'p> Builder<'p> {
         }
         self.tree.words.extend_from_slice(items);
         self.stack.truncate(start);
-        self.push(kind, place, link)
+        self.push(kind, offset, link)
     }
 
     /// Creates an object with operands.
-    fn object(&mut self, kind: Kind, place: usize, operands: &[u32]) -> Step<()> {
+    fn object(&mut self, kind: Kind, offset: usize, operands: &[u32]) -> Step<()> {
         let link = self.next_word()?;
         let len = self.tree.pickle.len();
         make_room(
             &mut self.tree.words,
             operands.len().saturating_add(1),
-            self.place,
+            self.offset,
             len,
         );
         self.tree.words.push(0);
         self.tree.words.extend_from_slice(operands);
-        self.push(kind, place, link)
+        self.push(kind, offset, link)
     }
 
     fn check_container(&self, id: u32, kind: Kind, opcode: Opcode, expected: Operand) -> Step<()> {
@@ -534,12 +544,12 @@ impl<'p> Builder<'p> {
         if found == kind || found.is_object() {
             return Ok(());
         }
-        wrong(opcode, expected)
+        wrong_operand(opcode, expected)
     }
 
     fn check_call(&self, opcode: Opcode, callable: u32, arguments: u32) -> Step<()> {
         if !self.tree.kind(callable).is_object() {
-            return wrong(opcode, Operand::Callable);
+            return wrong_operand(opcode, Operand::Callable);
         }
         self.check_container(arguments, Kind::Tuple, opcode, Operand::Tuple)
     }
@@ -548,7 +558,7 @@ impl<'p> Builder<'p> {
         let mark = self.pop_mark(opcode)?;
         let items = self.stack.get(mark..).ensured();
         let below = match mark.checked_sub(1) {
-            Some(below) if below >= self.fence() => self.stack.get(below),
+            Some(below) if below >= self.stack_floor() => self.stack.get(below),
             _ => None,
         };
         let target = *below.ok_or(PickleErrorKind::StackUnderflow { opcode })?;
@@ -581,26 +591,26 @@ impl<'p> Builder<'p> {
         };
         let len = self.tree.pickle.len();
         let words = &mut self.tree.words;
-        make_room(words, items.len().saturating_add(2), self.place, len);
+        make_room(words, items.len().saturating_add(2), self.offset, len);
         let mut next = segment;
         if last != 0 {
-            let count_place = to_usize(last).saturating_add(1);
-            let (last_op, count) = Op::unpack(words.get(count_place).copied().unwrap_or(0));
-            let end = count_place.saturating_add(1).saturating_add(count);
+            let count_index = to_usize(last).saturating_add(1);
+            let (last_op, count) = Op::unpack(words.get(count_index).copied().unwrap_or(0));
+            let end = count_index.saturating_add(1).saturating_add(count);
             if last_op == op && !matches!(op, Op::State) && end == words.len() {
                 let packed = count
                     .checked_add(items.len())
                     .and_then(|count| op.with_count(count));
                 let packed = packed.ok_or(PickleErrorKind::TooManyValues { limit: MAX_COUNT })?;
-                if let Some(place) = words.get_mut(count_place) {
-                    *place = packed;
+                if let Some(word) = words.get_mut(count_index) {
+                    *word = packed;
                 }
                 words.extend_from_slice(items);
                 return Ok(());
             }
-            if let Some(place) = words.get_mut(to_usize(last)) {
+            if let Some(word) = words.get_mut(to_usize(last)) {
                 // The new last segment links to the first.
-                next = core::mem::replace(place, segment);
+                next = core::mem::replace(word, segment);
             }
         }
         let packed = op
@@ -609,8 +619,8 @@ impl<'p> Builder<'p> {
         words.extend_from_slice(&[next, packed]);
         words.extend_from_slice(items);
         if slot.kind().has_operands() {
-            if let Some(place) = words.get_mut(to_usize(slot.link)) {
-                *place = segment;
+            if let Some(word) = words.get_mut(to_usize(slot.link)) {
+                *word = segment;
             }
         } else if let Some(slot) = self.tree.slots.get_mut(to_usize(target)) {
             slot.link = segment;
@@ -628,12 +638,12 @@ fn shrink<T>(items: &mut Vec<T>) {
     }
 }
 
-/// Reserves space for `count` more items, after `place` of `len` bytes of the
+/// Reserves space for `count` more items, after `offset` of `len` bytes of the
 /// pickle have been read.
 #[inline]
-fn make_room<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
+fn make_room<T>(items: &mut Vec<T>, count: usize, offset: usize, len: usize) {
     if items.capacity().wrapping_sub(items.len()) < count {
-        grow(items, count, place, len);
+        grow(items, count, offset, len);
     }
 }
 
@@ -641,15 +651,15 @@ fn make_room<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
 /// least an eighth and at most to twice their size, to limit the peak memory of
 /// large trees.
 #[cold]
-fn grow<T>(items: &mut Vec<T>, count: usize, place: usize, len: usize) {
+fn grow<T>(items: &mut Vec<T>, count: usize, offset: usize, len: usize) {
     const LARGE: usize = 1 << 14;
     let have = items.len();
     if have < LARGE {
         items.reserve(count);
         return;
     }
-    let rest = len.saturating_sub(place) >> 10;
-    let for_1024 = have.checked_div(place >> 10).unwrap_or(have);
+    let rest = len.saturating_sub(offset) >> 10;
+    let for_1024 = have.checked_div(offset >> 10).unwrap_or(have);
     let expected = rest
         .saturating_add(2)
         .saturating_mul(for_1024.saturating_add(1));
@@ -664,7 +674,7 @@ fn index(token: &Token<'_>) -> u64 {
 }
 
 #[cold]
-fn wrong<T>(opcode: Opcode, expected: Operand) -> Step<T> {
+fn wrong_operand<T>(opcode: Opcode, expected: Operand) -> Step<T> {
     Err(PickleErrorKind::WrongOperand { opcode, expected })
 }
 

@@ -196,7 +196,7 @@ fn same_head(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
         | (V::Dict(_), V::Dict(_))
         | (V::Persistent(_), V::Persistent(_))
         | (V::Call { .. }, V::Call { .. })
-        | (V::ObjectOf { .. }, V::ObjectOf { .. })
+        | (V::InstanceOf { .. }, V::InstanceOf { .. })
         | (V::ReadOnly(_), V::ReadOnly(_)) => true,
         _ => false,
     }

@@ -56,17 +56,17 @@ use items::Segments;
 
 mod build;
 mod compare;
+mod display;
 mod items;
 mod node;
 mod registry;
-mod show;
 mod value;
 mod walk;
 
+pub use display::Escaped;
 pub use items::{Entries, Items, Operations};
 pub use node::Node;
-pub use registry::{Made, Object, Registry};
-pub use show::Escaped;
+pub use registry::{Object, Origin, Registry};
 pub use value::{ByteString, Global, Int, Operation, State, Str, Value};
 pub use walk::{BudgetExceeded, Event, Walk};
 
@@ -99,9 +99,9 @@ pub struct Tree<'p> {
 /// A value: its kind, the offset of its opcode, and the index of its parts.
 #[derive(Clone, Copy)]
 struct Slot {
-    place_low: u32,
+    offset_low: u32,
     /// The kind, then the high 24 bits of the offset.
-    kind_and_place_high: u32,
+    kind_and_offset_high: u32,
     /// An index into the words, or 0; of a buffer its index.
     link: u32,
 }
@@ -125,7 +125,7 @@ kinds! {
     // The kinds from here on are objects.
     Global, Extension, PersistentLine,
     // The kinds from here on have operands.
-    StackGlobal, Call, New, NewWithKeywords, Instance, ObjectOf, Persistent, ReadOnly,
+    StackGlobal, Call, New, NewWithKeywords, Instance, InstanceOf, Persistent, ReadOnly,
 }
 
 impl Kind {
@@ -140,7 +140,7 @@ impl Kind {
     const fn operand_count(self) -> usize {
         match self {
             Self::NewWithKeywords => 3,
-            Self::StackGlobal | Self::Call | Self::New | Self::ObjectOf => 2,
+            Self::StackGlobal | Self::Call | Self::New | Self::InstanceOf => 2,
             Self::Instance | Self::Persistent | Self::ReadOnly => 1,
             _ => 0,
         }
@@ -148,27 +148,27 @@ impl Kind {
 }
 
 impl Slot {
-    fn new(kind: Kind, place: usize, link: u32) -> Self {
-        let place = u64::try_from(place).unwrap_or(u64::MAX);
-        let [a, b, c, d, e, f, g, _] = place.to_le_bytes();
+    fn new(kind: Kind, offset: usize, link: u32) -> Self {
+        let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+        let [a, b, c, d, e, f, g, _] = offset.to_le_bytes();
         Self {
-            place_low: u32::from_le_bytes([a, b, c, d]),
-            kind_and_place_high: u32::from_le_bytes([e, f, g, kind as u8]),
+            offset_low: u32::from_le_bytes([a, b, c, d]),
+            kind_and_offset_high: u32::from_le_bytes([e, f, g, kind as u8]),
             link,
         }
     }
 
     fn kind(self) -> Kind {
-        let [_, _, _, kind] = self.kind_and_place_high.to_le_bytes();
+        let [_, _, _, kind] = self.kind_and_offset_high.to_le_bytes();
         Kind::ALL
             .get(usize::from(kind))
             .copied()
             .unwrap_or(Kind::None)
     }
 
-    fn place(self) -> usize {
-        let [a, b, c, d] = self.place_low.to_le_bytes();
-        let [e, f, g, _] = self.kind_and_place_high.to_le_bytes();
+    fn offset(self) -> usize {
+        let [a, b, c, d] = self.offset_low.to_le_bytes();
+        let [e, f, g, _] = self.kind_and_offset_high.to_le_bytes();
         usize::try_from(u64::from_le_bytes([a, b, c, d, e, f, g, 0])).unwrap_or(usize::MAX)
     }
 }
@@ -293,8 +293,8 @@ impl<'p> Tree<'p> {
 
     fn slot(&self, id: u32) -> Slot {
         const NOTHING: Slot = Slot {
-            place_low: 0,
-            kind_and_place_high: 0,
+            offset_low: 0,
+            kind_and_offset_high: 0,
             link: 0,
         };
         self.slots.get(to_usize(id)).copied().unwrap_or(NOTHING)
@@ -304,8 +304,8 @@ impl<'p> Tree<'p> {
         self.slot(id).kind()
     }
 
-    fn word(&self, place: u32) -> u32 {
-        self.words.get(to_usize(place)).copied().unwrap_or(0)
+    fn word(&self, index: u32) -> u32 {
+        self.words.get(to_usize(index)).copied().unwrap_or(0)
     }
 
     fn words(&self, start: u32, count: usize) -> &[u32] {
@@ -318,7 +318,7 @@ impl<'p> Tree<'p> {
 
     /// The opcode of a value and the bytes after it.
     fn opcode_at(&self, slot: Slot) -> (Opcode, &'p [u8]) {
-        let rest = self.pickle.get(slot.place()..).ensured();
+        let rest = self.pickle.get(slot.offset()..).ensured();
         let (first, rest) = rest.split_first().unwrap_or((&0, &[]));
         (Opcode::from_byte(*first).unwrap_or(Opcode::None), rest)
     }

@@ -98,16 +98,16 @@ impl<'t, 'p> Node<'t, 'p> {
                 class: self.named(slot),
                 arguments: self.operands(slot)[0],
             },
-            Kind::ObjectOf => {
+            Kind::InstanceOf => {
                 let [class, arguments, _] = self.operands(slot);
-                Value::ObjectOf { class, arguments }
+                Value::InstanceOf { class, arguments }
             }
         }
     }
 
     /// Offset in the pickle of the opcode that created the value, in bytes.
     pub fn offset(self) -> usize {
-        self.slot().place().saturating_add(self.tree.base)
+        self.slot().offset().saturating_add(self.tree.base)
     }
 
     /// Index in [`Tree::nodes`]; it identifies the value.
@@ -321,7 +321,7 @@ impl<'t, 'p> Node<'t, 'p> {
 
 /// The data after a length that a reader has validated.
 fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
-    let crate::Form::Counted(len) = opcode.form() else {
+    let crate::ArgumentForm::Counted(len) = opcode.argument_form() else {
         return &[];
     };
     let (head, rest) = rest.split_at_checked(len.into()).ensured();

@@ -43,15 +43,15 @@ impl<T> Default for Registry<T> {
     }
 }
 
-/// The origin of an object.
+/// The way in which an object was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Made {
-    /// The name itself.
+pub enum Origin {
+    /// The object is the global itself.
     Name,
-    /// A call (REDUCE, INST or OBJ).
+    /// The object is the result of a call (REDUCE, INST or OBJ).
     Call,
-    /// A call of `__new__` of a class.
+    /// The object is the result of `__new__` of a class.
     New,
 }
 
@@ -60,9 +60,9 @@ pub enum Made {
 pub struct Object<'t, 'p> {
     /// The name.
     pub global: Global<'p>,
-    /// The origin of the object.
-    pub made: Made,
-    /// The arguments; empty for a name.
+    /// The way in which the object was created.
+    pub origin: Origin,
+    /// The arguments; empty for a global.
     pub arguments: Items<'t, 'p>,
     /// The keyword arguments: a dictionary or an object.
     pub keywords: Option<Node<'t, 'p>>,
@@ -114,20 +114,30 @@ impl<T> Registry<T> {
     where
         T: Copy,
     {
-        let (global, made, arguments, keywords) = match node.value() {
-            Value::Global(global) => (global, Made::Name, None, None),
+        let (global, origin, arguments, keywords) = match node.value() {
+            Value::Global(global) => (global, Origin::Name, None, None),
             Value::Call {
                 callable,
                 arguments,
-            } => (callable.as_plain_name()?, Made::Call, Some(arguments), None),
+            } => (
+                callable.as_plain_name()?,
+                Origin::Call,
+                Some(arguments),
+                None,
+            ),
             Value::New {
                 class,
                 arguments,
                 keywords,
-            } => (class.as_plain_name()?, Made::New, Some(arguments), keywords),
-            Value::Instance { class, arguments } => (class, Made::Call, Some(arguments), None),
-            Value::ObjectOf { class, arguments } => {
-                (class.as_plain_name()?, Made::Call, Some(arguments), None)
+            } => (
+                class.as_plain_name()?,
+                Origin::New,
+                Some(arguments),
+                keywords,
+            ),
+            Value::Instance { class, arguments } => (class, Origin::Call, Some(arguments), None),
+            Value::InstanceOf { class, arguments } => {
+                (class.as_plain_name()?, Origin::Call, Some(arguments), None)
             }
             _ => return None,
         };
@@ -138,7 +148,7 @@ impl<T> Registry<T> {
         };
         let object = Object {
             global,
-            made,
+            origin,
             arguments,
             keywords,
             node,

@@ -87,7 +87,7 @@ pub enum Value<'t, 'p> {
         arguments: Node<'t, 'p>,
     },
     /// An instance of a class, created by OBJ.
-    ObjectOf {
+    InstanceOf {
         /// The class, which is an object.
         class: Node<'t, 'p>,
         /// A tuple.

@@ -72,7 +72,7 @@ impl<'t, 'p> Walk<'t, 'p> {
     }
 
     /// Skips the contents of the value that was entered last.
-    pub fn leave_out(&mut self) {
+    pub fn skip_contents(&mut self) {
         if let Some(open) = self.open.last_mut() {
             let nothing = Node {
                 tree: open.node.tree,

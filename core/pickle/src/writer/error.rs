@@ -4,8 +4,8 @@ use core::fmt;
 
 use crate::BufferTooSmall;
 
-/// The error of [`Writer::finish`](crate::Writer::finish); the caller's. Offsets are
-/// those of the end of the pickle before the call that failed.
+/// The error of [`Writer::finish`](crate::Writer::finish), a fault of the caller. Offsets
+/// are those of the end of the pickle before the call that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WriteError {

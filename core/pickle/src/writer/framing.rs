@@ -61,14 +61,14 @@ impl Writer<'_, '_> {
     #[inline]
     pub(super) fn reserve(&mut self, opcode_len: usize) {
         if self.len >= self.frame_full {
-            self.turn_frame(opcode_len);
+            self.update_frame(opcode_len);
         }
     }
 
     /// Ends a full frame, or writes the header of a frame that has become long
     /// enough for one.
     #[inline(never)]
-    pub(super) fn turn_frame(&mut self, opcode_len: usize) {
+    pub(super) fn update_frame(&mut self, opcode_len: usize) {
         if self.options.framing == Framing::None {
             return;
         }
@@ -77,11 +77,11 @@ impl Writer<'_, '_> {
         }
         let start = self.frame_start;
         let before = self.len.saturating_sub(start);
-        if before.saturating_add(opcode_len) < FRAME_LEN_MIN {
+        if before.saturating_add(opcode_len) < MIN_FRAME_LEN {
             return;
         }
         // The existing contents, at most 3 bytes, move after the header.
-        let mut moved = [0; FRAME_LEN_MIN];
+        let mut moved = [0; MIN_FRAME_LEN];
         let moved = moved.get_mut(..before).ensured();
         for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
             *to = *from;
@@ -117,4 +117,4 @@ impl Writer<'_, '_> {
 const FRAME_LEN: usize = 64 << 10;
 
 /// Minimum length of a frame with a header: `FRAME_SIZE_MIN` of CPython.
-const FRAME_LEN_MIN: usize = 4;
+const MIN_FRAME_LEN: usize = 4;

@@ -8,15 +8,15 @@ impl Writer<'_, '_> {
     #[inline]
     pub(super) fn value(&mut self) {
         if self.level.left == 0 {
-            self.turn();
+            self.prepare_value();
         }
         self.level.left = self.level.left.wrapping_sub(1);
-        self.on_top = true;
+        self.can_memoize = true;
     }
 
     /// Prepares for a value: ends complete values and begins a batch.
     #[inline(never)]
-    pub(super) fn turn(&mut self) {
+    pub(super) fn prepare_value(&mut self) {
         // After an error the levels are unspecified.
         while self.error.is_none() && self.level.left == 0 {
             if self.level.rest > 0 {
@@ -47,20 +47,20 @@ impl Writer<'_, '_> {
 
     /// Begins a value of `count` values that ends with this opcode.
     #[inline]
-    pub(super) fn then(&mut self, opcode: Opcode, count: usize) -> &mut Self {
-        self.on_top = false;
-        self.open(WriterLevel::new(Kind::Then(opcode), count, 0))
+    pub(super) fn open_fixed(&mut self, opcode: Opcode, count: usize) -> &mut Self {
+        self.can_memoize = false;
+        self.open(WriterLevel::new(Kind::Fixed(opcode), count, 0))
     }
 
     /// Ends the innermost level, which is complete and not the root.
     #[inline]
     pub(super) fn close(&mut self) {
-        if let Kind::Then(opcode) = self.level.kind {
+        if let Kind::Fixed(opcode) = self.level.kind {
             self.opcode(opcode);
         } else {
             self.end_batch();
         }
-        self.on_top = true;
+        self.can_memoize = true;
         if let Some(depth) = self.depth.checked_sub(1)
             && let Some(level) = self.levels.get(depth)
         {

@@ -110,7 +110,7 @@ pub struct Writer<'b, 'l> {
     depth: usize,
     memo_count: u32,
     /// Whether the value on top of the reader's stack can be memoized.
-    on_top: bool,
+    can_memoize: bool,
     options: WriterOptions,
     /// The first error.
     error: Option<WriteError>,
@@ -194,7 +194,7 @@ enum Kind {
     /// The pickle itself.
     Root,
     /// A fixed number of values, then this opcode.
-    Then(Opcode),
+    Fixed(Opcode),
     List,
     Dict,
     Set,
@@ -248,7 +248,7 @@ impl<'b, 'l> Writer<'b, 'l> {
             levels,
             depth: 0,
             memo_count: 0,
-            on_top: false,
+            can_memoize: false,
             options,
             error: None,
         }
@@ -272,7 +272,7 @@ impl<'b, 'l> Writer<'b, 'l> {
 
     /// Ends the values that are complete, instead of at the next call that
     /// writes a value. All values that are then open need more values.
-    pub fn settle(&mut self) -> &mut Self {
+    pub fn end_complete(&mut self) -> &mut Self {
         while self.error.is_none() && self.level.owed() == 0 && self.level.kind != Kind::Root {
             self.close();
         }
@@ -358,14 +358,14 @@ impl<'b, 'l> Writer<'b, 'l> {
     /// see [above](Self#sharing).
     pub fn memoize(&mut self) -> u32 {
         let index = self.memo_count;
-        if !self.on_top {
+        if !self.can_memoize {
             self.fail(WriteError::NothingToMemoize { at: self.len });
         }
         match index.checked_add(1) {
             Some(count) => self.memo_count = count,
             None => self.fail(WriteError::MemoFull { at: self.len }),
         }
-        self.on_top = false;
+        self.can_memoize = false;
         self.opcode(Opcode::Memoize);
         index
     }
@@ -388,7 +388,7 @@ impl<'b, 'l> Writer<'b, 'l> {
     }
 
     fn stop(&mut self) -> Result<(), WriteError> {
-        self.settle();
+        self.end_complete();
         if let Some(error) = self.error {
             return Err(error);
         }

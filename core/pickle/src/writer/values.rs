@@ -197,8 +197,8 @@ impl Writer<'_, '_> {
     /// use daskwire_pickle::{Mutability, PickleBuffer, Placement, WriteError, Writer, WriterLevel};
     ///
     /// let pixels = [7; 1000];
-    /// let mut beside = [None; 4];
-    /// let mut free = beside.iter_mut();
+    /// let mut out_of_band = [None; 4];
+    /// let mut free = out_of_band.iter_mut();
     ///
     /// let (mut buffer, mut levels) = ([0; 64], [WriterLevel::EMPTY; 2]);
     /// let mut writer = Writer::new(&mut buffer, &mut levels);
@@ -212,7 +212,7 @@ impl Writer<'_, '_> {
     ///     None => Placement::InBand,
     /// });
     /// assert!(writer.finish()?.len() < 64);
-    /// assert_eq!(beside[0].map(|view| view.as_bytes().as_ptr()), Some(pixels.as_ptr()));
+    /// assert_eq!(out_of_band[0].map(|view| view.as_bytes().as_ptr()), Some(pixels.as_ptr()));
     /// # Ok::<(), WriteError>(())
     /// ```
     pub fn buffer<'d>(
@@ -252,7 +252,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn stack_global(&mut self) -> &mut Self {
         self.value();
-        self.then(Opcode::StackGlobal, 2)
+        self.open_fixed(Opcode::StackGlobal, 2)
     }
 
     /// Begins a tuple of `count` values.
@@ -260,13 +260,13 @@ impl Writer<'_, '_> {
     pub fn tuple(&mut self, count: usize) -> &mut Self {
         self.value();
         match count {
-            0 => self.then(Opcode::EmptyTuple, 0),
-            1 => self.then(Opcode::Tuple1, 1),
-            2 => self.then(Opcode::Tuple2, 2),
-            3 => self.then(Opcode::Tuple3, 3),
+            0 => self.open_fixed(Opcode::EmptyTuple, 0),
+            1 => self.open_fixed(Opcode::Tuple1, 1),
+            2 => self.open_fixed(Opcode::Tuple2, 2),
+            3 => self.open_fixed(Opcode::Tuple3, 3),
             _ => {
                 self.opcode(Opcode::Mark);
-                self.then(Opcode::Tuple, count)
+                self.open_fixed(Opcode::Tuple, count)
             }
         }
     }
@@ -276,7 +276,7 @@ impl Writer<'_, '_> {
     pub fn frozenset(&mut self, count: usize) -> &mut Self {
         self.value();
         self.opcode(Opcode::Mark);
-        self.then(Opcode::FrozenSet, count)
+        self.open_fixed(Opcode::FrozenSet, count)
     }
 
     /// Begins a list of `count` values.
@@ -308,7 +308,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn reduce(&mut self) -> &mut Self {
         self.value();
-        self.then(Opcode::Reduce, 2)
+        self.open_fixed(Opcode::Reduce, 2)
     }
 
     /// Begins an instance; takes 2 values: the class, and a tuple of arguments
@@ -316,7 +316,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn newobj(&mut self) -> &mut Self {
         self.value();
-        self.then(Opcode::NewObj, 2)
+        self.open_fixed(Opcode::NewObj, 2)
     }
 
     /// Begins an instance; takes 3 values: the class, and a tuple and a
@@ -324,7 +324,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn newobj_ex(&mut self) -> &mut Self {
         self.value();
-        self.then(Opcode::NewObjEx, 3)
+        self.open_fixed(Opcode::NewObjEx, 3)
     }
 
     /// Begins an object with a state; takes 2 values: the object, and the state
@@ -332,7 +332,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn build(&mut self) -> &mut Self {
         self.value();
-        self.then(Opcode::Build, 2)
+        self.open_fixed(Opcode::Build, 2)
     }
 
     /// Begins an object with `count` items, such as a `deque`; takes
@@ -341,7 +341,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn extend(&mut self, count: usize) -> &mut Self {
         self.value();
-        self.on_top = false;
+        self.can_memoize = false;
         self.open(WriterLevel::new(Kind::Extend, 1, count))
     }
 
@@ -350,7 +350,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub fn update(&mut self, count: usize) -> &mut Self {
         self.value();
-        self.on_top = false;
+        self.can_memoize = false;
         self.open(WriterLevel::new(Kind::Update, 1, count.saturating_mul(2)))
     }
 

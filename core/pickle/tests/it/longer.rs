@@ -63,7 +63,7 @@ const fn is_of_reader(error: &PickleError) -> bool {
     matches!(
         error.kind,
         PickleErrorKind::MissingStop
-            | PickleErrorKind::End { .. }
+            | PickleErrorKind::Truncated { .. }
             | PickleErrorKind::MissingLineFeed { .. }
             | PickleErrorKind::UnknownOpcode { .. }
             | PickleErrorKind::UnknownProtocol { .. }

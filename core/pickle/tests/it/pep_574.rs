@@ -202,14 +202,14 @@ fn only_contiguous_buffers_are_accepted() {
 fn callback_is_called_for_each_buffer_in_order() {
     let payloads = [&b"one"[..], b"two", b"three", b"four"];
     for decisions in 0..1 << payloads.len() {
-        let (mut asked, mut beside) = (Vec::new(), Vec::new());
+        let (mut asked, mut out_of_band) = (Vec::new(), Vec::new());
         let pickle = written(BARE, |writer| {
             writer.list(payloads.len());
             for (index, payload) in payloads.into_iter().enumerate() {
                 bytearray(writer, payload, |buffer| {
                     asked.push(buffer.as_bytes());
                     if decisions & 1 << index == 0 {
-                        beside.push(buffer.as_bytes());
+                        out_of_band.push(buffer.as_bytes());
                         Placement::OutOfBand
                     } else {
                         Placement::InBand
@@ -218,7 +218,7 @@ fn callback_is_called_for_each_buffer_in_order() {
             }
         });
         assert_eq!(asked, payloads);
-        let found = data(&pickle, &beside).expect("what the callback took");
+        let found = data(&pickle, &out_of_band).expect("what the callback took");
         assert_eq!(
             bytes(&found),
             payloads,
@@ -312,7 +312,7 @@ fn buffers_in_band_and_out_of_band_read_only_and_writable() {
         });
         assert_eq!(written, pickle);
         // Section "Mutability": it is recreated as it was.
-        let beside: &[&[u8]] = if placement == OutOfBand {
+        let out_of_band: &[&[u8]] = if placement == OutOfBand {
             &[b"hi"]
         } else {
             &[]
@@ -322,7 +322,7 @@ fn buffers_in_band_and_out_of_band_read_only_and_writable() {
             read_only: mutability == READ_ONLY,
             buffer: (placement == OutOfBand).then_some(0),
         };
-        assert_eq!(data(pickle, beside), Ok(vec![expected]));
+        assert_eq!(data(pickle, out_of_band), Ok(vec![expected]));
     }
 }
 
@@ -397,7 +397,7 @@ mod tree {
     #[test]
     fn zero_copy_bytearray_is_built_from_its_buffer() {
         let memory = b"abc".to_vec();
-        let beside = [memory.as_slice()];
+        let out_of_band = [memory.as_slice()];
         for (mutability, placement) in [
             (WRITABLE, Placement::InBand),
             (READ_ONLY, Placement::InBand),
@@ -409,7 +409,7 @@ mod tree {
             });
             let buffers = match placement {
                 Placement::InBand => &[][..],
-                Placement::OutOfBand => &beside,
+                Placement::OutOfBand => &out_of_band,
             };
             let tree = Tree::build(Reader::new(&pickle), buffers, &Limits::HOST).expect("a tree");
             let Value::Call { arguments, .. } = tree.root().value() else {

@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use daskwire_pickle::{
-    Data, Form, Limits, Opcode, OutOfBandReader, PickleError, PickleErrorKind, Reader, Token,
+    ArgumentForm, Data, Limits, Opcode, OutOfBandReader, PickleError, PickleErrorKind, Reader,
+    Token,
 };
 use serde_json::Value;
 
@@ -164,7 +165,7 @@ fn cut(name: &str, pickle: &[u8]) {
         );
         match error.kind {
             PickleErrorKind::MissingStop => assert_eq!(error.offset, len),
-            PickleErrorKind::End {
+            PickleErrorKind::Truncated {
                 needed, available, ..
             } => {
                 assert_eq!(available, len - error.offset);
@@ -209,7 +210,10 @@ fn text_opcodes_are_refused_by_default() {
     };
     for &opcode in Opcode::ALL {
         let mut pickle = vec![b'N', opcode.byte()];
-        let is_text = matches!(opcode.form(), Form::Line | Form::TwoLines);
+        let is_text = matches!(
+            opcode.argument_form(),
+            ArgumentForm::Line | ArgumentForm::TwoLines
+        );
         assert_eq!(is_text, opcode.is_text());
         if is_text {
             pickle.extend_from_slice(argument(opcode));
@@ -234,7 +238,7 @@ fn fault(pickle: &[u8]) -> PickleErrorKind {
 #[test]
 fn hostile_pickles_give_the_expected_error() {
     use PickleErrorKind as K;
-    let end = |opcode, needed, available| K::End {
+    let end = |opcode, needed, available| K::Truncated {
         opcode,
         needed,
         available,

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::thread;
 
 use daskwire_pickle::tree::{Tree, Value};
-use daskwire_pickle::{Form, Limits, Opcode, Operand, PickleError, PickleErrorKind, Reader};
+use daskwire_pickle::{
+    ArgumentForm, Limits, Opcode, Operand, PickleError, PickleErrorKind, Reader,
+};
 
 /// An allocator that counts the memory of each thread.
 struct Counting;
@@ -296,15 +298,15 @@ fn invalid_stack_operations_are_refused() {
 
 /// A valid argument of an opcode.
 fn argument(opcode: Opcode) -> Vec<u8> {
-    match opcode.form() {
-        Form::None => vec![],
-        Form::Bytes(len) | Form::Counted(len) => vec![0; len.into()],
-        Form::Line => match opcode {
+    match opcode.argument_form() {
+        ArgumentForm::None => vec![],
+        ArgumentForm::Bytes(len) | ArgumentForm::Counted(len) => vec![0; len.into()],
+        ArgumentForm::Line => match opcode {
             Opcode::String => b"''\n".to_vec(),
             Opcode::Unicode | Opcode::PersId => b"a\n".to_vec(),
             _ => b"0\n".to_vec(),
         },
-        Form::TwoLines => b"a\nb\n".to_vec(),
+        ArgumentForm::TwoLines => b"a\nb\n".to_vec(),
         _ => panic!("{opcode} has another form"),
     }
 }
@@ -490,7 +492,7 @@ fn memory_is_proportional_to_the_pickle() {
         b"\x96\0\0\0\0\x01\0\0\0.",
         b"B\xff\xff\xff\xff.",
     ] {
-        assert!(matches!(kind_of(pickle), PickleErrorKind::End { .. }));
+        assert!(matches!(kind_of(pickle), PickleErrorKind::Truncated { .. }));
         assert!(measured(pickle).1 < 1024);
     }
 }

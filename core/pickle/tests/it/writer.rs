@@ -431,24 +431,24 @@ fn buffers(cases: &mut Cases) {
     });
     cases.add("PEP bytearray out of band", |writer| {
         reconstruct(writer);
-        beside(writer, b"datadata", WRITABLE);
+        write_out_of_band(writer, b"datadata", WRITABLE);
     });
     cases.add("writable out of band", |writer| {
-        beside(writer, b"abc", WRITABLE);
+        write_out_of_band(writer, b"abc", WRITABLE);
     });
     cases.add("read-only out of band", |writer| {
-        beside(writer, b"abc", READ_ONLY);
+        write_out_of_band(writer, b"abc", READ_ONLY);
     });
     cases.add("both out of band", |writer| {
         writer.list(4);
-        beside(writer, b"ab", READ_ONLY);
+        write_out_of_band(writer, b"ab", READ_ONLY);
         writer.i64(1);
-        beside(writer, b"cd", WRITABLE);
-        beside(writer, b"", READ_ONLY);
+        write_out_of_band(writer, b"cd", WRITABLE);
+        write_out_of_band(writer, b"", READ_ONLY);
     });
 }
 
-fn beside(writer: &mut Writer<'_, '_>, data: &[u8], mutability: Mutability) {
+fn write_out_of_band(writer: &mut Writer<'_, '_>, data: &[u8], mutability: Mutability) {
     let mut asked = None;
     writer.buffer(PickleBuffer::new(data, mutability), |buffer| {
         asked = Some(buffer);
@@ -824,7 +824,7 @@ fn buffers_are_contiguous() {
     assert_eq!(
         of(&[2, 1, 3], &[12, 999, 4]),
         Ok(24),
-        "nothing is beside it"
+        "nothing is out of band"
     );
     assert_eq!(of(&[1, 6, 1], &[-7, 4, 0]), Ok(24));
     assert_eq!(of(&[6], &[8]), apart(0));

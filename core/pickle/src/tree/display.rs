@@ -57,7 +57,7 @@ impl fmt::Display for Node<'_, '_> {
                     if is_whole {
                         begin(f, node)?;
                     } else {
-                        walk.leave_out();
+                        walk.skip_contents();
                         write!(f, "<again: see byte {}>", node.offset())?;
                     }
                     let bracket = is_whole.then(|| node.slot().kind());
@@ -166,7 +166,7 @@ fn begin(f: &mut fmt::Formatter<'_>, node: Node<'_, '_>) -> fmt::Result {
         Value::Call { .. } => f.write_str("call("),
         Value::New { .. } => f.write_str("new("),
         Value::Instance { class, .. } => write!(f, "instance({class}, "),
-        Value::ObjectOf { .. } => f.write_str("object("),
+        Value::InstanceOf { .. } => f.write_str("object("),
         Value::ReadOnly(_) => f.write_str("read-only("),
     }
 }
