@@ -2,9 +2,9 @@
 
 use core::fmt;
 
-/// A buffer supplied by the caller is too small.
+/// The error for a buffer of the caller that is too small.
 ///
-/// The contents of the buffer are unspecified; call again with at least `needed`
+/// The contents of the buffer are unspecified. Call again with at least `needed`
 /// items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -12,15 +12,15 @@
 //!    [`send`](Comm::send) others once the comm [is open](Comm::is_open).
 //!
 //! ```
-//! use daskwire::comm::{Comm, HANDSHAKE_LEN, Options};
+//! use daskwire::comm::{Comm, CommOptions, HANDSHAKE_LEN};
 //! use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 //!
 //! // Two ends, each with memory for messages of 256 bytes and 4 frames.
 //! let (mut ours, mut theirs) = ([[0; 256]; 2], [[0; 256]; 2]);
 //! let [incoming, outgoing] = &mut ours;
-//! let mut client = Comm::<4>::new(Options::CONNECTOR, incoming, outgoing)?;
+//! let mut client = Comm::<4>::new(CommOptions::CONNECTOR, incoming, outgoing)?;
 //! let [incoming, outgoing] = &mut theirs;
-//! let mut server = Comm::<4>::new(Options::LISTENER, incoming, outgoing)?;
+//! let mut server = Comm::<4>::new(CommOptions::LISTENER, incoming, outgoing)?;
 //!
 //! // The wire: whatever one end has to send arrives at the other.
 //! fn exchange(from: &mut Comm<'_, 4>, to: &mut Comm<'_, 4>) -> Result<(), daskwire::Error> {
@@ -129,7 +129,7 @@ impl Agreement<'_> {
 
 /// Options of a [`Comm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options<'h> {
+pub struct CommOptions<'h> {
     /// The side that chooses prefix and layout.
     pub role: HandshakeRole,
     /// The prefix, if this side chooses it. Default: [`Prefix::U64`].
@@ -142,7 +142,7 @@ pub struct Options<'h> {
     pub limits: Limits,
 }
 
-impl Options<'_> {
+impl CommOptions<'_> {
     /// Options for the side that connects: it adapts to a peer of any release.
     pub const CONNECTOR: Self = Self {
         role: HandshakeRole::Respond,
@@ -242,7 +242,7 @@ impl From<EncodeError> for CommError {
     }
 }
 
-/// One end of a connection, without I/O; see the [module](self).
+/// One end of a comm, without I/O; see the [module](self).
 ///
 /// `FRAMES` is the largest number of frames of a message that arrives: 1 for
 /// messages without payloads, and for each payload one for its header and one
@@ -257,7 +257,7 @@ pub struct Comm<'b, const FRAMES: usize> {
     decoder: FrameDecoder<[[u8; 8]; FRAMES]>,
     arena: Arena<'b>,
     outgoing: Outgoing<'b>,
-    options: Options<'b>,
+    options: CommOptions<'b>,
     /// The first bytes of the peer, from which the prefix is detected.
     first: [u8; 8],
     state: State,
@@ -278,8 +278,8 @@ enum State {
 impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     const HANDSHAKE: Limits = Self::limits(Limits::HANDSHAKE);
 
-    /// Limits the number of frames to those that the comm has room for. This number
-    /// cannot be raised later, so more frames are a fault of the peer.
+    /// Limits the number of frames to `FRAMES`. A message with more frames is a fault
+    /// of the peer, since the caller cannot supply more room later.
     const fn limits(mut limits: Limits) -> Limits {
         if limits.frame_count > FRAMES as u64 {
             limits.frame_count = FRAMES as u64;
@@ -296,7 +296,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     ///
     /// [`CommError::Encode`] if our handshake does not fit in `outgoing`.
     pub fn new(
-        options: Options<'b>,
+        options: CommOptions<'b>,
         incoming: &'b mut [u8],
         outgoing: &'b mut [u8],
     ) -> Result<Self, CommError> {
@@ -340,7 +340,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     ///   see [`set_incoming`](Self::set_incoming);
     /// * the final error of the comm.
     pub fn space(&mut self) -> Result<&mut [u8], CommError> {
-        self.go_on()?;
+        self.discard_taken()?;
         if let State::Detect(filled) = self.state {
             return Ok(self.first.get_mut(filled..).ensured());
         }
@@ -354,9 +354,9 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     ///
     /// The peer's fault as soon as it is known; see [`CommError`].
     pub fn received(&mut self, count: usize) -> Result<(), CommError> {
-        self.go_on()?;
+        self.discard_taken()?;
         let outcome = self.step(count);
-        self.note(outcome)
+        self.record_failure(outcome)
     }
 
     /// Copies bytes of the peer from the start of `input` up to the end of a
@@ -456,7 +456,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     /// [`CommError::MessageWaiting`] if part of a message is in the former
     /// buffer, or the final error of the comm.
     pub fn set_incoming(&mut self, incoming: &'b mut [u8]) -> Result<(), CommError> {
-        self.go_on()?;
+        self.discard_taken()?;
         let is_within = matches!(self.decoder.wanted(), Ok(Wanted::Frame { .. }));
         if is_within && !self.arena.filled().is_empty() {
             return Err(CommError::MessageWaiting);
@@ -467,7 +467,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
 
     /// Discards the message that was taken. Fails if a message still has to be taken, or
     /// if the comm has failed.
-    fn go_on(&mut self) -> Result<(), CommError> {
+    fn discard_taken(&mut self) -> Result<(), CommError> {
         match self.state {
             State::Failed(error) => Err(error),
             State::Open if self.decoder.is_complete() => Err(CommError::MessageWaiting),
@@ -480,8 +480,8 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         }
     }
 
-    /// Keeps errors that are final.
-    fn note(&mut self, outcome: Result<(), CommError>) -> Result<(), CommError> {
+    /// Records an error that is final, which every later call returns.
+    fn record_failure(&mut self, outcome: Result<(), CommError>) -> Result<(), CommError> {
         if let Err(error) = outcome
             && !error.is_callers()
         {
@@ -506,7 +506,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         }
         self.decoder.advance(count)?;
         if self.state == State::Handshake && self.decoder.is_complete() {
-            self.agree()?;
+            self.finish_handshake()?;
         }
         Ok(())
     }
@@ -529,7 +529,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     }
 
     /// Reads the peer's handshake and opens the comm.
-    fn agree(&mut self) -> Result<(), CommError> {
+    fn finish_handshake(&mut self) -> Result<(), CommError> {
         let prelude = self.decoder.prelude();
         let count = prelude.map_or(0, |prelude| prelude.frame_count());
         let frames: Frames<'_, 2> = prelude
@@ -664,7 +664,7 @@ impl Outgoing<'_> {
         Ok(())
     }
 
-    /// `needed` bytes of free space after the unsent bytes.
+    /// Returns the free space after the unsent bytes, at least `needed` bytes.
     fn free(&mut self, needed: usize) -> Result<&mut [u8], EncodeError> {
         let unsent = self.end.saturating_sub(self.start);
         let available = self.buffer.len().saturating_sub(unsent);
@@ -675,7 +675,7 @@ impl Outgoing<'_> {
             }));
         }
         if self.buffer.len().saturating_sub(self.end) < needed {
-            // Moves the unsent bytes to the start.
+            // Move the unsent bytes to the start.
             for to in 0..unsent {
                 let from = self.buffer.get(self.start.saturating_add(to)).copied();
                 if let Some(to) = self.buffer.get_mut(to) {

@@ -33,7 +33,7 @@ pub enum Error {
     Encode(EncodeError),
     /// The peer's first message is not a handshake.
     Handshake(HandshakeError),
-    /// A message is invalid, or nested or filled beyond a scratch.
+    /// A message is invalid, or needs a larger scratch.
     Message(MessageError),
     /// A message cannot be built.
     Build(BuildError),
@@ -65,8 +65,8 @@ impl Error {
         }
     }
 
-    /// The size of the buffer that would be enough, in the unit of the error, if
-    /// one is too small: supply as much and call again.
+    /// The sufficient size of the buffer that is too small, in the unit of the error;
+    /// `None` for other errors. Supply as much and call again.
     pub fn needed(&self) -> Option<u64> {
         let short = match *self {
             Self::Comm(CommError::Frame(error)) => return Self::Frame(error).needed(),

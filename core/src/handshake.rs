@@ -314,7 +314,7 @@ pub const fn detect_prefix(first: &[u8; 8]) -> Option<Prefix> {
     }
 }
 
-/// The error of parsing a handshake; the peer's.
+/// The error of parsing a handshake, a fault of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -378,19 +378,19 @@ impl fmt::Display for HandshakeError {
         match *self {
             Self::FrameCount { count } => write!(
                 f,
-                "a handshake has 1 frame (2 from releases before 2021.3.1), this message has {count}"
+                "a handshake has 1 frame (2 from releases before 2021.3.1); this message has {count}"
             ),
             Self::Header => f.write_str(
-                "a message of 2 frames whose first is neither empty nor a map is not a handshake",
+                "the first of two frames of a handshake must be a header, which is empty or a map",
             ),
             Self::Compressed => {
-                f.write_str("the handshake is compressed, before any codec was agreed on")
+                f.write_str("the handshake is compressed, but no codec has been agreed on yet")
             }
             Self::TooLong { len, limit } => write!(
                 f,
-                "the handshake has {len} bytes, the limit is {limit}; a usual one has about 50"
+                "the handshake has {len} bytes; the limit is {limit}, and Dask's handshakes have about 50"
             ),
-            Self::NotAMap { found } => write!(f, "a handshake is a map, this is {found}"),
+            Self::NotAMap { found } => write!(f, "a handshake must be a map; this is {found}"),
             Self::Missing { key } => write!(
                 f,
                 "the first message of the peer has no `{key}`, so it is not the handshake that \

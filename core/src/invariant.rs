@@ -1,6 +1,7 @@
 //! Access to values that an invariant guarantees, for the crates of this workspace.
 
-/// Access to a value that is always there, without a panic in release builds.
+/// Extracts the value of an `Option` or `Result` that an invariant guarantees, without
+/// a panic in release builds.
 ///
 /// Debug builds, and so tests and fuzzers, panic where the invariant is broken;
 /// release builds continue with the default, such as an empty slice.

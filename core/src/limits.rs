@@ -51,8 +51,8 @@ impl Limits {
         decompressed_len: 1 << 30,
     };
 
-    /// Limits for the handshake with an unknown peer, on any machine: 64 KiB. A real
-    /// handshake takes 66 bytes.
+    /// Limits for the handshake with an unknown peer, on any machine: 64 KiB. A
+    /// handshake of Dask takes about 70 bytes with its prelude.
     pub const HANDSHAKE: Self = Self {
         frame_count: 16,
         frame_len: 64 << 10,

@@ -10,7 +10,7 @@
 //! | its buffer `incoming` | the frames of the longest message to accept, at least [`HANDSHAKE_LEN`](crate::comm::HANDSHAKE_LEN) |
 //! | its buffer `outgoing` | [`outgoing_len`](crate::comm::outgoing_len) of the longest message to send, at least `HANDSHAKE_LEN` |
 //! | [`Scratch<DEPTH, PAYLOADS, BODY>`](crate::message::Scratch) | [`scratch_len`]`::<DEPTH, PAYLOADS, BODY>()`: 128 (96) for each level, 40 for each payload, and the body |
-//! | data of compressed payloads | [`Payload::merged_len`](crate::message::Payload::merged_len), which is known before |
+//! | data of compressed payloads | [`Payload::merged_len`](crate::message::Payload::merged_len), which is known before decompression |
 //!
 //! The functions give the exact size on the machine that they are compiled for:
 //!
@@ -48,8 +48,8 @@
 //!
 //! # Buffers that are too small
 //!
-//! Nothing is lost and nothing is truncated: the error says which memory is too
-//! small and how much is enough, and the call can be repeated with more
+//! If a buffer is too small, nothing is lost or truncated: the error says which one
+//! and how much is enough, and the call can be repeated with more
 //! ([`Error::needed`](crate::Error::needed)). [`Limits`](crate::Limits) that
 //! match the buffers refuse such messages as faults of the peer instead.
 

@@ -1,7 +1,7 @@
 //! A comm without I/O: any bytes of the peer, in pieces of any size.
 
 use daskwire::Limits;
-use daskwire::comm::{Agreement, Comm, CommError, HANDSHAKE_LEN, HandshakeRole, Options};
+use daskwire::comm::{Agreement, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole};
 use daskwire::frame::{EncodeError, FrameErrorKind, FramedMessage, Prefix};
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
@@ -29,7 +29,7 @@ pub(crate) fn comm(input: &[u8]) {
     let Some((script, stream)) = rest.split_at_checked((*script_len).into()) else {
         return;
     };
-    let options = Options {
+    let options = CommOptions {
         role: match choice & 3 {
             0 => HandshakeRole::Initiate(Layout::Modern),
             1 => HandshakeRole::Initiate(Layout::Classic),
@@ -60,7 +60,7 @@ struct Outcome {
 
 /// Passes a stream to a comm in the pieces of `script`, and sends each message
 /// back. An empty script passes everything at once.
-fn drive(options: Options<'static>, script: &[u8], stream: &[u8]) -> Outcome {
+fn drive(options: CommOptions<'static>, script: &[u8], stream: &[u8]) -> Outcome {
     let (mut first, mut second) = ([0xa5; HANDSHAKE_LEN], [0x5a; INCOMING_LEN]);
     let mut larger = Some(&mut second);
     let mut outgoing = [0; OUTGOING_LEN];
@@ -173,7 +173,7 @@ fn send(comm: &mut Comm<'_, FRAMES>, sent: &mut Vec<u8>) {
 
 /// Compares the outcome with the messages of the stream, and parses the sent
 /// bytes.
-fn check(options: &Options<'_>, outcome: &Outcome, stream: &[u8]) {
+fn check(options: &CommOptions<'_>, outcome: &Outcome, stream: &[u8]) {
     let initiates = matches!(options.role, HandshakeRole::Initiate(_));
     let Some(agreement) = outcome.agreement else {
         assert!(outcome.messages.is_empty());

@@ -3,7 +3,7 @@
 use daskwire::display::Document;
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuildError, BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, Scratch, Workspace,
+    BuildError, BuilderBuffers, Item, Layout, Message, MessageBuilder, Payload, Scratch, Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 
@@ -112,7 +112,7 @@ fn forward(payload: &Payload<'_, &[u8]>, to: Layout) {
     let mut scratch = Scratch::<4, 1>::new();
     let mut builder = MessageBuilder::new(
         to,
-        BuilderScratch {
+        BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -173,7 +173,7 @@ pub(crate) fn payload_header(input: &[u8]) {
         let _ = (
             header.is_collection(),
             header.key(),
-            header.own(),
+            header.type_header(),
             header.dtype(),
         );
         let lists = [
@@ -260,7 +260,7 @@ pub(crate) fn round_trip(input: &[u8]) {
         let (mut body, mut headers) = (vec![0; size], vec![0; size]);
         let mut slots = vec![&[][..]; 4 + 2 * message.payload_count() + 16 * frames.len()];
         let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
-        let buffers = BuilderScratch {
+        let buffers = BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -1,7 +1,7 @@
 //! Payloads as values.
 
 use daskwire::message::{
-    BuilderScratch, Layout, Message, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
+    BuilderBuffers, Layout, Message, MessageBuilder, Payload, PayloadKind, SHARD_LEN, Workspace,
 };
 use daskwire_numpy::known;
 use daskwire_numpy::{
@@ -14,7 +14,7 @@ use super::read_options;
 
 /// The maximum number of elements visited, since broadcasting makes any number
 /// of elements from a few bytes.
-const LOOKED_AT: usize = 1 << 10;
+const MAX_VISITED_COUNT: usize = 1 << 10;
 
 /// Checks that any header and data give a value within the data or an error,
 /// and that arrays round-trip.
@@ -128,12 +128,12 @@ pub(crate) fn use_array(array: &Array<'_>) {
     let count = items.len();
     assert_eq!(Some(count), array.dimensions().item_count());
     let mut seen = 0;
-    for item in items.take(LOOKED_AT) {
+    for item in items.take(MAX_VISITED_COUNT) {
         assert_eq!(item.len(), array.dtype().item_len());
         assert!(is_within(item, array.bytes()));
         seen += 1;
     }
-    assert_eq!(seen, count.min(LOOKED_AT));
+    assert_eq!(seen, count.min(MAX_VISITED_COUNT));
     let first = array.shape().iter().map(|_| 0).collect::<Vec<usize>>();
     assert_eq!(array.item(&first), array.items().next());
     elements::<bool>(array);
@@ -141,7 +141,7 @@ pub(crate) fn use_array(array: &Array<'_>) {
     elements::<u16>(array);
     elements::<f32>(array);
     elements::<[f64; 2]>(array);
-    if count <= LOOKED_AT && array.dtype().item_len() <= 64 {
+    if count <= MAX_VISITED_COUNT && array.dtype().item_len() <= 64 {
         let mut out = vec![0; count * array.dtype().item_len()];
         let copy = array.copy_into(&mut out).expect("it fits");
         assert!(copy.items().eq(array.items()));
@@ -203,8 +203,8 @@ fn elements<E: Element>(array: &Array<'_>) {
     match array.elements::<E>() {
         Ok(elements) => {
             assert!(E::is_of(array.dtype()));
-            let taken = elements.clone().take(LOOKED_AT).count();
-            assert_eq!(taken, elements.len().min(LOOKED_AT));
+            let taken = elements.clone().take(MAX_VISITED_COUNT).count();
+            assert_eq!(taken, elements.len().min(MAX_VISITED_COUNT));
         }
         Err(_) => assert!(!E::is_of(array.dtype())),
     }
@@ -214,7 +214,7 @@ fn elements<E: Element>(array: &Array<'_>) {
 fn write(array: &Array<'_>) {
     let (mut body, mut headers) = ([0; 64], [0; 4096]);
     let mut slots = [&[][..]; 8];
-    let buffers = BuilderScratch {
+    let buffers = BuilderBuffers {
         body: &mut body,
         headers: &mut headers,
         slots: &mut slots,
@@ -244,8 +244,8 @@ fn write(array: &Array<'_>) {
         assert!(
             again
                 .items()
-                .take(LOOKED_AT)
-                .eq(array.items().take(LOOKED_AT))
+                .take(MAX_VISITED_COUNT)
+                .eq(array.items().take(MAX_VISITED_COUNT))
         );
     });
     opened.expect("our own");

@@ -3,7 +3,7 @@
 //! size.
 
 use daskwire::invariant::Ensured;
-use daskwire::message::{BuildError, BuilderScratch, Layout, MessageBuilder, Workspace};
+use daskwire::message::{BuildError, BuilderBuffers, Layout, MessageBuilder, Workspace};
 use daskwire::msgpack;
 use daskwire_pickle as pickle;
 
@@ -143,7 +143,7 @@ impl MessageScratch {
         message: &'a impl Encode,
         slots: &'s mut [&'a [u8]],
     ) -> Result<&'s [&'a [u8]], BuildError> {
-        let buffers = BuilderScratch {
+        let buffers = BuilderBuffers {
             body: &mut self.body,
             headers: &mut self.headers,
             slots,

@@ -363,14 +363,14 @@ async fn invalid_handshakes_close_the_connection() {
     for (sent, text) in [
         (
             &b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"[..],
-            "frames announced",
+            "frames; the limit is",
         ),
         (
             b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03aaaaaaaaaa",
             "the peer speaks TLS",
         ),
         (&[0; 16], "no frames"),
-        (&not_a_map, "a handshake is a map, this is an array"),
+        (&not_a_map, "a handshake must be a map; this is an array"),
         (&empty_map, "no `compression`"),
         (&old_request, "no leading length"),
         (&large, "the limit is 65536"),

@@ -5,7 +5,7 @@ use core::hint::black_box;
 
 use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{
-    BuilderScratch, Layout, Message, MessageBuilder, ReadOptions, Scratch, Serializer,
+    BuilderBuffers, Layout, Message, MessageBuilder, ReadOptions, Scratch, Serializer,
 };
 use daskwire::{Limits, message::MessageError};
 
@@ -54,7 +54,7 @@ pub(crate) fn read(frames: &[&'static [u8]; 3]) {
 pub(crate) fn forward(frames: &[&'static [u8]; 3]) {
     with_message(frames, |message| {
         let (mut body, mut headers, mut slots) = ([0; 512], [0; 512], [&[][..]; 4]);
-        let scratch = BuilderScratch {
+        let scratch = BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use daskwire::comm::{Comm, Options};
+use daskwire::comm::{Comm, CommOptions};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 
 /// `{"op": "identity", "reply": true}`
@@ -15,7 +15,7 @@ const IDENTITY: &[u8] = b"\x82\xa2op\xa8identity\xa5reply\xc3";
 pub(crate) fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address)?;
     let (mut incoming, mut outgoing) = ([0; 64 << 10], [0; 256]);
-    let mut comm = Comm::<1>::new(Options::CONNECTOR, &mut incoming, &mut outgoing)?;
+    let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing)?;
     let mut is_asked = false;
     while !comm.has_message() {
         if comm.is_open() && !is_asked {

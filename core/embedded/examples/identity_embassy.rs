@@ -2,7 +2,7 @@
 //! heap, no std, and a stream of embedded-io-async, such as a socket of
 //! embassy-net. A firmware calls it with buffers from a `StaticCell`.
 
-use daskwire::comm::{Comm, CommError, Options};
+use daskwire::comm::{Comm, CommError, CommOptions};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 use embedded_io_async_07::{Read, Write};
 
@@ -19,7 +19,7 @@ pub async fn worker_count<S: Read + Write>(
     incoming: &mut [u8],
     outgoing: &mut [u8; 256],
 ) -> Result<Option<u32>, daskwire::Error> {
-    let mut comm = Comm::<1>::new(Options::CONNECTOR, incoming, outgoing)?;
+    let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, incoming, outgoing)?;
     let mut is_asked = false;
     while !comm.has_message() {
         if comm.is_open() && !is_asked {

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use daskwire::comm::{Comm, Options};
+use daskwire::comm::{Comm, CommOptions};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 use smol::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use smol::net::TcpStream;
@@ -15,7 +15,7 @@ const IDENTITY: &[u8] = b"\x82\xa2op\xa8identity\xa5reply\xc3";
 pub(crate) async fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
     let (mut incoming, mut outgoing) = (vec![0; 64 << 10], [0; 256]);
-    let mut comm = Comm::<1>::new(Options::CONNECTOR, &mut incoming, &mut outgoing)?;
+    let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing)?;
     let mut is_asked = false;
     while !comm.has_message() {
         if comm.is_open() && !is_asked {

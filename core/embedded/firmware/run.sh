@@ -137,13 +137,13 @@ done
 for process in "${waiting[@]}"; do
     wait "$process"
 done
-ends web-server 1 "failed: .* frames announced, the limit is"
-ends noise 1 "failed: .* frames announced, the limit is"
+ends web-server 1 "failed: .* declares .* frames; the limit is"
+ends noise 1 "failed: .* declares .* frames; the limit is"
 ends zeros 1 "failed: .* is not a handshake"
 ends no-handshake 1 "failed: .* has no .compression."
 ends full 0 "scheduler full: 1 worker$"
-ends too-long 1 "failed: .*frame 0 has a declared length of $((room + 1)) bytes, the limit is $room"
-ends giant 1 "failed: .*frame 0 has a declared length of $((1 << 40)) bytes, the limit is $room"
+ends too-long 1 "failed: .*frame 0 has a declared length of $((room + 1)) bytes; the limit is $room"
+ends giant 1 "failed: .*frame 0 has a declared length of $((1 << 40)) bytes; the limit is $room"
 ends refusing 1 "failed: the answer has no"
 ends broken 1 "failed: .*at byte"
 echo "firmware: ends with an error at every peer that misbehaves"

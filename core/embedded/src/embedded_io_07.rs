@@ -80,7 +80,7 @@ use embedded_io_07::{Error, ErrorKind, Read, Write};
 
 use super::comm_state::{Incoming, Outgoing, ReadState, WriteState, gather};
 use daskwire::Limits;
-use daskwire::comm::{self, Comm, HANDSHAKE_LEN, Options};
+use daskwire::comm::{self, Comm, CommOptions, HANDSHAKE_LEN};
 use daskwire::frame::{EncodeError, FrameBuffers, FrameError, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::{Handshake, HandshakeError};
 use daskwire::transport::{CommReader, CommWriter, TransportError};
@@ -600,7 +600,7 @@ where
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    let options = Options {
+    let options = CommOptions {
         role,
         prefix: reader.incoming.prefix,
         handshake: *ours,

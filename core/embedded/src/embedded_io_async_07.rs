@@ -86,7 +86,7 @@ use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 use super::comm_state::{Incoming, Outgoing, ReadState, WriteState, gather};
 use super::embedded_io_07::{closed_in_handshake, rest_after};
 use daskwire::Limits;
-use daskwire::comm::{Comm, HANDSHAKE_LEN, Options};
+use daskwire::comm::{Comm, CommOptions, HANDSHAKE_LEN};
 use daskwire::frame::{FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
 
@@ -406,7 +406,7 @@ where
     let begun = reader.incoming.begin_handshake();
     writer.outgoing.begin_handshake()?;
     begun?;
-    let options = Options {
+    let options = CommOptions {
         role,
         prefix: reader.incoming.prefix,
         handshake: *ours,

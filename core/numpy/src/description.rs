@@ -104,7 +104,7 @@ pub struct MemoryViewHeader<'a, const MAX: usize = MAX_DIMENSIONS> {
 
 impl<'a, const MAX: usize> MemoryViewHeader<'a, MAX> {
     fn read(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
-        let own = header.own()?;
+        let own = header.type_header()?;
         let (frame, at) = own.entry_location("format");
         let wrong = |kind| NumpyError {
             frame,
@@ -188,7 +188,7 @@ pub struct ArrayHeader<'a, const MAX: usize = MAX_DIMENSIONS> {
 
 impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
     pub(super) fn describe(header: &PayloadHeader<'a>) -> Result<Description<'a, MAX>, NumpyError> {
-        let own = header.own()?;
+        let own = header.type_header()?;
         let is_true = |key| own.get(key) == Some(&[0xc3]);
         if is_true("pickle") {
             return Ok(Description::Pickle);

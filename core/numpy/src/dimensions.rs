@@ -45,8 +45,8 @@ pub struct Dimensions<const MAX: usize = MAX_DIMENSIONS> {
     strides: [usize; MAX],
 }
 
-/// A fault in a shape or strides. It is the caller's if the caller made them, and the
-/// peer's in the [`NumpyError`](crate::NumpyError) of a payload;
+/// A fault in a shape or in strides: of the caller who passed them, or of the peer in
+/// the [`NumpyError`](crate::NumpyError) of a payload, where
 /// [`is_callers`](crate::NumpyError::is_callers) distinguishes the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -179,7 +179,8 @@ impl TimeBase {
     }
 }
 
-/// The error of parsing an element type: a fault in it.
+/// The error of parsing an element type: the offset of the fault and the input that
+/// was expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DTypeError {
     /// Offset in the string, the list of fields or the pickle, in bytes.

@@ -18,14 +18,14 @@
 //! compared by name.
 //!
 //! ```
-//! use daskwire::message::{BuilderScratch, Layout, Message, MessageBuilder, ReadOptions, Scratch};
+//! use daskwire::message::{BuilderBuffers, Layout, Message, MessageBuilder, ReadOptions, Scratch};
 //! use daskwire_numpy::{Array, DType, Order, PayloadValue, ValueBuilder, WriteOptions};
 //!
 //! let bytes: Vec<u8> = [1.0_f64, 2.0, 3.0, 4.0].iter().flat_map(|x| x.to_le_bytes()).collect();
 //! let array = Array::new(DType::F64, &[2, 2], Order::Fortran, &bytes)?;
 //!
 //! let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 3]);
-//! let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
+//! let mut builder = MessageBuilder::new(Layout::Modern, BuilderBuffers {
 //!     body: &mut body, headers: &mut headers, slots: &mut slots,
 //! });
 //! builder.body().map(1).str("data");

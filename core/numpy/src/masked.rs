@@ -39,7 +39,7 @@ pub enum FillValue<'a> {
 
 impl<'a> MaskedHeader<'a> {
     pub(super) fn read(header: &PayloadHeader<'a>) -> Result<Self, NumpyError> {
-        let own = header.own()?;
+        let own = header.type_header()?;
         let key = "nframes";
         let value = own.get(key).ok_or(own.missing_entry(key))?;
         let this = Self {

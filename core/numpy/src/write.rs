@@ -263,7 +263,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
             shards(frame, shard_len, 1).map(move |shard| (index, shard))
         });
         let count = buffers.len().saturating_add(1);
-        Ok(self.written_pieces(PayloadKind::Serialized, (2, &write), true, count, pieces)?)
+        Ok(self.payload_from_pieces(PayloadKind::Serialized, (2, &write), true, count, pieces)?)
     }
 
     fn pickled_payload(
@@ -276,7 +276,7 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         };
         let pieces = buffers.iter().map(PickleBuffer::as_bytes).enumerate();
         let kind = PayloadKind::Pickled;
-        Ok(self.written_pieces(kind, (1, &write), false, buffers.len(), pieces)?)
+        Ok(self.payload_from_pieces(kind, (1, &write), false, buffers.len(), pieces)?)
     }
 }
 
@@ -320,7 +320,7 @@ fn class_payload<'b, 's, 'a>(
     let shard_len = options.shard_len;
     let pieces = shards(data, shard_len, item_len).map(|shard| (0, shard));
     let kind = PayloadKind::Serialized;
-    Ok(builder.written_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
+    Ok(builder.payload_from_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
 }
 
 const fn value(kind: NumpyErrorKind) -> PayloadWriteError {
@@ -420,15 +420,15 @@ pub enum NumpyModules {
 ///
 /// let bytes = [0; 48];
 /// let array = Array::new(DType::F64, &[2, 3], Order::C, &bytes)?;
-/// let mut beside = None;
+/// let mut out_of_band = None;
 /// let (mut out, mut levels) = ([0; 128], [WriterLevel::EMPTY; 6]);
 /// let mut writer = Writer::new(&mut out, &mut levels);
 /// pickle_array(&mut writer, &array, NumpyModules::default(), |buffer| {
-///     beside = Some(buffer);
+///     out_of_band = Some(buffer);
 ///     Placement::OutOfBand
 /// })?;
 /// assert_eq!(writer.finish()?.len(), 105);
-/// assert_eq!(beside.map(|buffer| buffer.as_bytes().as_ptr()), Some(bytes.as_ptr()));
+/// assert_eq!(out_of_band.map(|buffer| buffer.as_bytes().as_ptr()), Some(bytes.as_ptr()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

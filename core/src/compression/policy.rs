@@ -4,7 +4,7 @@ use super::{Compression, CompressionError};
 use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
 
-/// A rule for whether to send a frame compressed
+/// The rule that decides whether a frame is sent compressed
 /// (PROTOCOL COMPRESS-7, COMPRESS-8).
 ///
 /// To save time on incompressible data, samples are compressed first; they are
@@ -40,7 +40,7 @@ impl Policy {
     /// [`maybe_compress`](Self::maybe_compress) needs for a frame of `len`
     /// bytes, in bytes; 0 if it never compresses such a frame.
     pub fn scratch_len(&self, compression: &dyn Compression, len: usize) -> usize {
-        if !self.covers(len) {
+        if !self.applies_to(len) {
             return 0;
         }
         let whole = compression.max_compressed_len(len).unwrap_or(0);
@@ -86,20 +86,22 @@ impl Policy {
         scratch: &'d mut [u8],
         random: &mut dyn FnMut(u64) -> u64,
     ) -> Result<Option<&'d [u8]>, CompressionError> {
-        if !self.covers(frame.len()) || compression.max_compressed_len(frame.len()).is_none() {
+        if !self.applies_to(frame.len()) || compression.max_compressed_len(frame.len()).is_none() {
             return Ok(None);
         }
         BufferTooSmall::check(scratch, self.scratch_len(compression, frame.len()))?;
-        if self.is_sampled(frame.len()) && !self.samples_pay(compression, frame, scratch, random)? {
+        if self.is_sampled(frame.len())
+            && !self.are_samples_worthwhile(compression, frame, scratch, random)?
+        {
             return Ok(None);
         }
         let len = compression.compress(frame, scratch)?;
         Ok(self
-            .pays(frame.len(), len)
+            .is_worthwhile(frame.len(), len)
             .then(|| scratch.get(..len).unwrap_or_default()))
     }
 
-    fn covers(&self, len: usize) -> bool {
+    fn applies_to(&self, len: usize) -> bool {
         (self.min_len..=self.max_len).contains(&(len as u64))
     }
 
@@ -112,14 +114,14 @@ impl Policy {
         self.sample_count != 0 && len as u64 > u64::from(self.sample_len)
     }
 
-    fn pays(&self, len: usize, compressed_len: usize) -> bool {
+    fn is_worthwhile(&self, len: usize, compressed_len: usize) -> bool {
         let max = (len as u128).saturating_mul(u128::from(self.max_percent));
         (compressed_len as u128).saturating_mul(100) <= max
     }
 
     /// Whether the samples compress well enough. Joins them at the end of
     /// `scratch` to compress them.
-    fn samples_pay(
+    fn are_samples_worthwhile(
         &self,
         compression: &mut dyn Compression,
         frame: &[u8],
@@ -130,22 +132,22 @@ impl Policy {
         let Some((packed, joined)) = scratch.split_at_mut_checked(start) else {
             return Ok(true);
         };
-        let place_count = (frame.len() as u64)
+        let position_count = (frame.len() as u64)
             .saturating_sub(u64::from(self.sample_len))
             .saturating_add(1);
-        let mut place = || {
-            let drawn = random(place_count).checked_rem(place_count);
+        let mut draw_position = || {
+            let drawn = random(position_count).checked_rem(position_count);
             usize::try_from(drawn.ensured()).ensured()
         };
         let mut len = 0_usize;
-        let mut at = place();
+        let mut at = draw_position();
         for left in (0..self.sample_count).rev() {
             // Samples stay in the order drawn. If the next one begins before
             // this one, this one is empty.
             let mut end = at.saturating_add(self.sample_len as usize);
             let mut next = at;
             if left != 0 {
-                next = place();
+                next = draw_position();
                 end = end.min(next);
             }
             let sample = frame.get(at..end).unwrap_or_default();
@@ -158,7 +160,7 @@ impl Policy {
         }
         let joined = joined.get(..len).ensured();
         let packed_len = compression.compress(joined, packed)?;
-        Ok(self.pays(len, packed_len))
+        Ok(self.is_worthwhile(len, packed_len))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Decompression of zlib streams, with the miniz_oxide crate. No heap is needed.
-//! Compression is not implemented: a party that names no codec in its handshake need
-//! not compress.
+//! Compression is not implemented, since a peer that names no codec in its handshake
+//! need not compress.
 
 use miniz_oxide::inflate::TINFLStatus;
 use miniz_oxide::inflate::core::inflate_flags::{

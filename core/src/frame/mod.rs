@@ -157,14 +157,14 @@ impl fmt::Debug for Prelude<'_> {
     }
 }
 
-/// The error of [`Prelude::split`]; the caller's.
+/// The error of [`Prelude::split`], a fault of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum SplitError {
     /// There are fewer slots than frames; counted in frames.
     Slots(BufferTooSmall),
-    /// There are fewer bytes than the frames take: they are not those of this
-    /// message.
+    /// There are fewer bytes than the frames take, so these are not the bytes of
+    /// this message.
     Bytes(BufferTooSmall),
 }
 
@@ -242,7 +242,7 @@ where
     Ok(len)
 }
 
-/// The error of [`encode_prelude`]; the caller's.
+/// The error of [`encode_prelude`], a fault of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -478,12 +478,15 @@ impl fmt::Display for FrameErrorKind {
                 f.write_str("the message has no frames; every message has at least one")
             }
             Self::TooManyFrames { count, limit } => {
-                write!(f, "{count} frames announced, the limit is {limit}")
+                write!(
+                    f,
+                    "the message declares {count} frames; the limit is {limit}"
+                )
             }
             Self::FrameTooLong { index, len, limit } => {
                 write!(
                     f,
-                    "frame {index} has a declared length of {len} bytes, the limit is {limit}"
+                    "frame {index} has a declared length of {len} bytes; the limit is {limit}"
                 )
             }
             Self::BeyondAddressSpace { len } => {
@@ -506,7 +509,7 @@ impl fmt::Display for FrameErrorKind {
                 "the leading length is {value}, but the message ends after {max}"
             ),
             Self::PreludeStorage(error) => {
-                write!(f, "the lengths do not fit: {error}")
+                write!(f, "the lengths of the frames: {error}")
             }
             Self::NoBuffer {
                 index,

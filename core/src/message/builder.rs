@@ -20,7 +20,7 @@ pub const SHARD_LEN: usize = 64 << 20;
 
 /// The buffers of a [`MessageBuilder`], supplied by the caller.
 #[derive(Debug)]
-pub struct BuilderScratch<'s, 'a> {
+pub struct BuilderBuffers<'s, 'a> {
     /// The buffer for the body.
     pub body: &'a mut [u8],
     /// The buffer for headers of payloads that are not forwarded unchanged, and
@@ -31,20 +31,20 @@ pub struct BuilderScratch<'s, 'a> {
     pub slots: &'s mut [&'a [u8]],
 }
 
-/// Compression of the frames of payloads, for
+/// The compressor for frames of payloads, its policy and its buffers; see
 /// [`MessageBuilder::with_compression`].
 ///
 /// ```
 /// # #[cfg(feature = "snappy")] {
 /// use daskwire::compression::{Policy, Snappy};
 /// use daskwire::message::{
-///     BuilderScratch, FrameCompressor, Layout, MessageBuilder, PayloadKind, SHARD_LEN,
+///     BuilderBuffers, FrameCompressor, Layout, MessageBuilder, PayloadKind, SHARD_LEN,
 /// };
 ///
 /// let data = [7; 4000];
 /// let (mut body, mut headers, mut slots) = ([0; 64], [0; 256], [&[][..]; 4]);
 /// let (mut snappy, mut random, mut out) = (Snappy::new(), |_| 0, [0; 5000]);
-/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
+/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderBuffers {
 ///     body: &mut body, headers: &mut headers, slots: &mut slots,
 /// })
 /// .with_compression(FrameCompressor {
@@ -127,7 +127,7 @@ pub fn shards(
     frame.chunks(step.max(1)).chain(empty)
 }
 
-/// The error of building a message; the caller's, except for
+/// The error of building a message, a fault of the caller except for
 /// [`BuildError::Payload`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -168,11 +168,16 @@ impl fmt::Display for BuildError {
             Self::Slots(error) => write!(f, "slots for frames: {error}"),
             Self::TooFewPayloads(error) => write!(f, "payloads (PAYLOADS): {error}"),
             Self::TooFewLevels(error) => write!(f, "levels of nesting (DEPTH): {error}"),
-            Self::Entry => f.write_str("an entry of a header is not one MessagePack value"),
+            Self::Entry => f.write_str(
+                "the value of an entry of a header must be exactly one MessagePack value",
+            ),
             Self::Payload(error) => write!(f, "the payload to be forwarded: {error}"),
             Self::Compression(error) => write!(f, "compressing a frame: {error}"),
             Self::NotConvertible { reason } => {
-                write!(f, "this cannot be converted to the other layout: {reason}")
+                write!(
+                    f,
+                    "the payload or body cannot be converted to the other layout: {reason}"
+                )
             }
         }
     }
@@ -194,10 +199,10 @@ impl From<MessageError> for BuildError {
 /// caller's slices.
 ///
 /// ```
-/// use daskwire::message::{BuilderScratch, Layout, MessageBuilder, PayloadKind};
+/// use daskwire::message::{BuilderBuffers, Layout, MessageBuilder, PayloadKind};
 ///
 /// let (mut body, mut headers, mut slots) = ([0; 64], [0; 128], [&[][..]; 4]);
-/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderScratch {
+/// let mut builder = MessageBuilder::new(Layout::Modern, BuilderBuffers {
 ///     body: &mut body, headers: &mut headers, slots: &mut slots,
 /// });
 /// builder.body().map(2).str("status").str("OK").str("data");
@@ -231,7 +236,7 @@ pub struct MessageBuilder<'s, 'a> {
 impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// Creates a builder for a message in `layout`. For the classic one it also
     /// needs [`with_scratch`](Self::with_scratch).
-    pub fn new(layout: Layout, buffers: BuilderScratch<'s, 'a>) -> Self {
+    pub fn new(layout: Layout, buffers: BuilderBuffers<'s, 'a>) -> Self {
         Self {
             layout,
             body: Writer::new(buffers.body),
@@ -326,7 +331,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             }
         };
         let entries = (narrow(entries.len()), &write as &dyn Fn(&mut Writer<'_>));
-        self.written_pieces(kind, entries, has_writeable, frames.len(), pieces)
+        self.payload_from_pieces(kind, entries, has_writeable, frames.len(), pieces)
     }
 
     /// Writes a payload with an encoded header as the next value of the body.
@@ -346,7 +351,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     ) -> Result<&mut Self, BuildError> {
         self.refuse_pickled(kind)?;
         self.room(frames.len())?;
-        self.place(kind, header, bytestring)?;
+        self.add_payload(kind, header, bytestring)?;
         for frame in frames {
             self.slot(frame)?;
         }
@@ -367,9 +372,10 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
     }
 
-    /// Writes a payload as [`payload`](Self::payload), with a function that
-    /// writes the entries of the header, and their number. The function is
-    /// called more than once and must write the same each time.
+    /// Writes a payload as [`payload`](Self::payload) does, from pieces of its frames
+    /// and a function that writes the entries of the header. The number of entries
+    /// comes before the function, which is called more than once and must write the
+    /// same each time.
     ///
     /// `has_writeable` declares that `writeable` is among them; otherwise it is
     /// added in the layout that requires it.
@@ -381,7 +387,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// # Errors
     ///
     /// As [`payload`](Self::payload).
-    pub fn written_pieces(
+    pub fn payload_from_pieces(
         &mut self,
         kind: PayloadKind,
         (entry_count, write_entries): (u32, &dyn Fn(&mut Writer<'_>)),
@@ -428,7 +434,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             frames.write(writer, pieces.clone());
         });
         self.slots = slots;
-        self.place(kind, header?, false)?;
+        self.add_payload(kind, header?, false)?;
         self.slot_count = self.slot_count.saturating_add(count);
         Ok(self)
     }
@@ -478,7 +484,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
                 self.encode(|writer| rewrite.write(writer))?
             }
         };
-        self.place(kind, header, payload.bytestring().unwrap_or(false))?;
+        self.add_payload(kind, header, payload.bytestring().unwrap_or(false))?;
         if let Some(object) = object {
             self.slot(object)?;
         }
@@ -569,7 +575,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
     fn payload_header(&mut self, body: &[u8]) -> Result<&'a [u8], BuildError> {
         let measured = self.write_payload_header(body, Writer::new(&mut []))?;
-        let space = self.carve(measured.len())?;
+        let space = self.reserve_header(measured.len())?;
         let written = self.write_payload_header(body, Writer::new(space))?;
         written.finish().map_err(BuildError::Body)
     }
@@ -590,14 +596,14 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     fn encode(&mut self, write: impl Fn(&mut Writer<'_>)) -> Result<&'a [u8], BuildError> {
         let mut measure = Writer::new(&mut []);
         write(&mut measure);
-        let space = self.carve(measure.len())?;
+        let space = self.reserve_header(measure.len())?;
         let mut writer = Writer::new(space);
         write(&mut writer);
         writer.finish().map_err(BuildError::Body)
     }
 
     /// Takes `len` bytes of the buffer for headers.
-    fn carve(&mut self, len: usize) -> Result<&'a mut [u8], BuildError> {
+    fn reserve_header(&mut self, len: usize) -> Result<&'a mut [u8], BuildError> {
         let needed = self.headers_len.saturating_add(len);
         let available = self.headers_len.saturating_add(self.headers.len());
         if len > self.headers.len() {
@@ -615,7 +621,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// written.
     fn room(&mut self, frame_count: usize) -> Result<(), BuildError> {
         if self.layout == Layout::Classic && self.is_in_set() {
-            return not_convertible("it is in a set, which no path can lead into");
+            return not_convertible("it is in a set, and paths cannot lead into sets");
         }
         let needed = self.pending_count.saturating_add(1);
         if self.layout == Layout::Classic && !self.pending.reserve(needed) {
@@ -638,7 +644,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Adds the placeholder to the body and the header to the list of frames.
-    fn place(
+    fn add_payload(
         &mut self,
         kind: PayloadKind,
         header: &'a [u8],

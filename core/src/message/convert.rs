@@ -98,8 +98,8 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
                 write_elements_start(writer, &element);
                 continue;
             }
-            let own = element.writeable().ok().flatten();
-            let mut flags = own.or_else(|| shared.as_ref().map(|list| list.first(frame_count)));
+            let flags = element.writeable().ok().flatten();
+            let mut flags = flags.or_else(|| shared.as_ref().map(|list| list.first(frame_count)));
             if let Ok(value) = Single::new(&element) {
                 value.write(writer, 0, &mut flags, frame_count);
             }
@@ -147,7 +147,7 @@ impl<'a> Single<'a> {
     ) {
         let header = &self.header;
         let kept = present(header, &KEPT);
-        let own_count = header.own_entries().count();
+        let own_count = header.type_entries().count();
         let is_dask = self.serializer == Serializer::Dask;
         let is_pickle = self.serializer == Serializer::Pickle;
         // The serializer, then optional entries.
@@ -172,7 +172,7 @@ impl<'a> Single<'a> {
             // Since 2021.11.0 the entries of a type are in a separate map.
             let own_count = own_count.saturating_add(1);
             writer.str("sub-header").map(narrow(own_count));
-            for (key, value) in header.own_entries() {
+            for (key, value) in header.type_entries() {
                 // Before 1.17.0 the element type was a bare string.
                 let bare = key == b"\xa5dtype"
                     && match Reader::new(value).token() {
@@ -189,7 +189,7 @@ impl<'a> Single<'a> {
             writer.str("writeable");
             write_flags(writer, flags, frame_count);
         } else {
-            copy_entries(writer, header.own_entries());
+            copy_entries(writer, header.type_entries());
         }
         if is_pickle {
             // One flag per buffer, instead of one per frame, the pickle
@@ -278,7 +278,7 @@ fn check_elements(header: &PayloadHeader<'_>, logical_count: usize) -> Result<()
         total = total.saturating_add(count);
     }
     if total > logical_count {
-        return not_convertible("its elements have more frames than it");
+        return not_convertible("its elements have more frames than the collection");
     }
     Ok(())
 }
@@ -316,10 +316,10 @@ fn write_collection_start(
         "is-collection",
         "frame-lengths",
     ];
-    let count = present(header, &COPIED).saturating_add(header.own_entries().count());
+    let count = present(header, &COPIED).saturating_add(header.type_entries().count());
     writer.map(narrow(count.saturating_add(layout_count).saturating_add(1)));
     copy(writer, header, &COPIED);
-    copy_entries(writer, header.own_entries());
+    copy_entries(writer, header.type_entries());
 }
 
 /// Writes the last entry of the header of a collection, which its elements follow.
@@ -380,7 +380,7 @@ fn write_flags(writer: &mut Writer<'_>, flags: &mut Option<ItemList<'_>>, count:
 
 /// Refuses masked arrays, whose header has two others in it.
 fn refuse_masked(header: &PayloadHeader<'_>) -> Result<(), BuildError> {
-    if header.own()?.has("data-header") {
+    if header.type_header()?.has("data-header") {
         return not_convertible("it is a masked array with headers of its own");
     }
     Ok(())
@@ -417,7 +417,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
                 next = next.saturating_add(group?.len());
             }
             if next != payload.frames().len() {
-                return not_convertible("some of its frames are unused");
+                return not_convertible("some of its frames belong to no logical frame");
             }
         }
         for len in payload.plain_lens()? {
@@ -439,23 +439,25 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
         let object_count = usize::from(self.object.is_some());
         let logical_count = self.logical_count.saturating_add(object_count);
         let frame_count = self.payload.frames().len().saturating_add(object_count);
-        let sub_header = header.get("sub-header").and(header.own().ok());
-        let own = || {
+        let sub_header = header.get("sub-header").and(header.type_header().ok());
+        let type_entries = || {
             let inner = sub_header.iter().flat_map(PayloadHeader::entries);
             header
-                .own_entries()
+                .type_entries()
                 .chain(inner.filter(|(key, _)| !is_common(key)))
         };
         let kept = present(header, &KEPT);
         // serializer, writeable, lengths, compression, count.
-        let count = kept.saturating_add(own().count()).saturating_add(5);
+        let count = kept
+            .saturating_add(type_entries().count())
+            .saturating_add(5);
         writer.map(narrow(count));
         match header.get("serializer") {
             Some(value) if self.object.is_none() => writer.str("serializer").encoded(value),
             _ => writer.str("serializer").str("pickle"),
         };
         copy(writer, header, &KEPT);
-        copy_entries(writer, own());
+        copy_entries(writer, type_entries());
         writer.str("writeable").array(narrow(logical_count));
         let mut flags = header
             .writeable()
@@ -514,7 +516,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
 fn regrouped(error: MessageError) -> BuildError {
     match error.kind {
         MessageErrorKind::SplitLists => BuildError::NotConvertible {
-            reason: "its lengths end inside frames",
+            reason: "its lengths end inside a frame",
         },
         _ => BuildError::Payload(error),
     }

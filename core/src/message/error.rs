@@ -245,8 +245,8 @@ impl fmt::Display for MessageErrorKind {
                 expected,
             } => write!(f, "{key} has {found} entries, expected {expected}"),
             Self::SplitLists => f.write_str(
-                "split-num-sub-frames and split-offsets must take each sub-frame at most once, \
-                 and none that is not there",
+                "split-num-sub-frames and split-offsets must use each sub-frame at most once, \
+                 and no sub-frame that does not exist",
             ),
             Self::LengthsDiffer { declared, actual } => write!(
                 f,
@@ -262,7 +262,10 @@ impl fmt::Display for MessageErrorKind {
             }
             Self::Compression(error) => error.fmt(f),
             Self::UnknownCodec { name } => {
-                write!(f, "the frame is compressed with {name:?}, an unknown codec")
+                write!(
+                    f,
+                    "the frame is compressed with {name:?}, which is not a codec known here"
+                )
             }
             Self::TooFewLevels(error) => write!(f, "levels of nesting (DEPTH): {error}"),
             Self::TooFewSlots(error) => {
@@ -275,7 +278,10 @@ impl fmt::Display for MessageErrorKind {
                 "reading messages of the classic layout needs the feature classic of daskwire",
             ),
             Self::NoSuchPayload { count } => {
-                write!(f, "no payload with this index; there are {count}")
+                write!(
+                    f,
+                    "there is no payload with this index; the message has {count}"
+                )
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token, pick
 
 /// The header of a payload.
 ///
-/// Dask's own entries have methods; [`get`](Self::get) finds any entry. Missing
+/// The entries that Dask writes have methods; [`get`](Self::get) finds any entry. Missing
 /// entries are `None`, since releases write different ones (PROTOCOL HEADER-1).
 /// Some families have no specific entries: bytes (PROTOCOL HEADER-5), msgpack
 /// (PROTOCOL HEADER-9) and errors (PROTOCOL HEADER-10). The same type is used
@@ -226,8 +226,8 @@ impl<'a> PayloadHeader<'a> {
         (0..self.pair_count).map_while(move |_| Some((pairs.skip().ok()?, pairs.skip().ok()?)))
     }
 
-    /// The entries that are not common to all families, but belong to a type.
-    pub(super) fn own_entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    /// The entries that belong to a type and are not common to all families.
+    pub(super) fn type_entries(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         self.entries().filter(|(key, _)| !is_common(key))
     }
 
@@ -409,7 +409,7 @@ impl<'a> PayloadHeader<'a> {
     /// PROTOCOL HEADER-8).
     pub fn writeable(&self) -> Result<Option<ItemList<'a>>, MessageError> {
         match self.map_entry("sub-header")? {
-            Some(own) if own.has("writeable") => own.list("writeable"),
+            Some(header) if header.has("writeable") => header.list("writeable"),
             _ => self.list("writeable"),
         }
     }
@@ -452,18 +452,18 @@ impl<'a> PayloadHeader<'a> {
         self.get("key")
     }
 
-    /// The entries of the type: the map `sub-header` since 2021.11.0, among all
-    /// others before (PROTOCOL HEADER-4).
-    pub fn own(&self) -> Result<Self, MessageError> {
+    /// The header with the entries of the type: the map `sub-header` since
+    /// 2021.11.0, this header itself in earlier releases (PROTOCOL HEADER-4).
+    pub fn type_header(&self) -> Result<Self, MessageError> {
         Ok(self.map_entry("sub-header")?.unwrap_or(*self))
     }
 
     /// numpy's name of the element type, such as `<f8`.
     ///
     /// `None` for structured types, which are pickled or a list of fields: use
-    /// [`get`](Self::get) on [`own`](Self::own).
+    /// [`get`](Self::get) on [`type_header`](Self::type_header).
     pub fn dtype(&self) -> Result<Option<&'a str>, MessageError> {
-        let Some(value) = self.own()?.get("dtype") else {
+        let Some(value) = self.type_header()?.get("dtype") else {
             return Ok(None);
         };
         let mut reader = Reader::new(value);
@@ -474,18 +474,18 @@ impl<'a> PayloadHeader<'a> {
         Ok(reader.str().ok().map(|string| string.to_str()))
     }
 
-    /// The stored shape of an array, in elements. If [`own`](Self::own) has
+    /// The stored shape of an array, in elements. If [`type_header`](Self::type_header) has
     /// `broadcast_to`, the array is larger (PROTOCOL HEADER-7).
     pub fn shape(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        self.own()?.list("shape")
+        self.type_header()?.list("shape")
     }
 
     /// The strides of an array in bytes, or nil for C order.
     pub fn strides(&self) -> Result<Option<ItemList<'a>>, MessageError> {
-        let own = self.own()?;
-        match own.get("strides") {
+        let header = self.type_header()?;
+        match header.get("strides") {
             Some(&[0xc0]) => Ok(None),
-            _ => own.list("strides"),
+            _ => header.list("strides"),
         }
     }
 }

@@ -49,8 +49,8 @@ impl<'a> EnumMember<'a> {
         let count = reader.map().ok()?;
         let keys = ["__module__", "__name__", "name"];
         let mut note = |index, value: &Reader<'a>| {
-            if let (Some(place), Ok(Token::Str(found))) = (strings.get_mut(index), value.peek()) {
-                *place = found.check().ok();
+            if let (Some(string), Ok(Token::Str(found))) = (strings.get_mut(index), value.peek()) {
+                *string = found.check().ok();
             }
         };
         reader.pairs(count, &keys, &mut note).ok()?;

@@ -66,7 +66,7 @@ mod walk;
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{BuildError, BuilderScratch, FrameCompressor, MessageBuilder, SHARD_LEN, shards};
+pub use builder::{BuildError, BuilderBuffers, FrameCompressor, MessageBuilder, SHARD_LEN, shards};
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
 pub use item::{EnumMember, Item, PathElement};
@@ -108,15 +108,14 @@ impl Layout {
 pub struct ReadOptions {
     /// The limits for the message.
     pub limits: Limits,
-    /// Whether `__Set__` and `__Enum__` maps are read as sets and enum members,
-    /// as since 2020.12.0; earlier releases read them as maps
+    /// Whether `__Set__` and `__Enum__` maps are read as sets and enum members, as
+    /// releases since 2020.12.0 do; earlier releases read them as maps
     /// (PROTOCOL BODY-3). Default: true.
     pub sets_and_enums: bool,
     /// Whether a payload of the classic layout may have neither `lengths` nor
     /// split lists; each of its frames is then a logical frame. Default: false.
-    /// This is the case in 2021.3.0, the only release that sends this layout
-    /// with a prefix; in all others `lengths` are required
-    /// (PROTOCOL CLASSIC-10).
+    /// Only 2021.3.0 writes such payloads, the only release that sends this
+    /// layout with a prefix (PROTOCOL CLASSIC-10).
     pub lengths_optional: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Opening of a message: one pass over its body that validates and records all
 //! references.
 
-use super::classic::{self, Heads};
+use super::classic::{self, ClassicHeader};
 use super::level::{Container, Level, Nesting, Reserved, ScanLevel};
 use super::modern::{placeholder, set_frame_limits};
 use super::scratch::{ScratchRef, Storage};
@@ -49,7 +49,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             mut slots,
             body: storage,
         } = scratch;
-        let mut heads = None;
+        let mut payload_header = None;
         let (body_frame, body) = match layout {
             // PROTOCOL MODERN-1
             Layout::Modern => {
@@ -70,22 +70,22 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             }
             Layout::Classic => {
                 let body = classic::open_body(frames, options, storage)?;
-                heads = Heads::parse(frames, options)?;
+                payload_header = ClassicHeader::parse(frames, options)?;
                 (1, body)
             }
         };
         check_len(body_frame, body, options)?;
         let mut path_count = 0;
         let mut table = Table::new(&mut slots, 0);
-        if let Some(heads) = &heads {
-            if table.slots.reserve(heads.count) {
-                path_count = heads.note(frames, table.slots.as_mut())?;
+        if let Some(payload_header) = &payload_header {
+            if table.slots.reserve(payload_header.header_count) {
+                path_count = payload_header.store_payloads(frames, table.slots.as_mut())?;
                 table.count = path_count;
             } else {
                 // Continue only to determine the number of slots needed.
-                table.count = heads.key_count;
+                table.count = payload_header.key_count;
             }
-            table.max_count = heads.count.max(table.count);
+            table.max_count = payload_header.header_count.max(table.count);
         }
         Scan {
             layout,

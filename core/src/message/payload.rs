@@ -70,16 +70,16 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                 Payload::within(self.frames, frame, limit, *kind, &self.options)
             }
             Slot::Path(entry) if self.layout.is_classic() => {
-                let place = self.payloads.get(entry.by_number as usize);
-                let entry = place.and_then(|place| place.path()).ok_or(none)?;
+                let slot = self.payloads.get(entry.by_number as usize);
+                let entry = slot.and_then(|slot| slot.path()).ok_or(none)?;
                 let document = self.frames.get(2).map(AsRef::as_ref).ensured();
-                let head = span(document, entry.head);
+                let header = span(document, entry.header);
                 let first_frame = entry.first_frame as usize;
                 let end = first_frame.saturating_add(entry.frame_count as usize);
                 Ok(Payload {
                     layout: self.layout,
                     kind: PayloadKind::Serialized,
-                    header: PayloadHeader::validated(head, 2, entry.head.0 as usize)?,
+                    header: PayloadHeader::validated(header, 2, entry.header.0 as usize)?,
                     frames: self.frames.get(first_frame..end).ensured(),
                     first_frame,
                     bytestring: entry.bytestring,
@@ -97,7 +97,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     pub fn frame_limit(&self, offset: usize) -> Option<usize> {
         let found = self
             .payloads
-            .binary_search_by(|place| (place.start() as usize).cmp(&offset));
+            .binary_search_by(|slot| (slot.start() as usize).cmp(&offset));
         let found = found.ok()?;
         match *self.payloads.get(found)? {
             Slot::Placeholder { limit, .. } => Some(limit as usize),
@@ -113,8 +113,8 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         (0..self.payloads.len()).map(move |number| message.payload(number))
     }
 
-    /// Validates what opening does not: the header of every payload and the
-    /// lists in it. Nothing is decompressed.
+    /// Validates the header of every payload and the lists in it, which opening
+    /// does not read. Nothing is decompressed.
     ///
     /// # Errors
     ///
@@ -415,16 +415,16 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<(), MessageError> {
         let start = out.len();
         ends.clear();
-        let own = self.options.limits.decompressed_len;
+        let limit_per_frame = self.options.limits.decompressed_len;
         let limit = self.options.limits.message_len;
         let mut options = self.options;
         let write = |frame: SubFrame<'a>| {
             let filled = out.len().saturating_sub(start) as u64;
             let left = limit.saturating_sub(filled);
-            options.limits.decompressed_len = own.min(left);
+            options.limits.decompressed_len = limit_per_frame.min(left);
             match frame.write_onto(out, &options, left) {
                 Err(MessageErrorKind::Compression(CompressionError::OverLimit { .. }))
-                    if left < own =>
+                    if left < limit_per_frame =>
                 {
                     Err(frame.compression_fault(CompressionError::OverLimit { limit }))
                 }

@@ -22,9 +22,9 @@ pub struct Walk<'a, 'w> {
     levels: Storage<'w, Level>,
     depth: usize,
     state: State<'a>,
-    /// The next payload and the next special in the order of the body.
-    payload: usize,
-    special: usize,
+    /// The next payload and the next set or enum member, in the order of the body.
+    next_payload: usize,
+    next_special: usize,
 }
 
 /// The parts of a message that a walk reads.
@@ -42,15 +42,15 @@ struct Source<'a> {
 enum State<'a> {
     Start,
     Body,
-    /// Within the key of a payload that is missing in the body.
+    /// Within the key of a payload that is not in the body.
     Key {
         reader: Reader<'a>,
         owed: u64,
-        place: usize,
+        payload: usize,
     },
     /// After that key.
     Value {
-        place: usize,
+        payload: usize,
     },
     Done,
 }
@@ -76,8 +76,8 @@ impl<'a, 'w> Walk<'a, 'w> {
             levels,
             depth: 0,
             state: State::Start,
-            payload: 0,
-            special: 0,
+            next_payload: 0,
+            next_special: 0,
         }
     }
 
@@ -110,23 +110,23 @@ impl<'a, 'w> Walk<'a, 'w> {
             State::Key {
                 mut reader,
                 owed,
-                place,
+                payload,
             } if Layout::Classic.is_classic() => {
                 let token = validated(&mut reader);
                 let owed = owed.wrapping_sub(1).saturating_add(token.child_count());
                 self.state = match owed {
-                    0 => State::Value { place },
+                    0 => State::Value { payload },
                     _ => State::Key {
                         reader,
                         owed,
-                        place,
+                        payload,
                     },
                 };
                 Ok(Some(Item::Token(token)))
             }
-            State::Value { place } if Layout::Classic.is_classic() => {
+            State::Value { payload } if Layout::Classic.is_classic() => {
                 self.state = State::Body;
-                Ok(Some(Item::Payload(self.number(place))))
+                Ok(Some(Item::Payload(self.number(payload))))
             }
             State::Key { .. } | State::Value { .. } => Ok(None),
         }
@@ -139,7 +139,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         let inserted = match self.state {
             // After a key from a path: the last element of that path.
             State::Body => None,
-            State::Key { place, .. } | State::Value { place } => Some(place),
+            State::Key { payload, .. } | State::Value { payload } => Some(payload),
             _ => None,
         };
         let last = inserted.or_else(|| self.just_inserted());
@@ -157,7 +157,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             .next_back()
             .is_some_and(|container| container.owed == container.count && last.is_none());
         let shown = if fresh { open.saturating_sub(1) } else { open };
-        let inserted_key = last.and_then(|place| self.last_element(place));
+        let inserted_key = last.and_then(|payload| self.last_element(payload));
         containers
             .take(shown)
             .enumerate()
@@ -186,8 +186,8 @@ impl<'a, 'w> Walk<'a, 'w> {
             .flatten()
     }
 
-    fn last_element(&self, place: usize) -> Option<&'a [u8]> {
-        let entry = self.message.payloads.get(place)?.path()?;
+    fn last_element(&self, payload: usize) -> Option<&'a [u8]> {
+        let entry = self.message.payloads.get(payload)?.path()?;
         Elements::new(span(self.message.paths, entry.path)).last()
     }
 
@@ -207,11 +207,11 @@ impl<'a, 'w> Walk<'a, 'w> {
             if container.owed == 0 {
                 if self.message.layout.is_classic()
                     && container.nesting == Nesting::Map
-                    && let Some(place) =
+                    && let Some(payload) =
                         next_absent(paths, payloads, level.next..level.below.1, self.depth)
                 {
-                    level.next = place.saturating_add(1);
-                    return self.insert(place).map(Some);
+                    level.next = payload.saturating_add(1);
+                    return self.insert(payload).map(Some);
                 }
                 if container.nesting == Nesting::Set {
                     let end = level.end;
@@ -250,18 +250,19 @@ impl<'a, 'w> Walk<'a, 'w> {
     /// The next value, with the payloads in it.
     fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
-        if let Some(Slot::Placeholder { start, end, .. }) = self.message.payloads.get(self.payload)
+        if let Some(Slot::Placeholder { start, end, .. }) =
+            self.message.payloads.get(self.next_payload)
             && *start as usize == at
         {
-            let number = self.payload;
-            self.payload = number.saturating_add(1);
+            let number = self.next_payload;
+            self.next_payload = number.saturating_add(1);
             self.seek(*end);
             return Ok(Item::Payload(number));
         }
-        if let Some(slot) = self.message.specials.get(self.special)
+        if let Some(slot) = self.message.specials.get(self.next_special)
             && slot.start() as usize == at
         {
-            self.special = self.special.saturating_add(1);
+            self.next_special = self.next_special.saturating_add(1);
             match *slot {
                 Slot::Enum { start, end } => {
                     self.seek(end);
@@ -303,21 +304,22 @@ impl<'a, 'w> Walk<'a, 'w> {
             range
                 .ensured()
                 .iter()
-                .filter(|place| is_absent(paths, place, here))
+                .filter(|slot| is_absent(paths, slot, here))
                 .count(),
         )
     }
 
-    fn insert(&mut self, place: usize) -> Result<Item<'a>, MessageError> {
-        let key = self.last_element(place).ensured();
+    /// Begins a new entry of the current map: the key from the path of a payload.
+    fn insert(&mut self, payload: usize) -> Result<Item<'a>, MessageError> {
+        let key = self.last_element(payload).ensured();
         let mut reader = Reader::with_limits(key, &VALIDATED);
         let token = validated(&mut reader);
         self.state = match token.child_count() {
-            0 => State::Value { place },
+            0 => State::Value { payload },
             owed => State::Key {
                 reader,
                 owed,
-                place,
+                payload,
             },
         };
         Ok(Item::Token(token))
@@ -358,11 +360,12 @@ impl<'a, 'w> Walk<'a, 'w> {
         MessageError::new(frame, self.reader.position(), kind)
     }
 
-    fn number(&self, place: usize) -> usize {
-        let slot = self.message.payloads.get(place);
+    /// The index of a payload, for [`Message::payload`].
+    fn number(&self, payload: usize) -> usize {
+        let slot = self.message.payloads.get(payload);
         match slot.and_then(|slot| slot.path()) {
             Some(entry) => entry.number as usize,
-            None => place,
+            None => payload,
         }
     }
 }
@@ -376,9 +379,8 @@ fn validated<'a>(reader: &mut Reader<'a>) -> Token<'a> {
 
 /// Whether this payload is a new entry of the map at depth `here`, which has no
 /// such key in the body.
-fn is_absent(paths: &[u8], place: &Slot, here: usize) -> bool {
-    place
-        .path()
+fn is_absent(paths: &[u8], slot: &Slot, here: usize) -> bool {
+    slot.path()
         .is_some_and(|entry| !entry.present && Elements::new(span(paths, entry.path)).len() == here)
 }
 
@@ -386,6 +388,6 @@ fn is_absent(paths: &[u8], place: &Slot, here: usize) -> bool {
 /// `here`.
 fn next_absent(paths: &[u8], payloads: &[Slot], range: Range<usize>, here: usize) -> Option<usize> {
     let mut payloads = payloads.get(range.clone())?.iter();
-    let found = payloads.position(|place| is_absent(paths, place, here))?;
+    let found = payloads.position(|slot| is_absent(paths, slot, here))?;
     range.start.checked_add(found)
 }

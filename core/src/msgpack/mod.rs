@@ -159,7 +159,7 @@ pub struct Malformed {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum MalformedKind {
     /// The document ends inside a value.
-    End {
+    Truncated {
         /// The length of the value as far as it is known, in bytes.
         needed: u64,
         /// The number of bytes left.
@@ -168,7 +168,7 @@ pub enum MalformedKind {
     /// The document contains the byte 0xc1, which MessagePack never uses.
     Reserved,
     /// An array or map declares more values than there are bytes left.
-    Claim {
+    CountTooLarge {
         /// The number of values declared; keys and values of a map count one
         /// each.
         count: u64,
@@ -210,12 +210,12 @@ impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at byte {}: ", self.at)?;
         match self.kind {
-            MalformedKind::End { needed, available } => write!(
+            MalformedKind::Truncated { needed, available } => write!(
                 f,
                 "the document ends inside a value that takes {needed} bytes; {available} are left"
             ),
             MalformedKind::Reserved => f.write_str("the byte 0xc1, which MessagePack never uses"),
-            MalformedKind::Claim { count, available } => write!(
+            MalformedKind::CountTooLarge { count, available } => write!(
                 f,
                 "a container declares {count} values, but only {available} bytes are left"
             ),
@@ -223,7 +223,7 @@ impl fmt::Display for Malformed {
                 write!(f, "containers are nested deeper than the limit of {limit}")
             }
             MalformedKind::TooManyItems { limit } => {
-                write!(f, "more values than the limit of {limit}")
+                write!(f, "the document has more values than the limit of {limit}")
             }
             MalformedKind::NotUtf8 { valid_len } => write!(
                 f,

@@ -133,8 +133,8 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// * [`MalformedKind::End`], [`MalformedKind::Reserved`] or
-    ///   [`MalformedKind::Claim`] if the next token is not valid;
+    /// * [`MalformedKind::Truncated`], [`MalformedKind::Reserved`] or
+    ///   [`MalformedKind::CountTooLarge`] if the next token is not valid;
     /// * [`MalformedKind::TooManyItems`] if a head declares more values than
     ///   the limit allows.
     #[inline]
@@ -710,7 +710,7 @@ impl<'a> Reader<'a> {
         let available = self.rest.len();
         let end = |needed: usize| {
             let needed = needed as u64;
-            self.malformed(MalformedKind::End { needed, available })
+            self.malformed(MalformedKind::Truncated { needed, available })
         };
         let Some((&marker, rest)) = self.rest.split_first() else {
             return end(1);
@@ -749,12 +749,12 @@ impl<'a> Reader<'a> {
             0x80..=0x8f | 0xde | 0xdf => announced.wrapping_mul(2),
             _ => {
                 let needed = announced.wrapping_add(head_len as u64).wrapping_add(1);
-                return self.malformed(MalformedKind::End { needed, available });
+                return self.malformed(MalformedKind::Truncated { needed, available });
             }
         };
         let (available, limit) = (rest.len(), self.limits.items);
         self.malformed(if count > available as u64 {
-            MalformedKind::Claim { count, available }
+            MalformedKind::CountTooLarge { count, available }
         } else {
             MalformedKind::TooManyItems { limit }
         })

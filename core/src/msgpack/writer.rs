@@ -41,7 +41,7 @@ pub struct Writer<'b> {
     too_long: u64,
 }
 
-/// The error of [`Writer::finish`]; the caller's.
+/// The error of [`Writer::finish`], a fault of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -11,7 +11,7 @@ use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, Compression, CompressionError, Policy};
 use daskwire::frame::{FramedMessage, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, FrameCompressor, Item, ItemList, Layout, Message, MessageBuilder,
+    BuildError, BuilderBuffers, FrameCompressor, Item, ItemList, Layout, Message, MessageBuilder,
     MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind, ReadOptions, SHARD_LEN,
     Serializer, Workspace, shards,
 };
@@ -97,7 +97,7 @@ impl Store {
         let mut scratch = Workspace::fixed(self.size.levels, self.size.pending, 0);
         let mut builder = MessageBuilder::new(
             layout,
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,
@@ -367,7 +367,7 @@ const NOT_CONVERTED: [(Layout, &str, usize); 7] = [
         "it is a masked array with headers of its own",
         2,
     ),
-    (Layout::Classic, "its lengths end inside frames", 2),
+    (Layout::Classic, "its lengths end inside a frame", 2),
     (
         Layout::Classic,
         "the body has a key that is reserved there",
@@ -526,8 +526,8 @@ fn crossed(
         }
         assert_eq!(new.dtype(), old.dtype(), "{name}");
         for key in ["shape", "strides", "broadcast_to", "pickle", "matrix"] {
-            let value = old.own().unwrap().get(key);
-            assert_eq!(new.own().unwrap().get(key), value, "{name}: {key}");
+            let value = old.type_header().unwrap().get(key);
+            assert_eq!(new.type_header().unwrap().get(key), value, "{name}: {key}");
         }
     }
     // No frame is decompressed, merged or copied.
@@ -629,8 +629,8 @@ fn crossed_elements(
         assert_eq!(new.type_name(), old.type_name(), "{name}");
         assert_eq!(new.dtype(), old.dtype(), "{name}");
         for key in ["shape", "strides"] {
-            let value = old.own().unwrap().get(key);
-            assert_eq!(new.own().unwrap().get(key), value, "{name}: {key}");
+            let value = old.type_header().unwrap().get(key);
+            assert_eq!(new.type_header().unwrap().get(key), value, "{name}: {key}");
         }
         let is_dask = new.serializer() == Ok(Serializer::Dask);
         assert_eq!(new.get("sub-header").is_some(), is_dask, "{name}");
@@ -749,7 +749,7 @@ fn collections_that_cannot_be_converted_are_refused() {
                 writer.array(1);
                 pickle(writer);
             }),
-            "its elements have more frames than it",
+            "its elements have more frames than the collection",
         ),
         (
             whole(1, &|writer| {
@@ -1250,7 +1250,7 @@ fn pickle_buffers_are_never_split() {
         for error in [
             builder.payload(kind, PICKLED, &buffers, 4).map(|_| ()),
             builder
-                .written_pieces(kind, (0, &|_| ()), false, 0, core::iter::empty())
+                .payload_from_pieces(kind, (0, &|_| ()), false, 0, core::iter::empty())
                 .map(|_| ()),
             builder.payload_as_is(kind, b"\x80", &[], false).map(|_| ()),
         ] {
@@ -1388,7 +1388,7 @@ fn classic_layout_refuses_payloads_in_sets() {
                 match builder.item(item, &message) {
                     Ok(_) => {}
                     Err(BuildError::NotConvertible { reason }) => {
-                        assert_eq!(reason, "it is in a set, which no path can lead into");
+                        assert_eq!(reason, "it is in a set, and paths cannot lead into sets");
                         refused += 1;
                         // Nothing was written, so another item can be.
                         builder.item(Item::Token(Token::Bool(false)), &message)?;
@@ -2297,7 +2297,13 @@ fn write<'f>(
             };
             let entry_count = entries.len() as u32;
             let frame_count = made.frames.len();
-            builder.written_pieces(made.kind, (entry_count, &write), false, frame_count, pieces)?;
+            builder.payload_from_pieces(
+                made.kind,
+                (entry_count, &write),
+                false,
+                frame_count,
+                pieces,
+            )?;
             items.push("payload".into());
         }
     }
@@ -2362,7 +2368,7 @@ fn random_message(seed: u64) -> (usize, bool) {
     let mut store = Store::new(ample);
     let crossed = store.pass_on(&message, levels, other(layout));
     if maker.lost_in_sets {
-        let reason = "it is in a set, which no path can lead into";
+        let reason = "it is in a set, and paths cannot lead into sets";
         assert_eq!(crossed, Err(BuildError::NotConvertible { reason }));
         return (payload_count, true);
     }

@@ -3,7 +3,7 @@
 
 use crate::support::{Random, vector};
 use daskwire::comm::{
-    Agreement, Comm, CommError, HANDSHAKE_LEN, HandshakeRole, Options, outgoing_len,
+    Agreement, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole, outgoing_len,
 };
 use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix};
 use daskwire::handshake::Handshake;
@@ -44,15 +44,19 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
         &[b"", b""],
         &[b"\xc0"],
     ];
-    let classic = Options {
+    let classic = CommOptions {
         role: HandshakeRole::Initiate(Layout::Classic),
         prefix: Prefix::None,
-        ..Options::LISTENER
+        ..CommOptions::LISTENER
     };
     let roles = [
-        (Options::CONNECTOR, Options::LISTENER, Layout::Modern),
-        (Options::LISTENER, Options::LISTENER, Layout::Modern),
-        (Options::CONNECTOR, classic, Layout::Classic),
+        (
+            CommOptions::CONNECTOR,
+            CommOptions::LISTENER,
+            Layout::Modern,
+        ),
+        (CommOptions::LISTENER, CommOptions::LISTENER, Layout::Modern),
+        (CommOptions::CONNECTOR, classic, Layout::Classic),
     ];
     let mut random = Random(7);
     for (ours, theirs, layout) in roles {
@@ -103,9 +107,9 @@ fn recorded_handshakes_are_understood() {
     ] {
         let theirs = vector(&format!("{name}/handshake")).bytes;
         let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
-        let options = Options {
+        let options = CommOptions {
             handshake: Handshake::new(Some("lz4")),
-            ..Options::CONNECTOR
+            ..CommOptions::CONNECTOR
         };
         let mut comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
         assert_eq!(comm.unsent(), b"");
@@ -119,7 +123,7 @@ fn recorded_handshakes_are_understood() {
         assert!(!comm.unsent().is_empty());
         // A listener refuses the other prefix, and stays refusing.
         let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
-        let mut comm = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap();
+        let mut comm = End::new(CommOptions::LISTENER, &mut incoming, &mut outgoing).unwrap();
         let pushed = comm.push(&mut &theirs[..]);
         if prefix == Prefix::None {
             let error = CommError::Prefix { peer: prefix };
@@ -138,7 +142,7 @@ fn recorded_handshakes_are_understood() {
 
 #[test]
 fn a_buffer_without_room_for_our_handshake_is_refused_at_once() {
-    for options in [Options::LISTENER, Options::CONNECTOR] {
+    for options in [CommOptions::LISTENER, CommOptions::CONNECTOR] {
         let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; 60]);
         let refused = End::new(options, &mut incoming, &mut outgoing).map(|_| ());
         let Err(CommError::Encode(EncodeError::BufferTooSmall(short))) = refused else {
@@ -157,7 +161,7 @@ fn a_stream_may_end_only_between_messages() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     for len in 0..theirs.len() {
         let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
-        let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+        let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
         comm.push(&mut &theirs[..len]).unwrap();
         let error = comm.end().unwrap_err();
         assert_eq!(error == CommError::EndedInHandshake, len < 8, "{error}");
@@ -174,7 +178,7 @@ fn a_stream_may_end_only_between_messages() {
 fn errors_for_want_of_room_say_how_much_and_can_be_retried() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     let (mut incoming, mut outgoing, mut larger) = ([0; 64], [0; 100], [0; 300]);
-    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     comm.push(&mut &theirs[..]).unwrap();
     // A frame that is larger than the buffer.
     let mut message = Vec::from(*b"\x3c\x01\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2c\x01\0\0\0\0\0\0");
@@ -233,11 +237,11 @@ fn errors_for_want_of_room_say_how_much_and_can_be_retried() {
 #[test]
 fn our_handshake_needs_room() {
     let (mut incoming, mut outgoing) = ([0; 128], [0; 20]);
-    let error = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap_err();
+    let error = End::new(CommOptions::LISTENER, &mut incoming, &mut outgoing).unwrap_err();
     let needed = Error::from(error).needed().unwrap();
     assert!(needed <= HANDSHAKE_LEN as u64);
     let mut outgoing = vec![0; needed as usize];
-    let comm = End::new(Options::LISTENER, &mut incoming, &mut outgoing).unwrap();
+    let comm = End::new(CommOptions::LISTENER, &mut incoming, &mut outgoing).unwrap();
     assert_eq!(comm.unsent().len() as u64, needed);
 }
 
@@ -245,7 +249,7 @@ fn our_handshake_needs_room() {
 fn invalid_messages_are_final() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
-    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     comm.push(&mut &theirs[..]).unwrap();
     let error = comm.push(&mut &[0xff; 24][..]).unwrap_err();
     assert!(!error.is_callers() && !Error::from(error).is_callers());
@@ -253,7 +257,7 @@ fn invalid_messages_are_final() {
     // A message instead of a handshake.
     let request = vector("modern-nosplit-2026.8.0/docs-status-ok").bytes;
     let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
-    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     let error = comm.push(&mut &request[..]).unwrap_err();
     assert!(matches!(error, CommError::Handshake(_)), "{error}");
     assert!(!error.to_string().is_empty());
@@ -263,7 +267,7 @@ fn invalid_messages_are_final() {
 fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
-    let mut comm = End::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     comm.push(&mut &theirs[..]).unwrap();
     let words = [48_u64, 5, 0, 0, 0, 0, 0].map(u64::to_le_bytes);
     let error = comm.push(&mut words.as_flattened()).unwrap_err();
@@ -278,7 +282,7 @@ fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
     let theirs = vector("classic-2.30.1/handshake").bytes;
     let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
     let mut comm: Comm<'_, 1> =
-        Comm::new(Options::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+        Comm::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     let error = comm.push(&mut &theirs[..]).unwrap_err();
     let kind = FrameErrorKind::TooManyFrames { count: 2, limit: 1 };
     let at = 0;

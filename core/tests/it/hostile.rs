@@ -326,12 +326,12 @@ use MessageErrorKind::{EntryKind, EntryMissing, FramesMissing, ListLength, Malfo
 const HOST_FRAMES: u64 = Limits::HOST.frame_count;
 const HOST_LEN: u64 = Limits::HOST.frame_len;
 
-const fn end(needed: u64, available: usize) -> MessageErrorKind {
-    Malformed(MalformedKind::End { needed, available })
+const fn truncated(needed: u64, available: usize) -> MessageErrorKind {
+    Malformed(MalformedKind::Truncated { needed, available })
 }
 
-const fn claim(count: u64, available: usize) -> MessageErrorKind {
-    Malformed(MalformedKind::Claim { count, available })
+const fn count_too_large(count: u64, available: usize) -> MessageErrorKind {
+    Malformed(MalformedKind::CountTooLarge { count, available })
 }
 
 const fn too_many(count: u64) -> FrameErrorKind {
@@ -416,18 +416,21 @@ const FAULTS: &[(&str, Expected)] = &[
     // PROTOCOL MSGPACK-1, MSGPACK-6, MSGPACK-10, MSGPACK-11 and MSGPACK-12
     (
         "nosplit--msg-array32-4g",
-        In(0, 0, claim(u32::MAX as u64, 15)),
+        In(0, 0, count_too_large(u32::MAX as u64, 15)),
     ),
     (
         "nosplit--msg-map32-4g",
-        In(0, 0, claim(2 * (u32::MAX as u64), 15)),
+        In(0, 0, count_too_large(2 * (u32::MAX as u64), 15)),
     ),
     (
         "nosplit--msg-array32-nested-claims",
-        In(0, 0, claim((1 << 31) - 1, 25)),
+        In(0, 0, count_too_large((1 << 31) - 1, 25)),
     ),
-    ("nosplit--msg-bin32-4g", In(0, 0, end((1 << 32) + 4, 20))),
-    ("nosplit--msg-empty", In(0, 0, end(1, 0))),
+    (
+        "nosplit--msg-bin32-4g",
+        In(0, 0, truncated((1 << 32) + 4, 20)),
+    ),
+    ("nosplit--msg-empty", In(0, 0, truncated(1, 0))),
     (
         "nosplit--msg-c1",
         In(0, 2, Malformed(MalformedKind::Reserved)),

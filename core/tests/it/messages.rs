@@ -916,7 +916,7 @@ fn headers_are_single_maps_without_placeholders() {
     }
     assert!(matches!(
         read(b""),
-        Err(MessageErrorKind::Malformed(MalformedKind::End { .. }))
+        Err(MessageErrorKind::Malformed(MalformedKind::Truncated { .. }))
     ));
     let with = |value: &[u8]| {
         let header = [b"\x82\xaenum-sub-frames\x01\xa1x", value].concat();
@@ -953,14 +953,14 @@ fn headers_are_single_maps_without_placeholders() {
     assert!(line_of("modern-nosplit-2026.8.0/hm-payload-header-not-minimal").contains("payload0"));
 }
 
-/// The payload header of a classic message: heads by path, and their order.
-fn heads(heads: &[(&[u8], &[u8])], keys: &[&[u8]]) -> Vec<u8> {
+/// The payload header of a classic message: headers by path, and their order.
+fn payload_header(headers: &[(&[u8], &[u8])], keys: &[&[u8]]) -> Vec<u8> {
     let count = |count: usize| u8::try_from(count).unwrap();
     let mut bytes = b"\x83\xa7headers".to_vec();
-    bytes.push(0x80 | count(heads.len()));
-    for (path, head) in heads {
+    bytes.push(0x80 | count(headers.len()));
+    for (path, header) in headers {
         bytes.extend_from_slice(path);
-        bytes.extend_from_slice(head);
+        bytes.extend_from_slice(header);
     }
     bytes.extend_from_slice(b"\xa4keys");
     bytes.push(0x90 | count(keys.len()));
@@ -969,13 +969,16 @@ fn heads(heads: &[(&[u8], &[u8])], keys: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A head of one frame of two bytes.
-const HEAD: &[u8] = b"\x82\xa5count\x01\xa7lengths\x91\x02";
+/// The header of a payload of one frame with two bytes.
+const HEADER_OF_TWO_BYTES: &[u8] = b"\x82\xa5count\x01\xa7lengths\x91\x02";
 
 /// A classic message with payloads of one frame at these paths.
 fn with_paths(body: &[u8], paths: &[&[u8]]) -> Result<String, MessageErrorKind> {
-    let table: Vec<_> = paths.iter().map(|path| (*path, HEAD)).collect();
-    let header = heads(&table, paths);
+    let table: Vec<_> = paths
+        .iter()
+        .map(|path| (*path, HEADER_OF_TWO_BYTES))
+        .collect();
+    let header = payload_header(&table, paths);
     let mut frames: Vec<&[u8]> = vec![b"", body, &header];
     frames.extend(paths.iter().map(|_| &b"N."[..]));
     classic(&frames)
@@ -1022,7 +1025,7 @@ fn classic_messages_have_a_header_and_a_body() {
     }
     // An empty body is refused, and a payload header may have no payloads.
     assert!(classic(&[b"", b""]).is_err());
-    let none = heads(&[], &[]);
+    let none = payload_header(&[], &[]);
     assert_eq!(classic(&[b"", body, &none]).unwrap(), "7");
 }
 
@@ -1078,9 +1081,9 @@ fn classic_payload_headers_locate_payloads() {
         classic(&frames)
     };
     // `keys` determines the order, not `headers`.
-    let both = [(a, HEAD), (b, HEAD)];
+    let both = [(a, HEADER_OF_TWO_BYTES), (b, HEADER_OF_TWO_BYTES)];
     assert_eq!(
-        read(&heads(&both, &[b, a]), 2).unwrap(),
+        read(&payload_header(&both, &[b, a]), 2).unwrap(),
         "map3 'c' 7 'a' payload1 'b' payload0"
     );
     with_vector("classic-2.30.1/hm-classic-keys-order", |message, _| {
@@ -1090,16 +1093,19 @@ fn classic_payload_headers_locate_payloads() {
             .collect();
         assert_eq!(tags, [b"\xa1b", b"\xa1a"]);
     });
-    // Each path must be unique and in `headers`. A head without a key is
+    // Each path must be unique and in `headers`. A header without a key is
     // ignored.
     assert_eq!(
-        read(&heads(&both, &[a, a]), 2),
+        read(&payload_header(&both, &[a, a]), 2),
         Err(MessageErrorKind::PathTwice)
     );
     let missing = |key| Err(MessageErrorKind::EntryMissing { key });
-    assert_eq!(read(&heads(&[(a, HEAD)], &[b]), 1), missing("headers"));
     assert_eq!(
-        read(&heads(&both, &[b]), 1).unwrap(),
+        read(&payload_header(&[(a, HEADER_OF_TWO_BYTES)], &[b]), 1),
+        missing("headers")
+    );
+    assert_eq!(
+        read(&payload_header(&both, &[b]), 1).unwrap(),
         "map2 'c' 7 'b' payload0"
     );
     assert_eq!(read(b"\x81\xa4keys\x90", 0), missing("headers"));
@@ -1118,7 +1124,7 @@ fn classic_payload_headers_locate_payloads() {
         kind("headers", "a map")
     );
     // The counts cover all frames and no more.
-    let one = heads(&[(a, HEAD)], &[a]);
+    let one = payload_header(&[(a, HEADER_OF_TWO_BYTES)], &[a]);
     assert_eq!(
         read(&one, 0),
         Err(MessageErrorKind::FramesMissing {
@@ -1132,13 +1138,16 @@ fn classic_payload_headers_locate_payloads() {
     );
     let zero: &[u8] = b"\x82\xa5count\x00\xa7lengths\x90";
     assert_eq!(
-        read(&heads(&[(a, zero)], &[a]), 0).unwrap(),
+        read(&payload_header(&[(a, zero)], &[a]), 0).unwrap(),
         "map2 'c' 7 'a' payload0"
     );
-    assert_eq!(read(&heads(&[(a, b"\x80")], &[a]), 1), missing("count"));
-    let negative = heads(&[(a, b"\x81\xa5count\xff")], &[a]);
+    assert_eq!(
+        read(&payload_header(&[(a, b"\x80")], &[a]), 1),
+        missing("count")
+    );
+    let negative = payload_header(&[(a, b"\x81\xa5count\xff")], &[a]);
     assert_eq!(read(&negative, 1), kind("count", "an integer of 0 or more"));
-    let not_map = heads(&[(a, b"\x90")], &[a]);
+    let not_map = payload_header(&[(a, b"\x90")], &[a]);
     assert_eq!(read(&not_map, 1), kind("the header of a payload", "a map"));
     for name in ["hm-classic-count-zero", "many-payloads", "multi-list-root"] {
         assert!(line_of(&format!("classic-2.30.1/{name}")).contains("payload0"));
@@ -1271,7 +1280,7 @@ fn paths_resolve_to_one_value() {
 fn lengths_entry_regroups_bytes() {
     let read = |head: &[u8], wire: &[&[u8]]| -> Result<Vec<Vec<u8>>, MessageErrorKind> {
         let path: &[u8] = b"\x91\xa1a";
-        let header = heads(&[(path, head)], &[path]);
+        let header = payload_header(&[(path, head)], &[path]);
         let mut frames: Vec<&[u8]> = vec![b"", b"\x80", &header];
         frames.extend(wire);
         let mut workspaces = Workspaces::with(4, 4, 0);
@@ -1347,7 +1356,7 @@ fn one_classic_release_has_split_lists() {
         });
     }
     let path: &[u8] = b"\x91\xa1a";
-    let header = heads(&[(path, b"\x81\xa5count\x01")], &[path]);
+    let header = payload_header(&[(path, b"\x81\xa5count\x01")], &[path]);
     let frames: [&[u8]; 4] = [b"", b"\x80", &header, b"N."];
     let read = |lengths_optional| {
         let reading = ReadOptions {
@@ -1379,7 +1388,7 @@ fn bytestrings_moved_out_of_the_body_are_marked() {
     assert!(marks("classic-2.30.1/hm-classic-bytestring").contains(&Some(true)));
     assert!(marks("classic-2.30.1/inband-bytes-nested").contains(&Some(true)));
     let path: &[u8] = b"\x91\xa1a";
-    let header = heads(&[(path, HEAD)], &[path]);
+    let header = payload_header(&[(path, HEADER_OF_TWO_BYTES)], &[path]);
     let wrong = [&header[..header.len() - 1], b"\x01"].concat();
     assert_eq!(
         classic(&[b"", b"\x80", &wrong, b"N."]),
@@ -1559,16 +1568,19 @@ fn arrays_are_described_by_their_headers() {
     );
     assert_eq!(flags("classic-1.14.0/np-c-order"), None);
     with_header("modern-nosplit-2026.8.0/np-broadcast", |header, _| {
-        assert!(header.own().unwrap().get("broadcast_to").is_some());
+        assert!(header.type_header().unwrap().get("broadcast_to").is_some());
     });
     with_header("modern-nosplit-2026.8.0/np-object", |header, frames| {
-        assert_eq!(header.own().unwrap().get("pickle"), Some(&b"\xc3"[..]));
+        assert_eq!(
+            header.type_header().unwrap().get("pickle"),
+            Some(&b"\xc3"[..])
+        );
         assert!(frames[0].ends_with(b"."));
         assert_eq!(header.dtype(), Ok(None));
         assert!(header.shape().unwrap().is_none());
     });
     with_header("modern-nosplit-2026.8.0/np-masked", |header, frames| {
-        let own = header.own().unwrap();
+        let own = header.type_header().unwrap();
         assert!(own.get("data-header").is_some() && own.get("mask-header").is_some());
         assert_eq!(frames.len(), 2);
     });

@@ -528,13 +528,13 @@ fn every_truncated_document_is_refused_at_its_end() {
             assert_eq!(reader.position(), start, "{cut:02x?}");
             assert_eq!(walked.at, start);
             match walked.kind {
-                MalformedKind::End { needed, available } => {
+                MalformedKind::Truncated { needed, available } => {
                     assert!(len < end);
                     assert_eq!(available, len - start);
                     assert!(needed > available as u64);
                     assert!(needed <= (end - start) as u64);
                 }
-                MalformedKind::Claim { count, available } => {
+                MalformedKind::CountTooLarge { count, available } => {
                     assert!(end <= len);
                     assert_eq!(count, child_count as u64);
                     assert_eq!(available, len - end);
@@ -572,7 +572,7 @@ fn needed_length_is_reported_once_known() {
         (b"\xdc\0", 3),
         (b"\xdf\0\0\0", 5),
     ] {
-        let kind = MalformedKind::End {
+        let kind = MalformedKind::Truncated {
             needed,
             available: bytes.len(),
         };
@@ -591,23 +591,23 @@ fn counts_beyond_the_bytes_left_are_refused_at_once() {
         (b"\xdd\xff\xff\xff\xff", 0xffff_ffff, 0),
         (b"\xdf\xff\xff\xff\xff\xc0\xc0", 0x1_ffff_fffe, 2),
     ] {
-        let claim = error(0, MalformedKind::Claim { count, available });
-        assert_eq!(one(bytes), Err(claim));
-        assert_eq!(Reader::new(bytes).skip(), Err(claim));
+        let fault = error(0, MalformedKind::CountTooLarge { count, available });
+        assert_eq!(one(bytes), Err(fault));
+        assert_eq!(Reader::new(bytes).skip(), Err(fault));
         if matches!(bytes[0], 0x91 | 0xdc | 0xdd) {
-            assert_eq!(Reader::new(bytes).array(), Err(claim));
+            assert_eq!(Reader::new(bytes).array(), Err(fault));
         } else {
-            assert_eq!(Reader::new(bytes).map(), Err(claim));
-            assert_eq!(Reader::new(bytes).find("op"), Err(claim));
+            assert_eq!(Reader::new(bytes).map(), Err(fault));
+            assert_eq!(Reader::new(bytes).find("op"), Err(fault));
         }
     }
-    // Each claim is right, both together are not.
+    // Each count alone would fit, but not both together.
     let nested = b"\x92\xdc\x00\x03\xc0\xc0";
-    let claim = MalformedKind::Claim {
+    let fault = MalformedKind::CountTooLarge {
         count: 3,
         available: 2,
     };
-    assert_eq!(Reader::new(nested).skip(), Err(error(1, claim)));
+    assert_eq!(Reader::new(nested).skip(), Err(error(1, fault)));
 }
 
 fn nested(levels: usize, maps: bool) -> Vec<u8> {
@@ -746,7 +746,7 @@ fn trailing_bytes_are_refused() {
     assert!(!reader.is_empty());
     assert_eq!(reader.nil(), Ok(()));
     assert_eq!(reader.finish(), Ok(()));
-    let end = MalformedKind::End {
+    let end = MalformedKind::Truncated {
         needed: 1,
         available: 0,
     };

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, Layout, Message, MessageBuilder, MessageError, PayloadKind,
+    BuildError, BuilderBuffers, Layout, Message, MessageBuilder, MessageError, PayloadKind,
     ReadOptions, Workspace,
 };
 use daskwire::msgpack::Writer;
@@ -254,7 +254,7 @@ pub fn encode(document: &str, target: Target) -> Result<Vec<u8>, EncodeError> {
         let (mut body, mut headers) = (vec![0; room], vec![0; room]);
         let mut slots = vec![&[][..]; 3 + 2 * frames.len()];
         let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
-        let buffers = BuilderScratch {
+        let buffers = BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -399,7 +399,7 @@ fn build<R>(
         .sum();
     let mut slots = vec![&[][..]; 3 + frame_count];
     let mut scratch = Workspace::new();
-    let buffers = BuilderScratch {
+    let buffers = BuilderBuffers {
         body: &mut body,
         headers: &mut headers,
         slots: &mut slots,

@@ -2,7 +2,7 @@
 //! and that stored and forwarded values return to Python unchanged.
 
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Message, MessageBuilder, Payload, ReadOptions, SHARD_LEN, Scratch,
+    BuilderBuffers, Item, Layout, Message, MessageBuilder, Payload, ReadOptions, SHARD_LEN, Scratch,
 };
 use daskwire::msgpack;
 use daskwire_comm::{Comm, CommError, CommOptions};
@@ -177,7 +177,7 @@ async fn send(comm: &mut Comm) -> Result<(), CommError> {
     let mut slots = [&[][..]; 128];
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        BuilderScratch {
+        BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -324,7 +324,7 @@ async fn store_and_forward(comm: &mut Comm) -> Result<(), CommError> {
     let mut slots = [&[][..]; 256];
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        BuilderScratch {
+        BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

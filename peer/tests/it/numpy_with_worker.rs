@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use daskwire::message::{
-    BuilderScratch, Item, Layout, Message, MessageBuilder, PathElement, Payload, ReadOptions,
+    BuilderBuffers, Item, Layout, Message, MessageBuilder, PathElement, Payload, ReadOptions,
     SHARD_LEN, Scratch, Workspace,
 };
 use daskwire::msgpack;
@@ -311,7 +311,7 @@ impl MessageBuffers {
         let mut slots = [&[][..]; 512];
         let mut builder = MessageBuilder::new(
             Layout::Modern,
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots: &mut slots,

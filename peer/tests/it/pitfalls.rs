@@ -6,7 +6,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire::compression::{Lz4, Policy};
-use daskwire::message::{BuilderScratch, FrameCompressor, Layout, MessageBuilder, PayloadKind};
+use daskwire::message::{BuilderBuffers, FrameCompressor, Layout, MessageBuilder, PayloadKind};
 use daskwire_comm::CommOptions;
 use daskwire_peer::client::{ClientOptions, Route, TaskError, TaskFuture};
 use daskwire_peer::graph::Argument;
@@ -244,7 +244,7 @@ async fn reads_compressed_frames_without_negotiation() {
             ("sub-header", b"\x80"),
         ];
         let (mut body, mut headers, mut slots) = ([0; 256], [0; 512], [&[][..]; 8]);
-        let buffers = BuilderScratch {
+        let buffers = BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,

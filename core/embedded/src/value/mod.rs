@@ -179,7 +179,7 @@ impl<'a> Value<'a> {
                     Some("bytes" | "builtins.bytes") => Some(Value::Bytes(data)),
                     Some("bytearray" | "builtins.bytearray") => Some(Value::Bytes(data)),
                     Some("numpy.ndarray") => {
-                        let own = header.own().map_err(|_| refused)?;
+                        let own = header.type_header().map_err(|_| refused)?;
                         let dtype = own.dtype().ok().flatten().and_then(ElementType::parse);
                         let mut shape = [0; MAX_DIMENSIONS];
                         let mut count = 0_usize;

@@ -8,7 +8,7 @@ use crate::records::with_type;
 use crate::support::{Workspaces, is_frame, merged, vector, vectors};
 use daskwire::compression::{CompressionError, Policy, Snappy};
 use daskwire::message::{
-    BuildError, BuilderScratch, FrameCompressor, Layout, MessageBuilder, MessageErrorKind, Payload,
+    BuildError, BuilderBuffers, FrameCompressor, Layout, MessageBuilder, MessageErrorKind, Payload,
     PayloadHeader, PayloadKind, Scratch, Serializer,
 };
 use daskwire::msgpack;
@@ -902,7 +902,7 @@ impl Space {
         let mut scratch = Scratch::<4, 4>::new();
         let mut builder = MessageBuilder::new(
             layout,
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut self.body,
                 headers: &mut self.headers,
                 slots,
@@ -943,7 +943,7 @@ fn written_payloads_can_be_compressed() {
             let mut scratch = Scratch::<4, 4>::new();
             let mut out = vec![0; out_len];
             let (mut snappy, mut random) = (Snappy::new(), |_| 0);
-            let scratch_buffers = BuilderScratch {
+            let scratch_buffers = BuilderBuffers {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,

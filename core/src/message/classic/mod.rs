@@ -8,14 +8,14 @@ mod path;
 
 pub(super) use build::write_payload_header;
 pub(super) use keys::matching;
-pub(super) use open::{Heads, open_body};
+pub(super) use open::{ClassicHeader, open_body};
 pub(super) use path::{Elements, IndexKey};
 
 /// A payload with its path. Offsets are those in the payload header.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::message) struct ClassicEntry {
     pub(in crate::message) path: (u32, u32),
-    pub(in crate::message) head: (u32, u32),
+    pub(in crate::message) header: (u32, u32),
     pub(in crate::message) first_frame: u32,
     pub(in crate::message) frame_count: u32,
     /// Index in `keys`, which is the index of the payload.

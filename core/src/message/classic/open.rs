@@ -32,14 +32,14 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     }
     let malformed = MessageError::malformed(0);
     let mut reader = Reader::with_limits(header, &options.limits);
-    let head = reader.peek();
-    if let Ok(Token::Array(_)) = head {
+    let first = reader.peek();
+    if let Ok(Token::Array(_)) = first {
         return Err(modern());
     }
     let [value] = reader.values(["compression"]).map_err(&malformed)?;
     reader.finish().map_err(&malformed)?;
     // A header has no other key, so that this is the body of a message.
-    if value.is_none() && head != Ok(Token::Map(0)) {
+    if value.is_none() && first != Ok(Token::Map(0)) {
         return Err(modern());
     }
     let codec = value.map(|value| {
@@ -70,20 +70,20 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     }
 }
 
-/// The entries of a classic payload header about the whole message.
-pub(in crate::message) struct Heads<'a> {
+/// The payload header of a classic message: the headers and paths of all payloads.
+pub(in crate::message) struct ClassicHeader<'a> {
     document: &'a [u8],
-    /// The pairs of `headers`.
-    heads: Reader<'a>,
-    pub(in crate::message) count: usize,
-    /// The paths in `keys`.
+    /// A reader at the first pair of `headers`.
+    headers: Reader<'a>,
+    pub(in crate::message) header_count: usize,
+    /// A reader at the first path in `keys`.
     keys: Reader<'a>,
     pub(in crate::message) key_count: usize,
     bytestrings: Option<Reader<'a>>,
 }
 
-impl<'a> Heads<'a> {
-    /// `None` if the message has no payload header.
+impl<'a> ClassicHeader<'a> {
+    /// Parses the payload header; `None` if the message has none.
     pub(in crate::message) fn parse<T: AsRef<[u8]>>(
         frames: &'a [T],
         options: &ReadOptions,
@@ -95,17 +95,17 @@ impl<'a> Heads<'a> {
         check_len(2, document, options)?;
         let mut reader = Reader::with_limits(document, &options.limits);
         let found = reader.values(["headers", "keys", "bytestrings"]);
-        let [heads, keys, bytestrings] = found.map_err(&malformed)?;
+        let [headers, keys, bytestrings] = found.map_err(&malformed)?;
         reader.finish().map_err(&malformed)?;
         let missing = |key| MessageError::new(2, 0, MessageErrorKind::EntryMissing { key });
-        let mut heads = heads.ok_or(missing("headers"))?;
+        let mut headers = headers.ok_or(missing("headers"))?;
         let mut keys = keys.ok_or(missing("keys"))?;
-        let count = heads.map().map_err(wrong_kind("headers", "a map"))?;
+        let header_count = headers.map().map_err(wrong_kind("headers", "a map"))?;
         let key_count = keys.array().map_err(wrong_kind("keys", "an array"))?;
         Ok(Some(Self {
             document,
-            heads,
-            count: count as usize,
+            headers,
+            header_count: header_count as usize,
             keys,
             key_count: key_count as usize,
             bytestrings,
@@ -113,9 +113,9 @@ impl<'a> Heads<'a> {
     }
 
     /// Stores the payloads in `slots`, ordered by path; `slots` has one slot
-    /// per head. Returns the number of payloads
+    /// per header. Returns the number of payloads
     /// (PROTOCOL CLASSIC-4, CLASSIC-7 and CLASSIC-8).
-    pub(in crate::message) fn note<T>(
+    pub(in crate::message) fn store_payloads<T>(
         &self,
         frames: &[T],
         slots: &mut [Slot],
@@ -124,24 +124,24 @@ impl<'a> Heads<'a> {
         let malformed = MessageError::malformed(2);
         let fault = |at, kind| MessageError::new(2, at, kind);
 
-        // First all heads, sorted by their paths.
-        let mut heads = self.heads;
-        let slots = slots.get_mut(..self.count).ensured();
-        for place in slots.iter_mut() {
-            let path = next_span(&mut heads).map_err(&malformed)?;
-            let head = next_span(&mut heads).map_err(&malformed)?;
-            *place = Slot::Path(ClassicEntry {
+        // First all headers, sorted by their paths.
+        let mut headers = self.headers;
+        let slots = slots.get_mut(..self.header_count).ensured();
+        for slot in slots.iter_mut() {
+            let path = next_span(&mut headers).map_err(&malformed)?;
+            let header = next_span(&mut headers).map_err(&malformed)?;
+            *slot = Slot::Path(ClassicEntry {
                 path,
-                head,
+                header,
                 ..ClassicEntry::default()
             });
         }
-        // Effectively stable: of two heads for one path the later one is used,
+        // Effectively stable: of two headers for one path the later one is used,
         // as in a Python dict.
         sort(slots, &|a, b| {
             compare_paths(path_of(document, a), path_of(document, b)).then_with(|| {
-                let head = |place: &Slot| place.path().map(|entry| entry.head.0);
-                head(b).cmp(&head(a))
+                let header = |slot: &Slot| slot.path().map(|entry| entry.header.0);
+                header(b).cmp(&header(a))
             })
         });
 
@@ -152,10 +152,10 @@ impl<'a> Heads<'a> {
             let at = keys.position();
             let path = next_span(&mut keys).map_err(&malformed)?;
             check_path(span(document, path)).map_err(|kind| fault(at, kind))?;
-            let place = slots.partition_point(|place| {
-                compare_paths(path_of(document, place), span(document, path)).is_lt()
+            let position = slots.partition_point(|slot| {
+                compare_paths(path_of(document, slot), span(document, path)).is_lt()
             });
-            let entry = match slots.get_mut(place) {
+            let entry = match slots.get_mut(position) {
                 Some(Slot::Path(entry))
                     if compare_paths(span(document, entry.path), span(document, path)).is_eq() =>
                 {
@@ -167,8 +167,8 @@ impl<'a> Heads<'a> {
                 return Err(fault(at, MessageErrorKind::PathTwice));
             }
             let available = frames.len().saturating_sub(next_frame);
-            let head = span(document, entry.head);
-            let header = PayloadHeader::validated(head, 2, entry.head.0 as usize)?;
+            let header = span(document, entry.header);
+            let header = PayloadHeader::validated(header, 2, entry.header.0 as usize)?;
             let needed = header
                 .number("count")?
                 .ok_or(header.missing_entry("count"))?;
@@ -190,7 +190,7 @@ impl<'a> Heads<'a> {
             return Err(MessageError::new(next_frame, 0, kind));
         }
 
-        // Heads without a key belong to no payload.
+        // ClassicHeader without a key belong to no payload.
         let count = keep(slots, |entry| {
             entry.path().is_some_and(|entry| entry.claimed)
         });
@@ -210,8 +210,8 @@ impl<'a> Heads<'a> {
         for index in 0..count {
             let number = slots
                 .get(index)
-                .and_then(|place| place.path())
-                .map(|s| s.number);
+                .and_then(|slot| slot.path())
+                .map(|entry| entry.number);
             if let Some(number) = number
                 && let Some(Slot::Path(entry)) = slots.get_mut(number as usize)
             {
@@ -228,8 +228,8 @@ fn mark_bytestrings(
     bytestrings: &mut Reader<'_>,
     slots: &mut [Slot],
 ) -> Result<(), MessageError> {
-    for place in slots.iter_mut() {
-        if let Slot::Path(entry) = place {
+    for slot in slots.iter_mut() {
+        if let Slot::Path(entry) = slot {
             entry.bytestring = Some(false);
         }
     }
@@ -238,9 +238,9 @@ fn mark_bytestrings(
         .map_err(wrong_kind("bytestrings", "an array"))?;
     for _ in 0..count {
         let path = bytestrings.skip().map_err(MessageError::malformed(2))?;
-        let place =
-            slots.partition_point(|place| compare_paths(path_of(document, place), path).is_lt());
-        if let Some(Slot::Path(entry)) = slots.get_mut(place)
+        let position =
+            slots.partition_point(|slot| compare_paths(path_of(document, slot), path).is_lt());
+        if let Some(Slot::Path(entry)) = slots.get_mut(position)
             && compare_paths(span(document, entry.path), path).is_eq()
         {
             entry.bytestring = Some(true);
@@ -249,8 +249,8 @@ fn mark_bytestrings(
     Ok(())
 }
 
-pub(super) fn path_of<'a>(document: &'a [u8], place: &Slot) -> &'a [u8] {
-    place.path().map_or(&[], |entry| span(document, entry.path))
+pub(super) fn path_of<'a>(document: &'a [u8], slot: &Slot) -> &'a [u8] {
+    slot.path().map_or(&[], |entry| span(document, entry.path))
 }
 
 /// Checks that a path is an array of keys and indices, or a single key.

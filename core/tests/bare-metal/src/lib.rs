@@ -16,12 +16,12 @@ mod waiting;
 use core::fmt::{self, Write};
 use core::hint::black_box;
 
-use daskwire::comm::{Comm, Options as CommOptions};
+use daskwire::comm::{Comm, CommOptions};
 use daskwire::compression::{Codec, Compression, Policy, Snappy, decompress};
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude};
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuilderScratch, FrameCompressor, Item, Layout, Message, MessageBuilder, Payload, PayloadHeader,
+    BuilderBuffers, FrameCompressor, Item, Layout, Message, MessageBuilder, Payload, PayloadHeader,
     PayloadKind, ReadOptions, SHARD_LEN, Scratch,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
@@ -293,7 +293,7 @@ pub fn exchange(
         let (mut slots, mut scratch) = ([&[][..]; 8], Scratch::<8, 2>::new());
         let mut builder = MessageBuilder::new(
             black_box(target),
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
@@ -416,7 +416,7 @@ fn look_at_value<T: AsRef<[u8]>>(payload: &Payload<'_, T>) {
     black_box(array.copy_into(&mut room).is_ok());
     let mut builder = MessageBuilder::new(
         Layout::Modern,
-        BuilderScratch {
+        BuilderBuffers {
             body: &mut body,
             headers: &mut headers,
             slots: &mut slots,
@@ -507,7 +507,7 @@ fn look_at_header(header: &PayloadHeader<'_>) -> Result<(), Fault> {
     black_box((header.type_serialized()?, header.pickled_object()?));
     black_box((header.number("num-sub-frames")?, header.number("count")?));
     black_box((header.is_collection()?, header.key()));
-    let own = header.own()?;
+    let own = header.type_header()?;
     black_box(own.dtype()?);
     for list in [
         header.list("lengths")?,
@@ -552,7 +552,7 @@ fn send_anew(frame: &[u8]) -> Result<(), Fault> {
         let (mut slots, mut scratch) = ([&[][..]; 16], Scratch::<4, 3>::new());
         let mut builder = MessageBuilder::new(
             black_box(layout),
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,

@@ -661,44 +661,44 @@ fn obstacles(vector: &Vector) -> Vec<&'static str> {
     };
     add(
         is_modern && any(&|payload| payload["header"]["is-collection"] == true),
-        "this cannot be converted to the other layout: \
+        "the payload or body cannot be converted to the other layout: \
          it is a collection with a header for each element",
     );
     // Classic headers list the compression of each frame.
     add(
         is_modern && compressed_by("zlib"),
-        "this cannot be converted to the other layout: \
+        "the payload or body cannot be converted to the other layout: \
          a compressed frame does not declare its length",
     );
     add(
         compressed_by("blosc"),
         "the payload to be forwarded: in frame 3, at byte 0: \
-         the frame is compressed with \"blosc\", an unknown codec",
+         the frame is compressed with \"blosc\", which is not a codec known here",
     );
     add(
         compressed_by("blosc"),
         "the payload to be forwarded: in frame 2, at byte 0: \
-         the frame is compressed with \"blosc\", an unknown codec",
+         the frame is compressed with \"blosc\", which is not a codec known here",
     );
     add(
         case == "hm-payload-split-out-of-order",
-        "this cannot be converted to the other layout: \
+        "the payload or body cannot be converted to the other layout: \
          its frames are not in order",
     );
     add(
         ["hm-classic-lengths-across", "hm-classic-lengths-cut"].contains(&case),
-        "this cannot be converted to the other layout: \
-         its lengths end inside frames",
+        "the payload or body cannot be converted to the other layout: \
+         its lengths end inside a frame",
     );
     add(
         ["np-masked", "case-array-masked"].contains(&case),
-        "this cannot be converted to the other layout: \
+        "the payload or body cannot be converted to the other layout: \
          it is a masked array with headers of its own",
     );
     // In a modern body, `true` would be a reference to frame 1.
     add(
         !is_modern && case == "serialize-in-tuple",
-        "this cannot be converted to the other layout: \
+        "the payload or body cannot be converted to the other layout: \
          the body has a key that is reserved there",
     );
     obstacles

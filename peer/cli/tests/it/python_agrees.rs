@@ -10,7 +10,7 @@ use daskwire::Limits;
 use daskwire::compression::{Codec, Compression, Lz4, Policy, Snappy, decompress};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderScratch, FrameCompressor, Item, Layout, Message, MessageBuilder,
+    BuildError, BuilderBuffers, FrameCompressor, Item, Layout, Message, MessageBuilder,
     PayloadKind, ReadOptions, Scratch, Workspace,
 };
 use daskwire::msgpack::{Reader, Writer};
@@ -144,7 +144,7 @@ fn rebuild(
     let (mut body, mut headers) = (vec![0; size], vec![0; size]);
     let mut slots = vec![&[][..]; 4 + 2 * frames.len() + message.payload_count()];
     let (mut scratch, mut walking) = (Workspace::new(), Workspace::new());
-    let buffers = BuilderScratch {
+    let buffers = BuilderBuffers {
         body: &mut body,
         headers: &mut headers,
         slots: &mut slots,
@@ -493,7 +493,7 @@ fn real_dask_reads_split_and_compressed_payloads() {
         let (mut slots, mut scratch) = ([&[][..]; 8], Scratch::<4, 1>::new());
         let mut builder = MessageBuilder::new(
             layout,
-            BuilderScratch {
+            BuilderBuffers {
                 body: &mut body,
                 headers: &mut headers,
                 slots: &mut slots,
