@@ -149,18 +149,21 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
                     continue;
                 }
                 State::Announced | State::Waiting => {
-                    assert!(states.all(|state| state != State::Free), "an input is gone");
+                    assert!(
+                        states.all(|state| state != State::Free),
+                        "an input was removed"
+                    );
                 }
                 State::Ready => {
                     assert!(
                         states.all(|state| state == State::Memory),
-                        "an input is gone"
+                        "an input was removed"
                     );
                 }
                 State::Memory | State::Failed | State::Wanted => {
                     assert!(
                         inputs().next().is_none(),
-                        "what has a value needs no inputs"
+                        "an entry with a value has inputs"
                     );
                 }
             }
@@ -171,7 +174,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             let key = self.part(id, Part::Key);
             assert!(
                 entry.is_removed || self.find(key) == Some(id),
-                "a key is here twice"
+                "two entries have the same key"
             );
         }
     }
@@ -323,12 +326,12 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     pub(crate) fn make_value(
         &mut self,
         id: EntryId,
-        make: impl FnOnce(&View<'_>, &mut Out<'_>) -> Result<(), Failure>,
+        make: impl FnOnce(&StoreView<'_>, &mut Out<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let start = self.used;
         let (before, space) = self.bytes.split_at_mut_checked(start).ok_or(NO_ROOM)?;
         let mut out = Out::new(space)?;
-        let view = View {
+        let view = StoreView {
             entries: &self.entries,
             bytes: before,
         };
@@ -373,8 +376,8 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         ) && entry.inputs.contains(&Some(input))
     }
 
-    /// Makes tasks that need this entry wait again, because its value is gone.
-    pub(crate) fn wait_again(&mut self, input: EntryId) {
+    /// Makes tasks that need this entry wait, because its value was removed.
+    pub(crate) fn block_dependents(&mut self, input: EntryId) {
         for id in self.ids() {
             if self.needs(id, input)
                 && let Some(entry) = self.get_mut(id)
@@ -428,9 +431,9 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         Ok(new)
     }
 
-    /// Turns an entry whose value or task is gone into one whose value is fetched
-    /// from another worker. Tasks that need it wait.
-    pub(crate) fn want_again(&mut self, id: EntryId) -> Result<(), Failure> {
+    /// Changes an entry whose value or task was removed to [`State::Wanted`], so that
+    /// its value is fetched from another worker. Tasks that need the value wait.
+    pub(crate) fn set_wanted(&mut self, id: EntryId) -> Result<(), Failure> {
         let id = self.replace_pinned(id)?;
         if let Some(entry) = self.get_mut(id) {
             entry.state = State::Wanted;
@@ -439,7 +442,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         self.clear_part(id, Part::Value);
         self.clear_part(id, Part::Spec);
         self.clear_inputs(id);
-        self.wait_again(id);
+        self.block_dependents(id);
         Ok(())
     }
 
@@ -527,12 +530,12 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
 }
 
 /// The entries of a store while a value is made.
-pub(crate) struct View<'v> {
+pub(crate) struct StoreView<'v> {
     entries: &'v [Entry],
     bytes: &'v [u8],
 }
 
-impl<'v> View<'v> {
+impl<'v> StoreView<'v> {
     fn part(&self, entry: &Entry, part: Part) -> &'v [u8] {
         let span = entry.parts.get(part as usize).copied().ensured();
         let end = span.start.saturating_add(span.len);
@@ -597,7 +600,7 @@ mod tests {
         store.set(task, Part::Spec, &[b"task"]).expect("room");
         let other = store.add(b"z", State::Waiting).expect("there is room");
         store.add_input(other, task).expect("it is the first");
-        store.want_again(task).expect("there is room");
+        store.set_wanted(task).expect("there is room");
         assert_eq!(store.get(task).state, State::Wanted);
         assert_eq!(store.part(task, Part::Spec), b"");
         assert!(!store.needs(task, input) && store.needs(other, task));

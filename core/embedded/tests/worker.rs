@@ -254,10 +254,13 @@ async fn it_reports_errors() {
             "client.submit(len, 'abc', workers=['mcu'], pure=False).result()",
             "does not have the function",
         ),
-        ("mcu('hypot', 1).result()", "another number of arguments"),
+        (
+            "mcu('hypot', 1).result()",
+            "a different number of arguments",
+        ),
         (
             "mcu('hypot', 1, {}).result()",
-            "a type that this worker does not have",
+            "a type that this worker does not support",
         ),
         ("mcu('echo', bytes(7000)).result()", "no memory left"),
         ("mcu('hypot', 3, y=4).result()", "no keyword arguments"),

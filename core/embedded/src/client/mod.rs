@@ -125,7 +125,7 @@ pub enum Outcome<'a> {
 enum Phase {
     /// The deadline is set by the first poll.
     Connecting {
-        is_asked: bool,
+        is_requested: bool,
         deadline: Option<Duration>,
     },
     Connected,
@@ -203,7 +203,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             requests: memory.requests.link(),
             store: &mut memory.store,
             phase: Phase::Connecting {
-                is_asked: false,
+                is_requested: false,
                 deadline: None,
             },
             submitted: 0,
@@ -339,9 +339,9 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         self.store.check();
     }
 
-    fn register(&mut self, is_asked: bool, deadline: Duration) {
+    fn register(&mut self, is_requested: bool, deadline: Duration) {
         let name = self.config.name;
-        if self.stream.is_open() && !is_asked {
+        if self.stream.is_open() && !is_requested {
             self.stream.outgoing.send(|writer| {
                 writer.map(4).str("op").str("register-client");
                 writer.str("client").str(name);
@@ -351,7 +351,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                 writer.str("host").map(0).str("packages").map(0);
             });
             self.phase = Phase::Connecting {
-                is_asked: true,
+                is_requested: true,
                 deadline: Some(deadline),
             };
         } else if let Piece::Value(reply) = self.stream.incoming.piece() {
@@ -395,7 +395,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                     for error in self.error_frames.iter_mut().filter_map(Option::take) {
                         fail_unexplained(self.store, error);
                     }
-                    self.stream.incoming.done();
+                    self.stream.incoming.discard_message();
                     continue;
                 }
                 Piece::Invalid => return self.stream.fail(),
@@ -436,7 +436,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         self.gathering = None;
         let Some(id) = self.store.resolve(task) else {
             // The task was released in the meantime.
-            self.requests.incoming.done();
+            self.requests.incoming.discard_message();
             return;
         };
         let store = &mut *self.store;
@@ -449,7 +449,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             let payload = message.payload(data)?;
             Some(store.make_value(id, |_, out| Value::store_payload(&payload, out)))
         });
-        self.requests.incoming.done();
+        self.requests.incoming.discard_message();
         match stored {
             Some(Some(Ok(()))) => {}
             Some(Some(Err(failure))) => fail_with(self.store, id, failure.message),
@@ -639,13 +639,16 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
     fn poll(&mut self, now: Duration) {
         self.now = now;
         match self.phase {
-            Phase::Connecting { is_asked, deadline } => {
+            Phase::Connecting {
+                is_requested,
+                deadline,
+            } => {
                 let deadline = deadline.unwrap_or(now.saturating_add(TIMEOUT));
                 self.phase = Phase::Connecting {
-                    is_asked,
+                    is_requested,
                     deadline: Some(deadline),
                 };
-                self.register(is_asked, deadline);
+                self.register(is_requested, deadline);
             }
             Phase::Connected => {
                 self.handle_stream();

@@ -217,7 +217,7 @@ impl<'b> Incoming<'b> {
         matches!(handshake, Ok((_, Layout::Modern))).then_some(())
     }
 
-    /// Reads the received message. It remains until it is [taken](Self::done).
+    /// Reads the received message. It remains until it is [discarded](Self::discard_message).
     /// `None` if it is not valid.
     pub(crate) fn message<R>(&self, read: impl FnOnce(&Received<'_>) -> R) -> Option<R> {
         let mut frames = [&[][..]; MAX_FRAMES];
@@ -238,7 +238,7 @@ impl<'b> Incoming<'b> {
     }
 
     /// Discards the received message, so that the next one can be received.
-    pub(crate) fn done(&mut self) {
+    pub(crate) fn discard_message(&mut self) {
         self.decoder.reset();
         self.begin();
     }

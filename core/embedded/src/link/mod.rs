@@ -180,7 +180,7 @@ impl<'b> Link<'b> {
     }
 
     /// Space for the next bytes of the peer. Empty while a message waits to be
-    /// [taken](Incoming::done).
+    /// [discarded](Incoming::discard_message).
     pub(crate) fn space(&mut self) -> &mut [u8] {
         if !matches!(self.state, State::Handshake | State::Open) {
             return &mut [];

@@ -36,7 +36,8 @@ impl<'a> Args<'a> {
     /// A `TypeError`, as Python raises it for a wrong number of arguments.
     pub fn exactly<const N: usize>(&self) -> Result<&'a [Value<'a>; N], Failure> {
         let values = self.values.try_into();
-        values.map_err(|_| Failure::type_error("the function takes another number of arguments"))
+        values
+            .map_err(|_| Failure::type_error("the function takes a different number of arguments"))
     }
 
     /// The arguments as floats, if there are exactly `N` numbers.

@@ -122,7 +122,8 @@ impl<'a> Value<'a> {
         id: Id,
         input: &dyn Fn(&Tree<'p>, Id) -> Option<Self>,
     ) -> Result<Self, Failure> {
-        let refused = || Failure::type_error("a value has a type that this worker does not have");
+        let refused =
+            || Failure::type_error("a value has a type that this worker does not support");
         Ok(match tree.get(id) {
             Node::None => Self::None,
             Node::Bool(value) => Self::Bool(value),
@@ -160,7 +161,7 @@ impl<'a> Value<'a> {
         payload: &Payload<'_, &[u8]>,
         out: &mut Out<'_>,
     ) -> Result<(), Failure> {
-        let refused = Failure::type_error("a value has a type that this worker does not have");
+        let refused = Failure::type_error("a value has a type that this worker does not support");
         let header = payload.header();
         let frames = payload.frames();
         if payload.kind() == PayloadKind::Pickled {

@@ -120,11 +120,11 @@ enum Phase {
     /// The scheduler is asked for its versions.
     Versions {
         deadline: Duration,
-        asked: bool,
+        is_requested: bool,
     },
     Registering {
         deadline: Duration,
-        asked: bool,
+        is_requested: bool,
     },
     Running,
     /// The last messages are being sent.
@@ -198,9 +198,9 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     /// The scheduler's time minus the local time, in seconds.
     time_offset: f64,
     /// The time at which to ask again for the holders of values.
-    ask_holders: Duration,
+    next_holder_request: Duration,
     /// The index of the entry to ask for first.
-    ask_from: usize,
+    next_holder_index: usize,
 }
 
 /// A value that is being fetched from another worker.
@@ -268,8 +268,8 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             answered: 0,
             now: Duration::ZERO,
             time_offset: 0.0,
-            ask_holders: Duration::ZERO,
-            ask_from: 0,
+            next_holder_request: Duration::ZERO,
+            next_holder_index: 0,
         }
     }
 
@@ -459,7 +459,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
             Phase::Pause { until } if now >= until => {
                 self.phase = Phase::Versions {
                     deadline: now.saturating_add(TIMEOUT),
-                    asked: false,
+                    is_requested: false,
                 };
             }
             Phase::Versions { deadline, .. } | Phase::Registering { deadline, .. }
@@ -467,8 +467,14 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
             {
                 self.restart();
             }
-            Phase::Versions { deadline, asked } => self.ask_versions(deadline, asked),
-            Phase::Registering { deadline, asked } => self.register(deadline, asked),
+            Phase::Versions {
+                deadline,
+                is_requested,
+            } => self.ask_versions(deadline, is_requested),
+            Phase::Registering {
+                deadline,
+                is_requested,
+            } => self.register(deadline, is_requested),
             Phase::Running => {
                 self.report();
                 self.handle_stream();

@@ -81,7 +81,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
         &self,
         piece: usize,
         store: &Store<KEYS, DATA>,
-        use_it: impl FnOnce(&[u8]) -> R,
+        use_piece: impl FnOnce(&[u8]) -> R,
     ) -> R {
         let mut bytes = [0; PIECE_LEN];
         let Some(index) = piece.checked_sub(1) else {
@@ -89,7 +89,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
                 writer.map(2).str("status").str("OK");
                 writer.str("data").map(u32::try_from(self.count).ensured());
             });
-            return use_it(bytes.get(..len).ensured());
+            return use_piece(bytes.get(..len).ensured());
         };
         let (index, is_entry, is_header) = match index.checked_sub(self.count) {
             None => (index, true, false),
@@ -97,7 +97,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
         };
         let id = self.entries.get(index).copied().flatten();
         let Some((id, value)) = id.and_then(|id| Some((id, store.value(id)?))) else {
-            return use_it(&[]);
+            return use_piece(&[]);
         };
         if is_entry {
             let frame = index.saturating_mul(2).saturating_add(1);
@@ -105,12 +105,12 @@ impl<const KEYS: usize> DataReply<KEYS> {
                 writer.encoded(store.part(id, Part::Key));
                 writer.map(1).str("__Serialized__").u64(frame as u64);
             });
-            use_it(bytes.get(..len).ensured())
+            use_piece(bytes.get(..len).ensured())
         } else if is_header {
             let len = piece_len(&mut bytes, |writer| value.write_header(writer));
-            use_it(bytes.get(..len).ensured())
+            use_piece(bytes.get(..len).ensured())
         } else {
-            use_it(value.frame(&mut bytes).unwrap_or_default())
+            use_piece(value.frame(&mut bytes).unwrap_or_default())
         }
     }
 

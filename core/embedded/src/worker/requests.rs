@@ -19,23 +19,29 @@ const REPLY_LEN: usize = 700;
 impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
     /// Asks the scheduler for its versions. The worker registers with the same
     /// versions, so that clients do not warn about irrelevant differences.
-    pub(super) fn ask_versions(&mut self, deadline: Duration, asked: bool) {
+    pub(super) fn ask_versions(&mut self, deadline: Duration, is_requested: bool) {
         if self.requests.has_message() {
-            let asked = false;
-            self.phase = Phase::Registering { deadline, asked };
-        } else if self.requests.is_open() && !asked {
+            let is_requested = false;
+            self.phase = Phase::Registering {
+                deadline,
+                is_requested,
+            };
+        } else if self.requests.is_open() && !is_requested {
             self.requests.outgoing.send(|writer| {
                 writer.map(2).str("op").str("versions");
                 writer.str("reply").bool(true);
             });
-            let asked = true;
-            self.phase = Phase::Versions { deadline, asked };
+            let is_requested = true;
+            self.phase = Phase::Versions {
+                deadline,
+                is_requested,
+            };
         }
     }
 
     /// Registers with the scheduler.
-    pub(super) fn register(&mut self, deadline: Duration, asked: bool) {
-        if self.stream.is_open() && !asked {
+    pub(super) fn register(&mut self, deadline: Duration, is_requested: bool) {
+        if self.stream.is_open() && !is_requested {
             let (config, now) = (self.config, self.now);
             let mut id = FixedString::<80>::new();
             // Unique for each registration if its time is.
@@ -51,9 +57,12 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             if sent != Some(true) {
                 return self.restart();
             }
-            self.requests.incoming.done();
-            let asked = true;
-            self.phase = Phase::Registering { deadline, asked };
+            self.requests.incoming.discard_message();
+            let is_requested = true;
+            self.phase = Phase::Registering {
+                deadline,
+                is_requested,
+            };
         } else if let Piece::Value(reply) = self.stream.incoming.piece() {
             let len = reply.len();
             let reply = Reader::new(reply);
@@ -88,7 +97,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 let is_known = str_field(reply, "status") != Some("missing");
                 is_known.then(|| float(reply, "heartbeat-interval"))
             });
-            self.requests.incoming.done();
+            self.requests.incoming.discard_message();
             match (reply.flatten(), self.heartbeat.answer_due.take()) {
                 (Some(interval), Some(_)) => self.set_interval(interval),
                 // A reply without a request.
@@ -207,7 +216,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 let stored = store.make_value(id, |_, out| Value::store_payload(&payload, out));
                 Some(stored)
             });
-            self.fetch.incoming.done();
+            self.fetch.incoming.discard_message();
             self.fetch.outgoing.send(|writer| {
                 writer.str("OK");
             });
@@ -242,11 +251,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 step: FetchStep::Connecting,
                 deadline: self.now.saturating_add(TIMEOUT),
             });
-        } else if self.now >= self.ask_holders {
-            self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+        } else if self.now >= self.next_holder_request {
+            self.next_holder_request = self.now.saturating_add(Duration::from_secs(1));
             // Ask for as many as there is room for, and continue after them the
             // next time.
-            let from = self.ask_from;
+            let from = self.next_holder_index;
             for id in self.store.ids().cycle().skip(from).take(KEYS) {
                 if !self.stream.has_room(REPORT_LEN) {
                     break;
@@ -254,7 +263,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 if self.store.get(id).state == State::Wanted {
                     self.report_missing(id);
                 }
-                self.ask_from = self.ask_from.wrapping_add(1).checked_rem(KEYS).unwrap_or(0);
+                self.next_holder_index = self
+                    .next_holder_index
+                    .wrapping_add(1)
+                    .checked_rem(KEYS)
+                    .unwrap_or(0);
             }
         }
     }
@@ -274,7 +287,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                     self.store.clear_part(id, Part::Holder);
                 }
                 self.fetching = None;
-                self.ask_holders = self.now.saturating_add(Duration::from_secs(1));
+                self.next_holder_request = self.now.saturating_add(Duration::from_secs(1));
             }
         }
     }
@@ -353,14 +366,14 @@ fn serve<const KEYS: usize, const DATA: usize>(
             Some(_) => answer(&|writer| {
                 let failure = Failure {
                     class: "NotImplementedError",
-                    message: "this worker does not have the operation",
+                    message: "this worker does not support the operation",
                 };
                 write_failure(writer, failure);
             }),
         }
         false
     });
-    peer.link.incoming.done();
+    peer.link.incoming.discard_message();
     match close {
         _ if is_too_long => peer.link.fail(),
         Some(false) => {}

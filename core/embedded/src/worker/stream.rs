@@ -26,9 +26,9 @@ enum Effect {
 }
 
 impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
-    /// Handles the batches of the scheduler, piece by piece: messages, then the tasks of
-    /// those that have one, then the buffers of these. Each piece waits until its answer
-    /// can be sent.
+    /// Handles the batches of the scheduler, piece by piece: the messages, then the frames
+    /// with the pickles of their tasks and the buffers of these pickles. Each piece waits
+    /// until its answer can be sent.
     pub(super) fn handle_stream(&mut self) {
         while self.stream.has_room(REPORT_LEN) {
             let (store, receiving) = (&mut *self.store, &mut self.receiving);
@@ -51,7 +51,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 }
                 Piece::End => {
                     *receiving = None;
-                    self.stream.incoming.done();
+                    self.stream.incoming.discard_message();
                     continue;
                 }
                 Piece::Invalid => return self.stream.fail(),
@@ -315,7 +315,7 @@ pub(super) fn release<const KEYS: usize, const DATA: usize>(
         return store.remove(id);
     }
     // Without room for another entry, the value stays until the task has run.
-    let _ = store.want_again(id);
+    let _ = store.set_wanted(id);
 }
 
 fn compute_task<const KEYS: usize, const DATA: usize>(

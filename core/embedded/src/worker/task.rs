@@ -4,7 +4,7 @@ use daskwire::invariant::Ensured as _;
 use daskwire::msgpack::Writer;
 
 use crate::pickle_tree::{Id, Node, Tree};
-use crate::store::{MAX_KEY, View};
+use crate::store::{MAX_KEY, StoreView};
 use crate::value::{Args, Failure, MAX_BUFFERS, NO_ROOM, Out, SPEC, Value, write_key};
 
 /// A function that tasks can call. It takes its arguments, and writes its result.
@@ -22,7 +22,7 @@ const OPERATOR: &[&str] = &["operator", "_operator"];
 /// Runs a stored task.
 pub(super) fn run(
     functions: &[(&str, Function)],
-    view: &View<'_>,
+    view: &StoreView<'_>,
     spec: &[u8],
     out: &mut Out<'_>,
 ) -> Result<(), Failure> {
