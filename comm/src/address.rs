@@ -263,7 +263,7 @@ impl fmt::Display for AddressError {
             Self::Brackets => {
                 "an IPv6 address in an address needs brackets, as in tcp://[::1]:8786"
             }
-            Self::Host => "the host of an address must be a name or a number",
+            Self::Host => "the host of an address must be a host name or an IP address",
             Self::NoPort => "the address has no port, as in tcp://127.0.0.1:8786",
             Self::Port => "the port of an address must be a number from 0 to 65535",
             Self::Location => "the address needs a location, as in unix:///run/dask.sock",

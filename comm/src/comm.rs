@@ -322,7 +322,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
-        let handshake = Box::pin(shake_hands(reader, writer, options));
+        let handshake = Box::pin(do_handshake(reader, writer, options));
         match runtime::timeout(after, handshake).await {
             Ok(outcome) => {
                 let (mut reader, mut writer, agreement) = outcome?;
@@ -451,9 +451,9 @@ impl<R, W> fmt::Debug for Comm<R, W> {
 }
 
 /// The time for which [`WireFormat::Detect`] waits for the peer's handshake.
-const SILENCE: Duration = Duration::from_secs(1);
+const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
     options: &CommOptions,
@@ -469,7 +469,7 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 
     // PROTOCOL HANDSHAKE-1
     let is_peer_first = options.wire == WireFormat::Detect
-        && match runtime::timeout(SILENCE, reader.first_bytes()).await {
+        && match runtime::timeout(DETECT_TIMEOUT, reader.first_bytes()).await {
             Ok(first) => first.map(|_| true)?,
             Err(_) => false,
         };
@@ -502,15 +502,15 @@ async fn shake_hands<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 }
 
 /// Reads the peer's handshake and detects its framing, which must be `expected`
-/// unless `any_form`. The decoder refuses bytes that are neither framing.
+/// unless `any_prefix`. The decoder refuses bytes that are neither framing.
 async fn receive<R: AsyncRead + Unpin>(
     reader: &mut CommReader<R>,
     expected: Prefix,
-    any_form: bool,
+    any_prefix: bool,
 ) -> Result<(Prefix, Frames), CommError> {
     let first = reader.first_bytes().await?;
     let found = handshake::detect_prefix(&first).unwrap_or(expected);
-    if found != expected && !any_form {
+    if found != expected && !any_prefix {
         return Err(CommError::Prefix { peer: found });
     }
     reader.restart(found, Limits::HANDSHAKE);

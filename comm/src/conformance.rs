@@ -46,8 +46,8 @@ use checks::{
     messages_stay_in_order, messages_without_frames_are_refused, reads_are_cancel_safe,
 };
 #[cfg(target_os = "linux")]
-pub use resources::nothing_is_left_of_many_comms;
-pub use resources::peers_that_die_are_noticed;
+pub use resources::closed_comms_release_resources;
+pub use resources::dying_peers_are_detected;
 
 /// A source of connected comms.
 pub trait Pairs: Sync {

@@ -158,7 +158,7 @@ impl fmt::Display for CommError {
                 };
                 write!(f, "{what} within {after:?}")
             }
-            Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
+            Self::Frame(error) => write!(f, "the message cannot be received: {error}"),
             Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
             Self::Prefix { peer: Prefix::None } => f.write_str(
                 "the peer sends no leading length, as distributed did up to 2021.2.0, \
@@ -170,17 +170,17 @@ impl fmt::Display for CommError {
             ),
             Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
             Self::OutOfMemory { len } => {
-                write!(f, "no memory for {len} bytes of a message that is arriving")
+                write!(
+                    f,
+                    "there is no memory for {len} bytes of the message that is arriving"
+                )
             }
             Self::Connect { address, error } => {
                 write!(f, "cannot connect to {address}: {error}")
             }
             Self::Bind { address, error } => write!(f, "cannot listen on {address}: {error}"),
             Self::Scheme { scheme } => {
-                write!(
-                    f,
-                    "no transport for {scheme}:// addresses is available here"
-                )
+                write!(f, "this program has no transport for {scheme}:// addresses")
             }
             Self::Address { address, error } => write!(f, "{address}: {error}"),
             Self::NoTls { address } => write!(
@@ -210,8 +210,8 @@ impl fmt::Display for Closed {
                 f.write_str("the peer closed the connection before its handshake")
             }
             Self::WithinTlsHandshake => f.write_str(
-                "the peer closed the connection during the handshake of TLS; \
-                 it may not speak TLS, or refuse the certificate of this side",
+                "the peer closed the connection during the TLS handshake; \
+                 it may not use TLS, or may refuse the certificate of this side",
             ),
             Self::WithinMessage(error) => {
                 write!(

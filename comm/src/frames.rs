@@ -17,22 +17,22 @@ use crate::{BufferPool, CommError};
 ///
 /// A frame keeps its allocation alive, so an array in a worker's store must not keep
 /// the rest of its message, nor a small frame a large array.
-const OWN: usize = 64 << 10;
+const MIN_OWN_LEN: usize = 64 << 10;
 
 /// The maximum number of bytes that are allocated for frames before any of them has
 /// arrived. The allocation doubles as bytes arrive.
-const STEP: usize = 256 << 10;
+const MIN_GROWTH_LEN: usize = 256 << 10;
 
 /// Frames of at least this many bytes are stored in mapped pages, huge ones if the
 /// system has them: faulting in small pages takes longer than receiving the bytes.
-const MAPPED: usize = 4 << 20;
+const MIN_MAPPED_LEN: usize = 4 << 20;
 
 /// The number of bytes of such a frame that must arrive before pages are mapped.
-const MAPPED_AFTER: usize = 1 << 20;
+const MIN_ARRIVED_LEN: usize = 1 << 20;
 
 /// The maximum ratio of the mapped length to the number of bytes that have arrived. Pages
 /// use memory only once they are written.
-const MAPPED_RATIO: usize = 1 << 10;
+const MAX_MAPPED_RATIO: usize = 1 << 10;
 
 /// The frames of one message.
 ///
@@ -61,7 +61,7 @@ impl Frames {
     /// Copies the frames of a complete message, which are stored one after another in
     /// `bytes`. Returns `None` if the message has large frames.
     pub(crate) fn copy(prelude: Prelude<'_>, bytes: &[u8]) -> Option<Self> {
-        if prelude.lengths().any(|len| len >= OWN as u64) {
+        if prelude.lengths().any(|len| len >= MIN_OWN_LEN as u64) {
             return None;
         }
         let mut shared = Bytes::copy_from_slice(bytes);
@@ -135,11 +135,14 @@ impl LargeFrame {
         pool: Option<&BufferPool>,
     ) -> Result<FrameSpace<'_>, CommError> {
         let (arrived, has_room) = match self {
-            Self::Heap(bytes) => (&bytes[..], bytes.len() < MAPPED_AFTER || len < MAPPED),
+            Self::Heap(bytes) => (
+                &bytes[..],
+                bytes.len() < MIN_ARRIVED_LEN || len < MIN_MAPPED_LEN,
+            ),
             Self::Mapped { pages, filled } => (&pages[..*filled], *filled < pages.len()),
         };
         if !has_room {
-            let target = arrived.len().saturating_mul(MAPPED_RATIO).min(len);
+            let target = arrived.len().saturating_mul(MAX_MAPPED_RATIO).min(len);
             // Pages for a part of the frame are not taken from the pool, and not given to it.
             let pool = pool.filter(|_| target == len);
             let mut pages = match pool.and_then(|pool| pool.take(len)) {
@@ -226,7 +229,7 @@ fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommErro
         let target = bytes
             .len()
             .saturating_mul(2)
-            .max(STEP)
+            .max(MIN_GROWTH_LEN)
             .min(limit)
             .max(min_len);
         let more = target - bytes.len();
@@ -278,12 +281,12 @@ impl Arriving {
         wanted: usize,
         prelude: impl FnOnce() -> Option<Prelude<'p>>,
     ) -> Result<FrameSpace<'_>, CommError> {
-        if len < OWN {
+        if len < MIN_OWN_LEN {
             let limit = *self.shared_len.get_or_insert_with(|| {
                 let lengths = prelude().into_iter().flat_map(|prelude| prelude.lengths());
                 lengths
                     .filter_map(|len| usize::try_from(len).ok())
-                    .filter(|len| *len < OWN)
+                    .filter(|len| *len < MIN_OWN_LEN)
                     .fold(0, usize::saturating_add)
             });
             grow(&mut self.shared, wanted, limit)?;
@@ -306,7 +309,7 @@ impl Arriving {
         let mut own = this.own.into_iter();
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
-            Ok(len) if len < OWN => shared.split_to(len),
+            Ok(len) if len < MIN_OWN_LEN => shared.split_to(len),
             _ => own.next().map(LargeFrame::finish).ensured(),
         });
         Frames(frames.collect())

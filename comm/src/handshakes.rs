@@ -23,7 +23,7 @@ struct State {
     /// The number of the next handshake.
     next: u64,
     /// The unfinished handshakes by number. Dropping a sender ends its handshake.
-    under_way: BTreeMap<u64, oneshot::Sender<()>>,
+    pending: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
 impl Handshakes {
@@ -36,26 +36,26 @@ impl Handshakes {
     }
 
     /// Registers a handshake, and ends the oldest one if there are too many.
-    pub(crate) fn begin(&self) -> UnderWay {
+    pub(crate) fn register(&self) -> PendingHandshake {
         let (sender, displaced) = oneshot::channel();
         let mut state = self.lock();
         let number = state.next;
         state.next += 1;
-        state.under_way.insert(number, sender);
-        let is_full = state.under_way.len() > self.max_count;
-        let oldest = is_full.then(|| state.under_way.pop_first());
+        state.pending.insert(number, sender);
+        let is_full = state.pending.len() > self.max_count;
+        let oldest = is_full.then(|| state.pending.pop_first());
         drop(state);
         drop(oldest);
-        UnderWay {
+        PendingHandshake {
             number,
-            all: self.clone(),
+            handshakes: self.clone(),
             displaced,
         }
     }
 
     /// Ends the oldest handshake.
     pub(crate) fn displace_oldest(&self) {
-        let oldest = self.lock().under_way.pop_first();
+        let oldest = self.lock().pending.pop_first();
         drop(oldest);
     }
 
@@ -68,19 +68,19 @@ impl Handshakes {
 
 /// A registered handshake; dropping this removes it from the count.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct PendingHandshake {
     number: u64,
-    all: Handshakes,
+    handshakes: Handshakes,
     displaced: oneshot::Receiver<()>,
 }
 
-impl UnderWay {
+impl PendingHandshake {
     /// Runs the handshake until it is done or displaced.
     ///
     /// # Errors
     ///
     /// Those of the handshake, and [`Closed::Displaced`].
-    pub(crate) async fn limit<T>(
+    pub(crate) async fn run<T>(
         mut self,
         handshake: impl Future<Output = Result<T, CommError>>,
     ) -> Result<T, CommError> {
@@ -91,9 +91,9 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        let sender = self.all.lock().under_way.remove(&self.number);
+        let sender = self.handshakes.lock().pending.remove(&self.number);
         drop(sender);
     }
 }

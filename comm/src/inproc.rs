@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The buffer size of each direction in bytes, similar to that of a socket.
-const UNDER_WAY: usize = 256 << 10;
+const PIPE_LEN: usize = 256 << 10;
 
 /// The number of connections that wait to be accepted (Dask's backlog).
 const BACKLOG: usize = 2048;
@@ -61,8 +61,8 @@ impl Transport for Inproc {
                 error,
             })?;
             // One pipe for each direction, so that each half ends by itself.
-            let (our_writer, their_reader) = tokio::io::duplex(UNDER_WAY);
-            let (their_writer, our_reader) = tokio::io::duplex(UNDER_WAY);
+            let (our_writer, their_reader) = tokio::io::duplex(PIPE_LEN);
+            let (their_writer, our_reader) = tokio::io::duplex(PIPE_LEN);
             let ends = (address.clone(), local.clone());
             let theirs = RawConnection::new(their_reader, their_writer, ends);
             listener.send(theirs).await.map_err(|_| refused())?;

@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 use crate::runtime::{self, Spawner};
 
 /// The time that the peer has to end a connection that was closed and dropped locally.
-const TIME: Duration = Duration::from_secs(10);
+const MAX_TIME: Duration = Duration::from_secs(10);
 
 /// The maximum number of bytes that the peer may send until then.
 const MAX_LEN: u64 = 64 << 20;
@@ -102,7 +102,7 @@ impl<R: AsyncRead + Send + Unpin + 'static> Drop for Shared<R> {
                 let mut half = half.take(MAX_LEN);
                 let mut nowhere = tokio::io::sink();
                 // The outcome does not matter: the connection is closed either way.
-                let _ = runtime::timeout(TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
+                let _ = runtime::timeout(MAX_TIME, tokio::io::copy(&mut half, &mut nowhere)).await;
             });
         }
     }
@@ -212,7 +212,7 @@ mod tests {
     /// Returns the time for which the far end can send without a reader.
     async fn sends_for(far: &mut DuplexStream, pause: Duration) -> Duration {
         let started = Instant::now();
-        while timeout(TIME * 10, far.write_all(&[7; 60 << 10]))
+        while timeout(MAX_TIME * 10, far.write_all(&[7; 60 << 10]))
             .await
             .is_ok_and(|sent| sent.is_ok())
         {
@@ -230,14 +230,14 @@ mod tests {
         drop((writer, reader));
         let time = sends_for(&mut far, Duration::from_secs(1)).await;
         assert!(
-            (TIME..=TIME + Duration::from_secs(2)).contains(&time),
+            (MAX_TIME..=MAX_TIME + Duration::from_secs(2)).contains(&time),
             "{time:?}"
         );
         // After the size limit.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
         drop((reader, writer));
-        assert!(sends_for(&mut far, Duration::ZERO).await < TIME);
+        assert!(sends_for(&mut far, Duration::ZERO).await < MAX_TIME);
         // When the peer closes.
         let ((reader, mut writer), mut far) = pair(&permits);
         writer.shutdown().await.unwrap();
@@ -268,6 +268,6 @@ mod tests {
         let thread = std::thread::spawn(move || drop((reader, writer)));
         thread.join().unwrap();
         let time = sends_for(&mut far, Duration::from_secs(1)).await;
-        assert!(time >= TIME, "{time:?}");
+        assert!(time >= MAX_TIME, "{time:?}");
     }
 }

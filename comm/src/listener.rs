@@ -4,7 +4,7 @@ use core::fmt;
 use std::io;
 
 use crate::event::Event;
-use crate::handshakes::{Handshakes, UnderWay};
+use crate::handshakes::{Handshakes, PendingHandshake};
 use crate::transport::ConnectError;
 use crate::{Address, Comm, CommError, CommOptions, Listen, PendingConnection, RawConnection};
 
@@ -48,7 +48,7 @@ impl Listener {
         Ok(Incoming {
             pending,
             options: self.options.clone(),
-            under_way: self.handshakes.begin(),
+            pending_handshake: self.handshakes.register(),
         })
     }
 
@@ -82,7 +82,7 @@ impl fmt::Debug for Listener {
 pub struct Incoming {
     pending: PendingConnection,
     options: CommOptions,
-    under_way: UnderWay,
+    pending_handshake: PendingHandshake,
 }
 
 impl Incoming {
@@ -98,7 +98,7 @@ impl Incoming {
             let outcome = self.pending.handshake(&self.options).await;
             outcome.map_err(ConnectError::into_comm_error)
         };
-        let outcome = self.under_way.limit(handshake).await;
+        let outcome = self.pending_handshake.run(handshake).await;
         outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
     }
 
@@ -111,7 +111,7 @@ impl Incoming {
     pub async fn open(self) -> Result<RawConnection, CommError> {
         let peer = self.peer_address().clone();
         let opening = self.pending.open(&self.options);
-        let outcome = self.under_way.limit(opening).await;
+        let outcome = self.pending_handshake.run(opening).await;
         outcome.inspect_err(|error| Event::HandshakeFailed { error }.emit(&peer))
     }
 

@@ -191,7 +191,7 @@ impl BufferPool {
         })
     }
 
-    fn give_back(&self, mut map: Map) {
+    fn put_back(&self, mut map: Map) {
         if let Map::Block(block) = &mut map {
             block.release();
         }
@@ -300,7 +300,7 @@ impl AsRef<[u8]> for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         if let (Some(map), Some(pool)) = (self.map.take(), self.pool.take()) {
-            pool.give_back(map);
+            pool.put_back(map);
         }
     }
 }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_fits_is_used_again() {
+    fn the_smallest_fitting_memory_is_reused() {
         let pool = BufferPool::new(100 << 20);
         let all = [5, 3, 9, 4].map(|mebibytes| fresh(&pool, mebibytes << 20));
         let places: Vec<_> = all.iter().map(|pages| pages.as_ptr()).collect();
@@ -361,24 +361,24 @@ mod tests {
 
     /// A source of memory for which the test decides whether it is in use.
     #[derive(Default)]
-    struct Lending {
+    struct TestMemory {
         is_used: AtomicBool,
         released: AtomicUsize,
         is_exhausted: AtomicBool,
     }
 
-    struct Lent(Arc<Lending>, Vec<u8>);
+    struct TestBlock(Arc<TestMemory>, Vec<u8>);
 
-    impl FrameMemory for Arc<Lending> {
+    impl FrameMemory for Arc<TestMemory> {
         fn allocate(&self, len: usize) -> io::Result<Box<dyn FrameBlock>> {
             if self.is_exhausted.load(Ordering::Relaxed) {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            Ok(Box::new(Lent(Self::clone(self), vec![1; len])))
+            Ok(Box::new(TestBlock(Self::clone(self), vec![1; len])))
         }
     }
 
-    impl FrameBlock for Lent {
+    impl FrameBlock for TestBlock {
         fn release(&mut self) {
             self.0.released.fetch_add(1, Ordering::Relaxed);
         }
@@ -388,43 +388,43 @@ mod tests {
         }
     }
 
-    impl AsRef<[u8]> for Lent {
+    impl AsRef<[u8]> for TestBlock {
         fn as_ref(&self) -> &[u8] {
             &self.1
         }
     }
 
-    impl AsMut<[u8]> for Lent {
+    impl AsMut<[u8]> for TestBlock {
         fn as_mut(&mut self) -> &mut [u8] {
             &mut self.1
         }
     }
 
     #[test]
-    fn memory_of_a_source_is_used_again_when_no_one_else_has_it() {
-        let lending = Arc::<Lending>::default();
-        let pool = BufferPool::with_memory(100 << 20, Arc::new(Arc::clone(&lending)));
+    fn memory_of_a_source_is_reused_once_it_is_free() {
+        let memory = Arc::<TestMemory>::default();
+        let pool = BufferPool::with_memory(100 << 20, Arc::new(Arc::clone(&memory)));
         let pages = fresh(&pool, 4 << 20);
         let place = pages.as_ptr();
         assert_eq!((pages.first(), pages.len()), (Some(&1), 4 << 20));
         drop(pages);
-        assert_eq!(lending.released.load(Ordering::Relaxed), 1);
-        lending.is_used.store(true, Ordering::Relaxed);
+        assert_eq!(memory.released.load(Ordering::Relaxed), 1);
+        memory.is_used.store(true, Ordering::Relaxed);
         assert!(pool.take(4 << 20).is_none());
         assert_eq!(pool.kept_len(), 4 << 20);
-        lending.is_used.store(false, Ordering::Relaxed);
+        memory.is_used.store(false, Ordering::Relaxed);
         let again = pool.take(3 << 20).unwrap();
         assert_eq!((again.as_ptr(), again.len()), (place, 3 << 20));
-        lending.is_exhausted.store(true, Ordering::Relaxed);
+        memory.is_exhausted.store(true, Ordering::Relaxed);
         let own = fresh(&pool, 4 << 20);
         assert_eq!(own.first(), Some(&0));
         drop((own, again));
-        assert_eq!(lending.released.load(Ordering::Relaxed), 2);
+        assert_eq!(memory.released.load(Ordering::Relaxed), 2);
         assert_eq!(pool.kept_len(), 8 << 20);
     }
 
     #[test]
-    fn no_more_is_kept_than_was_asked_for() {
+    fn at_most_max_len_is_kept() {
         let pool = BufferPool::new(10 << 20);
         let first = fresh(&pool, 4 << 20);
         let first_place = first.as_ptr();

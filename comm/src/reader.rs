@@ -13,14 +13,14 @@ use crate::{BufferPool, Closed, CommError, ReadHalf};
 
 /// The initial size of the read buffer in bytes: most messages are smaller, and
 /// thousands of idle comms may have a buffer each.
-const INPUT_MIN: usize = 2 << 10;
+const MIN_INPUT_LEN: usize = 2 << 10;
 
 /// The maximum size of the read buffer in bytes, for frequent messages.
-const INPUT_MAX: usize = 64 << 10;
+const MAX_INPUT_LEN: usize = 64 << 10;
 
 /// The maximum number of frames for which the memory of a prelude is kept for the next
 /// message.
-const KEPT_FRAME_COUNT: usize = 512;
+const MAX_KEPT_FRAME_COUNT: usize = 512;
 
 /// The reading half of a comm.
 ///
@@ -35,7 +35,7 @@ pub struct CommReader<R = ReadHalf> {
     arriving: Arriving,
     failed: bool,
     /// Whether the arriving message is read into buffers of the caller.
-    into_given: bool,
+    uses_given_buffers: bool,
     pub(crate) log: HalfLog,
 }
 
@@ -52,7 +52,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
             decoder: FrameDecoder::new(prefix, Vec::new(), limits),
             arriving: Arriving::new(),
             failed: false,
-            into_given: false,
+            uses_given_buffers: false,
             log: HalfLog::new(),
         }
     }
@@ -91,7 +91,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         }
         self.check_buffers(false)?;
         let outcome = self.read_next().await;
-        self.settle(outcome)
+        self.record_failure(outcome)
     }
 
     async fn read_next(&mut self) -> Result<Option<Frames>, CommError> {
@@ -164,7 +164,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         };
         let frame_count = prelude.frame_count();
         let frames = self.arriving.take(prelude);
-        if frame_count > KEPT_FRAME_COUNT {
+        if frame_count > MAX_KEPT_FRAME_COUNT {
             self.restart(self.prefix, self.limits);
         } else {
             self.decoder.reset();
@@ -239,7 +239,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
         }
         self.check_buffers(true)?;
         let outcome = self.read_into(frames).await;
-        self.settle(outcome)
+        self.record_failure(outcome)
     }
 
     fn prelude(&self) -> Option<Prelude<'_>> {
@@ -252,7 +252,7 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
 
 impl<R: AsyncRead + Unpin> CommReader<R> {
     /// Records the failure of a read.
-    fn settle<T>(&mut self, outcome: Result<T, CommError>) -> Result<T, CommError> {
+    fn record_failure<T>(&mut self, outcome: Result<T, CommError>) -> Result<T, CommError> {
         if let Err(error) = &outcome {
             self.failed = true;
             self.log.end(&Event::ReadFailed { error });
@@ -262,11 +262,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
 
     /// Checks that a message which began in buffers of the caller continues there,
     /// and that one which began in those of the reader does not.
-    fn check_buffers(&mut self, into_given: bool) -> Result<(), CommError> {
-        if !self.decoder.is_idle() && self.into_given != into_given {
+    fn check_buffers(&mut self, uses_given_buffers: bool) -> Result<(), CommError> {
+        if !self.decoder.is_idle() && self.uses_given_buffers != uses_given_buffers {
             return Err(Closed::OtherBuffers.into());
         }
-        self.into_given = into_given;
+        self.uses_given_buffers = uses_given_buffers;
         Ok(())
     }
 
@@ -348,7 +348,7 @@ impl Input {
         Self {
             bytes: Vec::new(),
             taken: 0,
-            capacity: INPUT_MIN,
+            capacity: MIN_INPUT_LEN,
             last: None,
         }
     }
@@ -386,10 +386,10 @@ impl Input {
             // Grow after a full read, shrink after a short one.
             match self.last.take() {
                 Some(last) if last >= self.capacity => {
-                    self.capacity = (self.capacity * 2).min(INPUT_MAX);
+                    self.capacity = (self.capacity * 2).min(MAX_INPUT_LEN);
                 }
                 Some(last) if last < self.capacity / 16 => {
-                    self.capacity = (self.capacity / 2).max(INPUT_MIN);
+                    self.capacity = (self.capacity / 2).max(MIN_INPUT_LEN);
                 }
                 _ => {}
             }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_grows_with_what_arrives() {
+    async fn memory_grows_with_the_bytes_that_arrive() {
         for lengths in [
             &[1 << 30][..],
             &[1 << 39, 1 << 39],
@@ -446,7 +446,7 @@ mod tests {
 
     /// Pages of the pool are used for frames that arrive, not for announced ones.
     #[tokio::test]
-    async fn memory_of_a_pool_is_not_had_for_an_announcement() {
+    async fn announced_frames_take_no_memory_of_the_pool() {
         let pool = BufferPool::new(1 << 30);
         let bytes = stream(&[8 << 20], &vec![7; 8 << 20]);
         let mut reader = CommReader::new(&bytes[..], Prefix::None, Limits::HOST);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn memory_stays_in_step_with_a_large_frame() {
+    async fn memory_grows_with_a_large_frame() {
         let bytes = stream(&[1 << 30], &vec![7; 20 << 20]);
         for arrived in (1..20).map(|mebibytes| mebibytes << 20) {
             let arriving = &bytes[..arrived];
@@ -489,6 +489,10 @@ mod tests {
             theirs.write_all(&small).await.unwrap();
             reader.read_message().await.unwrap().unwrap();
         }
-        assert!(reader.allocated() <= INPUT_MIN, "{}", reader.allocated());
+        assert!(
+            reader.allocated() <= MIN_INPUT_LEN,
+            "{}",
+            reader.allocated()
+        );
     }
 }

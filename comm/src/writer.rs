@@ -13,13 +13,13 @@ use crate::{Closed, CommError, Traffic, WriteHalf};
 
 /// Frames below this many bytes are copied into the buffer after the prelude and sent
 /// with it; larger ones are sent without a copy.
-const COPIED: usize = 16 << 10;
+const MAX_COPIED_LEN: usize = 16 << 10;
 
 /// The number of buffered bytes that are sent together.
-const GATHERED: usize = 64 << 10;
+const MAX_GATHERED_LEN: usize = 64 << 10;
 
 /// Buffers larger than this are not kept for the next message.
-const KEPT: usize = 4 << 10;
+const MAX_KEPT_LEN: usize = 4 << 10;
 
 /// The writing half of a comm.
 ///
@@ -99,7 +99,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     pub async fn write_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
         self.prepare(frames)?;
         let outcome = self.send_message(frames).await;
-        self.settle(outcome)?;
+        self.record_failure(outcome)?;
         self.shrink();
         Ok(())
     }
@@ -122,7 +122,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     pub async fn feed_message<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
         self.prepare(frames)?;
         let outcome = self.gather(frames).await;
-        self.settle(outcome)?;
+        self.record_failure(outcome)?;
         self.fed_len = self.buffer.len();
         Ok(())
     }
@@ -140,7 +140,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         self.check()?;
         self.buffer.truncate(self.fed_len);
         let outcome = self.send_rest().await;
-        self.settle(outcome)?;
+        self.record_failure(outcome)?;
         self.shrink();
         Ok(())
     }
@@ -210,7 +210,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         Ok(())
     }
 
-    fn settle(&mut self, outcome: io::Result<()>) -> Result<(), CommError> {
+    fn record_failure(&mut self, outcome: io::Result<()>) -> Result<(), CommError> {
         self.state = match outcome {
             Ok(()) => State::Ready,
             Err(_) => State::Failed,
@@ -220,7 +220,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
 
     /// Frees a buffer that is larger than most messages need.
     fn shrink(&mut self) {
-        if self.buffer.capacity() > KEPT {
+        if self.buffer.capacity() > MAX_KEPT_LEN {
             self.buffer = Vec::new();
         }
     }
@@ -240,9 +240,9 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     async fn gather<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> io::Result<()> {
         for frame in frames {
             let frame = frame.as_ref();
-            if frame.len() < COPIED {
+            if frame.len() < MAX_COPIED_LEN {
                 self.buffer.extend_from_slice(frame);
-                if self.buffer.len() >= GATHERED {
+                if self.buffer.len() >= MAX_GATHERED_LEN {
                     self.send_with(b"").await?;
                 }
             } else {

@@ -1,6 +1,6 @@
 //! The conformance battery over QUIC.
 
-use daskwire_comm::conformance::{battery_of, peers_that_die_are_noticed};
+use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
 mod support;
 use support::Quic;
@@ -9,7 +9,7 @@ use support::Quic;
 async fn quic_over_ipv4() {
     let quic = Quic::new("quic://127.0.0.1:0").await;
     battery_of(&quic).await;
-    peers_that_die_are_noticed(&quic, 1000).await;
+    dying_peers_are_detected(&quic, 1000).await;
     assert_eq!(quic.near.connection_count(), 1, "one for all comms");
 }
 
@@ -24,6 +24,6 @@ fn quic_on_smol() {
     smol::block_on(async {
         let quic = Quic::new("quic://127.0.0.1:0").await;
         battery_of(&quic).await;
-        peers_that_die_are_noticed(&quic, 1000).await;
+        dying_peers_are_detected(&quic, 1000).await;
     });
 }

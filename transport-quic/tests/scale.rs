@@ -3,7 +3,7 @@
 //! Memory and open files are measured for the process, so this is the only test of its process.
 #![cfg(target_os = "linux")]
 
-use daskwire_comm::conformance::nothing_is_left_of_many_comms;
+use daskwire_comm::conformance::closed_comms_release_resources;
 
 mod support;
 use support::Quic;
@@ -11,6 +11,6 @@ use support::Quic;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_left_of_two_thousand_comms() {
     let quic = Quic::new("quic://127.0.0.1:0").await;
-    nothing_is_left_of_many_comms(&quic, 2000).await;
+    closed_comms_release_resources(&quic, 2000).await;
     assert!(quic.near.connection_count() <= 1, "one for all comms");
 }

@@ -1,6 +1,6 @@
 //! The conformance battery over each transport of this package, on tokio and on smol.
 
-use daskwire_comm::conformance::{battery_of, peers_that_die_are_noticed};
+use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
 use daskwire_tcp::TcpOptions;
 
@@ -11,7 +11,7 @@ use support::bound;
 async fn check(address: &str, options: TcpOptions) {
     let scheme = bound(address, options).await;
     battery_of(&scheme).await;
-    peers_that_die_are_noticed(&scheme, 1000).await;
+    dying_peers_are_detected(&scheme, 1000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -3,7 +3,7 @@
 //! Memory and open files are measured for the process, so this is the only test of its process.
 #![cfg(target_os = "linux")]
 
-use daskwire_comm::conformance::nothing_is_left_of_many_comms;
+use daskwire_comm::conformance::closed_comms_release_resources;
 
 use daskwire_tcp::TcpOptions;
 
@@ -22,6 +22,6 @@ async fn nothing_is_left_of_two_thousand_comms_of_any_scheme() {
         ("tls://127.0.0.1:0", support::with_tls()),
     ] {
         let scheme = bound(address, options).await;
-        nothing_is_left_of_many_comms(&scheme, 2000).await;
+        closed_comms_release_resources(&scheme, 2000).await;
     }
 }

@@ -923,7 +923,7 @@ fn errors_of_settings_name_the_file() {
             "ca-file",
             &broken,
             |p| matches!(p, P::Pem(_)),
-            "no PEM",
+            "not valid PEM",
         ),
         (
             with(&short, &cert, Some(&key)),
@@ -1007,7 +1007,7 @@ fn errors_of_settings_name_the_file() {
             "key",
             &other_key,
             |p| matches!(p, P::KeyMismatch),
-            "not the one of the certificate",
+            "does not belong to the certificate",
         ),
     ];
     for (settings, setting, path, expected, says) in cases {

@@ -1,4 +1,4 @@
-//! Checks that dying peers are noticed and that resources are released. They are not part of
+//! Checks that dying peers are detected and that resources are released. They are not part of
 //! the battery.
 
 use core::time::Duration;
@@ -8,7 +8,7 @@ use wire::transport::CommWriter as _;
 use super::{Pairs, echo, expect, join, message, read, write};
 use crate::runtime::{self, spawn};
 
-/// Checks that a peer that dies within a message of 1 MiB is noticed, at `count`
+/// Checks that a peer that dies within a message of 1 MiB is detected, at `count`
 /// positions: the reader gets an error within a second, and no part of the message.
 ///
 /// This check is not part of the battery, because it writes incomplete messages and
@@ -17,7 +17,7 @@ use crate::runtime::{self, spawn};
 /// # Panics
 ///
 /// If the check fails.
-pub async fn peers_that_die_are_noticed<T>(pairs: &T, count: usize)
+pub async fn dying_peers_are_detected<T>(pairs: &T, count: usize)
 where
     T: Pairs<Reader = crate::CommReader, Writer = crate::CommWriter>,
 {
@@ -55,10 +55,10 @@ where
         let Ok((death, (outcome, noticed))) =
             runtime::timeout(pairs.settings().timeout, both).await
         else {
-            panic!("a death after {len} bytes went unnoticed");
+            panic!("a death after {len} bytes was not detected");
         };
         let late = noticed.saturating_duration_since(death);
-        assert!(late < Duration::from_secs(1), "noticed after {late:?}");
+        assert!(late < Duration::from_secs(1), "detected after {late:?}");
         match outcome {
             Err(error) => assert!(error.is_closed(), "after {len} bytes: {error}"),
             Ok(frames) => panic!("after {len} bytes: {frames:?} of half a message"),
@@ -69,13 +69,13 @@ where
 /// The resources that the process holds.
 #[cfg(target_os = "linux")]
 #[derive(Clone, Copy, Debug)]
-struct Holdings {
+struct Resources {
     file_count: usize,
     resident_len: usize,
 }
 
 #[cfg(target_os = "linux")]
-impl Holdings {
+impl Resources {
     fn now() -> Self {
         let file_count = expect(std::fs::read_dir("/proc/self/fd")).count();
         let status = expect(std::fs::read_to_string("/proc/self/status"));
@@ -103,12 +103,12 @@ impl Holdings {
 ///
 /// If the check fails, or a message is lost.
 #[cfg(target_os = "linux")]
-pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usize) {
+pub async fn closed_comms_release_resources<T: Pairs>(pairs: &T, comm_count: usize) {
     const ECHO_COUNT: usize = 20;
     const MAX_ROUND_COUNT: usize = 8;
     // Resources that the transport itself keeps, and one-time allocations.
     drop(pairs.pair().await);
-    let mut warm: Option<Holdings> = None;
+    let mut warm: Option<Resources> = None;
     let before = settled(None).await;
     for round in 0..MAX_ROUND_COUNT {
         let mut tasks = Vec::new();
@@ -159,13 +159,13 @@ pub async fn nothing_is_left_of_many_comms<T: Pairs>(pairs: &T, comm_count: usiz
 /// Waits up to 5 seconds until the process has no more open files than `before`, and
 /// returns its resources.
 #[cfg(target_os = "linux")]
-async fn settled(before: Option<Holdings>) -> Holdings {
+async fn settled(before: Option<Resources>) -> Resources {
     for _ in 0..50 {
         runtime::sleep(Duration::from_millis(100)).await;
-        let now = Holdings::now();
+        let now = Resources::now();
         if before.is_none_or(|before| now.file_count <= before.file_count) {
             return now;
         }
     }
-    Holdings::now()
+    Resources::now()
 }

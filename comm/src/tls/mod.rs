@@ -199,29 +199,27 @@ impl fmt::Display for TlsFailure {
                 }
             }
             E::NoCertificatesPresented => f.write_str(
-                "the peer shows no certificate; Dask's peers need one on both sides \
+                "the peer presents no certificate; Dask's peers need one on both sides \
                  (settings cert and key of its role)",
             ),
             E::AlertReceived(alert) => {
                 let why = match alert {
-                    AlertDescription::UnknownCA => {
-                        "it was signed by no authority of the peer's ca-file"
-                    }
+                    AlertDescription::UnknownCA => "no authority in the peer's ca-file signed it",
                     AlertDescription::CertificateExpired => "it has expired",
                     AlertDescription::CertificateRequired => {
                         return f.write_str(
-                            "the peer wants a certificate, and none was shown \
+                            "the peer requires a certificate, but this side presented none \
                              (settings cert and key)",
                         );
                     }
                     AlertDescription::UnsupportedCertificate => {
-                        "it is of a kind, or for a purpose, that the peer does not take"
+                        "the peer does not accept its type or purpose"
                     }
                     AlertDescription::BadCertificate
                     | AlertDescription::CertificateRevoked
                     | AlertDescription::CertificateUnknown
-                    | AlertDescription::AccessDenied => "it does not say why",
-                    AlertDescription::DecryptError => "a signature is not right",
+                    | AlertDescription::AccessDenied => "the peer gives no reason",
+                    AlertDescription::DecryptError => "a signature is invalid",
                     alert => return write!(f, "the peer refuses TLS: {alert:?}"),
                 };
                 write!(

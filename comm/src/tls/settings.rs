@@ -602,7 +602,7 @@ impl fmt::Display for TlsError {
         }
         match problem {
             TlsProblem::NoVersion => {
-                return f.write_str("min-version for TLS is 1.3, and max-version 1.2");
+                return f.write_str("min-version for TLS is 1.3, but max-version is 1.2");
             }
             TlsProblem::Cipher { name } => {
                 let known = CIPHERS.map(|(name, _)| name).join(", ");
@@ -613,7 +613,7 @@ impl fmt::Display for TlsError {
                 );
             }
             TlsProblem::NoCipher => {
-                return f.write_str("ciphers: the crypto provider has none of those named");
+                return f.write_str("ciphers: the crypto provider supports none of these ciphers");
             }
             _ => {}
         }
@@ -624,12 +624,12 @@ impl fmt::Display for TlsError {
             | TlsProblem::Cipher { .. }
             | TlsProblem::NoCipher => Ok(()),
             TlsProblem::Read(error) => write!(f, "cannot be read: {error}"),
-            TlsProblem::Pem(error) => write!(f, "is no PEM: {error}"),
+            TlsProblem::Pem(error) => write!(f, "is not valid PEM: {error}"),
             TlsProblem::NoCertificate { is_key: true } => f.write_str(
-                "has a key and no certificate; are the files of certificate and key swapped?",
+                "contains a key but no certificate; are the files of certificate and key swapped?",
             ),
             TlsProblem::NoCertificate { is_key: false } => f.write_str(
-                "has no certificate in it; expected PEM, which begins with \
+                "contains no certificate; expected PEM, which begins with \
                  -----BEGIN CERTIFICATE----- (openssl x509 -inform der makes it from DER)",
             ),
             TlsProblem::Certificate { index } => {
@@ -643,17 +643,17 @@ impl fmt::Display for TlsError {
                 "the certificate is not valid before {not_before}; is the clock right?"
             ),
             TlsProblem::NoKey { is_in_cert: true } => f.write_str(
-                "has no private key in it, and no other file is set for the key; \
+                "contains no private key, and the setting key is not set; \
                  set key, or append the key to this file",
             ),
-            TlsProblem::NoKey { is_in_cert: false } => f.write_str("has no private key in it"),
+            TlsProblem::NoKey { is_in_cert: false } => f.write_str("contains no private key"),
             TlsProblem::EncryptedKey => f.write_str(
                 "the private key needs a passphrase, for which there is no setting; \
                  decrypt it (openssl pkey -in KEY -out NEW) and protect the file",
             ),
             TlsProblem::Key(error) => write!(f, "the private key cannot be used: {error}"),
             TlsProblem::KeyMismatch => {
-                f.write_str("the private key is not the one of the certificate")
+                f.write_str("the private key does not belong to the certificate (setting cert)")
             }
             TlsProblem::Config(error) => write!(f, "cannot be used: {error}"),
         }

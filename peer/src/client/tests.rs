@@ -446,7 +446,7 @@ async fn reports_the_fault_of_an_address() {
     let error = error.expect_err("no transport for it");
     assert_eq!(
         error.to_string(),
-        "no transport for http:// addresses is available here"
+        "this program has no transport for http:// addresses"
     );
 }
 
