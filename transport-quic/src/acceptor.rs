@@ -84,11 +84,11 @@ impl Acceptor {
         // Runs until the peer that made the connection closes it, even if comms are no
         // longer accepted: new ones must be refused.
         while let Ok((mut send, mut receive)) = connection.quinn.accept_bi().await {
-            let Some(entry) = connection.enter() else {
+            let Some(entry) = connection.add_comm() else {
                 // PROTOCOL QUIC-13. Errors mean that the peer has ended the stream.
                 let _ = send.reset(code::REFUSED);
                 let _ = receive.stop(code::REFUSED);
-                connection.cut();
+                connection.record_reset();
                 connection.abandon();
                 continue;
             };

@@ -37,7 +37,7 @@ struct State {
     /// the user has not dropped.
     finished_count: usize,
     /// The number of all comms so far.
-    comms_ever: u64,
+    total_comm_count: u64,
     /// The number of comms that were closed and dropped locally, and wait for the peer to
     /// close them.
     draining_count: usize,
@@ -46,7 +46,7 @@ struct State {
     /// Whether data that the peer sent was not received (PROTOCOL QUIC-15).
     abandoned: bool,
     /// The last time that a direction of a comm was reset or stopped.
-    cut_at: Option<Instant>,
+    last_reset: Option<Instant>,
 }
 
 impl SharedConnection {
@@ -103,40 +103,40 @@ impl SharedConnection {
     }
 
     /// Counts a new comm; `None` if new comms are refused.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Entry> {
+    pub(crate) fn add_comm(self: &Arc<Self>) -> Option<CountedComm> {
         let mut entered = false;
         self.state.send_if_modified(|state| {
             if !state.retired {
                 state.comm_count += 1;
-                state.comms_ever += 1;
+                state.total_comm_count += 1;
                 entered = true;
             }
             false
         });
-        entered.then(|| Entry {
+        entered.then(|| CountedComm {
             connection: Arc::clone(self),
         })
     }
 
     /// Records that a direction of a comm was reset or stopped, which the peer must
     /// learn.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn record_reset(&self) {
         self.state.send_if_modified(|state| {
-            state.cut_at = Some(runtime::now());
+            state.last_reset = Some(runtime::now());
             false
         });
     }
 
     /// The time left until resets of dropped comms were sent often enough to have reached
     /// the peer.
-    pub(crate) fn telling_time(&self) -> Duration {
+    pub(crate) fn notification_time(&self) -> Duration {
         const MIN_WAIT: Duration = Duration::from_millis(50);
         const MAX_WAIT: Duration = Duration::from_secs(1);
-        let cut_at = self.state.borrow().cut_at;
-        match cut_at {
-            Some(cut_at) if self.quinn.close_reason().is_none() => {
+        let last_reset = self.state.borrow().last_reset;
+        match last_reset {
+            Some(last_reset) if self.quinn.close_reason().is_none() => {
                 let time = (self.quinn.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT);
-                time.saturating_sub(runtime::now().saturating_duration_since(cut_at))
+                time.saturating_sub(runtime::now().saturating_duration_since(last_reset))
             }
             _ => Duration::ZERO,
         }
@@ -148,7 +148,7 @@ impl SharedConnection {
     }
 
     /// The time in which a peer acknowledges a packet, if one retransmission suffices.
-    pub(crate) fn answer_time(&self) -> Duration {
+    pub(crate) fn acknowledgement_time(&self) -> Duration {
         const MIN_WAIT: Duration = Duration::from_millis(250);
         const MAX_WAIT: Duration = Duration::from_secs(2);
         (self.quinn.rtt() * 6).clamp(MIN_WAIT, MAX_WAIT)
@@ -212,9 +212,9 @@ impl SharedConnection {
     pub(crate) async fn close_when_done(self: Arc<Self>, linger: Duration) {
         let mut state = self.state.subscribe();
         loop {
-            let comms_ever = tokio::select! {
+            let total_comm_count = tokio::select! {
                 state = state.wait_for(|state| state.comm_count == 0) => match state {
-                    Ok(state) => state.comms_ever,
+                    Ok(state) => state.total_comm_count,
                     // Never fails: the sender is in `self`.
                     Err(_) => return,
                 },
@@ -223,7 +223,7 @@ impl SharedConnection {
             runtime::sleep(linger).await;
             let mut code = None;
             self.state.send_if_modified(|state| {
-                if state.comm_count == 0 && state.comms_ever == comms_ever {
+                if state.comm_count == 0 && state.total_comm_count == total_comm_count {
                     state.retired = true;
                     code = Some(state.close_code());
                 }
@@ -272,11 +272,11 @@ impl State {
 
 /// A counted comm; dropping this removes it from the count.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CountedComm {
     pub(crate) connection: Arc<SharedConnection>,
 }
 
-impl Drop for Entry {
+impl Drop for CountedComm {
     fn drop(&mut self) {
         self.connection.state.send_if_modified(|state| {
             state.comm_count -= 1;

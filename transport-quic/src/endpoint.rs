@@ -21,7 +21,7 @@ use crate::acceptor::{Acceptor, Incoming};
 use crate::config::{
     ClientSide, bind_every_interface, bind_socket, canonical, client_side, server_config,
 };
-use crate::connection::{Entry, SharedConnection};
+use crate::connection::{CountedComm, SharedConnection};
 use crate::error::{self, code};
 use crate::liveness;
 use crate::stream::{self, Receiver, Sender};
@@ -29,7 +29,7 @@ use crate::transport::Quic;
 use crate::{QuicOptions, Tls};
 
 /// The minimum timeout of an attempt to connect, if the deadline allows it.
-const MIN_LIMIT: Duration = Duration::from_secs(1);
+const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A UDP socket and all comms over it, made or accepted.
 ///
@@ -51,7 +51,7 @@ pub struct Endpoint {
     /// The options with which the endpoint was made, including its first certificates.
     settings: QuicOptions,
     certificates: RwLock<Certificates>,
-    pool: Mutex<HashMap<Key, Arc<Slot>>>,
+    pool: Mutex<HashMap<HostAndPort, Arc<AddressSlot>>>,
     connections: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
     listens: bool,
@@ -66,7 +66,7 @@ struct Certificates {
 }
 
 /// The host and port of an address.
-type Key = (Box<str>, u16);
+type HostAndPort = (Box<str>, u16);
 
 /// All connections, made and accepted.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ pub(crate) struct Connections(Arc<Mutex<Vec<Weak<SharedConnection>>>>);
 
 /// The connection to one address.
 #[derive(Debug, Default)]
-struct Slot {
+struct AddressSlot {
     /// The number of finished attempts to connect.
     attempts: AtomicU64,
     /// Locked during an attempt, so that there is only one at a time.
@@ -297,7 +297,7 @@ impl Endpoint {
         // is full. The end of a stream is sent until it is acknowledged.
         let limit = connections
             .iter()
-            .map(|connection| connection.telling_time())
+            .map(|connection| connection.notification_time())
             .max();
         sleep(limit.unwrap_or_default()).await;
         // The list again, since handshakes may have finished meanwhile.
@@ -337,7 +337,7 @@ impl Endpoint {
                     let _ = send.write(&[]).await;
                     let (mut receiver, sender) = stream::split(entry, send, receive);
                     if !is_fresh {
-                        let wait = connection.answer_time().min(limit / 2);
+                        let wait = connection.acknowledgement_time().min(limit / 2);
                         let answered = timeout(wait, receiver.wait()).await.is_ok();
                         // PROTOCOL QUIC-4
                         if !answered && connection.received() == received {
@@ -364,7 +364,7 @@ impl Endpoint {
         &self,
         address: &Address,
         limit: Duration,
-    ) -> Result<(Entry, bool), Failure> {
+    ) -> Result<(CountedComm, bool), Failure> {
         let slot = self.slot(address);
         let seen = slot.attempts.load(Ordering::Acquire);
         let mut connected = slot.connected.lock().await;
@@ -372,7 +372,7 @@ impl Endpoint {
             .connection
             .as_ref()
             .filter(|connection| connection.is_usable())
-            && let Some(entry) = connection.enter()
+            && let Some(entry) = connection.add_comm()
         {
             return Ok((entry, false));
         }
@@ -392,7 +392,7 @@ impl Endpoint {
         match outcome {
             Ok(connection) => {
                 let connection = self.share(connection);
-                let entry = connection.enter().ok_or(Failure {
+                let entry = connection.add_comm().ok_or(Failure {
                     error: None,
                     is_final: false,
                 })?;
@@ -480,7 +480,7 @@ impl Endpoint {
         }
     }
 
-    fn slot(&self, address: &Address) -> Arc<Slot> {
+    fn slot(&self, address: &Address) -> Arc<AddressSlot> {
         let key = (Box::from(address.host()), address.port());
         let mut pool = lock(&self.pool);
         if let Some(slot) = pool.get(&key) {
@@ -513,7 +513,7 @@ impl Transport for Endpoint {
         address: &'a Address,
         options: &'a ConnectOptions,
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
-        let limit = options.attempt_timeout.max(MIN_LIMIT);
+        let limit = options.attempt_timeout.max(MIN_ATTEMPT_TIMEOUT);
         Box::pin(async move { Ok(self.stream(address, limit).await?.into()) })
     }
 

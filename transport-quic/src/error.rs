@@ -25,9 +25,9 @@ const NO_APPLICATION_PROTOCOL: u8 = 120;
 
 /// The error of a lost connection, with a message for users.
 #[derive(Clone, Debug)]
-pub(crate) struct Lost(ConnectionError);
+pub(crate) struct LostConnection(ConnectionError);
 
-impl Lost {
+impl LostConnection {
     /// The TLS alert that ended the connection, and whether the peer sent it.
     fn alert(&self) -> Option<(u8, bool)> {
         let (code, is_theirs) = match &self.0 {
@@ -43,7 +43,7 @@ impl Lost {
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for LostConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.alert() {
             Some((NO_APPLICATION_PROTOCOL, _)) => {
@@ -80,12 +80,12 @@ impl fmt::Display for Lost {
             ConnectionError::LocallyClosed => {
                 f.write_str("the QUIC connection was closed on this side")
             }
-            other => write!(f, "no QUIC connection: {other}"),
+            other => write!(f, "the QUIC connection failed: {other}"),
         }
     }
 }
 
-impl core::error::Error for Lost {
+impl core::error::Error for LostConnection {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.0)
     }
@@ -95,17 +95,19 @@ impl core::error::Error for Lost {
 fn alert_name(alert: u8) -> String {
     let name = match alert {
         40 => "handshake_failure",
-        42 => "bad_certificate, ours",
-        43 => "unsupported_certificate, ours",
-        44 => "certificate_revoked, ours",
-        45 => "certificate_expired, ours",
-        46 => "certificate_unknown, ours",
-        48 => "unknown_ca, our certificate is of an authority that the peer does not trust",
+        42 => "bad_certificate, about the certificate of this side",
+        43 => "unsupported_certificate, about the certificate of this side",
+        44 => "certificate_revoked, about the certificate of this side",
+        45 => "certificate_expired, about the certificate of this side",
+        46 => "certificate_unknown, about the certificate of this side",
+        48 => {
+            "unknown_ca, since the peer does not trust the authority that signed the certificate of this side"
+        }
         49 => "access_denied",
         51 => "decrypt_error",
         70 => "protocol_version",
         112 => "unrecognized_name",
-        116 => "certificate_required, and this side sent none",
+        116 => "certificate_required, since this side sent no certificate",
         _ => return format!("alert {alert}"),
     };
     format!("alert {alert}, {name}")
@@ -133,7 +135,7 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
         }
         ConnectionError::CidsExhausted => ErrorKind::Other,
     };
-    io::Error::new(kind, Lost(error))
+    io::Error::new(kind, LostConnection(error))
 }
 
 /// The I/O error of a connection to a process that has ended. Its kind is the same as over
@@ -148,7 +150,7 @@ pub(crate) fn is_final(error: &ConnectionError) -> bool {
     lost(error.clone()).kind() == io::ErrorKind::InvalidData
 }
 
-/// `lost` explains the loss of the connection.
+/// Converts the error of a read; `lost` explains the loss of the connection.
 pub(crate) fn of_read(
     error: ReadError,
     lost: impl FnOnce(ConnectionError) -> io::Error,
@@ -156,14 +158,14 @@ pub(crate) fn of_read(
     match error {
         ReadError::Reset(code::REFUSED) => refused(),
         ReadError::Reset(code) => {
-            io::Error::new(io::ErrorKind::ConnectionReset, Ended::Reset(code))
+            io::Error::new(io::ErrorKind::ConnectionReset, EndedStream::Reset(code))
         }
         ReadError::ConnectionLost(reason) => lost(reason),
         error => error.into(),
     }
 }
 
-/// `lost` explains the loss of the connection.
+/// Converts the error of a write; `lost` explains the loss of the connection.
 pub(crate) fn of_write(
     error: WriteError,
     lost: impl FnOnce(ConnectionError) -> io::Error,
@@ -178,12 +180,12 @@ pub(crate) fn of_write(
 pub(crate) fn stopped(code: VarInt) -> io::Error {
     match code {
         code::REFUSED => refused(),
-        code => io::Error::new(io::ErrorKind::BrokenPipe, Ended::Stopped(code)),
+        code => io::Error::new(io::ErrorKind::BrokenPipe, EndedStream::Stopped(code)),
     }
 }
 
 fn refused() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionRefused, Ended::Refused)
+    io::Error::new(io::ErrorKind::ConnectionRefused, EndedStream::Refused)
 }
 
 /// The error of a connection to a peer whose port is closed, with a message for users.
@@ -200,13 +202,13 @@ impl core::error::Error for ProcessEnded {}
 
 /// The error of a stream that the peer ended, with a message for users.
 #[derive(Clone, Copy, Debug)]
-enum Ended {
+enum EndedStream {
     Reset(VarInt),
     Stopped(VarInt),
     Refused,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for EndedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reset(code) => write!(
@@ -221,4 +223,4 @@ impl fmt::Display for Ended {
     }
 }
 
-impl core::error::Error for Ended {}
+impl core::error::Error for EndedStream {}

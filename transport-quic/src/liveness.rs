@@ -54,7 +54,7 @@ async fn process_end(
     // If a probe is refused while the peer is alive, a router or a firewall refuses all
     // packets outside of the connection: refusals have no meaning then.
     let mut refused_at = None;
-    for _ in 0..FIRST_PROBES {
+    for _ in 0..FIRST_PROBE_COUNT {
         if is_refused(connection, local).await? {
             let received = connection.received();
             if silence(connection, keep_alive).await != received {
@@ -82,7 +82,7 @@ async fn is_refused(connection: &SharedConnection, local: Option<IpAddr>) -> io:
     let _permit = PROBES.acquire().await;
     let peer = canonical(connection.quinn.remote_address());
     let probe = Probe::send(connection.quinn.local_ip().or(local), peer)?;
-    sleep(connection.answer_time()).await;
+    sleep(connection.acknowledgement_time()).await;
     Ok(probe.is_refused())
 }
 
@@ -148,7 +148,7 @@ fn any_port(local: Option<IpAddr>, peer: SocketAddr) -> SocketAddr {
 
 /// The number of probes at the start of a connection, of which one must be refused to show
 /// that refusals have no meaning. A packet may be lost, and systems limit their answers.
-const FIRST_PROBES: u32 = 3;
+const FIRST_PROBE_COUNT: u32 = 3;
 
 /// The permits for concurrent probes. Each probe needs a socket, and a process may have more
 /// connections, which share sockets, than it may open files.

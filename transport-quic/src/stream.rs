@@ -10,13 +10,13 @@ use daskwire_comm::{Bytes, Traffic, runtime};
 use quinn::{ConnectionError, ReadError, RecvStream, SendStream, StoppedError, VarInt};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::connection::{Draining, Entry};
+use crate::connection::{CountedComm, Draining};
 use crate::error::{self, code};
 
 /// The shared state of the two halves of a comm.
 #[derive(Debug)]
 struct Shared {
-    entry: Entry,
+    entry: CountedComm,
     /// Whether the sending half was closed and the peer has received all data.
     is_closed: AtomicBool,
     /// The number of directions that have ended properly.
@@ -94,7 +94,11 @@ pub(crate) struct Receiver {
 }
 
 /// Splits a stream into its two halves.
-pub(crate) fn split(entry: Entry, send: SendStream, receive: RecvStream) -> (Receiver, Sender) {
+pub(crate) fn split(
+    entry: CountedComm,
+    send: SendStream,
+    receive: RecvStream,
+) -> (Receiver, Sender) {
     let shared = Arc::new(Shared {
         entry,
         is_closed: AtomicBool::new(false),
@@ -128,7 +132,7 @@ impl Sender {
     pub(crate) fn reset(&mut self, code: VarInt) {
         if !self.is_over {
             self.is_over = true;
-            self.shared.entry.connection.cut();
+            self.shared.entry.connection.record_reset();
             // An error means that the stream has already ended.
             let _ = self.stream.reset(code);
         }
@@ -209,7 +213,7 @@ impl Receiver {
         if let Some(stream) = self.stream.as_mut().filter(|_| !self.is_over) {
             self.is_over = true;
             self.shared.entry.connection.abandon();
-            self.shared.entry.connection.cut();
+            self.shared.entry.connection.record_reset();
             // An error means that the stream has already ended.
             let _ = stream.stop(code);
         }

@@ -91,7 +91,7 @@ impl SocketStream {
             }
             Socket::Other(stream) => {
                 let (reader, writer) = tokio::io::split(stream);
-                let (reader, writer) = lingering(reader, EndsWhenDropped(writer));
+                let (reader, writer) = lingering(reader, ShutdownOnDrop(writer));
                 RawConnection::new(reader, writer, ends)
             }
         }
@@ -158,9 +158,9 @@ impl AsyncWrite for SocketStream {
 
 /// The writing half of a [`Socket::Other`]. Dropping it ends the stream, as dropping
 /// tokio's does.
-struct EndsWhenDropped(WriteHalf<Box<dyn Stream>>);
+struct ShutdownOnDrop(WriteHalf<Box<dyn Stream>>);
 
-impl Drop for EndsWhenDropped {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         // Shutting down a TCP socket does not wait. An error means that it is closed.
         let mut context = Context::from_waker(Waker::noop());
@@ -168,7 +168,7 @@ impl Drop for EndsWhenDropped {
     }
 }
 
-impl AsyncWrite for EndsWhenDropped {
+impl AsyncWrite for ShutdownOnDrop {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

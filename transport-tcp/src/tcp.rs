@@ -222,7 +222,7 @@ impl Sockets {
                         return Err(error);
                     }
                 }
-                Err(error) if is_about_this_host(&error) => {
+                Err(error) if is_ipv6_missing(&error) => {
                     // This host has no IPv6.
                     return Ok(Self {
                         first,
@@ -252,7 +252,7 @@ impl Sockets {
 
 /// Whether an error means that the host has no IPv6, rather than that the port is in
 /// use or forbidden, or that a resource is exhausted.
-fn is_about_this_host(error: &io::Error) -> bool {
+fn is_ipv6_missing(error: &io::Error) -> bool {
     // EMFILE and ENFILE have no `ErrorKind`, and the same numbers on every Unix.
     !matches!(error.raw_os_error(), Some(23 | 24))
         && !matches!(

@@ -54,11 +54,11 @@ fn finish(
             let address = |socket: SocketAddr| Address::new("tls", socket);
             let ends = (address(socket.local()), address(socket.peer()));
             let (reader, writer) = tokio::io::split(stream);
-            let writer = EndsWhenDropped {
+            let writer = ShutdownOnDrop {
                 half: Some(writer),
                 spawner,
             };
-            let (reader, writer) = lingering(UntilEnd(reader), writer);
+            let (reader, writer) = lingering(WithoutCloseNotify(reader), writer);
             // With TLS 1.3 the client has finished the handshake before the server
             // checks its certificate.
             let explain = move |error| ConnectError::Fatal(tls.explain(error, side));
@@ -100,9 +100,9 @@ async fn close_after_alert(mut stream: SocketStream) {
 
 /// A stream that may end without `close_notify`: the framing detects truncated
 /// messages.
-struct UntilEnd<R>(R);
+struct WithoutCloseNotify<R>(R);
 
-impl<R: AsyncRead + Unpin> AsyncRead for UntilEnd<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for WithoutCloseNotify<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -136,13 +136,13 @@ fn encryption(stream: &TlsStream<SocketStream>) -> Encryption {
 
 /// The writing half. Dropping it ends the stream; otherwise the reading half would keep
 /// the connection open.
-struct EndsWhenDropped {
+struct ShutdownOnDrop {
     /// `Some` until this value is dropped.
     half: Option<tokio::io::WriteHalf<TlsStream<SocketStream>>>,
     spawner: Spawner,
 }
 
-impl Drop for EndsWhenDropped {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         let Some(mut half) = self.half.take() else {
             return;
@@ -155,7 +155,7 @@ impl Drop for EndsWhenDropped {
     }
 }
 
-impl EndsWhenDropped {
+impl ShutdownOnDrop {
     fn half(
         self: Pin<&mut Self>,
     ) -> io::Result<Pin<&mut tokio::io::WriteHalf<TlsStream<SocketStream>>>> {
@@ -165,7 +165,7 @@ impl EndsWhenDropped {
     }
 }
 
-impl tokio::io::AsyncWrite for EndsWhenDropped {
+impl tokio::io::AsyncWrite for ShutdownOnDrop {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
