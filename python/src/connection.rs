@@ -28,38 +28,38 @@ use crate::transports::{Operation, Outcome, Transports, to_duration};
 
 /// The limit for received messages that Python has not read yet, in bytes. Receiving pauses
 /// while they exceed it.
-const INBOX_MAX: usize = 1 << 20;
+const MAX_INBOX_LEN: usize = 1 << 20;
 
 /// The limit for messages queued for sending, in bytes. Writers wait while they exceed it.
-const OUTBOX_MAX: usize = 16 << 20;
+const MAX_OUTBOX_LEN: usize = 16 << 20;
 
 /// The largest message that the thread of the event loop sends itself, in bytes, if the queue
 /// is empty. Waking a thread for a small message takes longer than sending the message.
-const DIRECT_MAX: usize = 64 << 10;
+const MAX_DIRECT_LEN: usize = 64 << 10;
 
 /// The largest queue that an aborted connection still sends, in bytes.
-const ABORTED_MAX: usize = 64 << 10;
+const MAX_ABORTED_LEN: usize = 64 << 10;
 
 /// The time that an aborted connection has to send its queue.
-const ABORTED_TIME: Duration = Duration::from_secs(1);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An attempt to connect. Dropping it cancels the attempt.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Connecting {
-    slot: Outcome<Connection>,
+    outcome: Outcome<Connection>,
     task: AbortHandle,
 }
 
 impl Connecting {
     pub(crate) fn start(operation: Operation) -> io::Result<Self> {
-        let (slot, task) = operation.start(async |own| {
+        let (outcome, task) = operation.start(async |own| {
             let connecting =
                 own.transports
                     .connect_raw(&own.address, &own.options, Traffic::Normal);
             let raw = connecting.await?;
             Ok(Connection::start(raw, own.shard_len, own.wakeups))
         })?;
-        Ok(Self { slot, task })
+        Ok(Self { outcome, task })
     }
 }
 
@@ -69,7 +69,7 @@ impl Connecting {
     /// the operation `token`.
     fn take(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Connection>> {
         let waiter = Waiter::new(notifier.wakeups(), token);
-        let result = self.slot.take_or_wait(waiter);
+        let result = self.outcome.take_or_wait(waiter);
         result.transpose().map_err(to_python)
     }
 
@@ -92,7 +92,7 @@ pub(crate) struct Connection {
     /// The writer, which the sending task owns and locks while it sends.
     writer: Weak<tokio::sync::Mutex<CommWriter>>,
     runtime: Handle,
-    outbox: mpsc::UnboundedSender<Order>,
+    outbox: mpsc::UnboundedSender<SendCommand>,
     is_closing: AtomicBool,
     receiving: AbortHandle,
     sending: AbortHandle,
@@ -111,7 +111,7 @@ struct Shared {
     taken: Notify,
     /// The length of all messages queued for sending, in bytes.
     queued: AtomicUsize,
-    /// Writers that wait until `queued` falls to `OUTBOX_MAX`.
+    /// Writers that wait until `queued` falls to `MAX_OUTBOX_LEN`.
     drained: Mutex<Vec<Waiter>>,
 }
 
@@ -132,7 +132,7 @@ struct Inbox {
 type TlsInfo = (&'static str, Option<&'static str>, Option<Vec<u8>>);
 
 /// The next step of the sending task.
-enum Order {
+enum SendCommand {
     Send {
         frames: Vec<Outgoing>,
         len: usize,
@@ -162,11 +162,11 @@ impl Connection {
         let reader = CommReader::new(raw.reader, Prefix::U64, Limits::HOST);
         let writer = CommWriter::new(raw.writer, Prefix::U64);
         let writer = Arc::new(tokio::sync::Mutex::new(writer));
-        let (outbox, orders) = mpsc::unbounded_channel();
+        let (outbox, commands) = mpsc::unbounded_channel();
         let receiver = tokio::spawn(receive(reader, shard_len, Arc::clone(&shared)));
         let receiving = receiver.abort_handle();
         let weak = Arc::downgrade(&writer);
-        let sending = send(writer, orders, Arc::clone(&shared), receiver);
+        let sending = send(writer, commands, Arc::clone(&shared), receiver);
         let sending = tokio::spawn(sending);
         Self {
             shared,
@@ -186,10 +186,10 @@ impl Connection {
 impl Connection {
     /// Begins to send a message while the queue is empty. Returns what is left for the sending
     /// task, if anything.
-    fn begin_sending(&self, frames: Vec<Outgoing>, len: usize) -> PyResult<Option<Order>> {
+    fn begin_sending(&self, frames: Vec<Outgoing>, len: usize) -> PyResult<Option<SendCommand>> {
         let writer = self.writer.upgrade();
         let Some(Ok(mut writer)) = writer.map(tokio::sync::Mutex::try_lock_owned) else {
-            return Ok(Some(Order::Send { frames, len }));
+            return Ok(Some(SendCommand::Send { frames, len }));
         };
         let shared = Arc::clone(&self.shared);
         let mut sending: Sending = Box::pin(async move {
@@ -202,7 +202,7 @@ impl Connection {
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
-            Poll::Pending => Ok(Some(Order::Continue(sending))),
+            Poll::Pending => Ok(Some(SendCommand::Continue(sending))),
             Poll::Ready(Ok(())) => Ok(None),
             Poll::Ready(Err(error)) => {
                 let reason = error.to_string();
@@ -220,8 +220,8 @@ impl Connection {
         self.shared.discard();
         let reason = "the connection was closed on this side";
         self.shared.end(reason.to_owned());
-        if let Err(mpsc::error::SendError(Order::Close(closed))) =
-            self.outbox.send(Order::Close(closed))
+        if let Err(mpsc::error::SendError(SendCommand::Close(closed))) =
+            self.outbox.send(SendCommand::Close(closed))
         {
             self.receiving.abort();
             closed();
@@ -291,23 +291,23 @@ async fn receive(mut reader: CommReader, shard_len: usize, shared: Arc<Shared>) 
 /// Sends messages until the connection ends. Small messages share a write.
 async fn send(
     writer: Arc<tokio::sync::Mutex<CommWriter>>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut commands: mpsc::UnboundedReceiver<SendCommand>,
     shared: Arc<Shared>,
     mut receiving: JoinHandle<()>,
 ) {
-    let mut next = orders.recv().await;
-    while let Some(order) = next.take() {
-        let sent = match order {
-            Order::Send { frames, len } => {
+    let mut next = commands.recv().await;
+    while let Some(command) = next.take() {
+        let sent = match command {
+            SendCommand::Send { frames, len } => {
                 let mut writer = writer.lock().await;
                 let mut sent = feed(&mut writer, frames, len, &shared).await;
                 while sent.is_ok() {
-                    match orders.try_recv() {
-                        Ok(Order::Send { frames, len }) => {
+                    match commands.try_recv() {
+                        Ok(SendCommand::Send { frames, len }) => {
                             sent = feed(&mut writer, frames, len, &shared).await;
                         }
-                        Ok(order) => {
-                            next = Some(order);
+                        Ok(command) => {
+                            next = Some(command);
                             break;
                         }
                         Err(_) => {
@@ -318,8 +318,8 @@ async fn send(
                 }
                 sent
             }
-            Order::Continue(sending) => sending.await,
-            Order::Close(closed) => {
+            SendCommand::Continue(sending) => sending.await,
+            SendCommand::Close(closed) => {
                 // Closing delivers all messages written before; the peer may write meanwhile.
                 let mut writer = writer.lock().await;
                 let mut closing = pin!(writer.close());
@@ -343,16 +343,16 @@ async fn send(
             break;
         }
         if next.is_none() {
-            next = orders.recv().await;
+            next = commands.recv().await;
         }
     }
     // Completes pending calls of `close`.
-    orders.close();
-    while let Some(order) = orders.recv().await {
-        match order {
-            Order::Send { len, .. } => shared.sent(len),
-            Order::Continue(_) => {}
-            Order::Close(closed) => {
+    commands.close();
+    while let Some(command) = commands.recv().await {
+        match command {
+            SendCommand::Send { len, .. } => shared.sent(len),
+            SendCommand::Continue(_) => {}
+            SendCommand::Close(closed) => {
                 receiving.abort();
                 closed();
             }
@@ -418,7 +418,7 @@ impl Shared {
 
     fn is_full(&self) -> bool {
         let inbox = self.inbox();
-        !inbox.messages.is_empty() && inbox.len >= INBOX_MAX
+        !inbox.messages.is_empty() && inbox.len >= MAX_INBOX_LEN
     }
 
     fn drained(&self) -> MutexGuard<'_, Vec<Waiter>> {
@@ -432,7 +432,7 @@ impl Shared {
 
     fn sent(&self, len: usize) {
         let before = self.queued.fetch_sub(len, Ordering::AcqRel);
-        if before.saturating_sub(len) <= OUTBOX_MAX {
+        if before.saturating_sub(len) <= MAX_OUTBOX_LEN {
             self.wake_writers();
         }
     }
@@ -482,18 +482,18 @@ impl Connection {
         let len = frames.iter().map(|frame| frame.as_ref().len()).sum();
         let len = usize::max(len, 1);
         let before = self.shared.queued.fetch_add(len, Ordering::AcqRel);
-        let order = if before == 0 && len <= DIRECT_MAX {
+        let command = if before == 0 && len <= MAX_DIRECT_LEN {
             let Some(rest) = self.begin_sending(frames, len)? else {
                 return Ok(false);
             };
             rest
         } else {
-            Order::Send { frames, len }
+            SendCommand::Send { frames, len }
         };
-        if self.outbox.send(order).is_err() {
+        if self.outbox.send(command).is_err() {
             return Err(ConnectionClosed::new_err("the connection was closed"));
         }
-        Ok(before + len > OUTBOX_MAX)
+        Ok(before + len > MAX_OUTBOX_LEN)
     }
 
     /// Returns whether the queue is within its limit, or nothing more will be sent. If not,
@@ -501,7 +501,7 @@ impl Connection {
     fn is_drained(&self, notifier: &Notifier, token: u64) -> bool {
         let mut drained = self.shared.drained();
         let is_over = || self.shared.send_end().is_some();
-        if self.shared.queued.load(Ordering::Acquire) <= OUTBOX_MAX || is_over() {
+        if self.shared.queued.load(Ordering::Acquire) <= MAX_OUTBOX_LEN || is_over() {
             return true;
         }
         drained.push(Waiter::new(notifier.wakeups(), token));
@@ -519,14 +519,14 @@ impl Connection {
     /// Ends the connection at once for the local side. A short queue is still sent in the
     /// background for a second, as the operating system does for a socket that is closed.
     fn abort(&self) -> PyResult<()> {
-        if self.shared.queued.load(Ordering::Acquire) <= ABORTED_MAX {
+        if self.shared.queued.load(Ordering::Acquire) <= MAX_ABORTED_LEN {
             // A call of `close` may have been cancelled.
             if !self.is_closing.load(Ordering::Acquire) {
                 self.begin_close(Box::new(|| {}));
             }
             let (receiving, sending) = (self.receiving.clone(), self.sending.clone());
             runtime::handle()?.spawn(async move {
-                tokio::time::sleep(ABORTED_TIME).await;
+                tokio::time::sleep(ABORT_TIMEOUT).await;
                 receiving.abort();
                 sending.abort();
             });

@@ -19,11 +19,11 @@ use crate::notify::Wakeups;
 /// The size in bytes from which memory is mapped instead of taken from the heap. Mapped pages
 /// use memory only once bytes arrive, and are returned to the system when their last view is
 /// dropped.
-const MAPPED: usize = 1 << 20;
+const MIN_MAPPED_LEN: usize = 1 << 20;
 
 /// The size in bytes from which frames are shared with Python. Copying smaller ones is
 /// cheaper.
-const SHARED: usize = 16 << 10;
+const MIN_SHARED_LEN: usize = 16 << 10;
 
 /// The memory of a received frame.
 enum Memory {
@@ -34,7 +34,7 @@ enum Memory {
 impl Memory {
     /// Allocates zeroed memory, or returns `None` if pages cannot be mapped.
     fn new(len: usize) -> Option<Self> {
-        if len >= MAPPED {
+        if len >= MIN_MAPPED_LEN {
             let pages = MmapMut::map_anon(len).ok()?;
             // Only a hint: an error means that the pages are filled more slowly.
             #[cfg(target_os = "linux")]
@@ -158,7 +158,7 @@ impl Message {
         views.resize_with(memory.len(), || None);
         for part in self.parts {
             let end = part.start + part.len;
-            if part.len < SHARED {
+            if part.len < MIN_SHARED_LEN {
                 let bytes = memory.get(part.memory).and_then(Option::as_ref);
                 let bytes = bytes.and_then(|memory| memory.bytes().get(part.start..end));
                 if let Some(bytes) = bytes {
@@ -284,7 +284,7 @@ impl Outgoing {
             return Err(PyBufferError::new_err("a frame must be contiguous"));
         }
         let len = buffer.len_bytes();
-        if len < SHARED {
+        if len < MIN_SHARED_LEN {
             return Ok(Self::Copied(buffer.to_vec(frame.py())?));
         }
         Ok(Self::Shared(SharedBuffer {

@@ -17,16 +17,16 @@ use crate::transports::{Operation, Outcome};
 /// A listener that is being bound.
 #[pyclass(frozen, module = "daskwire._native")]
 pub(crate) struct Binding {
-    slot: Outcome<Listener>,
+    outcome: Outcome<Listener>,
 }
 
 impl Binding {
     pub(crate) fn start(operation: Operation) -> io::Result<Self> {
-        let (slot, _) = operation.start(async |own| {
+        let (outcome, _) = operation.start(async |own| {
             let listener = own.transports.bind(&own.address, own.options).await?;
             Listener::start(listener, own.shard_len, own.wakeups)
         })?;
-        Ok(Self { slot })
+        Ok(Self { outcome })
     }
 }
 
@@ -36,7 +36,7 @@ impl Binding {
     /// operation `token`.
     fn take(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Listener>> {
         let waiter = Waiter::new(notifier.wakeups(), token);
-        let result = self.slot.take_or_wait(waiter);
+        let result = self.outcome.take_or_wait(waiter);
         result.transpose().map_err(to_python)
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// The maximum number of threads. With two, other connections make progress while one thread
 /// copies large frames. A machine with two processors has one thread, as Python needs the other
 /// processor.
-const THREADS_MAX: usize = 2;
+const MAX_THREADS: usize = 2;
 
 /// The runtime of this process, which starts at first use and is never dropped.
 ///
@@ -31,7 +31,7 @@ pub(crate) fn handle() -> io::Result<Handle> {
     }
     let processors = available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread()
-        .worker_threads((processors - 1).clamp(1, THREADS_MAX))
+        .worker_threads((processors - 1).clamp(1, MAX_THREADS))
         .thread_name("daskwire")
         .enable_all()
         .build()?;
