@@ -95,9 +95,9 @@ impl Cluster {
 /// # Panics
 ///
 /// If the condition does not hold within the timeout.
-pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + READY_TIMEOUT;
-    while !is_so() {
+    while !condition() {
         assert!(Instant::now() < deadline, "timed out: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -85,7 +85,9 @@ pub fn python(environment: Environment) -> PathBuf {
         Environment::Current => &CURRENT,
         Environment::Documented => &DOCUMENTED,
     };
-    interpreter.get_or_init(|| make(environment)).clone()
+    interpreter
+        .get_or_init(|| create_environment(environment))
+        .clone()
 }
 
 /// The interpreter of the current release with pyarrow, scikit-learn and xarray. It is
@@ -98,15 +100,15 @@ pub fn python_with_libraries() -> PathBuf {
     static INTERPRETER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
         let (base, minor) = base_python(Environment::Current);
-        make_for(&base, minor, "libraries")
+        create_environment_for(&base, minor, "libraries")
             .unwrap_or_else(|reason| panic!("no Python environment with libraries: {reason}"))
     };
     INTERPRETER.get_or_init(make).clone()
 }
 
-fn make(environment: Environment) -> PathBuf {
+fn create_environment(environment: Environment) -> PathBuf {
     let (base, minor) = base_python(environment);
-    make_for(&base, minor, environment.name()).unwrap_or_else(|reason| {
+    create_environment_for(&base, minor, environment.name()).unwrap_or_else(|reason| {
         panic!(
             "no Python environment for distributed {}: {reason}",
             environment.release()
@@ -115,7 +117,7 @@ fn make(environment: Environment) -> PathBuf {
 }
 
 /// Creates the environment of `requirements-{name}.txt` for Python 3.`minor`.
-fn make_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
+fn create_environment_for(base: &OsStr, minor: u32, name: &str) -> Result<PathBuf, String> {
     let requirements = scripts().join(format!("requirements-{name}.txt"));
     let pins = fs::read(&requirements).expect("the list of packages is part of the source");
     // Packages are built for one version of Python, so the path contains the version.
@@ -148,7 +150,7 @@ pub fn interpreters() -> Vec<Interpreter> {
         let interpreters = named.into_iter().map(|(name, minor)| {
             let has_dask = minor >= 11;
             let packages = if has_dask { "current" } else { "before-3.11" };
-            let path = make_for(name.as_ref(), minor, packages)
+            let path = create_environment_for(name.as_ref(), minor, packages)
                 .unwrap_or_else(|reason| panic!("no environment for {name}: {reason}"));
             Interpreter { path, has_dask }
         });
