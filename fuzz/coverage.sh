@@ -44,7 +44,7 @@ summary() {
 
 for program in "${programs[@]}"; do
     for target in $("$program" --list | sed -n 's/^replay::\(.*\): test$/\1/p'); do
-        if [[ $target == every_target_has_a_surface ]]; then
+        if [[ $target == all_targets_are_declared ]]; then
             continue
         fi
         LLVM_PROFILE_FILE=$folder/$target.profraw \

@@ -60,12 +60,12 @@ impl Budget {
     /// process aborts at once, since `work` might never return.
     pub fn check<R>(&self, len: usize, work: impl FnOnce() -> R) -> R {
         meter::reset_peak();
-        let before = meter::taken();
+        let before = meter::usage();
         let limit = self.steps.at(len);
         let outer = meter::limit_steps(before.steps.saturating_add(limit));
         let result = work();
         meter::limit_steps(outer);
-        let after = meter::taken();
+        let after = meter::usage();
         let used = [
             (
                 "bytes of memory at once",

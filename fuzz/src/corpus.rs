@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use crate::Surface;
+use crate::FuzzTarget;
 
 /// The folder with `corpus.tar.gz` and `seeds/`, of all fuzz crates.
 const FOLDER: &str = env!("CARGO_MANIFEST_DIR");
@@ -17,16 +17,16 @@ static ARCHIVE: LazyLock<BTreeMap<String, Vec<u8>>> = LazyLock::new(|| {
     untar(&gunzip(&archive.expect("the archive of the corpora")))
 });
 
-/// Runs a surface on its corpus.
+/// Runs a target on its corpus.
 ///
 /// # Panics
 ///
 /// If a property does not hold for one of the inputs, or there are fewer than ten.
-pub fn replay(surfaces: &[Surface], name: &str) {
+pub fn replay(targets: &[FuzzTarget], name: &str) {
     let inputs = inputs(name);
     for (path, input) in &inputs {
         println!("{path}");
-        Surface::run(surfaces, name, input);
+        FuzzTarget::run(targets, name, input);
     }
     let count = inputs.len();
     assert!(
@@ -35,23 +35,23 @@ pub fn replay(surfaces: &[Surface], name: &str) {
     );
 }
 
-/// Checks that the targets of the fuzz crate in `folder`, the programs of its
-/// manifest and its surfaces are the same.
+/// Checks that the fuzz crate in `folder` has a file and a program in its manifest for
+/// each of its targets, and no others.
 ///
 /// # Panics
 ///
 /// If they are not.
-pub fn check_targets(folder: &str, surfaces: &[Surface]) {
+pub fn check_targets(folder: &str, targets: &[FuzzTarget]) {
     let folder = Path::new(folder);
-    let mut targets: Vec<String> = fs::read_dir(folder.join("fuzz_targets"))
+    let mut files: Vec<String> = fs::read_dir(folder.join("fuzz_targets"))
         .expect("the folder of targets")
         .map(|entry| entry.expect("an entry").path())
         .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
         .collect();
-    targets.sort();
-    let mut names: Vec<&str> = surfaces.iter().map(|surface| surface.name).collect();
+    files.sort();
+    let mut names: Vec<&str> = targets.iter().map(|target| target.name).collect();
     names.sort_unstable();
-    assert_eq!(targets, names);
+    assert_eq!(files, names);
 
     // `cargo fuzz build` builds the programs in the manifest and silently skips
     // those whose features are off.

@@ -17,7 +17,7 @@ mod opcodes;
 mod pickles;
 mod roles;
 mod streams;
-mod surface;
+mod target;
 mod values;
 
 use daskwire::Limits;
@@ -36,9 +36,9 @@ use streams::prelude;
 // The corpora have the name of the target.
 use values::numpy as typed;
 
-pub use surface::Surface;
+pub use target::FuzzTarget;
 
-surfaces! {
+targets! {
     prelude: CORE,
     msgpack: CORE,
     // Its output is not proportional to the length of the input.

@@ -17,7 +17,7 @@ const HARD_LIMIT: u64 = 4 << 30;
 
 /// The consumption so far of this thread; `steps` are those of the process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Taken {
+pub struct Usage {
     /// Bytes allocated now.
     pub live_len: u64,
     /// The peak of allocated bytes since [`reset_peak`].
@@ -34,7 +34,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    static TAKEN: Cell<Taken> = const { Cell::new(Taken {
+    static USAGE: Cell<Usage> = const { Cell::new(Usage {
         live_len: 0,
         peak_len: 0,
         allocated_len: 0,
@@ -46,19 +46,19 @@ static STEPS: AtomicU64 = AtomicU64::new(0);
 static STEP_LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// The consumption of this thread.
-pub fn taken() -> Taken {
-    Taken {
+pub fn usage() -> Usage {
+    Usage {
         steps: STEPS.load(Ordering::Relaxed),
-        ..TAKEN.get()
+        ..USAGE.get()
     }
 }
 
 /// Measures the peak from here on.
 pub fn reset_peak() {
-    let taken = TAKEN.get();
-    TAKEN.set(Taken {
-        peak_len: taken.live_len,
-        ..taken
+    let usage = USAGE.get();
+    USAGE.set(Usage {
+        peak_len: usage.live_len,
+        ..usage
     });
 }
 
@@ -70,24 +70,24 @@ pub fn limit_steps(limit: u64) -> u64 {
 
 /// Counts an allocation. Returns false if it exceeds the limit.
 fn add(len: usize) -> bool {
-    let mut taken = TAKEN.get();
+    let mut usage = USAGE.get();
     let len = len as u64;
     // A block may be freed by another thread than the one that allocated it.
-    taken.live_len = taken.live_len.saturating_add(len);
-    if taken.live_len > HARD_LIMIT {
+    usage.live_len = usage.live_len.saturating_add(len);
+    if usage.live_len > HARD_LIMIT {
         return false;
     }
-    taken.peak_len = taken.peak_len.max(taken.live_len);
-    taken.allocated_len = taken.allocated_len.saturating_add(len);
-    TAKEN.set(taken);
+    usage.peak_len = usage.peak_len.max(usage.live_len);
+    usage.allocated_len = usage.allocated_len.saturating_add(len);
+    USAGE.set(usage);
     true
 }
 
 fn subtract(len: usize) {
-    let taken = TAKEN.get();
-    TAKEN.set(Taken {
-        live_len: taken.live_len.saturating_sub(len as u64),
-        ..taken
+    let usage = USAGE.get();
+    USAGE.set(Usage {
+        live_len: usage.live_len.saturating_sub(len as u64),
+        ..usage
     });
 }
 

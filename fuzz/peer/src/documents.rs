@@ -158,13 +158,13 @@ mod tests {
                     data: true,
                     ..Options::default()
                 };
-                let before = meter::taken().allocated_len;
+                let before = meter::usage().allocated_len;
                 let mut inspector = Inspector::new(&stream, options);
                 let recorded = inspector.next_message().expect("a stream");
                 let recorded = recorded.expect("a message");
                 inspector.text(&recorded).expect("a message");
                 inspector.json(&recorded).expect("a message");
-                meter::taken().allocated_len - before
+                meter::usage().allocated_len - before
             });
             assert!(twice < 3 * once, "{opening:x?}: {once}, then {twice}");
         }

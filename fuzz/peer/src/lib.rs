@@ -33,7 +33,7 @@ use messages::messages;
 use opened::{pickled, values};
 use spill::spill_file;
 
-daskwire_fuzz::surfaces! {
+daskwire_fuzz::targets! {
     certificate: CORE,
     address: CORE,
     // These expand their input and have their own budgets.

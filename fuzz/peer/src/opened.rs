@@ -91,9 +91,9 @@ fn collect<'v>(value: &'v Value, into: &mut Vec<&'v Serialized>) {
 }
 
 /// A formatter sink that discards its input.
-struct Nowhere(usize);
+struct Discard(usize);
 
-impl fmt::Write for Nowhere {
+impl fmt::Write for Discard {
     fn write_str(&mut self, string: &str) -> fmt::Result {
         self.0 += string.len();
         Ok(())
@@ -102,8 +102,8 @@ impl fmt::Write for Nowhere {
 
 /// Checks that any value can be printed, measured, cloned and dropped.
 pub(crate) fn hold(value: &Value) {
-    let mut nowhere = Nowhere(0);
-    write!(nowhere, "{value}").expect("nothing fails");
+    let mut discard = Discard(0);
+    write!(discard, "{value}").expect("nothing fails");
     let copy = value.clone();
     assert_eq!(copy.nbytes(), value.nbytes());
     assert_eq!(copy.type_name(), value.type_name());

@@ -4,7 +4,7 @@ use crate::budget::Budget;
 
 /// A fuzz target and the function that checks its properties.
 #[derive(Clone, Copy, Debug)]
-pub struct Surface {
+pub struct FuzzTarget {
     /// The name of the target and of its corpus.
     pub name: &'static str,
     /// Panics if a property does not hold for an input.
@@ -14,64 +14,64 @@ pub struct Surface {
     pub budget: Option<Budget>,
 }
 
-impl Surface {
-    /// Runs the function of the surface called `name`.
+impl FuzzTarget {
+    /// Runs the function of the target called `name`.
     ///
     /// # Panics
     ///
     /// If a property does not hold for `input`, or it takes more than its budget,
-    /// or there is no such surface.
-    pub fn run(surfaces: &[Self], name: &str, input: &[u8]) {
-        let surface = surfaces.iter().find(|surface| surface.name == name);
-        let surface = surface.expect("a surface of this name");
-        match surface.budget {
-            Some(budget) => budget.check(input.len(), || (surface.body)(input)),
-            None => (surface.body)(input),
+    /// or there is no such target.
+    pub fn run(targets: &[Self], name: &str, input: &[u8]) {
+        let target = targets.iter().find(|target| target.name == name);
+        let target = target.expect("a target of this name");
+        match target.budget {
+            Some(budget) => budget.check(input.len(), || (target.body)(input)),
+            None => (target.body)(input),
         }
     }
 }
 
-/// Defines the surfaces of a crate as `SURFACES`, from the names of functions and
+/// Defines the targets of a crate as `TARGETS`, from the names of functions and
 /// their budgets, with a test for each that replays its corpus and a test that
 /// the manifest has all of them.
 #[macro_export]
-macro_rules! surfaces {
+macro_rules! targets {
     ($($(#[$note:meta])* $name:ident: $budget:expr,)*) => {
-        /// All surfaces of this crate.
-        pub const SURFACES: &[$crate::Surface] = &[
-            $($crate::Surface { name: stringify!($name), body: $name, budget: $budget },)*
+        /// All targets of this crate.
+        pub const TARGETS: &[$crate::FuzzTarget] = &[
+            $($crate::FuzzTarget { name: stringify!($name), body: $name, budget: $budget },)*
         ];
 
         #[cfg(test)]
         mod replay {
-            use super::SURFACES;
+            use super::TARGETS;
 
             $(
                 #[test]
                 fn $name() {
-                    $crate::corpus::replay(SURFACES, stringify!($name));
+                    $crate::corpus::replay(TARGETS, stringify!($name));
                 }
             )*
 
             #[test]
-            fn every_target_has_a_surface() {
-                $crate::corpus::check_targets(env!("CARGO_MANIFEST_DIR"), SURFACES);
+            fn all_targets_are_declared() {
+                $crate::corpus::check_targets(env!("CARGO_MANIFEST_DIR"), TARGETS);
             }
         }
     };
 }
 
 /// The program of a fuzz target: `target!(daskwire_fuzz::prelude)` runs the
-/// surface `prelude` of that crate with inputs of libFuzzer.
+/// target `prelude` of that crate with inputs of libFuzzer.
 ///
 /// Only cargo-fuzz sets `cfg(fuzzing)` and links libFuzzer. In other builds the
 /// program prints an error and fails.
 #[macro_export]
 macro_rules! target {
-    ($package:ident::$surface:ident) => {
+    ($package:ident::$target:ident) => {
         #[cfg(fuzzing)]
         ::libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-            $crate::Surface::run($package::SURFACES, stringify!($surface), input)
+            $crate::FuzzTarget::run($package::TARGETS, stringify!($target), input)
         });
 
         #[cfg(not(fuzzing))]
