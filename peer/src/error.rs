@@ -45,7 +45,7 @@ pub enum RequestError {
     },
     /// A reply or an event did not arrive in time.
     Timeout {
-        /// The awaited reply or event.
+        /// The awaited reply or event, as a noun phrase.
         what: &'static str,
         /// The timeout.
         after: Duration,
@@ -87,7 +87,7 @@ pub enum RequestError {
         /// The requested type and the type of the reply.
         error: Box<WrongType>,
     },
-    /// The peer does not read what it is sent; its connection was closed.
+    /// The peer does not read its messages, so its connection was closed.
     NotReading {
         /// The limit of queued bytes.
         limit: usize,
@@ -96,7 +96,7 @@ pub enum RequestError {
 
 impl RequestError {
     #[cfg(feature = "client")]
-    pub(crate) fn unwritable(error: ValueError) -> Self {
+    pub(crate) fn unserializable(error: ValueError) -> Self {
         Self::Value(Box::new(error))
     }
 
@@ -112,18 +112,19 @@ impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address { address, error } => {
-                write!(f, "{address:?} cannot be connected to: {error}")
+                write!(f, "cannot connect to {address:?}: {error}")
             }
             Self::Comm(error) => error.fmt(f),
             Self::Closed { peer } => write!(f, "{peer} closed the connection without an answer"),
             Self::Timeout { what, after } => {
-                write!(f, "{what}: timed out after {} seconds", after.as_secs_f64())
+                let seconds = after.as_secs_f64();
+                write!(f, "timed out after {seconds} seconds waiting for {what}")
             }
             Self::Build(error) => write!(f, "the message cannot be sent: {error}"),
             Self::Protocol(error) => error.fmt(f),
             Self::Remote(error) => error.fmt(f),
             Self::Missing { op, keys } => {
-                write!(f, "{op}: the scheduler does not have all results:")?;
+                write!(f, "{op}: the scheduler does not have these results:")?;
                 keys.iter().try_for_each(|key| write!(f, " {key}"))
             }
             Self::Value(error) => write!(f, "the request cannot be sent: {error}"),
@@ -142,10 +143,10 @@ impl fmt::Display for RequestError {
             Self::Unsupported { what, .. } => {
                 write!(f, "the scheduler does not run Dask, and has no {what}")
             }
-            Self::Reply { op, error } => write!(f, "the reply to {op}: {error}"),
+            Self::Reply { op, error } => write!(f, "unexpected reply to {op}: {error}"),
             Self::NotReading { limit } => write!(
                 f,
-                "the peer does not read: more than {limit} bytes of messages wait for it"
+                "the peer does not read its messages: more than {limit} bytes are queued for it"
             ),
         }
     }
@@ -228,7 +229,7 @@ any_of! {
         /// The result of a task is not available.
         #[cfg(feature = "client")]
         Task(TaskError),
-        /// A function cannot be run outside of tasks, or a file not be uploaded.
+        /// A function outside of tasks failed, or a plugin or file cannot be installed.
         #[cfg(feature = "client")]
         Run(RunError),
         /// Data cannot be stored on the cluster.

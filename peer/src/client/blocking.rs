@@ -27,15 +27,15 @@ use crate::{RequestError, Value};
 
 /// A client whose methods block.
 ///
-/// It is a [`Client`](super::Client) by `Deref`: methods that are not async, such as
-/// `submit`, `call` and `map`, are used as they are, and all others through
+/// Dereferences to [`Client`](super::Client): methods that are not async, such as
+/// `submit`, `call` and `map`, are called directly, and async methods through
 /// [`block_on`](Self::block_on). Must not be used in async code: blocking there panics,
 /// as in tokio.
 #[derive(Debug)]
 pub struct Client {
     client: super::Client,
-    /// The runtime of the client; declared after it, because fields are dropped in
-    /// order.
+    /// The runtime of the client. Declared after `client`, because fields are dropped in
+    /// the order of their declaration.
     runtime: Arc<Runtime>,
 }
 
@@ -80,7 +80,7 @@ impl Client {
         Ok(Self { client, runtime })
     }
 
-    /// Connects to the scheduler of a file, as
+    /// Connects to the scheduler that a scheduler file names, as
     /// [`Client::connect_to_file`](super::Client::connect_to_file).
     ///
     /// # Errors

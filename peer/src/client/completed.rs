@@ -13,7 +13,7 @@ use super::future::Watcher;
 use super::{TaskError, TaskFuture};
 use crate::{BoxFuture, Value};
 
-/// A future that is done, with its index: that in the list given to
+/// A future that is done, with its index: the position in the list given to
 /// [`Client::as_completed`](super::Client::as_completed), or the number that
 /// [`AsCompleted::add`] returned.
 #[derive(Clone, Debug)]
@@ -96,7 +96,7 @@ impl AsCompleted {
         Some(batch)
     }
 
-    /// The next future that is done; `None` if there is none at the moment.
+    /// The next future that is done; `None` if no further one is done at the moment.
     pub fn try_next(&mut self) -> Option<Completed> {
         loop {
             let index = self.done.try_recv().ok()?;
@@ -106,8 +106,8 @@ impl AsCompleted {
         }
     }
 
-    /// Yields results instead of futures: those that are done at the same time are
-    /// fetched together.
+    /// Converts this into a stream of results. Results that are ready at the same time
+    /// are fetched together.
     pub fn results(self) -> Results {
         Results {
             completed: self,
@@ -239,7 +239,7 @@ async fn fetch(batch: Vec<Completed>) -> VecDeque<Indexed> {
                 results.push_back((completed.index, result));
             }
         }
-        // Some result is lost: fetch the others one by one.
+        // A result is lost: fetch the others one by one.
         None => {
             for completed in finished {
                 results.push_back((completed.index, completed.future.result().await));

@@ -1,4 +1,4 @@
-//! The ways to find a scheduler, and the state of the connection to it.
+//! Ways to find a scheduler, and the state of the connection to it.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ const FILE: &str = "DASK_SCHEDULER_FILE";
 pub enum Connection {
     /// The client is connected.
     Connected,
-    /// The connection broke, and is to be made again, see
+    /// The connection broke, and the client reconnects, see
     /// [`Reconnect`](super::Reconnect).
     Reconnecting,
     /// The client was closed, or has lost its connection permanently.
@@ -26,7 +26,8 @@ pub enum Connection {
     },
 }
 
-/// Watches the connection to the scheduler, see [`Client::watch_connection`].
+/// A receiver for changes of the state of the connection, see
+/// [`Client::watch_connection`].
 #[derive(Clone, Debug)]
 pub struct ConnectionWatch(watch::Receiver<Connection>);
 
@@ -36,8 +37,8 @@ impl ConnectionWatch {
         self.0.borrow().clone()
     }
 
-    /// Waits until the state is another one than when it was last asked for here; `None`
-    /// after [`Connection::Closed`]. States that lasted shortly may be skipped. Cancel
+    /// Waits until the state changes, and returns the new state; `None` after
+    /// [`Connection::Closed`]. States that last only a short time may be skipped. Cancel
     /// safe.
     pub async fn changed(&mut self) -> Option<Connection> {
         if matches!(*self.0.borrow(), Connection::Closed { .. }) && !self.0.has_changed().ok()? {
@@ -49,12 +50,12 @@ impl ConnectionWatch {
 }
 
 impl Client {
-    /// Connects to the scheduler of a file that `dask scheduler --scheduler-file` has
-    /// written.
+    /// Connects to the scheduler that a scheduler file names, as written by `dask
+    /// scheduler --scheduler-file`.
     ///
     /// # Errors
     ///
-    /// * [`ConnectError::File`] if the file cannot be read, or has no address;
+    /// * [`ConnectError::File`] if the file cannot be read, or has no string `address`;
     /// * as [`connect`](Self::connect).
     pub async fn connect_to_file(
         path: impl AsRef<Path>,
@@ -67,12 +68,12 @@ impl Client {
         };
         let document = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
         let address = string_of(&document, "address");
-        let address =
-            address.ok_or_else(|| fault("it has no address of a scheduler".to_owned()))?;
+        let address = address
+            .ok_or_else(|| fault("expected a JSON object with the string `address`".to_owned()))?;
         Self::connect_with(&address, options).await
     }
 
-    /// Connects to the scheduler that the environment names, by the variables of Dask:
+    /// Connects to the scheduler that Dask's environment variables name:
     /// `DASK_SCHEDULER_ADDRESS`, or else `DASK_SCHEDULER_FILE`.
     ///
     /// # Errors
@@ -95,7 +96,7 @@ impl Client {
         self.shared.lock().connection()
     }
 
-    /// Watches the connection.
+    /// Returns a receiver for changes of the state of the connection.
     ///
     /// ```no_run
     /// # async fn example(client: &daskwire_peer::Client) {
@@ -130,7 +131,7 @@ impl Client {
     }
 }
 
-/// The string under a key of the outermost object of a JSON document.
+/// The string field `wanted` of a JSON object.
 fn string_of(document: &str, wanted: &str) -> Option<String> {
     let mut characters = document.chars();
     let (mut depth, mut is_key, mut last) = (0_usize, true, None);

@@ -1,4 +1,5 @@
-//! Changes of a cluster: restarts, retirement, copies of data, and reports.
+//! Operations that change a cluster: restarts, retirement, copies of data, and
+//! performance reports.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -29,8 +30,7 @@ pub enum Restarted {
     Other(String),
 }
 
-/// A performance report that was started, see
-/// [`Client::start_performance_report`].
+/// A running performance report, see [`Client::start_performance_report`].
 #[derive(Debug)]
 #[must_use = "the report is made by `finish`"]
 pub struct PerformanceReport {
@@ -57,7 +57,7 @@ impl PerformanceReport {
     }
 }
 
-/// Returns an error with the missing keys if a reply reports some.
+/// Returns an error with the missing keys if a reply reports missing keys.
 fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
     if reply.get("status").and_then(Value::as_str).unwrap_or("OK") == "OK" {
         return Ok(());
@@ -74,7 +74,8 @@ fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
 }
 
 impl Client {
-    async fn control(&self, message: Unknown) -> Result<Value, RequestError> {
+    /// Sends a request that changes the cluster.
+    async fn request_change(&self, message: Unknown) -> Result<Value, RequestError> {
         self.shared.needs(Operation::CHANGES)?;
         let request = message.into();
         self.shared.pool.call(self.shared.address(), &request).await
@@ -95,7 +96,7 @@ impl Client {
             .field("timeout", timeout.as_secs_f64())
             .field("wait_for_workers", true)
             .field("stimulus_id", stimulus("restart"));
-        self.control(message).await?;
+        self.request_change(message).await?;
         Ok(())
     }
 
@@ -118,7 +119,7 @@ impl Client {
             .field("timeout", timeout.as_secs_f64())
             .field("on_error", "return")
             .field("stimulus_id", stimulus("restart-workers"));
-        let Value::Dict(outcomes) = self.control(message).await? else {
+        let Value::Dict(outcomes) = self.request_change(message).await? else {
             return Ok(Vec::new());
         };
         let outcomes = outcomes.iter().map(|(worker, outcome)| {
@@ -184,7 +185,7 @@ impl Client {
         if let Workers::Only(workers) = workers.into() {
             message = message.field("workers", workers);
         }
-        all_found("rebalance", &self.control(message).await?)
+        all_found("rebalance", &self.request_change(message).await?)
     }
 
     /// Copies results to `count` workers, or to all of them: of the given workers, or of
@@ -213,13 +214,13 @@ impl Client {
         if let Workers::Only(workers) = workers.into() {
             message = message.field("workers", workers);
         }
-        let replicated = self.control(message).await;
+        let replicated = self.request_change(message).await;
         let replicated = replicated.and_then(|reply| all_found("replicate", &reply));
         replicated.map_err(|error| TaskError::request(first.key(), error))
     }
 
     /// Makes the cluster run a task to its end even if no client holds its future any
-    /// more. Waits until the scheduler has read this.
+    /// more. Waits until the scheduler has read the request.
     ///
     /// # Errors
     ///
@@ -247,8 +248,8 @@ impl Client {
         };
         let request = request.into();
         let ending = async {
-            // On a comm of its own: the scheduler may close it before it replies, and the
-            // pool would try another one then.
+            // Uses a separate comm: the scheduler may close the comm before it replies,
+            // and the pool would then retry on another one.
             let mut channel = self.shared.pool.connect(self.shared.address()).await?;
             channel.call::<Value>(&request).await
         };
@@ -262,7 +263,7 @@ impl Client {
             Ok(_) | Err(RequestError::Closed { .. } | RequestError::Comm(_)) => {}
             Err(error) => return Err(error),
         }
-        // The scheduler may be gone before it has read the farewell.
+        // The scheduler may end before it has read the last messages.
         let _ = self.close().await;
         Ok(())
     }
@@ -279,7 +280,7 @@ impl Client {
         let message = Unknown::new("get_task_stream")
             .field("start", 0)
             .field("stop", 0);
-        self.control(message).await?;
+        self.request_change(message).await?;
         Ok(PerformanceReport {
             shared: Arc::clone(&self.shared),
             start,

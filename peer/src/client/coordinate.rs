@@ -1,5 +1,5 @@
-//! Objects of the scheduler that clients and tasks share by name: variables, queues,
-//! locks, semaphores and events. Those of Python clients are the same.
+//! Objects in the scheduler that clients and tasks share by name: variables, queues,
+//! locks, semaphores and events. They are shared with Python clients.
 
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,7 +18,7 @@ use crate::{Release, RequestError, Value};
 /// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// The class of an exception for a wait that was too long.
+/// The class of the exception that a scheduler raises when a wait times out.
 const TIMEOUT_ERROR: &str = "TimeoutError";
 
 /// A value in a [`Variable`] or [`Queue`]: a future, or plain data that the scheduler
@@ -67,7 +67,7 @@ fn seconds(time: Option<Duration>) -> Value {
 }
 
 impl Shared {
-    /// Sends a request without a limit of time, and converts the reply.
+    /// Sends a request without a timeout, and converts the reply.
     async fn ask<T>(&self, message: Unknown) -> Result<T, RequestError>
     where
         T: TryFrom<Value>,
@@ -78,7 +78,7 @@ impl Shared {
         converted(request.op(), reply)
     }
 
-    /// Like [`ask`](Self::ask), for a wait that the scheduler limits.
+    /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
     async fn ask_within<T>(
         &self,
         message: Unknown,
@@ -154,7 +154,7 @@ impl Variable {
         let message = Unknown::new("variable_set").field("name", self.name.as_str());
         let mut message = Shared::with_value(message, &value);
         if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
-            // How long the scheduler waits for the task of the future to become known.
+            // The scheduler's timeout for the task of the future to become known.
             let timeout = self.shared.options.timeout;
             message = message.field("timeout", timeout.as_secs_f64());
         }
@@ -177,7 +177,7 @@ impl Variable {
             .field("client", self.shared.id());
         let record: Value = self
             .shared
-            .ask_within(message, "a variable", timeout)
+            .ask_within(message, "a variable to be set", timeout)
             .await?;
         let token = record.get("token").cloned().unwrap_or_default();
         self.shared.shared_value(OP, &record, |key| {
@@ -334,21 +334,24 @@ impl Drop for SemaphoreInner {
 }
 
 impl SemaphoreInner {
-    /// Refreshes the leases periodically, so that the scheduler does not take them away.
+    /// Refreshes the leases periodically, so that the scheduler does not revoke them.
     async fn refresh(shared: Arc<Shared>, inner: std::sync::Weak<Self>) {
         loop {
             runtime::sleep(LEASE / 5).await;
-            let Some(message) = inner.upgrade().map(|inner| inner.refreshment()) else {
+            let Some(message) = inner.upgrade().map(|inner| inner.refresh_message()) else {
                 return;
             };
             if let Some(message) = message {
                 // Errors are ignored: leases are refreshed five times before one expires.
-                let _: Result<Value, RequestError> = shared.call("leases", message).await;
+                let _: Result<Value, RequestError> = shared
+                    .call("the scheduler to refresh leases", message)
+                    .await;
             }
         }
     }
 
-    fn refreshment(&self) -> Option<Unknown> {
+    /// The message that refreshes the leases; `None` if there are none.
+    fn refresh_message(&self) -> Option<Unknown> {
         let leases = self.lock_leases();
         let ids = Value::list(leases.iter().map(String::as_str));
         (!leases.is_empty()).then(|| {
@@ -379,7 +382,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Timeout`] if there is none in time;
+    /// * [`RequestError::Timeout`] if no lease is granted in time;
     /// * other errors if the scheduler does not answer.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
         let lease = crate::identifier();
@@ -432,11 +435,11 @@ impl Semaphore {
 
 /// A lease of a [`Semaphore`] or [`Lock`].
 ///
-/// The client refreshes the lease until its release. A dropped lease is released in the
-/// background; [`release`](Self::release) and [`Client::close`] wait for that. If the
-/// connection is lost, the scheduler takes the lease away after 30 seconds.
+/// The client refreshes the lease until it is released. Dropping the lease releases it
+/// in the background; [`release`](Self::release) and [`Client::close`] wait for the reply.
+/// If the connection is lost, the scheduler revokes the lease after 30 seconds.
 #[derive(Debug)]
-#[must_use = "it is released when it is dropped"]
+#[must_use = "a lease is released when it is dropped"]
 pub struct Lease {
     semaphore: Semaphore,
     /// The id of the lease; empty after the release.
@@ -450,12 +453,13 @@ impl Lease {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn release(mut self) -> Result<(), RequestError> {
-        let message = self.end();
+        let message = self.release_message();
         self.semaphore.0.shared.ask::<Value>(message).await?;
         Ok(())
     }
 
-    fn end(&mut self) -> Unknown {
+    /// Forgets the lease, and returns the message that releases it.
+    fn release_message(&mut self) -> Unknown {
         let id = core::mem::take(&mut self.id);
         self.semaphore.0.forget(&id);
         Unknown::new("semaphore_release")
@@ -467,11 +471,13 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.id.is_empty() {
-            let message = self.end();
+            let message = self.release_message();
             let shared = Arc::clone(&self.semaphore.0.shared);
             let releasing = async move {
                 // An error is ignored: the lease expires.
-                let _: Result<Value, RequestError> = shared.call("a release", message).await;
+                let _: Result<Value, RequestError> = shared
+                    .call("the scheduler to release a lease", message)
+                    .await;
             };
             let shared = &self.semaphore.0.shared;
             let mut releases = shared.failure.check(shared.releases.lock());
@@ -511,7 +517,8 @@ impl Lock {
     }
 }
 
-/// An event in the scheduler, see [`Client::event`]: a flag that can be waited for.
+/// An event in the scheduler: a flag that clients and tasks can wait for. See
+/// [`Client::event`].
 #[derive(Clone, Debug)]
 pub struct Event {
     shared: Arc<Shared>,
@@ -546,7 +553,7 @@ impl Event {
         self.shared.ask(message).await
     }
 
-    /// Sets the event, which wakes all that wait for it.
+    /// Sets the event, which wakes everyone who waits for it.
     ///
     /// # Errors
     ///

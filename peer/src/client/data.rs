@@ -25,8 +25,8 @@ const ATTEMPTS: usize = 10;
 /// worker still holds the data.
 const HOLDER_CHECK: Duration = Duration::from_secs(5);
 
-/// Time to connect to a worker before its results are fetched through the scheduler.
-/// An address behind a firewall may never answer.
+/// Timeout for connecting to a worker, after which its results are fetched through the
+/// scheduler. An address behind a firewall may never answer.
 const REACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The route of data between the client and workers.
@@ -64,7 +64,7 @@ impl ScatterOptions {
         self
     }
 
-    /// Sets the workers that store data. Default: all that run, in turn.
+    /// Sets the workers that store data. Default: all running workers, in turn.
     #[must_use]
     pub fn workers(mut self, workers: impl Into<Workers>) -> Self {
         self.workers = workers.into();
@@ -79,16 +79,16 @@ impl ScatterOptions {
     }
 }
 
-/// Aborts the task when dropped.
-struct Gathering<T>(Task<T>);
+/// Aborts a task when dropped.
+struct AbortOnDrop<T>(Task<T>);
 
-impl<T> Drop for Gathering<T> {
+impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// The value, or the unopened payload if it has no counterpart here.
+/// The value of a payload; an object without a counterpart in Rust stays serialized.
 pub(super) fn opened(key: &Key, serialized: Serialized) -> Result<Value, TaskError> {
     match serialized.open() {
         Ok(value) => Ok(value),
@@ -114,20 +114,20 @@ impl Shared {
         futures: &'a [TaskFuture],
         route: Route,
     ) -> BoxFuture<'a, Result<Vec<Serialized>, TaskError>> {
-        Box::pin(self.gather_on_own_thread(futures, route))
+        Box::pin(self.gather_on_runtime(futures, route))
     }
 
-    async fn gather_on_own_thread(
+    async fn gather_on_runtime(
         self: &Arc<Self>,
         futures: &[TaskFuture],
         route: Route,
     ) -> Result<Vec<Serialized>, TaskError> {
         if self.runtime.wakes_caller_cheaply() {
-            return self.gather_here(futures, route).await;
+            return self.gather_unboxed(futures, route).await;
         }
         let (shared, all) = (Arc::clone(self), futures.to_vec());
-        let gathering = async move { shared.gather_here(&all, route).await };
-        let mut gathering = Gathering(self.runtime.spawn(gathering));
+        let gathering = async move { shared.gather_unboxed(&all, route).await };
+        let mut gathering = AbortOnDrop(self.runtime.spawn(gathering));
         match (&mut gathering.0).await {
             Ok(result) => result,
             Err(error) => match error.into_panic() {
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    async fn gather_here(
+    async fn gather_unboxed(
         &self,
         futures: &[TaskFuture],
         route: Route,
@@ -151,7 +151,7 @@ impl Shared {
         for _ in 0..ATTEMPTS {
             let missing = |future: &&TaskFuture| !found.contains_key(future.key());
             all_finished(futures.iter().filter(missing)).await;
-            // If one has failed, the others are not waited for.
+            // If a task has failed, do not wait for the others.
             for future in futures.iter().filter(|future| future.is_done()) {
                 future.finished().await?;
             }
@@ -170,7 +170,7 @@ impl Shared {
                 break;
             }
             // The semaphore is never closed.
-            let permit = self.gathering.acquire().await;
+            let permit = self.gather_permits.acquire().await;
             let data = match route {
                 Route::Scheduler => self.gather_from_scheduler(missing.clone()).await,
                 Route::Direct => self.gather_from_workers(missing.clone()).await,
@@ -222,7 +222,8 @@ impl Shared {
             reply: Some(true),
             ..WhoHas::default()
         };
-        let who_has: Vec<(Key, Vec<String>)> = self.call("where results are", request).await?;
+        let who_has: Vec<(Key, Vec<String>)> =
+            self.call("the locations of results", request).await?;
         let mut gathering = gather::Gathering::new(who_has.iter().map(|(key, _)| key.clone()));
         gathering.locate(who_has.iter().map(|(key, holders)| (key, &holders[..])));
         drop(who_has);
@@ -254,7 +255,7 @@ impl Shared {
             }
             gathering.pause().await;
         }
-        // The scheduler may reach workers that the client does not, and notices those
+        // The scheduler may reach workers that the client cannot, and notices workers
         // that have left. Other missing data is requested again.
         let mut unreachable_keys = gathering.into_missing();
         unreachable_keys.retain(|key| unreachable.contains(key));
@@ -286,7 +287,7 @@ impl Shared {
                 reply: Some(true),
                 ..WhoHas::default()
             };
-            let asking = self.call("where results are", request);
+            let asking = self.call("the locations of results", request);
             let who_has: Result<Vec<(Key, Vec<String>)>, RequestError> = tokio::select! {
                 reply = &mut fetching => return reply,
                 who_has = asking => who_has,
@@ -407,15 +408,15 @@ impl Client {
         pieces: Vec<(Key, Serialized)>,
         options: &'a ScatterOptions,
     ) -> BoxFuture<'a, Result<Vec<TaskFuture>, ScatterError>> {
-        Box::pin(self.scatter_here(pieces, options))
+        Box::pin(self.scatter_unboxed(pieces, options))
     }
 
-    async fn scatter_here(
+    async fn scatter_unboxed(
         &self,
         pieces: Vec<(Key, Serialized)>,
         options: &ScatterOptions,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
-        // The futures are made first, so that no report about them is missed.
+        // Make the futures first, so that no report about them is missed.
         let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
         let futures = self.shared.hold(Event::Store(keys.clone()), &keys)?;
         // No release of these keys is sent from now on; earlier ones must be read
@@ -469,10 +470,14 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for the workers that run, with their numbers of threads, until there are any.
+    /// Asks for the running workers and their numbers of threads, until there is at
+    /// least one.
     async fn running_workers(&self, request: &Request) -> Result<Vec<(String, u64)>, ScatterError> {
         loop {
-            let workers: Vec<_> = self.shared.call("the workers", request.clone()).await?;
+            let workers: Vec<_> = self
+                .shared
+                .call("the list of workers", request.clone())
+                .await?;
             if !workers.is_empty() {
                 return Ok(workers);
             }
@@ -561,7 +566,7 @@ impl Client {
         };
         let _: Value = self
             .shared
-            .call("telling the scheduler of data", request)
+            .call("the scheduler to accept the data", request)
             .await?;
         Ok(())
     }
@@ -601,7 +606,7 @@ impl Client {
             reply: Some(true),
             ..WhoHas::default()
         };
-        self.shared.call("where results are", request).await
+        self.shared.call("the locations of results", request).await
     }
 
     /// The sizes of these results in bytes, as reported by their workers. The results
@@ -622,7 +627,7 @@ impl Client {
             reply: Some(true),
             ..NBytes::default()
         };
-        self.shared.call("the size of results", request).await
+        self.shared.call("the sizes of results", request).await
     }
 
     /// The states of tasks in the scheduler; `None` for unknown tasks.
@@ -641,6 +646,6 @@ impl Client {
             reply: Some(true),
             ..GetTaskStatus::default()
         };
-        self.shared.call("the state of tasks", request).await
+        self.shared.call("the states of tasks", request).await
     }
 }

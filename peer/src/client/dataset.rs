@@ -38,7 +38,7 @@ impl Client {
         value: impl Into<Value>,
     ) -> Result<(), RequestError> {
         let data = Serialized::with_pickling(&value.into(), self.dialect().pickling);
-        let data = data.map_err(RequestError::unwritable)?;
+        let data = data.map_err(RequestError::unserializable)?;
         self.publish(&name.into(), data, &[]).await
     }
 
@@ -54,7 +54,7 @@ impl Client {
         name: impl Into<Key>,
         futures: &[TaskFuture],
     ) -> Result<(), RequestError> {
-        let pickle = futures_pickle(futures).map_err(RequestError::unwritable)?;
+        let pickle = futures_pickle(futures).map_err(RequestError::unserializable)?;
         let data = Serialized::of_written_pickle(pickle);
         self.publish(&name.into(), data, futures).await
     }
@@ -86,11 +86,14 @@ impl Client {
                 .field("data", data)
         };
         let message = message.field("override", false).field("client", self.id());
-        let _: Value = self.shared.call("publishing a dataset", message).await?;
+        let _: Value = self
+            .shared
+            .call("the scheduler to publish a dataset", message)
+            .await?;
         Ok(())
     }
 
-    /// Removes a dataset. Does nothing if there is none of that name.
+    /// Removes a dataset. Does nothing if no dataset has that name.
     ///
     /// # Errors
     ///
@@ -107,7 +110,10 @@ impl Client {
         } else {
             message.field("name", name)
         };
-        let _: Value = self.shared.call("removing a dataset", message).await?;
+        let _: Value = self
+            .shared
+            .call("the scheduler to remove a dataset", message)
+            .await?;
         Ok(())
     }
 
@@ -123,8 +129,8 @@ impl Client {
         names.iter().map(|name| key_of(OP, name)).collect()
     }
 
-    /// Fetches a dataset; `None` if there is none of that name. The client holds the
-    /// futures in it. `get_dataset` in Dask.
+    /// Fetches a dataset; `None` if no dataset has that name. The client holds the
+    /// futures in the dataset. `get_dataset` in Dask.
     ///
     /// # Errors
     ///
@@ -154,7 +160,7 @@ impl Client {
             Some(Value::Serialized(data)) => data.clone(),
             other => {
                 let data = other.cloned().unwrap_or_default();
-                Serialized::of(&data).map_err(RequestError::unwritable)?
+                Serialized::of(&data).map_err(RequestError::unserializable)?
             }
         };
         let keys = reply.get("keys").cloned().unwrap_or_default();

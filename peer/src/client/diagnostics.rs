@@ -14,9 +14,9 @@ use crate::{Key, RequestError, Value};
 /// The versions of a cluster's software.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClusterVersions {
-    /// The scheduler's.
+    /// The versions in the scheduler.
     pub scheduler: NodeVersions,
-    /// The versions of each worker that answered, by its address.
+    /// The versions in each worker that answered, by the worker's address.
     pub workers: Vec<(String, NodeVersions)>,
 }
 
@@ -141,7 +141,7 @@ impl fmt::Display for StoryStep {
     }
 }
 
-/// The call stack of a task that runs.
+/// The call stack of a running task.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallStack {
     /// The address of the worker.
@@ -323,7 +323,9 @@ impl Client {
             reply: Some(true),
             ..HasWhat::default()
         };
-        self.shared.call("what workers hold", request).await
+        self.shared
+            .call("the keys that workers hold", request)
+            .await
     }
 
     /// Asks for the tasks that each worker runs or is about to run.
@@ -340,7 +342,7 @@ impl Client {
             reply: Some(true),
             ..Processing::default()
         };
-        self.shared.call("what workers process", request).await
+        self.shared.call("the tasks of workers", request).await
     }
 
     /// Asks for the sizes of all results in bytes, added up for each prefix of keys,
@@ -355,11 +357,11 @@ impl Client {
             reply: Some(true),
             ..NBytes::default()
         };
-        self.shared.call("the size of results", request).await
+        self.shared.call("the sizes of results", request).await
     }
 
-    /// Asks for the call stacks of tasks that run, or of those that run for a task that
-    /// waits. Finished tasks have no call stack.
+    /// Asks for the call stacks of tasks. For a waiting task, these are the call stacks
+    /// of the running tasks that it depends on. Finished tasks have none.
     ///
     /// # Errors
     ///
@@ -373,7 +375,7 @@ impl Client {
         self.call_stacks_of(Some(keys.collect())).await
     }
 
-    /// Asks for the call stacks of all tasks that run.
+    /// Asks for the call stacks of all running tasks.
     ///
     /// # Errors
     ///
@@ -504,7 +506,8 @@ impl Client {
     }
 
     /// Asks for metadata that clients and tasks have stored in the scheduler, by its
-    /// path in nested dictionaries; `None` if there is none. `get_metadata` in Dask.
+    /// path in nested dictionaries; `None` if nothing is stored there. `get_metadata` in
+    /// Dask.
     ///
     /// # Errors
     ///

@@ -19,7 +19,7 @@ pub enum ConnectError {
     Request(RequestError),
     /// The scheduler is too old for this client to connect.
     Release(UnsupportedRelease),
-    /// The file of a scheduler cannot be used.
+    /// The scheduler file cannot be read, or names no scheduler.
     File {
         /// The path.
         path: String,
@@ -58,7 +58,7 @@ pub enum SubmitError {
         /// The fault.
         error: ValueError,
     },
-    /// The number of keys is not that of the tasks.
+    /// The number of keys differs from the number of tasks.
     KeyCount {
         /// Number of keys.
         keys: usize,
@@ -139,11 +139,11 @@ pub enum ScatterError {
         /// The fault.
         error: ValueError,
     },
-    /// The cluster has no workers, and none has joined in time.
+    /// The cluster has no workers, and no worker has joined in time.
     NoWorkers,
     /// The data cannot be transferred.
     Request(RequestError),
-    /// The data was stored on one worker, and then lost.
+    /// The data was stored on one worker, but cannot be copied to the others.
     Copy(Box<TaskError>),
     /// The client is not connected.
     Disconnected(Disconnected),
@@ -195,9 +195,12 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Request(error) => error.fmt(f),
             Self::Release(error) => error.fmt(f),
-            Self::File { path, reason } => write!(f, "{path}: {reason}"),
+            Self::File { path, reason } => {
+                write!(f, "cannot read the scheduler file {path}: {reason}")
+            }
             Self::NotNamed => f.write_str(
-                "no scheduler is named: set DASK_SCHEDULER_ADDRESS or DASK_SCHEDULER_FILE",
+                "no scheduler is configured: set the environment variable DASK_SCHEDULER_ADDRESS or \
+                 DASK_SCHEDULER_FILE",
             ),
             Self::Runtime(error) => write!(f, "the client cannot start a thread: {error}"),
             Self::Refused { reason } => write!(f, "the scheduler refused the client: {reason}"),
@@ -225,7 +228,10 @@ impl fmt::Display for SubmitError {
             Self::Value { task, error } => {
                 write!(f, "the task {task} cannot be submitted: {error}")
             }
-            Self::KeyCount { keys, tasks } => write!(f, "{keys} keys for {tasks} tasks"),
+            Self::KeyCount { keys, tasks } => write!(
+                f,
+                "got {keys} keys for {tasks} tasks: give each task one key"
+            ),
             Self::Reconnecting { reason } => {
                 write!(f, "reconnecting to the scheduler: {reason}")
             }
@@ -246,7 +252,7 @@ impl fmt::Display for TaskError {
             Self::Timeout { key, after } => {
                 write!(
                     f,
-                    "no result of the task {key} within {} seconds",
+                    "timed out after {} seconds waiting for the result of the task {key}",
                     after.as_secs_f64()
                 )
             }
@@ -268,7 +274,9 @@ impl fmt::Display for ScatterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value { key, error } => write!(f, "{key} cannot be scattered: {error}"),
-            Self::NoWorkers => f.write_str("the cluster has no workers to store data on"),
+            Self::NoWorkers => {
+                f.write_str("data cannot be scattered: no worker has joined the cluster in time")
+            }
             Self::Request(error) => write!(f, "data cannot be scattered: {error}"),
             Self::Copy(error) => write!(f, "data cannot be copied to all workers: {error}"),
             Self::Disconnected(error) => error.fmt(f),

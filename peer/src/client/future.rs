@@ -48,7 +48,7 @@ impl Watcher {
 /// The unfinished futures that a task waits for.
 pub(super) struct Remaining {
     count: AtomicUsize,
-    /// Notified when none is left, or when one has failed.
+    /// Notified when all futures are finished, or one has failed.
     decided: Notify,
 }
 
@@ -60,11 +60,12 @@ impl Remaining {
     }
 }
 
-/// Waits until all are finished or one has failed. Wakes the waiter once, however
-/// many there are. Cancel safe.
+/// Waits until all futures are finished or one has failed. Wakes the waiting task only
+/// once. Cancel safe.
 pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
     let remaining = Arc::new(Remaining {
-        // One more, so that the count is not zero before all are watched.
+        // One more than the futures, so that the count is not zero before all are
+        // watched.
         count: AtomicUsize::new(1),
         decided: Notify::new(),
     });
@@ -76,7 +77,7 @@ pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
     remaining.decided.notified().await;
 }
 
-/// A handle that the state machine counts.
+/// A handle on a hold, which is released when the handle is dropped.
 struct Handle {
     hold: Hold,
     shared: Arc<Shared>,
@@ -144,10 +145,9 @@ impl TaskFuture {
 
     /// Cancels the task, unless other clients want it too; see
     /// [`Client::cancel`](super::Client::cancel).
-    ///
     /// # Errors
     ///
-    /// [`Disconnected`].
+    /// [`Disconnected`] if the client is not connected.
     pub fn cancel(&self) -> Result<(), Disconnected> {
         self.0.shared.request(Event::Cancel {
             holds: vec![self.0.hold.clone()],
@@ -164,8 +164,8 @@ impl TaskFuture {
         self.0.shared.retry(Keys(vec![self.key().clone()])).await
     }
 
-    /// Waits until the task is done, and returns the exception of a task that failed.
-    /// Cancel safe.
+    /// Waits until the task is done, and returns its exception; `None` if the task
+    /// succeeded. Cancel safe.
     ///
     /// # Errors
     ///
@@ -214,7 +214,8 @@ impl TaskFuture {
     ///
     /// # Errors
     ///
-    /// As [`finished`](Self::finished), and errors of fetching.
+    /// As [`finished`](Self::finished), and [`TaskError::Request`] or
+    /// [`TaskError::Value`] if the result cannot be fetched or deserialized.
     pub async fn result(&self) -> Result<Value, TaskError> {
         let serialized = self.serialized().await?;
         super::data::opened(self.key(), serialized)

@@ -92,7 +92,7 @@ pub struct ClientOptions {
     pub id: Option<String>,
     /// The reaction to a broken connection. Default: the client ends.
     pub reconnect: Reconnect,
-    /// The route for data. Default: through the scheduler.
+    /// The default route for data. Default: through the scheduler.
     pub route: Route,
     /// Timeout for replies that the scheduler can send immediately.
     pub timeout: Duration,
@@ -101,7 +101,7 @@ pub struct ClientOptions {
     pub interval: Duration,
     /// An observer that sees each message.
     pub observer: Option<Arc<dyn Observer>>,
-    /// Counts the bytes of the comms that transfer data.
+    /// A meter that counts the bytes of the comms that transfer data.
     pub meter: Option<Arc<Meter>>,
 }
 
@@ -136,7 +136,7 @@ impl core::fmt::Debug for ClientOptions {
 
 /// A client of a Dask cluster.
 ///
-/// Dropping it ends the connection, and the cluster forgets its keys;
+/// Dropping the client ends the connection, and the cluster forgets the client's keys;
 /// [`close`](Self::close) notifies the scheduler first.
 #[derive(Debug)]
 pub struct Client {
@@ -168,7 +168,7 @@ impl Client {
             Ok(session) => return Ok(Self { shared, session }),
             Err(error) => error,
         };
-        let Some(wire) = session::older_wire(&error, &options) else {
+        let Some(wire) = session::older_wire_format(&error, &options) else {
             return Err(error);
         };
         let mut options = options;
@@ -229,8 +229,8 @@ impl Client {
         Ok(self.identity().await?.workers)
     }
 
-    /// Waits until the cluster has at least `count` workers that run, and are neither paused nor
-    /// leaving.
+    /// Waits until the cluster has at least `count` running workers. Paused and leaving
+    /// workers do not count.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Client {
         count: usize,
         after: Duration,
     ) -> Result<(), RequestError> {
-        within(after, "workers of the cluster", async {
+        within(after, "workers to join the cluster", async {
             loop {
                 let workers = self.workers().await?.into_iter();
                 // Older releases report no status.
@@ -318,10 +318,10 @@ impl Client {
     /// [`Status::Cancelled`]. Tasks that other clients want too continue, unless
     /// `force` is set. Futures of other clients are ignored.
     ///
-    /// Schedulers from 2023.12.0 on close the connection if another task depends on one of these
-    /// and no client has a future of it: an assertion fails in them. Keep the futures of tasks
-    /// between those that are cancelled and those that are wanted, or connect with
-    /// [`Reconnect::Within`].
+    /// An assertion fails in schedulers from 2023.12.0 on, and they close the
+    /// connection, if another task depends on a cancelled task and no client has a
+    /// future of that other task. Keep the futures of all tasks between the cancelled
+    /// tasks and the wanted ones, or connect with [`Reconnect::Within`].
     ///
     /// # Errors
     ///
@@ -331,13 +331,13 @@ impl Client {
         futures: impl IntoIterator<Item = &'f TaskFuture>,
         force: bool,
     ) -> Result<(), Disconnected> {
-        let own = futures.into_iter().filter(|future| self.has(future));
+        let own = futures.into_iter().filter(|future| self.owns(future));
         let holds: Vec<Hold> = own.map(|future| future.hold().clone()).collect();
         self.shared.request(StateEvent::Cancel { holds, force })
     }
 
     /// Whether a future belongs to this client.
-    fn has(&self, future: &TaskFuture) -> bool {
+    fn owns(&self, future: &TaskFuture) -> bool {
         Arc::ptr_eq(future.shared(), &self.shared)
     }
 
@@ -366,8 +366,8 @@ impl Client {
         AsCompleted::new(futures)
     }
 
-    /// Waits until dropped leases are released, notifies the scheduler, which forgets this
-    /// client's keys, and closes all connections.
+    /// Closes the client: waits until dropped leases are released, notifies the scheduler,
+    /// which forgets this client's keys, and closes all connections.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Requests to the scheduler without methods of their own.
+//! Requests to the scheduler that have no method of their own.
 
 use super::Client;
 use super::shared::Shared;
@@ -24,7 +24,7 @@ pub enum Workers {
 }
 
 impl Workers {
-    /// The field of a message, which is absent for all workers.
+    /// Converts to the field of a message, which is absent if all workers are meant.
     pub(super) fn into_field(self) -> Option<Vec<String>> {
         match self {
             Self::All => None,
@@ -118,8 +118,8 @@ impl Client {
     /// # }
     /// ```
     ///
-    /// There is no timeout. A scheduler of Dask replies `None` to an op that it does not
-    /// know, and logs it. Cancel safe for requests without effects.
+    /// There is no timeout. A Dask scheduler replies `None` to an unknown op, and logs
+    /// the op. Cancel safe for requests without effects.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Functions that run outside of tasks, in workers and in the scheduler; plugins and
-//! files.
+//! Functions that run outside of tasks, in workers and in the scheduler, and the
+//! installation of plugins and files.
 
 use core::fmt;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub enum RunError {
         /// The cause.
         error: Arc<std::io::Error>,
     },
-    /// The scheduler does not answer.
+    /// The scheduler does not answer, or does not support the operation.
     Request(RequestError),
 }
 
@@ -117,7 +117,7 @@ impl PluginKind {
     }
 }
 
-/// The exception in a reply, or the result.
+/// The result in a reply, or the exception that it reports.
 fn outcome(reply: Value) -> Result<Value, RemoteError> {
     match &reply {
         // The pickle of an exception of the scheduler.
@@ -139,8 +139,8 @@ fn outcome(reply: Value) -> Result<Value, RemoteError> {
 }
 
 impl Call<'_> {
-    /// Runs the function immediately in workers, outside of tasks. A function with a
-    /// parameter `dask_worker` gets the worker.
+    /// Runs the function immediately in workers, outside of tasks. The parameter
+    /// `dask_worker` of a function, if it has one, is the worker.
     ///
     /// # Errors
     ///
@@ -157,8 +157,8 @@ impl Call<'_> {
             .collect())
     }
 
-    /// Runs the function immediately in the scheduler. A function with a parameter
-    /// `dask_scheduler` gets the scheduler.
+    /// Runs the function immediately in the scheduler. The parameter `dask_scheduler` of
+    /// the function, if it has one, is the scheduler.
     ///
     /// # Errors
     ///
@@ -255,8 +255,8 @@ impl Client {
         call.run_on_scheduler().await
     }
 
-    /// Installs a plugin under a name: an instance of a class that the processes can
-    /// import, made there by calling it with these arguments.
+    /// Installs a plugin under a name. Each process imports the class and calls it with
+    /// the arguments to make the plugin.
     ///
     /// ```no_run
     /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
@@ -306,12 +306,12 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`register_plugin`](Self::register_plugin), and [`RequestError::Remote`] if
-    /// there is none of that name.
+    /// As [`register_plugin`](Self::register_plugin), and [`RequestError::Remote`] if no
+    /// plugin has that name.
     pub async fn unregister_plugin(&self, kind: PluginKind, name: &str) -> Result<(), RunError> {
         self.shared.needs(Operation::PLUGINS)?;
         let message = Unknown::new(kind.unregister_op()).field("name", name);
-        self.installed(name, message).await
+        self.request_plugin_change(name, message).await
     }
 
     async fn install(&self, kind: PluginKind, name: &str, plugin: Bytes) -> Result<(), RunError> {
@@ -320,10 +320,11 @@ impl Client {
             .field("plugin", plugin)
             .field("name", name)
             .field("idempotent", false);
-        self.installed(name, message).await
+        self.request_plugin_change(name, message).await
     }
 
-    async fn installed(&self, name: &str, message: Unknown) -> Result<(), RunError> {
+    /// Sends a request about a plugin. Fails if the plugin raised an exception in a worker.
+    async fn request_plugin_change(&self, name: &str, message: Unknown) -> Result<(), RunError> {
         let request = message.into();
         let pool = &self.shared.pool;
         let reply = pool.call(self.shared.address(), &request).await?;

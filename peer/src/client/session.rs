@@ -22,7 +22,7 @@ use crate::{BoxFuture, Release, RequestError, Value};
 const CLIENT: &str = "a client in Rust";
 
 /// Timeout for sending the last messages.
-const LEAVING: Duration = Duration::from_secs(10);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The task that keeps the connection; it ends with the client. Returns an error if
 /// the last messages may not have arrived.
@@ -34,7 +34,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, C
         let session = register(shared).await?;
         // The task ends when the client is dropped, because futures keep `shared`
         // alive.
-        let session = keep(Arc::clone(shared), session);
+        let session = run(Arc::clone(shared), session);
         let peer = shared.address().to_string();
         Ok(runtime::spawn(in_comm(&peer, session)))
     })
@@ -42,7 +42,10 @@ pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, C
 
 /// The wire format of a scheduler before 2021.3.0, from the error of connecting to it
 /// with the newest one; `None` for other errors.
-pub(super) fn older_wire(error: &ConnectError, options: &ClientOptions) -> Option<WireFormat> {
+pub(super) fn older_wire_format(
+    error: &ConnectError,
+    options: &ClientOptions,
+) -> Option<WireFormat> {
     match error {
         ConnectError::Request(RequestError::Comm(error))
             if options.comm.wire == WireFormat::Auto =>
@@ -66,8 +69,9 @@ struct Session {
 
 async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     let timeout = shared.options.timeout;
-    // The scheduler compares versions and warns all of differences; there
-    // is nothing to compare with here.
+    // The scheduler compares versions and warns all clients about differences. A client
+    // in Rust has no Python packages to compare, so it sends the scheduler's own
+    // versions back.
     let versions = Versions {
         reply: Some(true),
         ..Versions::default()
@@ -91,7 +95,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         Release::of_versions(&versions),
         Dialect::of_versions(&versions),
     );
-    // Checked before the client registers.
+    // Check before the client registers.
     Release::check(release, FIRST_WITH_CLIENTS, CLIENT)?;
     let connecting = shared.connector.connect(shared.address(), Traffic::Control);
     let comm = connecting.await?;
@@ -130,8 +134,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     if let Some(untested) = UntestedRelease::of(release) {
         emit(Level::Warn, || ClientEvent::Untested(untested));
     }
-    // The queue is unbounded: it contains only submissions of the program, which can
-    // bound them.
+    // The queue is unbounded: it contains only what the program submits, and the program
+    // can limit that.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
     shared.connected(stream, release, dialect);
     Ok(Session {
@@ -140,7 +144,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     })
 }
 
-/// Ends a client when a panic drops its session, for example one of an observer.
+/// Ends a client when a panic, for example in an observer, drops its session.
 struct SessionGuard(Arc<Shared>);
 
 impl Drop for SessionGuard {
@@ -159,11 +163,11 @@ fn end_after_panic(shared: &Shared) {
 }
 
 /// Handles the scheduler's messages until the connection is lost permanently.
-async fn keep(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestError> {
+async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestError> {
     let _guard = SessionGuard(Arc::clone(&shared));
     loop {
         let read = tokio::select! {
-            read = read(&shared, &mut session) => read,
+            read = handle_messages(&shared, &mut session) => read,
             () = shared.failure.occurred() => {
                 end_after_panic(&shared);
                 Ok(())
@@ -177,7 +181,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestEr
             Err(error) => error.to_string(),
         };
         shared.handle(Event::Disconnected { reason });
-        match reconnected(&shared).await {
+        match reconnect(&shared).await {
             Some(next) => session = next,
             None => {
                 // The last messages may still be in transit.
@@ -190,7 +194,7 @@ async fn keep(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestEr
 }
 
 /// Reconnects when the state machine asks for it; `None` if the client has ended.
-async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
+async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
     let mut is_first = true;
     loop {
         let Attempt { at, until } = shared.lock().attempt.take()?;
@@ -203,7 +207,7 @@ async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
         runtime::sleep_until(shared.instant(at)).await;
         let left = shared.instant(until) - runtime::now();
         match runtime::timeout(left, register(shared)).await {
-            // Unless the client was closed meanwhile.
+            // The client may have been closed meanwhile.
             Ok(Ok(session)) => return shared.lock().state.is_connected().then_some(session),
             Ok(Err(_)) | Err(_) => shared.handle(Event::ConnectFailed),
         }
@@ -211,7 +215,7 @@ async fn reconnected(shared: &Arc<Shared>) -> Option<Session> {
 }
 
 /// Handles the scheduler's messages until the connection ends.
-async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<(), RequestError> {
+async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<(), RequestError> {
     loop {
         let (wake_at, is_connected, is_closing) = {
             let machine = shared.lock();
@@ -226,8 +230,8 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<(), Request
         }
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
-            // A client that is closing waits for the scheduler only: its state machine
-            // sets no further time.
+            // A client that is closing only waits for the scheduler: its state machine
+            // sets no further timer.
             () = runtime::sleep_until(shared.instant(wake_at)), if is_connected => {
                 shared.handle(Event::Tick);
                 continue;
@@ -250,15 +254,19 @@ async fn read(shared: &Arc<Shared>, session: &mut Session) -> Result<(), Request
     }
 }
 
-/// Sends a farewell, and waits until it has arrived.
+/// Notifies the scheduler that the client leaves, and waits until the message has
+/// arrived.
 pub(super) fn close<'a>(
     shared: &'a Arc<Shared>,
     session: &'a mut SessionTask,
 ) -> BoxFuture<'a, Result<(), RequestError>> {
-    Box::pin(close_here(shared, session))
+    Box::pin(close_unboxed(shared, session))
 }
 
-async fn close_here(shared: &Arc<Shared>, session: &mut SessionTask) -> Result<(), RequestError> {
+async fn close_unboxed(
+    shared: &Arc<Shared>,
+    session: &mut SessionTask,
+) -> Result<(), RequestError> {
     let is_connected = {
         let mut machine = shared.lock();
         machine.is_closing = true;
@@ -272,15 +280,15 @@ async fn close_here(shared: &Arc<Shared>, session: &mut SessionTask) -> Result<(
     // Then the scheduler closes the connection, which ends the session.
     shared.handle(Event::Close);
     let left = if is_connected {
-        match runtime::timeout(LEAVING, session).await {
+        match runtime::timeout(CLOSE_TIMEOUT, session).await {
             Ok(Ok(left)) => left,
             // The session panicked, or the runtime is shutting down.
             Ok(Err(_)) => Err(RequestError::Closed {
                 peer: shared.address().to_string(),
             }),
             Err(_) => Err(RequestError::Timeout {
-                what: "the last messages to the scheduler",
-                after: LEAVING,
+                what: "the scheduler to read the last messages",
+                after: CLOSE_TIMEOUT,
             }),
         }
     } else {

@@ -25,8 +25,8 @@ use crate::{Key, Release, RequestError};
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
 
-/// Maximum number of requests for results at once.
-pub(super) const MAX_GATHERING: usize = 32;
+/// Maximum number of concurrent requests for results.
+pub(super) const MAX_GATHER_REQUESTS: usize = 32;
 
 /// The state shared by a client and its futures.
 pub(super) struct Shared {
@@ -42,13 +42,13 @@ pub(super) struct Shared {
     pub(super) topics: Topics,
     /// A permit for each request for results: a program may wait for thousands at once, and
     /// each request needs a comm.
-    pub(super) gathering: Semaphore,
+    pub(super) gather_permits: Semaphore,
     /// The requests that release dropped leases, which [`Client::close`](super::Client::close)
     /// waits for.
     pub(super) releases: Mutex<TaskSet<()>>,
     /// The state of the connection, for watchers.
     pub(super) connection: watch::Sender<Connection>,
-    /// The number of the last mark that needs no answer any more.
+    /// The number of the last mark that was answered, or whose answer will never come.
     answered: watch::Sender<u64>,
     /// The origin of the state machine's times.
     origin: Instant,
@@ -78,8 +78,8 @@ pub(super) struct Attempt {
     pub(super) until: Duration,
 }
 
-/// Actions that are performed after the state machine is unlocked, because they wake
-/// tasks and call subscribers.
+/// Actions to perform after the state machine is unlocked, because they wake tasks and
+/// call subscribers.
 #[derive(Default)]
 struct Notices {
     changes: Vec<Change>,
@@ -187,7 +187,7 @@ impl Shared {
             }),
             topics: Topics::new(failure.clone()),
             failure,
-            gathering: Semaphore::new(MAX_GATHERING),
+            gather_permits: Semaphore::new(MAX_GATHER_REQUESTS),
             releases: Mutex::new(TaskSet::new()),
             connection: watch::Sender::new(Connection::Reconnecting),
             answered: watch::Sender::new(0),
@@ -215,7 +215,7 @@ impl Shared {
         runtime::now().saturating_duration_since(self.origin)
     }
 
-    /// The time of the clock that timers use.
+    /// Converts a time of the state machine to the clock that timers use.
     pub(super) fn instant(&self, at: Duration) -> Instant {
         runtime::now() + at.saturating_sub(self.now()).min(FAR)
     }
@@ -278,8 +278,8 @@ impl Shared {
         self.change_and_request(|| Some(event), read)
     }
 
-    /// Like [`request_and`](Self::request_and), for a change that may have an event.
-    /// The change is also made without a connection.
+    /// Like [`request_and`](Self::request_and), for a change that may have an event. The
+    /// change is made even without a connection.
     fn change_and_request<T>(
         &self,
         change: impl FnOnce() -> Option<Event>,
@@ -309,7 +309,7 @@ impl Shared {
     fn notify(&self, mut notices: Notices) -> bool {
         // Waiting tasks first: a subscriber of events may panic.
         if let Some(mark) = notices.answered {
-            // Another thread may have set a larger one.
+            // Another thread may have set a larger number.
             self.answered.send_if_modified(|answered| {
                 let is_larger = mark > *answered;
                 *answered = mark.max(*answered);
@@ -323,7 +323,8 @@ impl Shared {
             }
         }
         if notices.is_connection_changed {
-            // Read again, because another thread may have changed it meanwhile.
+            // Read the state again, because another thread may have changed it
+            // meanwhile.
             self.connection.send_if_modified(|connection| {
                 let now = self.lock().connection();
                 let is_changed = *connection != now;
@@ -378,7 +379,7 @@ impl Shared {
         })
     }
 
-    /// Handles that the last clone of a handle was dropped.
+    /// Releases a hold after the last clone of its handle was dropped.
     pub(super) fn release_hold(&self, hold: &Hold) {
         let _guard = self.failure.guard();
         let mut notices = Notices::default();
@@ -456,9 +457,9 @@ impl Shared {
             reply: Some(true),
             ..Retry::default()
         };
-        let retried: Keys = self.call("retrying tasks", request).await?;
-        // They may have failed again already; the scheduler then reports it once
-        // more. Without a connection, the futures have ended.
+        let retried: Keys = self.call("the scheduler to retry tasks", request).await?;
+        // The tasks may have failed again already; the scheduler then reports the
+        // failure once more. Without a connection, the futures have ended.
         let _ = self.request(Event::Refresh(retried.0));
         Ok(())
     }

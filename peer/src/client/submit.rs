@@ -35,7 +35,8 @@ impl Submission {
         self.annotate("workers", Value::list(workers))
     }
 
-    /// Allows other workers while none of the named ones is available.
+    /// Allows other workers while none of the workers given to
+    /// [`workers`](Self::workers) is available.
     #[must_use]
     pub fn allow_other_workers(self) -> Self {
         self.annotate("allow_other_workers", true)
@@ -122,7 +123,7 @@ macro_rules! settings {
             self
         }
 
-        /// Sets where and when to run.
+        /// Sets the workers, resources, priority and retries.
         pub fn with(mut self, submission: Submission) -> Self {
             self.submission = submission;
             self
@@ -168,7 +169,7 @@ impl Call<'_> {
     /// * [`SubmitError::Value`] if a list or dictionary in the arguments has a serialized
     ///   value that cannot be opened: scatter it, and use its future;
     /// * [`SubmitError::Reconnecting`] while the client reconnects;
-    /// * [`SubmitError::Disconnected`].
+    /// * [`SubmitError::Disconnected`] if the client is not connected any more.
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
         let task = task(
             self.function,
@@ -204,8 +205,8 @@ pub struct Calls<'c> {
 }
 
 impl Calls<'_> {
-    /// Adds a sequence: its n-th item is an argument of the n-th call. The number of
-    /// calls is that of the items in the shortest sequence.
+    /// Adds a sequence: its n-th item is an argument of the n-th call. The shortest
+    /// sequence determines the number of calls.
     pub fn over(mut self, sequence: impl IntoIterator<Item = impl Into<Argument>>) -> Self {
         let sequence = sequence.into_iter().map(Into::into);
         self.sequences.push(sequence.collect());
@@ -273,7 +274,8 @@ impl Calls<'_> {
     }
 }
 
-/// Makes the task of a call, with a key that is chosen last.
+/// Builds the task of a call. `key` chooses its key, given the task with the prefix of
+/// the key.
 fn task(
     function: Function,
     arguments: Vec<Argument>,
@@ -322,7 +324,8 @@ fn task(
     Ok(task)
 }
 
-/// Replaces a pickle that cannot be opened here by a call that opens it on the worker.
+/// Replaces a pickle that cannot be opened in Rust by a call that opens it on the
+/// worker.
 fn opened_by_worker(argument: Argument) -> Argument {
     let Argument::Value(Value::Serialized(serialized)) = &argument else {
         return argument;
@@ -366,7 +369,7 @@ fn pure_key(prefix: &str, task: &Task) -> Result<Key, ValueError> {
 }
 
 /// The key of the first task that cannot be pickled.
-fn unwritable(graph: &Graph) -> String {
+fn first_unpicklable(graph: &Graph) -> String {
     let mut tasks = graph.tasks.iter();
     let found = tasks.find(|task| task.to_run_spec().is_err());
     found.map_or_else(String::new, |task| task.key.to_string())
@@ -466,9 +469,8 @@ impl Client {
         self.calls(function).over(arguments).submit()
     }
 
-    /// Submits tasks that depend on each other in one message, and returns
-    /// futures for `keys`. Other results are forgotten as soon as no task of the
-    /// graph needs them.
+    /// Submits the tasks of a graph in one message, and returns futures for `keys`.
+    /// Other results are forgotten as soon as no task of the graph needs them.
     ///
     /// # Errors
     ///
@@ -484,7 +486,7 @@ impl Client {
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
         let message = update_graph(graph, keys.clone(), submission, &dialect);
         let message = message.map_err(|error| SubmitError::Value {
-            task: unwritable(graph),
+            task: first_unpicklable(graph),
             error,
         })?;
         let event = Event::Submit {

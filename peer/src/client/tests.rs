@@ -157,7 +157,7 @@ async fn done(future: &TaskFuture) -> Status {
 #[tokio::test]
 async fn waiting_for_many_results_takes_few_comms() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let keys = (0..shared::MAX_GATHERING + 10).map(|index| index.to_string());
+    let keys = (0..shared::MAX_GATHER_REQUESTS + 10).map(|index| index.to_string());
     let futures: Vec<TaskFuture> = keys.map(|key| submit(&client, &key)).collect();
     for future in &futures {
         scheduler.send(in_memory(&future.key().to_string())).await;
@@ -167,7 +167,7 @@ async fn waiting_for_many_results_takes_few_comms() {
     let accepting = async {
         // The comm for the first request is there already.
         let mut comms = Vec::new();
-        while comms.len() < shared::MAX_GATHERING - 1 {
+        while comms.len() < shared::MAX_GATHER_REQUESTS - 1 {
             comms.push(accept(&scheduler.listener).await);
         }
         let more = tokio::time::timeout(Duration::from_millis(100), accept(&scheduler.listener));
@@ -440,7 +440,7 @@ async fn reports_the_fault_of_an_address() {
     let error = Client::connect("127.0.0.1").await.expect_err("no port");
     assert_eq!(
         error.to_string(),
-        "\"127.0.0.1\" cannot be connected to: the address has no port, as in tcp://127.0.0.1:8786"
+        "cannot connect to \"127.0.0.1\": the address has no port, as in tcp://127.0.0.1:8786"
     );
     let error = Client::connect("http://127.0.0.1:8786").await;
     let error = error.expect_err("no transport for it");

@@ -42,7 +42,7 @@ impl TopicEvent {
 }
 
 /// A subscription to a topic: a stream of its events, see [`Client::subscribe_topic`].
-/// Ends when the client does; dropping it ends the subscription.
+/// The stream ends when the client ends; dropping it cancels the subscription.
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<Shared>,
@@ -81,7 +81,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.close();
         let shared = &self.shared;
-        // Without a connection, there is no subscription.
+        // Without a connection, the scheduler has no subscription to end.
         let _ = shared.change_and_tell(|| {
             shared.topics.leave(&self.topic).then(|| UnsubscribeTopic {
                 topic: self.topic.clone(),
@@ -106,7 +106,7 @@ struct Subscriber {
 }
 
 impl Topics {
-    /// No subscriptions yet. A poisoned lock sets `failure`.
+    /// Returns an empty set of subscriptions. A poisoned lock sets `failure`.
     pub(super) fn new(failure: Failure) -> Self {
         Self {
             subscribers: Mutex::default(),
@@ -199,7 +199,10 @@ impl Client {
             reply: Some(true),
             ..LogEventRequest::default()
         };
-        let _: Value = self.shared.call("publishing an event", request).await?;
+        let _: Value = self
+            .shared
+            .call("the scheduler to publish an event", request)
+            .await?;
         Ok(())
     }
 
@@ -257,7 +260,7 @@ impl Client {
     ///
     /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
     ///   run Dask;
-    /// * [`RequestError::Disconnected`].
+    /// * [`RequestError::Disconnected`] if the client is not connected.
     pub async fn subscribe_topic(
         &self,
         topic: impl Into<String>,

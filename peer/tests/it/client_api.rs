@@ -111,7 +111,10 @@ async fn futures_are_used_without_ceremony() {
         .keys(["one"])
         .submit();
     let error = wrong.expect_err("one key is missing");
-    assert_eq!(error.to_string(), "1 keys for 2 tasks");
+    assert_eq!(
+        error.to_string(),
+        "got 1 keys for 2 tasks: give each task one key"
+    );
 
     // Streams of results
     let negated = client.map("operator.neg", 1..=3_i64).expect("submitted");
@@ -548,7 +551,7 @@ async fn clusters_are_controlled() {
         .rebalance(Some(&[Key::from("no-such-key")]), Workers::All)
         .await;
     let error = error.expect_err("it is unknown");
-    let expected = "rebalance: the scheduler does not have all results: no-such-key";
+    let expected = "rebalance: the scheduler does not have these results: no-such-key";
     assert_eq!(error.to_string(), expected);
 
     // A task for which no client waits

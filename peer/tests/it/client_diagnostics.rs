@@ -226,7 +226,7 @@ async fn any_request_can_be_sent() {
     assert!(matches!(error, RequestError::Reply { .. }), "{error}");
     assert_eq!(
         error.to_string(),
-        "the reply to identity: expected i64, found dict"
+        "unexpected reply to identity: expected i64, found dict"
     );
     let missing = Unknown::new("get_metadata").field("keys", vec!["missing"]);
     let error = client

@@ -117,7 +117,7 @@ impl State {
             self.keep_ended(held);
         }
         self.released = HashSet::new();
-        // No answers will come, and there is nothing to settle.
+        // The marks will never be answered, and no release needs to be settled.
         self.answered(self.marks);
         self.release_mark = 0;
     }

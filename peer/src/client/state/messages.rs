@@ -79,7 +79,7 @@ impl State {
         }
     }
 
-    /// Handles that the scheduler no longer holds a key.
+    /// Handles the report that the scheduler no longer holds a key.
     pub(super) fn cancelled(&mut self, key: Key, reason: &str) {
         if !self.is_reported(&key) {
             return;

@@ -219,8 +219,7 @@ impl State {
         }
     }
 
-    /// Handles an event, and returns the resulting actions, to be done in their
-    /// order.
+    /// Handles an event, and returns the resulting actions, to be performed in order.
     ///
     /// `now` is the time since any fixed origin; actions with a time refer to the
     /// same one.
