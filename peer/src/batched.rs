@@ -14,8 +14,8 @@ use crate::protocol::{Field, ProtocolError, Source};
 /// Default limit of the bytes of messages queued for one peer.
 pub(crate) const MAX_QUEUED_LEN: usize = 256 << 20;
 
-/// Maximum number of messages in a batch. It bounds memory: a batch of a million messages
-/// would take a gigabyte.
+/// Maximum number of messages in a batch. A batch of a million messages would take a
+/// gigabyte of memory.
 const BATCH: usize = 10_000;
 
 /// Number of bytes at which a batch is full.
@@ -24,8 +24,8 @@ const BATCH_LEN: usize = 32 << 20;
 /// Timeout for writing the queued messages once the writer is dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The sending half of a stream. Messages sent within an interval form one batch;
-/// the first after an idle time is sent at once.
+/// The sending half of a stream. Messages sent within an interval form one batch; the
+/// first message after an idle interval is sent at once.
 #[derive(Debug)]
 pub(crate) struct BatchSender<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
@@ -109,7 +109,8 @@ impl Drop for BatchWriter {
     }
 }
 
-/// Wakes the tasks that wait for the writer when this is dropped, even by a panic.
+/// A guard that wakes the tasks that wait for the writer when it is dropped, also by a
+/// panic.
 struct EndGuard(Arc<Queue>);
 
 impl Drop for EndGuard {
@@ -145,8 +146,9 @@ impl Backlog {
         self.0.has_overflowed.load(Ordering::Acquire)
     }
 
-    /// Waits until at most a quarter of the limit is queued, so that the peer's
-    /// next request may be answered. Cancel safe.
+    /// Waits until at most a quarter of the limit is queued. The peer's next request is
+    /// answered only then, so that a peer that does not read its replies stops itself.
+    /// Cancel safe.
     pub(crate) async fn has_room(&self) {
         loop {
             let mut written = core::pin::pin!(self.0.written.notified());

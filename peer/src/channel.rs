@@ -1,4 +1,4 @@
-//! Comms for messages of the protocol.
+//! Channels: comms that send and receive the typed messages of the protocol.
 
 use core::fmt;
 use core::pin::pin;
@@ -18,10 +18,10 @@ use crate::protocol::{Field, Opener, ProtocolError, Source};
 use crate::scratch::{Encode, MessageScratch};
 use crate::{RequestError, Value};
 
-/// Observes every message sent or received, as `daskwire journey` shows them.
+/// An observer of every message sent or received, as `daskwire journey` shows them.
 pub trait Observer: Send + Sync {
     /// Called for each message that is sent or has been received.
-    fn message(&self, seen: &ObservedMessage<'_>);
+    fn message(&self, message: &ObservedMessage<'_>);
 }
 
 /// A message, as observed at one of its ends.
@@ -62,7 +62,8 @@ impl Ends {
         }
     }
 
-    fn see<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
+    /// Reports a message to `tracing` and to the observer.
+    fn report<T: AsRef<[u8]>>(&self, is_leaving: bool, frames: &[T]) {
         emit(Level::Trace, || MessageEvent {
             peer: &self.peer,
             is_leaving,
@@ -86,8 +87,8 @@ impl Ends {
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub(crate) const MAX_COMMS: usize = 1 << 16;
 
-/// Number of frames that need no allocation; most messages have no more.
-const FEW: usize = 8;
+/// Number of frames that need no allocation. Most messages do not have more.
+const INLINE_FRAMES: usize = 8;
 
 /// A field as the whole body of a message.
 pub(crate) struct Whole<'m, T>(pub(crate) &'m T);
@@ -115,9 +116,9 @@ impl Sender {
     /// Sends a message. Not cancel safe: dropping the future ends the comm.
     pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), RequestError> {
         loop {
-            let mut few: [&[u8]; FEW] = [&[]; FEW];
+            let mut few: [&[u8]; INLINE_FRAMES] = [&[]; INLINE_FRAMES];
             let mut many = Vec::new();
-            let slots = if self.room.slot_count() <= FEW {
+            let slots = if self.room.slot_count() <= INLINE_FRAMES {
                 &mut few[..]
             } else {
                 many.resize(self.room.slot_count(), &[][..]);
@@ -126,7 +127,7 @@ impl Sender {
             let whole = Whole(message);
             let error = match self.room.build(&whole, slots) {
                 Ok(frames) => {
-                    self.ends.see(true, frames);
+                    self.ends.report(true, frames);
                     match &mut self.converter {
                         None => self.writer.write_message(frames).await?,
                         Some(converter) => converter.write(frames, &mut self.writer).await?,
@@ -184,7 +185,7 @@ impl Receiver {
                 &converted
             }
         };
-        self.ends.see(false, frames);
+        self.ends.report(false, frames);
         Ok(Some(self.opener.read(frames, read)?))
     }
 }
@@ -197,7 +198,7 @@ pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, Pr
     Vec::read(source)
 }
 
-/// A comm with both halves.
+/// A comm for typed messages, with both halves.
 #[derive(Debug)]
 pub(crate) struct Channel {
     pub(crate) sender: Sender,
@@ -244,7 +245,7 @@ impl Channel {
         self.receiver.ends.peer = name;
     }
 
-    /// Whether the peer has sent nothing since its last reply, and not closed the comm.
+    /// Whether the comm is open, and the peer has sent nothing since its last reply.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let receiving = pin!(self.receiver.receive::<Value>());
         receiving
@@ -253,12 +254,12 @@ impl Channel {
     }
 
     pub(crate) async fn close(mut self) {
-        // A peer that has left need not be notified.
+        // Errors are ignored: a peer that has left need not be notified.
         let _ = self.sender.close().await;
     }
 }
 
-/// Waits for a future with a timeout.
+/// Waits for a future with a timeout. `what` names the awaited event in the error.
 pub(crate) async fn within<T, E: From<RequestError>>(
     after: Duration,
     what: &'static str,

@@ -49,7 +49,7 @@ impl ClusterTransport {
         Self::Quic,
     ];
 
-    /// The transports with this one, and a certificate if it needs one.
+    /// The enabled transports, with a new certificate if this transport needs one.
     fn transports(self) -> Result<Transports, StartError> {
         match self {
             Self::Memory => Ok(crate::transports()),
@@ -84,10 +84,10 @@ pub enum StartError {
     Scheduler(scheduler::StartError),
     /// A worker cannot start.
     Worker(worker::StartError),
-    /// The certificate cannot be made.
+    /// The certificate cannot be generated.
     #[cfg(feature = "self-signed")]
     Certificate(Arc<rcgen::Error>),
-    /// The settings of TLS cannot be made with the certificate.
+    /// TLS cannot be set up with the certificate.
     #[cfg(feature = "self-signed")]
     Tls(Arc<TlsError>),
 }
@@ -95,13 +95,13 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Listen(error) => write!(f, "the scheduler: {error}"),
+            Self::Listen(error) => write!(f, "the scheduler cannot listen: {error}"),
             Self::Scheduler(error) => error.fmt(f),
             Self::Worker(error) => error.fmt(f),
             #[cfg(feature = "self-signed")]
-            Self::Certificate(error) => write!(f, "a certificate cannot be made: {error}"),
+            Self::Certificate(error) => write!(f, "a certificate cannot be generated: {error}"),
             #[cfg(feature = "self-signed")]
-            Self::Tls(error) => write!(f, "the certificate of the cluster: {error}"),
+            Self::Tls(error) => write!(f, "TLS cannot be set up with the new certificate: {error}"),
         }
     }
 }
@@ -211,11 +211,12 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// * [`StartError::Listen`] if the scheduler cannot listen, for example because
-    ///   there are no more sockets;
-    /// * [`StartError::Scheduler`] and [`StartError::Worker`] if one cannot start;
+    /// * [`StartError::Listen`] if the scheduler cannot listen, for example because no
+    ///   port is free;
+    /// * [`StartError::Scheduler`] and [`StartError::Worker`] if the scheduler or a
+    ///   worker cannot start;
     /// * `StartError::Certificate` and `StartError::Tls` if no certificate can be
-    ///   made, with the feature `self-signed`.
+    ///   generated, with the feature `self-signed`.
     pub async fn start(self) -> Result<LocalCluster, StartError> {
         self.start_boxed().await
     }
@@ -264,7 +265,7 @@ impl Builder {
     }
 }
 
-/// A certificate that all parties of a cluster present and trust.
+/// Generates a certificate that all roles of a cluster present and trust.
 #[cfg(feature = "self-signed")]
 pub(crate) fn certificate() -> Result<Tls, StartError> {
     let made = rcgen::generate_simple_self_signed(["localhost".into(), "127.0.0.1".into()])

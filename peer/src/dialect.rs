@@ -77,12 +77,12 @@ pub(crate) struct Dialect {
     pub(crate) has_worker_stimulus: bool,
     /// Whether `reschedule` has `stimulus_id`.
     pub(crate) has_reschedule_stimulus: bool,
-    /// Whether a worker asks for holders by `request-refresh-who-has`; by the request
-    /// `who_has` before.
+    /// Whether a worker asks for holders by `request-refresh-who-has`; before, by the
+    /// request `who_has`.
     pub(crate) refreshes_holders: bool,
     /// Whether the headers of payloads have the keys of their class in `sub-header`.
     pub(crate) nests_headers: bool,
-    /// Whether `ncores_running` asks for the workers that take data; `ncores` before.
+    /// Whether `ncores_running` lists the workers that take data; before, `ncores` does.
     pub(crate) has_running_workers: bool,
     /// Whether the scheduler answers `report-key` for keys that it does not know.
     pub(crate) answers_unknown_keys: bool,
@@ -94,8 +94,8 @@ pub(crate) struct Dialect {
 type Change = (Release, fn(&mut Dialect));
 
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
-// Not all releases between the tested ones were examined; these are the earliest
-// examined ones whose sources have the change.
+// Not every release was examined: a change may be older than the release given here,
+// which is the first examined one with the change.
 const CHANGES: [Change; 20] = [
     // ROLES CLIENT-12
     (Release::new(2021, 2, 0), |it| {
@@ -204,7 +204,7 @@ impl Dialect {
         }
     }
 
-    /// The dialect of a release; the newest for those that do not run Dask.
+    /// The dialect of a release; the newest for a scheduler that does not run Dask.
     pub(crate) fn of(release: Option<Release>) -> Self {
         const LAST: Release = CHANGES[CHANGES.len() - 1].0;
         let Some(release) = release.filter(|release| *release < LAST) else {
@@ -249,7 +249,7 @@ impl Operation {
     pub(crate) const CHANGES: Self = Self::of_all("changes of the cluster", 2022, 1, 0);
     pub(crate) const BROADCASTS: Self = Self::of_all("requests to workers", 2022, 1, 0);
     pub(crate) const DATASETS: Self = Self::of_dask("datasets", 2022, 1, 0);
-    pub(crate) const EVENTS: Self = Self::of_dask("events that are waited for", 2022, 1, 0);
+    pub(crate) const EVENTS: Self = Self::of_dask("events to wait for", 2022, 1, 0);
     pub(crate) const QUEUES: Self = Self::of_dask("queues", 2022, 1, 0);
     pub(crate) const TOPICS: Self = Self::of_dask("topics", 2022, 1, 0);
     pub(crate) const VARIABLES: Self = Self::of_dask("variables", 2022, 1, 0);
@@ -261,7 +261,7 @@ impl Operation {
     pub(crate) const RESTARTS: Self = Self::of_all("restarts", 2024, 8, 0);
     pub(crate) const SEMAPHORES: Self = Self::of_dask("semaphores", 2024, 8, 0);
 
-    /// An operation that does not need a scheduler that runs Dask.
+    /// An operation of all schedulers, whether they run Dask or not.
     const fn of_all(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
         Self {
             what,
@@ -270,6 +270,7 @@ impl Operation {
         }
     }
 
+    /// An operation of schedulers that run Dask.
     const fn of_dask(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
         Self {
             needs_dask: true,

@@ -1,12 +1,11 @@
-//! Events of the roles and of their comms, and the adapter to `tracing`.
+//! Events of the roles and of their comms, and their emission to `tracing`.
 //!
 //! Each role has one enum of events and emits them through [`emit`]. An event is
 //! built only if a subscriber of `tracing` wants it; without the feature `tracing`,
 //! none is.
 //!
-//! A message that the program itself has to see, such as those of
-//! [`Observer`](crate::Observer), is no event: it is borrowed from the comm, and
-//! must not get lost when no subscriber is installed.
+//! What the program itself has to see is not an event: an [`Observer`](crate::Observer)
+//! gets messages even if no subscriber is installed.
 
 use core::fmt;
 
@@ -251,7 +250,7 @@ pub(crate) const fn task(_: &Key) -> TaskSpan {
 /// Runs a future in the span `comm{peer}`.
 #[cfg(feature = "tracing")]
 pub(crate) fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::Instrumented<F> {
-    // Not a part of the comm that carried the request for this one.
+    // A root span: the comm is not part of the task that opened it.
     let span = tracing::info_span!(target: "daskwire_peer::span", parent: None, "comm", peer);
     tracing::Instrument::instrument(future, span)
 }

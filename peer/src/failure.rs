@@ -50,8 +50,8 @@ impl Failure {
         })
     }
 
-    /// Returns a guard that sets the flag when a panic drops it. A panic that had
-    /// begun before, such as one of the program that drops a handle, does not count.
+    /// Returns a guard that sets the flag when a panic drops it. A panic that began
+    /// before this call, such as one of the program that drops a handle, does not count.
     #[must_use]
     pub(crate) fn guard(&self) -> FailureGuard {
         FailureGuard {
@@ -88,7 +88,7 @@ pub(crate) fn poison<T: Send>(mutex: &Mutex<T>) {
     let panicked = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let _locked = mutex.lock();
-            panic!("as the test wants");
+            panic!("poisons the mutex");
         });
         thread.join()
     });

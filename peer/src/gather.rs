@@ -19,8 +19,9 @@ const MAX_CHOICES: usize = 64;
 /// The keys to request from each worker.
 pub(crate) type Requests = BTreeMap<String, Vec<Key>>;
 
-/// Gathers keys in rounds: each key is requested from one of its holders, and in
-/// the next round from another one, until it is found or no holder is left.
+/// The state of a transfer of keys in rounds: each key is requested from one of its
+/// holders, and in the next round from another one, until it is found or no holder is
+/// left.
 ///
 /// [`locate`](Self::locate) sets the holders. A round is a call of
 /// [`requests`](Self::requests) or [`requests_by`](Self::requests_by), one of
@@ -41,7 +42,7 @@ pub(crate) struct Gathering {
 pub(crate) struct Holders {
     /// The holders that were not asked yet.
     left: VecDeque<String>,
-    /// The holders in `left`, and those that were asked. None is asked again.
+    /// All holders that were added. No holder is asked twice.
     known: HashSet<String>,
 }
 
@@ -96,8 +97,8 @@ impl Gathering {
         }
     }
 
-    /// The requests of the next round; empty at the end. A key without a holder
-    /// that may have it is missing from now on.
+    /// The requests of the next round; empty at the end. A key for which no holder is
+    /// left is missing from now on.
     ///
     /// `choose` returns the index of a holder, given the requests so far.
     pub(crate) fn requests(
@@ -113,9 +114,8 @@ impl Gathering {
 
     /// The requests of the next round; empty at the end.
     ///
-    /// `take` takes one of the holders of a key, to which it may have added others,
-    /// given the requests so far. A key for which it returns `None` is missing from
-    /// now on.
+    /// `take` takes one of the holders of a key, given the requests so far, and may add
+    /// further holders first. A key for which it returns `None` is missing from now on.
     pub(crate) fn requests_by(
         &mut self,
         mut take: impl FnMut(&Key, &mut Holders, &Requests) -> Option<String>,
@@ -133,8 +133,8 @@ impl Gathering {
         requests
     }
 
-    /// Handles the answer to a request, or its failure, with which nothing is found.
-    /// Returns the keys that are not found.
+    /// Handles the reply to a request, with the keys that it contains; none if the
+    /// request failed. Returns the requested keys that are still wanted.
     pub(crate) fn answered<'f>(
         &mut self,
         requested: Vec<Key>,
@@ -147,7 +147,7 @@ impl Gathering {
         requested.into_iter().filter(is_wanted).collect()
     }
 
-    /// Handles the answer to a request that a worker is busy: it is asked again.
+    /// Handles the reply that a worker is busy: the worker is asked again.
     pub(crate) fn busy(&mut self, holder: &str, requested: &[Key]) {
         self.is_busy = true;
         for key in requested {
@@ -157,9 +157,9 @@ impl Gathering {
         }
     }
 
-    /// Ends a round: waits a little if a worker was busy, and otherwise lets other
-    /// tasks run if there may be another round. Requests can fail at once, so that
-    /// many rounds would block a thread.
+    /// Ends a round: waits for [`BUSY_PAUSE`] if a worker was busy, and otherwise lets
+    /// other tasks run if there may be another round. Requests may fail immediately, and
+    /// many such rounds would block the thread.
     pub(crate) async fn pause(&mut self) {
         if core::mem::take(&mut self.is_busy) {
             runtime::sleep(BUSY_PAUSE).await;
@@ -225,7 +225,7 @@ where
     asking.join_all().await
 }
 
-/// Counts a step of work in tests, which compare inputs of different sizes.
+/// Counts a step of work, for tests that compare inputs of different sizes.
 fn step() {
     #[cfg(test)]
     tests::STEPS.with(|steps| steps.set(steps.get() + 1));

@@ -1,10 +1,10 @@
 //! Tasks and graphs, and their form in pickles.
 //!
-//! A client sends a graph as the pickle of a `dask` expression, which maps keys
-//! to tasks; a scheduler sends each worker the pickle of one task. Both are
-//! written here in the smallest form that the scheduler and workers of Dask
-//! 2026.8.0 accept, and read in that form and in the forms that Python writes.
-//! Functions are known by name only, and are never called here.
+//! A client sends a graph as the pickle of a `dask` expression, which maps keys to
+//! tasks; a scheduler sends each worker the pickle of one task. Both are written here in
+//! the smallest form that the scheduler and workers of Dask 2026.8.0 accept, and read in
+//! that form and in the forms that Python writes. Functions are represented by their
+//! names, and are never called.
 
 mod copy;
 mod depends;
@@ -48,8 +48,8 @@ pub enum Function {
     /// Python sees `operator.methodcaller("native:NAME")`, which it can import
     /// everywhere but not call.
     Native(String),
-    /// `functools.partial` of a function. One that needs results is written as a
-    /// plain call, because Dask does not look for results in a partial.
+    /// `functools.partial` of a function. A partial that needs results is written as a
+    /// plain call, because Dask does not look for results in partials.
     Partial {
         /// The function.
         function: Box<Self>,
@@ -58,7 +58,7 @@ pub enum Function {
         /// Keyword arguments.
         keywords: Vec<(String, Argument)>,
     },
-    /// A function that cannot be called here, such as a Python lambda.
+    /// A function without a name, such as a Python lambda, described by a string.
     Unknown(String),
 }
 
@@ -91,7 +91,7 @@ impl Function {
     }
 }
 
-/// `operator.add` is a Python function, `native:hypot` a Rust one.
+/// Converts a name: `operator.add` is a Python function, `native:hypot` a Rust one.
 impl From<&str> for Function {
     /// Uses [`Function::native`] for names that start with `native:`, and
     /// [`Function::python`] for others.
@@ -149,7 +149,7 @@ pub enum Argument {
     Dict(Vec<(Self, Self)>),
     /// The result of a task that runs as part of this one.
     Task(Box<Task>),
-    /// A Python object that is not understood here.
+    /// A Python object without a counterpart in Rust, described by a string.
     Unknown(String),
 }
 

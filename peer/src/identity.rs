@@ -57,7 +57,7 @@ pub enum IdentityError {
     NoAnswer,
     /// The scheduler did not reply in time.
     Timeout(Duration),
-    /// The reply is not an identity.
+    /// The reply is malformed, or is not an identity.
     Answer(ProtocolError),
 }
 
@@ -68,7 +68,7 @@ impl core::fmt::Display for IdentityError {
             Self::NoAnswer => f.write_str("the peer closed the connection without an answer"),
             Self::Timeout(time) => write!(f, "no answer within {} seconds", time.as_secs()),
             Self::Answer(ProtocolError::Message(error)) => {
-                write!(f, "the answer is not a message: {error}")
+                write!(f, "the answer is malformed: {error}")
             }
             Self::Answer(error) => write!(f, "the answer is not an identity: {error}"),
         }
@@ -89,11 +89,11 @@ impl From<ProtocolError> for IdentityError {
     }
 }
 
-/// Options for [`identity`]: `timeout` is the timeout of the connection, the
-/// handshake and the reply, each; with one attempt, and any wire format.
+/// Options for [`identity`]: one attempt with any wire format. `timeout` applies to the
+/// connection, to the handshake and to the reply separately.
 ///
-/// They work with every release since 2.23.0: the client waits for the
-/// scheduler's handshake and replies in the same format.
+/// They work with every release since 2.23.0: the client waits for the scheduler's
+/// handshake and replies in the same format.
 pub fn options(timeout: Duration) -> CommOptions {
     CommOptions {
         connect_timeout: timeout,

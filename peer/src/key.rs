@@ -19,7 +19,7 @@ use crate::protocol::Source;
 /// Maximum nesting of a key's parts. Dask's own keys have two levels.
 const DEPTH: u32 = 16;
 
-/// Length that most keys stay below, in bytes.
+/// Maximum length of a short key in bytes. Most keys are shorter.
 const SHORT: usize = 64;
 
 /// The key of a task or a datum: a string, a number, bytes, or a list of keys (a

@@ -24,7 +24,7 @@ pub(crate) struct Converter {
     workspace: Workspace,
 }
 
-/// A received message that is written in another layout.
+/// A received message, to be written in another layout.
 struct Rewritten<'m, T>(Message<'m, T>);
 
 impl<T: AsRef<[u8]>> Encode for Rewritten<'_, T> {

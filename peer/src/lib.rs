@@ -1,6 +1,6 @@
-//! The roles of the Dask `distributed` protocol on std, above the transports: a
-//! client of real clusters, a worker with functions in Rust, a small scheduler, a
-//! cluster of both in one process, and a relay between any two transports.
+//! The roles of the Dask `distributed` protocol, for programs with std: a client of //!
+//! real clusters, a worker with functions in Rust, a small scheduler, a cluster of both
+//! in one process, and a relay between any two transports.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,9 +30,10 @@
 //! | [`memory`] | the available memory, and limits that follow from it |
 //!
 //! Methods that wait say whether they are cancel safe. Each operation has an error type
-//! of its own; [`Error`] is the sum of all of them. Addresses choose the transport:
-//! [`transports`] has those of the features, and a program can add its own. Where there
-//! is a tokio runtime, tasks are started on it; see `runtime-smol` for others.
+//! of its own; all of them convert to [`Error`]. The scheme of an address selects the
+//! transport: [`transports`] returns the enabled ones, and a program can add its own.
+//! Background tasks run on the current tokio runtime; see the feature `runtime-smol` for
+//! programs without one.
 //!
 //! [The guide] has whole programs for each role, and [a page] with every method of
 //! Dask's client and its counterpart here.
@@ -48,9 +49,9 @@
 //! * `scheduler`: `scheduler::Scheduler`;
 //! * `local-cluster`: `cluster::LocalCluster`, with all three;
 //! * `tcp` (default), `tls`, `quic`: the transports;
-//! * `self-signed`: a local cluster over `tls://` and `quic://`, with a certificate of
-//!   its own;
-//! * `runtime-smol`: smol as the executor, where there is no tokio runtime;
+//! * `self-signed`: a local cluster over `tls://` and `quic://`, with a certificate that
+//!   it generates;
+//! * `runtime-smol`: smol as the executor of background tasks, without a tokio runtime;
 //! * `serde`: values from and to any type that implements its traits;
 //! * `arrow`: record batches from and to tables of pyarrow and data frames of pandas;
 //! * `ndarray-017`, `half`, `num-complex-04`: arrays from and to those of ndarray, and
@@ -125,12 +126,12 @@ pub use value::{Array, Serialized, Value};
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// A boxed future, whose code is compiled in this crate. An `async fn` is
-/// compiled in each program that awaits it, with everything it awaits; boxing the
-/// entry points compiles the roles once.
+/// A boxed future. The code of an `async fn` is generated in each crate that awaits it,
+/// with everything that it awaits; boxing the entry points generates the code of the
+/// roles once, in this crate.
 pub(crate) type BoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The time since 1970; zero before it.
+/// The time since 1970; zero if the clock is set to an earlier time.
 pub(crate) fn unix_time() -> core::time::Duration {
     let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
     since.unwrap_or_default()

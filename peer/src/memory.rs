@@ -1,4 +1,4 @@
-//! The available memory, and the limits for opening payloads that follow from it.
+//! Limits for opening payloads, from the memory that is available to the process.
 
 use std::fs;
 use std::sync::OnceLock;
@@ -19,13 +19,13 @@ fn total() -> Option<u64> {
     groups
         .into_iter()
         .filter_map(number)
-        .chain(after(&machine, "MemTotal:").map(|kib| kib.saturating_mul(1024)))
-        .chain(after(&limits, "Max address space"))
+        .chain(number_after(&machine, "MemTotal:").map(|kib| kib.saturating_mul(1024)))
+        .chain(number_after(&limits, "Max address space"))
         .min()
 }
 
-/// The number after a name at the beginning of a line.
-fn after(status: &str, name: &str) -> Option<u64> {
+/// The number that follows a name at the beginning of a line.
+fn number_after(status: &str, name: &str) -> Option<u64> {
     let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
 }
@@ -53,11 +53,14 @@ mod tests {
     #[test]
     fn finds_numbers_after_their_names() {
         let meminfo = "MemTotal:       24689868 kB\nMemFree:         9000000 kB\n";
-        assert_eq!(after(meminfo, "MemTotal:"), Some(24_689_868));
+        assert_eq!(number_after(meminfo, "MemTotal:"), Some(24_689_868));
         let limits = "Limit  Soft Limit\nMax address space  unlimited  unlimited bytes\n";
-        assert_eq!(after(limits, "Max address space"), None);
+        assert_eq!(number_after(limits, "Max address space"), None);
         let limits = "Max address space         6144000000     6144000000     bytes\n";
-        assert_eq!(after(limits, "Max address space"), Some(6_144_000_000));
+        assert_eq!(
+            number_after(limits, "Max address space"),
+            Some(6_144_000_000)
+        );
     }
 
     #[cfg(target_os = "linux")]

@@ -28,7 +28,7 @@ pub fn transports_with_tls(tls: &Tls) -> Transports {
     transports
 }
 
-/// Connects with the same options each time.
+/// A connector with fixed transports and options.
 #[derive(Debug)]
 pub(crate) struct Connector {
     transports: Transports,
@@ -60,7 +60,7 @@ impl Connector {
         connecting.await
     }
 
-    /// Waits until everything sent over connections that comms share has arrived.
+    /// Waits until everything sent over connections shared by several comms has arrived.
     pub(crate) async fn close(&self) {
         self.transports.close().await;
     }

@@ -6,13 +6,12 @@ use daskwire_pickle::{Framing, Protocol, WriterOptions};
 #[cfg(any(feature = "client", feature = "worker"))]
 use crate::{Release, Value};
 
-/// The settings for writing pickles for the readers of a cluster.
+/// The settings for writing pickles that all readers of a cluster understand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pickling {
-    /// The modules of numpy.
+    /// The names of numpy's modules in pickles.
     // ROLES CLIENT-10
     pub(crate) numpy: NumpyModules,
-    // ROLES CLIENT-13
     // ROLES CLIENT-13
     pub(crate) protocol: Protocol,
 }

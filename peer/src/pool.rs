@@ -1,11 +1,11 @@
 //! A pool of comms for requests.
 //!
 //! An idle comm is closed
-//! * when the peer is [forgotten](Pool::forget), which also ends the requests to
-//!   it that are in flight;
-//! * when it is idle and another request to the peer [fails](Pool::close_idle);
-//! * when it was idle for [`IDLE_TIMEOUT`], at the next use of the pool;
-//! * when too many are idle already.
+//! * when the peer is [forgotten](Pool::forget), which also ends the pending requests to
+//!   the peer;
+//! * when another request to the peer [fails](Pool::close_idle);
+//! * at the first use of the pool after [`IDLE_TIMEOUT`];
+//! * when it would exceed the maximum number of idle comms.
 
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
@@ -215,10 +215,10 @@ impl Pool {
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Channel, CommError>> {
-        Box::pin(self.connect_here(address))
+        Box::pin(self.connect_unboxed(address))
     }
 
-    async fn connect_here(&self, address: &Address) -> Result<Channel, CommError> {
+    async fn connect_unboxed(&self, address: &Address) -> Result<Channel, CommError> {
         let comm = match &self.meter {
             None => self.connector.connect(address, Traffic::Normal).await?,
             Some((meter, options)) => {
@@ -250,8 +250,8 @@ impl Pool {
         reply
     }
 
-    /// Requests data from a worker, and acknowledges the reply. The result only
-    /// has requested keys, each once.
+    /// Requests data from a worker, and acknowledges the reply. The result contains only
+    /// requested keys, each once.
     ///
     /// With `connect_timeout`, the request fails if connecting takes longer.
     ///
@@ -302,13 +302,13 @@ impl Pool {
         if let Some(channel) = channel {
             lease.give_back(channel);
         }
-        let mut unasked_count = 0;
+        let mut extra_count = 0;
         if let Some(data) = &mut reply.data {
             let count = data.len();
             data.retain(|(key, _)| wanted.remove(key));
-            unasked_count = count - data.len();
+            extra_count = count - data.len();
         }
-        Ok((reply, unasked_count))
+        Ok((reply, extra_count))
     }
 
     /// Sends a request and receives its reply; also returns the comm if it can be
@@ -357,7 +357,7 @@ impl Pool {
         }
     }
 
-    /// Registers a use of a peer other than [`call`](Self::call).
+    /// Registers a use of a peer, for work other than [`call`](Self::call).
     pub(crate) fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
         let mut peers = self.lock();
         let comms = match peers.by_address.get(address) {

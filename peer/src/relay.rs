@@ -1,12 +1,12 @@
-//! Forwards messages unopened between any two transports.
+//! A relay, which forwards messages unopened between any two transports.
 //!
 //! A relay connects two peers that cannot reach each other well: for example an
-//! unmodified Dask client at one end of a bad link and an unmodified scheduler at
-//! the other, with QUIC in between. Messages are forwarded unchanged, including
-//! handshakes, so the peers negotiate with each other and the relay need not
-//! understand what they send. It follows the framing in order to disconnect peers
-//! that do not speak the protocol, and to enforce limits, but does not buffer
-//! frames: bytes are forwarded as they arrive.
+//! unmodified Dask client at one end of a bad link and an unmodified scheduler at the
+//! other, with QUIC in between. Messages are forwarded unchanged, including handshakes,
+//! so the peers negotiate with each other and the relay need not understand what they
+//! send. It follows the framing in order to disconnect peers that do not speak the
+//! protocol, and to enforce limits, but does not buffer frames: bytes are forwarded as
+//! they arrive.
 
 use core::fmt;
 use core::time::Duration;
@@ -34,8 +34,8 @@ pub struct Options {
     pub handshake_limits: Limits,
     /// Limits of all other messages.
     pub limits: Limits,
-    /// Timeout for the first message of either side. A peer that is silent for
-    /// longer does not speak the protocol.
+    /// Timeout for the first message of either side. A peer that is silent for longer is
+    /// disconnected.
     pub handshake_timeout: Duration,
     /// The maximum time that [`serve`] waits for the first bytes of a connection before
     /// it connects to the target. Connections that end before, such as port scans and
@@ -89,7 +89,8 @@ pub enum RelayError {
     Io(io::Error),
     /// An incoming connection could not be accepted.
     Comm(CommError),
-    /// The connection was refused, because the relay forwards the maximum number.
+    /// The connection was refused, because the relay already forwards the maximum number
+    /// of connections.
     TooManyConnections {
         /// The limit, [`Options::max_connections`].
         limit: usize,
@@ -107,12 +108,15 @@ impl From<CommError> for RelayError {
 impl fmt::Display for RelayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Timeout { after } => write!(f, "no handshake came within {after:?}"),
+            Self::Timeout { after } => write!(f, "no handshake arrived within {after:?}"),
             Self::Frame(error) => write!(f, "the peer breaks the framing: {error}"),
             Self::Io(error) => write!(f, "the connection failed: {error}"),
             Self::Comm(error) => error.fmt(f),
             Self::TooManyConnections { limit } => {
-                write!(f, "the relay forwards {limit} connections already")
+                write!(
+                    f,
+                    "the relay already forwards {limit} connections, the maximum"
+                )
             }
             Self::Target(error) => write!(f, "cannot reach the target: {error}"),
         }
@@ -157,8 +161,8 @@ where
         let there = forward(near.0, far.1, options, &mut there_stats);
         let back = forward(far.0, near.1, options, &mut back_stats);
         tokio::pin!(there, back);
-        // A peer that has stopped reading may still send: only its end, or a
-        // fault, ends the relay.
+        // A peer that has stopped reading may still send, so the other direction
+        // continues for a while.
         let (first, is_there) = tokio::select! {
             first = &mut there => (first, true),
             first = &mut back => (first, false),
@@ -196,11 +200,12 @@ impl<E: Into<RelayError>> From<E> for End {
     }
 }
 
-/// Accepts connections until the listener fails. Connects each of them to `to`
-/// when its first bytes have arrived, or [their
-/// timeout](Options::first_bytes_timeout) has passed, and forwards both ways.
-/// Calls `report` at the end of each connection, except those ended by `stop`: when
-/// that is ready, all connections are closed.
+/// Accepts connections, and forwards each of them to the address `to`, until the
+/// listener fails or `stop` is ready.
+///
+/// Connects to `to` when the first bytes of a connection have arrived, or [their
+/// timeout](Options::first_bytes_timeout) has passed. Calls `report` at the end of each
+/// connection, except for those that `stop` closes.
 ///
 /// # Errors
 ///
@@ -280,7 +285,7 @@ where
 {
     let mut buffer = Vec::with_capacity(4 << 10);
 
-    // As many bytes as are needed to detect the framing.
+    // Read as many bytes as are needed to detect the framing.
     let after = options.handshake_timeout;
     let deadline = runtime::later(after);
     let late = |_| RelayError::Timeout { after };
@@ -326,7 +331,7 @@ where
 
 /// Tracks the framing of `bytes`, without keeping frames.
 ///
-/// Returns the number of bytes that belong to valid messages, and the fault.
+/// Returns the number of bytes that belong to valid messages, and the fault after them.
 fn follow(
     decoder: &mut FrameDecoder<Vec<u8>>,
     bytes: &[u8],
@@ -340,8 +345,8 @@ fn follow(
         let rest = &bytes[*at..];
         let count = match decoder.wanted()? {
             Wanted::Prelude { .. } if !rest.is_empty() => {
-                let mut nothing = Nothing;
-                let space = decoder.space(&mut nothing)?;
+                let mut no_buffers = NoBuffers;
+                let space = decoder.space(&mut no_buffers)?;
                 let count = space.len().min(rest.len());
                 let (place, _) = space.split_at_mut(count);
                 place.copy_from_slice(&rest[..count]);
@@ -370,9 +375,9 @@ fn follow(
 }
 
 /// A `FrameBuffers` without buffers.
-struct Nothing;
+struct NoBuffers;
 
-impl FrameBuffers for Nothing {
+impl FrameBuffers for NoBuffers {
     fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
         None
     }

@@ -15,7 +15,7 @@ use crate::{RequestError, Value};
 /// use daskwire_peer::release::{FIRST_SUPPORTED, Release};
 /// let release: Release = "2021.12.0".parse()?;
 /// assert!(release < FIRST_SUPPORTED);
-/// # Ok::<(), daskwire_peer::release::NoRelease>(())
+/// # Ok::<(), daskwire_peer::release::ParseReleaseError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
@@ -44,7 +44,7 @@ pub const FIRST_WITH_CLIENTS: Release = Release::new(2, 30, 1);
 /// [`UntestedRelease`].
 pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
 
-/// A warning: a scheduler runs a release that is newer than [`LAST_TESTED`].
+/// A warning that a scheduler runs a release that is newer than [`LAST_TESTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UntestedRelease {
@@ -53,7 +53,8 @@ pub struct UntestedRelease {
 }
 
 impl UntestedRelease {
-    /// The warning about a scheduler, if there is one.
+    /// The warning about a scheduler with this release, if it is newer than the tested
+    /// ones.
     #[cfg(any(feature = "client", feature = "worker"))]
     pub(crate) fn of(found: Option<Release>) -> Option<Self> {
         let found = found.filter(|found| *found > LAST_TESTED)?;
@@ -65,31 +66,31 @@ impl fmt::Display for UntestedRelease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the scheduler runs distributed {}, which this program was not tested with: {} is the \
-             newest that it knows",
+            "the scheduler runs distributed {}, but this program was tested only with releases up \
+             to {}",
             self.found, LAST_TESTED
         )
     }
 }
 
-/// An error: a string is not a release.
+/// The error of parsing a [`Release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoRelease(String);
+pub struct ParseReleaseError(String);
 
-impl fmt::Display for NoRelease {
+impl fmt::Display for ParseReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is no release of Dask: expected three numbers with dots between them, such as \
+            "{:?} is not a release of Dask: expected three numbers separated by dots, such as \
              2026.8.0",
             self.0
         )
     }
 }
 
-impl core::error::Error for NoRelease {}
+impl core::error::Error for ParseReleaseError {}
 
-/// An error: the scheduler's release is too old for an operation.
+/// The error that a scheduler's release is too old for a client or worker of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnsupportedRelease {
@@ -97,7 +98,7 @@ pub struct UnsupportedRelease {
     pub found: Release,
     /// The first supported release.
     pub first: Release,
-    /// The operation.
+    /// The client or worker, such as `a client in Rust`.
     pub what: &'static str,
 }
 
@@ -114,14 +115,14 @@ impl fmt::Display for UnsupportedRelease {
 
 impl core::error::Error for UnsupportedRelease {}
 
-/// An error: the release of a client or worker is too old for a scheduler of this
+/// The error that the release of a client or worker is too old for a scheduler of this
 /// crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnsupportedPeer {
     /// The peer's release.
     pub found: Release,
-    /// The first release that is served.
+    /// The first release that the scheduler supports.
     pub first: Release,
     /// `client` or `worker`.
     pub role: &'static str,
@@ -184,8 +185,8 @@ impl Release {
     }
 }
 
-/// Improves the error of connecting to a scheduler that uses another framing:
-/// reports its release, if that is the cause.
+/// Replaces the error of a first request by [`UnsupportedRelease`], if the cause is a
+/// scheduler with an older release, which may use another framing.
 pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
     error: RequestError,
     scheduler: &Address,
@@ -216,9 +217,9 @@ pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
 }
 
 impl FromStr for Release {
-    type Err = NoRelease;
+    type Err = ParseReleaseError;
 
-    fn from_str(release: &str) -> Result<Self, NoRelease> {
+    fn from_str(release: &str) -> Result<Self, ParseReleaseError> {
         // `2025.3.0`, `2021.03.1+2.g0a1b2c3`, `2026.9.0.dev1`, `2026.9.0rc1`
         let mut numbers = release.splitn(3, '.').map(|part| {
             let end = part.find(|c: char| !c.is_ascii_digit());
@@ -227,7 +228,7 @@ impl FromStr for Release {
         let mut number = || numbers.next().flatten();
         match (number(), number(), number()) {
             (Some(major), Some(minor), Some(micro)) => Ok(Self::new(major, minor, micro)),
-            _ => Err(NoRelease(release.to_owned())),
+            _ => Err(ParseReleaseError(release.to_owned())),
         }
     }
 }
@@ -269,7 +270,7 @@ mod tests {
         ] {
             let error = read(release).expect_err("not a release").to_string();
             assert!(
-                error.starts_with(&format!("{release:?} is no release")),
+                error.starts_with(&format!("{release:?} is not a release")),
                 "{error}"
             );
         }
@@ -285,7 +286,7 @@ mod tests {
         assert!(warning("2026.8.1").is_some_and(|warning| {
             warning
                 .to_string()
-                .contains("distributed 2026.8.1, which this program was not tested")
+                .contains("distributed 2026.8.1, but this program was tested only with")
         }));
     }
 

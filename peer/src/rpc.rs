@@ -85,7 +85,7 @@ impl Field for IncomingRequest {
     }
 }
 
-/// A reply, or the report of an exception.
+/// A reply: a value, or the report of an exception.
 enum Reply<T> {
     Value(T),
     Failed(Box<Status>),

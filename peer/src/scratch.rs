@@ -75,14 +75,14 @@ pub(crate) fn pickle<E: From<pickle::WriteError>>(
     let mut room = PickleScratch::new();
     let len = room.write(options, write)?.len();
     room.out.truncate(len);
-    // The caller may keep many of these for long.
+    // The caller may keep many pickles for a long time.
     room.out.shrink_to_fit();
     Ok(room.out)
 }
 
 /// A value that can be written into a message: the whole body, or a part of it.
 pub(crate) trait Encode {
-    /// Writes it as the next value of the body, with its payloads.
+    /// Writes the value as the next value of the body, with its payloads.
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
 
@@ -112,16 +112,16 @@ impl MessageScratch {
         }
     }
 
-    /// Builds a message and calls `use_it` with its frames.
+    /// Builds a message and calls `read` with its frames.
     pub(crate) fn with_frames<R>(
         &mut self,
         message: &impl Encode,
-        use_it: impl FnOnce(&[&[u8]]) -> R,
+        read: impl FnOnce(&[&[u8]]) -> R,
     ) -> Result<R, BuildError> {
         loop {
             let mut slots = self.slots();
             match self.build(message, &mut slots) {
-                Ok(frames) => return Ok(use_it(frames)),
+                Ok(frames) => return Ok(read(frames)),
                 Err(error) => self.grow(error)?,
             }
         }

@@ -190,8 +190,8 @@ impl TaskEvent {
     }
 }
 
-/// The last events of all tasks, and of each task that is pending: a task that is
-/// stuck keeps its story, whatever happens to other tasks.
+/// The last events of all tasks, and more events of each pending task, so that a stuck
+/// task keeps its history, whatever happens to other tasks.
 #[derive(Debug)]
 pub(crate) struct Story {
     /// The last events of all tasks, oldest first.
@@ -217,7 +217,7 @@ impl Default for Story {
 }
 
 impl Story {
-    /// Adds an event to a story that keeps nothing for pending tasks.
+    /// Adds an event, and keeps no older events of pending tasks.
     pub(crate) fn add(&mut self, event: TaskEvent) {
         self.add_and_keep(event, |_| false);
     }
@@ -238,9 +238,9 @@ impl Story {
         }
     }
 
-    /// Keeps an event of a pending task, at the cost of older events of this task
-    /// only. Once the limit is reached, nothing is kept for further tasks: stuck
-    /// tasks are usually the oldest.
+    /// Keeps an event of a pending task, and drops older events of this task if there
+    /// are too many. Once the limit for all tasks is reached, nothing is kept for
+    /// further tasks, because stuck tasks are usually the oldest.
     fn keep(&mut self, event: TaskEvent) {
         let (key, len) = (event.key.clone(), event.len());
         let mut history = self.kept.remove(&key).unwrap_or_default();

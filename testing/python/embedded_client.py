@@ -81,7 +81,7 @@ def errors(client):
         client.map(operator.neg, range(3))[1],
         client.compute(dask.bag.from_sequence(range(4)).sum()),
     ]:
-        assert "only Python can make one" in str(raises(RuntimeError, future))
+        assert "only Python can convert" in str(raises(RuntimeError, future))
     # The stream stays open after these errors.
     cancelled = client.submit(time.sleep, 0.1)
     client.cancel([cancelled])

@@ -193,7 +193,7 @@ impl RemoteError {
                     )
                 }
             }
-            // An instance of another class: named by the call that makes it.
+            // An instance of another class, which is named by the call that makes it.
             _ => Self::of_object(node, renderer, causes),
         }
     }
@@ -305,8 +305,9 @@ fn display(value: &Value) -> String {
     }
 }
 
-/// Writes the strings of an exception, up to a total length that depends on the
-/// pickle's: shared parts of a pickle are written at each occurrence.
+/// Writes the strings of an exception, up to a total length in proportion to the pickle.
+/// Without the limit, shared parts of a pickle, which are written at each occurrence,
+/// could take much memory.
 struct Renderer {
     left: Cell<usize>,
 }

@@ -14,7 +14,7 @@ use crate::value::{Budget, Serialized, describe};
 /// Maximum nesting of values.
 const DEPTH: usize = 200;
 
-/// Calls made on an object for their effect, by the object's index.
+/// Calls that change an object after it was made, by the object's index.
 ///
 /// `cloudpickle` writes such calls instead of a state, and drops their results,
 /// so nothing in the tree refers to them.
@@ -118,7 +118,8 @@ struct Copy<'c, 't, 'p> {
 }
 
 impl<'t, 'p> Copy<'_, 't, 'p> {
-    /// Writes a node. It ends everything that it begins on the writer.
+    /// Writes a node, completely: every container that this begins on the writer is
+    /// ended.
     fn write(
         &mut self,
         node: Node<'t, 'p>,

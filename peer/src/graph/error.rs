@@ -34,7 +34,7 @@ impl fmt::Display for GraphError {
             Self::Unknown { what } => {
                 write!(
                     f,
-                    "{what} is not a materialized graph, and only Python can make one from it"
+                    "expected a graph of tasks, found {what}, which only Python can convert to tasks"
                 )
             }
             Self::Unexpected { at, expected } => {

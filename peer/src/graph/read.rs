@@ -19,9 +19,9 @@ use crate::value::{Budget, Serialized, TreeReader, Value, ValueError, describe};
 /// Maximum nesting of arguments.
 pub(super) const DEPTH: usize = 100;
 
-/// The minimum budget of values and bytes shared between tasks, counted each
-/// time, however short the pickle is: each task is copied with everything it
-/// refers to.
+/// The minimum budget of values and bytes, however short the pickle is. Each task is
+/// copied with everything that it refers to, so what several tasks share is counted for
+/// each of them.
 const SHARED: (usize, usize) = (1 << 20, 1 << 28);
 
 impl Graph {
@@ -487,8 +487,8 @@ pub(super) fn function(
     unknown(describe(node))
 }
 
-/// The native function that a partial with these attributes stands for: a worker without it
-/// calls the partial, in Python.
+/// The name of the native function that a partial stands for, from the partial's
+/// attributes. A worker that does not have the function calls the partial, in Python.
 fn replaced_by<'p>(attributes: Node<'_, 'p>) -> Option<&'p str> {
     let mut attributes = attributes.entries();
     let (attribute, name) = attributes.next()?;

@@ -1,5 +1,4 @@
-//! Reads tasks of releases before 2024.11, whose arguments hold the keys of
-//! results.
+//! Reads tasks of releases before 2024.11, whose arguments contain the keys of results.
 //!
 //! Such a task is a tuple `(function, args, kwargs)`, three pickles of these (up to
 //! 2023.8.0), or an old-style task: a tuple whose first item is callable, with
@@ -79,7 +78,7 @@ pub(super) fn task(
             });
             match pickles {
                 [Some(function), Some(args), Some(kwargs)] => {
-                    three(&function, &args, &kwargs, is_input)
+                    call_of_pickles(&function, &args, &kwargs, is_input)
                 }
                 _ => reader.call(function, args, kwargs),
             }
@@ -90,7 +89,7 @@ pub(super) fn task(
 }
 
 /// Reads a call from three pickles; the last two may be empty.
-fn three(
+fn call_of_pickles(
     function: &Bytes,
     args: &Bytes,
     kwargs: &Bytes,
@@ -121,7 +120,8 @@ fn three(
     of_function.work(called, arguments, keywords)
 }
 
-/// The tree of a pickle; `None` if it is empty, that is, left out.
+/// The tree of a pickle; `None` if the pickle is empty, that is, absent from the
+/// message.
 fn tree_of(pickle: &Bytes) -> Result<Option<Tree<'_>>, GraphError> {
     if pickle.is_empty() {
         return Ok(None);
@@ -136,7 +136,7 @@ fn is_execute_task(function: Node<'_, '_>) -> bool {
         .is_some_and(|global| global.name == *"execute_task" || global.name == *"_execute_task")
 }
 
-/// The data of a `dask.core.literal`, which returns it when called.
+/// The data of a `dask.core.literal`, an object that returns its data when called.
 fn literal<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
     let tree::Value::Call {
         callable,
@@ -200,8 +200,9 @@ fn entries_of(argument: Argument) -> Option<Vec<(Argument, Argument)>> {
     }
 }
 
-/// The task, or the container that it makes: `(list, [..])`, `(dict, [[k, v], ..])`.
-fn made(work: Work) -> Argument {
+/// A task as an argument. A task that makes a container, such as `(list, [..])` or
+/// `(dict, [[k, v], ..])`, is converted to that container.
+fn task_or_container(work: Work) -> Argument {
     let Work::Call {
         function: Function::Python { module, name },
         arguments,
@@ -477,6 +478,10 @@ impl TupleReader<'_, '_> {
             return Ok(nested_task(self.work(*called, arguments, keywords)?));
         }
         let arguments = self.some(&mut nodes.into_iter(), true, depth)?;
-        Ok(made(self.work(called, arguments, Vec::new())?))
+        Ok(task_or_container(self.work(
+            called,
+            arguments,
+            Vec::new(),
+        )?))
     }
 }

@@ -1,10 +1,10 @@
 //! Writes graphs for releases before `dask._task_spec`, where a task is a tuple of
 //! a function and its arguments.
 //!
-//! In such a graph, an argument that equals a key stands for its result, wherever
-//! it is in lists, tuples and dictionaries. A value that could be mistaken for a
-//! result is written as a nested task: a `dask.core.literal`, which returns the
-//! value when it is called.
+//! In such a graph, an argument that equals a key stands for the result of that key,
+//! also inside lists, tuples and dictionaries. A value that could be mistaken for a
+//! result is written as a nested task: a `dask.core.literal`, which returns the value
+//! when it is called.
 
 use std::collections::{HashMap, HashSet};
 
@@ -83,7 +83,7 @@ impl Graph {
         Ok(pickle.into())
     }
 
-    /// The tasks, each by itself.
+    /// The tasks as the fields of `update-graph` up to 2023.3.
     pub(crate) fn to_tasks(&self, dialect: &Dialect) -> Result<Tasks, ValueError> {
         let mut tasks = Vec::with_capacity(self.tasks.len());
         let mut dependencies = Vec::new();
@@ -272,8 +272,7 @@ impl<'g> TupleWriter<'g> {
             Work::Is(Argument::Value(value)) => self.quote(value, writer),
             Work::Is(argument) => self.argument(argument, writer),
             Work::Fused { .. } => Err(ValueError::Unknown {
-                what: "a task of several tasks, which releases before 2024.12 do not have,"
-                    .to_owned(),
+                what: "a fused task, which releases before 2024.12 do not have,".to_owned(),
             }),
         }
     }

@@ -307,8 +307,7 @@ impl<T: Field> Field for Nullable<T> {
     }
 }
 
-/// Maximum number of elements reserved in advance of the items that a message
-/// announces.
+/// Maximum capacity that is reserved for the items that a message announces.
 const MAX_RESERVED: u32 = 1 << 12;
 
 fn count(len: usize) -> u32 {
@@ -382,9 +381,9 @@ pub(super) fn op_of<'a>(source: &Source<'a>) -> Cow<'a, str> {
 
 /// Defines structs that are maps in messages: `name: type = "name on the wire"`.
 ///
-/// A field that older releases leave out ends with `or` and its default value.
-/// Each struct gets a field `extra` for unknown fields. Those with an op write it
-/// as the first entry.
+/// A field that older releases leave out ends with `or` and its default value. Each
+/// struct gets a field `extra` for unknown fields. A struct with an op writes the op as
+/// the first entry.
 macro_rules! maps {
     ($(
         $(#[$meta:meta])*
@@ -486,7 +485,7 @@ macro_rules! ops {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
-        #[allow(clippy::large_enum_variant, reason = "the large ones are the ones that come")]
+        #[allow(clippy::large_enum_variant, reason = "most messages are of the large variants")]
         pub enum $name {
             $(
                 #[doc = concat!("`", $op, "`.")]
@@ -507,8 +506,8 @@ macro_rules! ops {
         }
 
         impl $name {
-            /// The op, if it is one that is known here.
-            #[allow(dead_code, reason = "not all are asked")]
+            /// The op, unless it is unknown.
+            #[allow(dead_code, reason = "used for some of the enums")]
             pub(crate) const fn known_op(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant(_) => Some($op),)*
@@ -534,8 +533,8 @@ macro_rules! ops {
                 source: &mut crate::protocol::Source<'_>,
             ) -> Result<Self, crate::protocol::ProtocolError> {
                 let op = crate::protocol::field::op_of(source);
-                // Of messages with the same op, the first is read; the others are
-                // only written, to peers of older releases.
+                // If several variants have the same op, the first is read; the others
+                // are only written, to peers with older releases.
                 #[allow(unreachable_patterns)]
                 Ok(match &*op {
                     $($op => Self::$variant(crate::protocol::Field::read(source)?),)*
@@ -565,7 +564,7 @@ macro_rules! ops {
 
 pub(super) use {maps, ops};
 
-/// The name of a message: its op, or else its Rust name.
+/// The name of a message in errors: its op, or else its Rust name.
 pub(super) const fn first(names: &[&'static str]) -> &'static str {
     names[0]
 }

@@ -1,10 +1,9 @@
 //! The messages of the task protocol in both directions, as in Dask 2026.8.0.
 //!
-//! They are used in two kinds of conversations. A *stream* is a comm on which a
-//! client or worker has registered: each message is a batch, a list of maps with
-//! an `op`, without replies. The four directions are [`FromClient`],
-//! [`ToClient`], [`FromWorker`] and [`ToWorker`]. All other comms carry
-//! [`Request`]s, each with a reply.
+//! There are two kinds of comms. A *stream* is a comm on which a client or worker has
+//! registered: each message is a batch, a list of maps with an `op`, without replies.
+//! The four directions are [`FromClient`], [`ToClient`], [`FromWorker`] and
+//! [`ToWorker`]. All other comms carry [`Request`]s, each with a reply.
 //!
 //! An unknown field is kept in `extra` and forwarded with the message. An unknown
 //! `op` is not an error but [`Unknown`], because plugins add their own.
@@ -94,8 +93,8 @@ impl From<Malformed> for ProtocolError {
     }
 }
 
-/// A message that is being parsed: the rest of its body, and the frames that its
-/// placeholders refer to.
+/// The input of a message that is being parsed: the rest of its body, and the frames
+/// that its placeholders refer to.
 #[derive(Clone, Debug)]
 pub(crate) struct Source<'a> {
     pub(crate) reader: Reader<'a>,
@@ -120,7 +119,7 @@ pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, Protoco
     Opener::default().read_in(layout, frames, Value::read)
 }
 
-/// Opens messages, and reuses its memory for the next message.
+/// Opens messages, and reuses the memory of earlier ones.
 #[derive(Debug, Default)]
 pub(crate) struct Opener {
     workspace: Workspace,
@@ -192,8 +191,8 @@ impl<'a> Source<'a> {
     /// Reads `bytes` as the next value without a copy.
     pub(crate) fn bytes(&mut self) -> Result<Bytes, ProtocolError> {
         let data = self.reader.bin()?;
-        // Long data shares the frame; short data does not keep the frame in
-        // memory.
+        // Long data shares the frame; short data is copied, so that it does not keep the
+        // frame in memory.
         const SHARED: usize = 4 << 10;
         Ok(match self.frames.first() {
             Some(body) if data.len() >= SHARED && is_within(data, body) => body.slice_ref(data),

@@ -18,7 +18,7 @@ maps! {
         exception_text: Option<String> = "exception_text",
         /// The traceback as a string.
         traceback_text: Option<String> = "traceback_text",
-        /// The failure, if there is no exception.
+        /// The error message, if there is no exception.
         message: Option<String> = "message",
     }
 

@@ -1,4 +1,4 @@
-//! Requests, each with a reply.
+//! Requests: messages that the peer replies to.
 
 use daskwire_comm::Traffic;
 
@@ -145,8 +145,8 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// Registers a worker; the comm becomes its stream. All fields are mandatory:
-    /// a scheduler that misses one does not answer at all.
+    /// Registers a worker; the comm becomes its stream. All fields are mandatory: a
+    /// scheduler does not answer if one is missing.
     RegisterWorker = "register-worker" {
         /// The worker's address.
         address: String = "address",
@@ -470,8 +470,8 @@ maps! {
         hosts: Option<Vec<String>> = "hosts",
         /// Whether the nannies of the workers are asked instead of the workers.
         nanny: Option<bool> = "nanny",
-        /// The treatment of workers that do not reply: `raise`, `return`,
-        /// `return_pickle` or `ignore`. Default: `raise`.
+        /// The reaction to workers that do not reply: `raise`, `return`, `return_pickle`
+        /// or `ignore`. Default: `raise`.
         on_error: Option<String> = "on_error",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",

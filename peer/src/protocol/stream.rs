@@ -256,7 +256,7 @@ maps! {
         key: Key = "key",
     }
 
-    /// Reports that results will never be available.
+    /// Reports that results will never be available, because their tasks were cancelled.
     CancelledKeys = "cancelled-keys" {
         /// The keys of the tasks.
         keys: Keys = "keys",

@@ -40,8 +40,8 @@ fn warns_of_a_scheduler_of_2027() {
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert_eq!(
         ran.err,
-        "daskwire: the scheduler runs distributed 2027.1.0, which this program was not tested \
-         with: 2026.8.0 is the newest that it knows\n"
+        "daskwire: the scheduler runs distributed 2027.1.0, but this program was tested only \
+         with releases up to 2026.8.0\n"
     );
     let ran = daskwire(&format!("-v ps {at}"));
     assert_eq!(ran.status, Some(0), "{}", ran.err);

@@ -447,8 +447,8 @@ async fn warns_of_schedulers_without_the_plugin_and_of_later_releases() {
     assert_eq!(
         noticed.recv().await.as_deref(),
         Some(
-            "the scheduler runs distributed 2027.1.0, which this program was not tested with: \
-             2026.8.0 is the newest that it knows"
+            "the scheduler runs distributed 2027.1.0, but this program was tested only with \
+             releases up to 2026.8.0"
         )
     );
     drop((worker, stream));
