@@ -1,4 +1,4 @@
-//! A worker's answers to diagnostic requests: its log, and what is executing.
+//! A worker's answers to diagnostic requests, about its log and its executing tasks.
 //!
 //! `client.get_worker_logs()`, `client.call_stack()` and `client.story()` ask
 //! every worker of a cluster, and show nothing at all if one of them refuses.
@@ -21,17 +21,17 @@ use crate::protocol::{GetLogs, Keys};
 
 /// Maximum number of lines in the log (Dask's `distributed.admin.log-length` is
 /// 10,000).
-const LINES: usize = 1000;
+const MAX_LINES: usize = 1000;
 
 /// Maximum length of a line, in bytes; the rest is cut off.
-const LINE_LEN: usize = 1000;
+const MAX_LINE_LEN: usize = 1000;
 
-/// Maximum length of a line of Python, in bytes: those have tracebacks.
+/// Maximum length of a line from Python in bytes, which may contain a traceback.
 #[cfg(target_os = "linux")]
-const PYTHON_LINE_LEN: usize = 10_000;
+const MAX_PYTHON_LINE_LEN: usize = 10_000;
 
 /// Maximum length of all lines, in bytes.
-const LEN: usize = 1 << 20;
+const MAX_LEN: usize = 1 << 20;
 
 /// The severity of a line, named as in Python's `logging`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Log {
     pub(super) fn add(&self, level: Level, message: &str) {
         let time = now().as_secs_f64();
         let level = level.name();
-        let message = cut(message, LINE_LEN);
+        let message = cut(message, MAX_LINE_LEN);
         self.push(Line {
             time,
             level: level.into(),
@@ -92,8 +92,8 @@ impl Log {
     pub(super) fn add_formatted(&self, level: &str, text: &str) {
         self.push(Line {
             time: now().as_secs_f64(),
-            level: cut(level, LINE_LEN).to_owned().into(),
-            text: cut(text, PYTHON_LINE_LEN).to_owned(),
+            level: cut(level, MAX_LINE_LEN).to_owned().into(),
+            text: cut(text, MAX_PYTHON_LINE_LEN).to_owned(),
         });
     }
 
@@ -101,7 +101,7 @@ impl Log {
         let mut log = self.lock();
         log.len += line.len();
         log.lines.push_back(line);
-        while log.lines.len() > LINES || log.len > LEN {
+        while log.lines.len() > MAX_LINES || log.len > MAX_LEN {
             let Some(oldest) = log.lines.pop_front() else {
                 break;
             };
@@ -142,7 +142,7 @@ fn cut(text: &str, max_len: usize) -> &str {
     &text[..end]
 }
 
-/// Reports warnings to the builder's callback.
+/// The reporter of warnings to the builder's callback.
 #[derive(Clone)]
 pub(super) struct Notifier(pub(super) Option<Arc<OnNotice>>);
 
@@ -154,8 +154,8 @@ impl Notifier {
         }
     }
 
-    /// Waits for `work` until `timeout`. If this takes longer than a second,
-    /// reports `what` the worker waits for, and until when.
+    /// Waits for `work` at most for `timeout`. If this takes longer than a second,
+    /// reports what the worker waits for, which `what` describes, and the deadline.
     pub(super) async fn with_notice<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -200,7 +200,7 @@ impl Shared {
     }
 }
 
-// There is no Python interpreter to sample, so profiles are empty.
+// Profiles are empty, because there is no Python interpreter to sample.
 
 /// Returns an empty profile, like `distributed.profile.create()`.
 pub(super) fn profile() -> Value {
@@ -258,15 +258,15 @@ mod tests {
         let log = Log::default();
         let all = GetLogs::default();
         assert!(messages(&log, &all).is_empty());
-        for index in 0..=LINES {
+        for index in 0..=MAX_LINES {
             log.add(Level::Info, &format!("line {index}"));
         }
-        log.add(Level::Warning, &"ä".repeat(LINE_LEN));
+        log.add(Level::Warning, &"ä".repeat(MAX_LINE_LEN));
         let lines = messages(&log, &all);
-        assert_eq!(lines.len(), LINES);
-        assert!(lines[0].contains(" - WARNING - ä") && lines[0].len() < LINE_LEN + 100);
-        assert!(lines[1].ends_with(&format!(" - INFO - line {LINES}")));
-        assert!(lines[LINES - 1].ends_with(" - line 2"));
+        assert_eq!(lines.len(), MAX_LINES);
+        assert!(lines[0].contains(" - WARNING - ä") && lines[0].len() < MAX_LINE_LEN + 100);
+        assert!(lines[1].ends_with(&format!(" - INFO - line {MAX_LINES}")));
+        assert!(lines[MAX_LINES - 1].ends_with(" - line 2"));
         let two = GetLogs {
             n: Some(2),
             ..GetLogs::default()
@@ -300,13 +300,13 @@ mod tests {
     #[test]
     fn lines_of_python_are_bounded() {
         let log = Log::default();
-        log.add_formatted("Level 5", &"ä".repeat(PYTHON_LINE_LEN));
+        log.add_formatted("Level 5", &"ä".repeat(MAX_PYTHON_LINE_LEN));
         let all = GetLogs::default();
-        assert_eq!(messages(&log, &all)[0].len(), PYTHON_LINE_LEN);
-        for _ in 0..LINES {
-            log.add_formatted("ERROR", &"x".repeat(2 * PYTHON_LINE_LEN));
+        assert_eq!(messages(&log, &all)[0].len(), MAX_PYTHON_LINE_LEN);
+        for _ in 0..MAX_LINES {
+            log.add_formatted("ERROR", &"x".repeat(2 * MAX_PYTHON_LINE_LEN));
         }
-        let count = LEN / (PYTHON_LINE_LEN + "ERROR".len());
+        let count = MAX_LEN / (MAX_PYTHON_LINE_LEN + "ERROR".len());
         assert_eq!(messages(&log, &all).len(), count);
         let lines = log.lock();
         assert_eq!(lines.len, lines.lines.iter().map(Line::len).sum::<usize>());

@@ -28,8 +28,9 @@ pub(super) struct Machine {
     pub(super) stream: Option<BatchSender<FromWorker>>,
     /// Transfers and timers, which are aborted when the worker ends.
     pub(super) tasks: TaskSet<()>,
-    /// The condition last reported to the state machine, as is `is_watched`.
+    /// Whether the store is full, as last reported to the state machine.
     is_full: bool,
+    /// Whether tasks are observed, as last reported to the state machine.
     is_watched: bool,
     /// Whether plugins in Python observe transitions of tasks.
     pub(super) has_watching_host: bool,
@@ -147,7 +148,7 @@ impl Shared {
                 }
             }
         }
-        // Sent while the lock is held, so that transitions stay in order.
+        // Send while the lock is held, so that transitions stay in order.
         #[cfg(target_os = "linux")]
         if machine.has_watching_host
             && let Some(host) = self.executors.as_ref().and_then(Executors::running_host)

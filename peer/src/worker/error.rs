@@ -40,9 +40,17 @@ impl fmt::Display for StartError {
             Self::Listen(error) => write!(f, "the worker cannot listen: {error}"),
             Self::Release(error) => error.fmt(f),
             Self::Refused { reason } => write!(f, "the scheduler refused the worker: {reason}"),
-            Self::Directory(error) => write!(f, "no directory for spilled data: {error}"),
-            Self::Thread(error) => write!(f, "no thread for the worker: {error}"),
-            Self::Python(error) => write!(f, "no Python for the worker: {error}"),
+            Self::Directory(error) => {
+                write!(
+                    f,
+                    "the directory for spilled data cannot be created: {error}"
+                )
+            }
+            Self::Thread(error) => write!(f, "a thread of the worker cannot be started: {error}"),
+            Self::Python(error) => write!(
+                f,
+                "a Python process of the worker cannot be started: {error}"
+            ),
         }
     }
 }

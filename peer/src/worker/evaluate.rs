@@ -67,7 +67,7 @@ impl From<GraphError> for Fault {
 const QUICK_LEN: u64 = 256;
 
 impl TaskContext<'_> {
-    /// Whether running the task takes no longer than passing it to a thread.
+    /// Whether running the task takes less time than passing it to a thread.
     pub(super) fn is_quick(&self, task: &Task) -> bool {
         let Work::Call {
             function,
@@ -106,7 +106,7 @@ impl TaskContext<'_> {
 
     fn work(&self, work: Work) -> Result<Value, Fault> {
         let value = match work {
-            Work::Is(argument) => self.given(argument).map(Arg::into_value),
+            Work::Is(argument) => self.argument(argument).map(Arg::into_value),
             Work::Call {
                 function,
                 arguments,
@@ -204,17 +204,19 @@ impl TaskContext<'_> {
             return self.call(*function, all, all_keywords);
         }
         let Some(name) = name_of(&function) else {
-            return Err(self.not_here(&function));
+            return Err(self.unsupported_function(&function));
         };
-        let positional = arguments.into_iter().map(|argument| self.given(argument));
+        let positional = arguments
+            .into_iter()
+            .map(|argument| self.argument(argument));
         let positional = positional.collect::<Result<_, _>>()?;
         let keywords = keywords
             .into_iter()
-            .map(|(name, argument)| Ok((name, self.given(argument)?)));
+            .map(|(name, argument)| Ok((name, self.argument(argument)?)));
         let keywords = keywords.collect::<Result<_, Fault>>()?;
         let arguments = Arguments::new(positional, keywords);
         let Some(result) = self.functions.call(&name, arguments) else {
-            return Err(self.not_here(&function));
+            return Err(self.unsupported_function(&function));
         };
         let is_python = matches!(function, Function::Python { .. });
         result.map_err(|error| match &*error.class {
@@ -224,19 +226,20 @@ impl TaskContext<'_> {
         })
     }
 
-    fn not_here(&self, function: &Function) -> Fault {
+    /// The fault of a task that calls a function which this worker does not have.
+    fn unsupported_function(&self, function: &Function) -> Fault {
         let worker = self.worker;
         let what = match function {
             Function::Unknown(what) if what.starts_with("cloudpickle.") => {
-                "a lambda, a function of __main__ or another one that only Python can run"
+                "a lambda, a function of __main__ or another function that only Python can run"
                     .to_owned()
             }
-            Function::Unknown(what) => format!("{what}, which only Python can call"),
+            Function::Unknown(what) => format!("{what}, which is an object of Python"),
             function => format!("{function}, which is not registered with it"),
         };
         Fault::Unsupported(RemoteError::new(
             "NotImplementedError",
-            &format!("the worker {worker} runs functions in Rust, and was asked for {what}"),
+            &format!("the worker {worker} only runs functions in Rust, and cannot call {what}"),
         ))
     }
 
@@ -244,7 +247,8 @@ impl TaskContext<'_> {
         self.data.get(key).ok_or_else(|| missing(key))
     }
 
-    fn given(&self, argument: Argument) -> Result<Arg, Fault> {
+    /// Evaluates an argument of a call. The value of a result is shared, not copied.
+    fn argument(&self, argument: Argument) -> Result<Arg, Fault> {
         if let Argument::Result(key) = &argument {
             let opened = self.datum(key)?.open(self.steps);
             return opened
@@ -254,7 +258,8 @@ impl TaskContext<'_> {
         self.value(argument).map(Arg::Owned)
     }
 
-    /// Evaluates an argument. Its nesting was limited when it was parsed.
+    /// Evaluates an argument to a value. The nesting of arguments was limited when the
+    /// task was parsed.
     fn value(&self, argument: Argument) -> Result<Value, Fault> {
         let many = |items: Vec<Argument>| {
             items
@@ -264,12 +269,12 @@ impl TaskContext<'_> {
         };
         Ok(match argument {
             Argument::Value(value) => value,
-            Argument::Result(_) => self.given(argument)?.into_value(),
+            Argument::Result(_) => self.argument(argument)?.into_value(),
             // Parsing a task never produces futures.
             #[cfg(feature = "client")]
             Argument::Future(future) => {
                 let result = Argument::Result(future.key().clone());
-                self.given(result)?.into_value()
+                self.argument(result)?.into_value()
             }
             Argument::List(items) => Value::List(many(items)?.into()),
             Argument::Tuple(items) => Value::Tuple(many(items)?.into()),
@@ -284,8 +289,8 @@ impl TaskContext<'_> {
             Argument::Unknown(what) => {
                 let worker = self.worker;
                 let message = format!(
-                    "the worker {worker} runs functions in Rust, and an argument of this one is \
-                     {what}, which only Python knows"
+                    "the worker {worker} only runs functions in Rust, and cannot read an argument \
+                     of this task: {what}, which is an object of Python"
                 );
                 return Err(Fault::Unsupported(RemoteError::new("TypeError", &message)));
             }
@@ -315,5 +320,8 @@ const fn is_number(value: &Value) -> bool {
 }
 
 fn damaged(key: &Key, error: &DatumError) -> RemoteError {
-    RemoteError::new("ValueError", &format!("the data of {key}: {error}"))
+    RemoteError::new(
+        "ValueError",
+        &format!("the data of {key} cannot be used: {error}"),
+    )
 }

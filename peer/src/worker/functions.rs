@@ -93,8 +93,8 @@ impl Functions {
         self.with(name, move |arguments| function.call(arguments))
     }
 
-    /// Declares that a function takes microseconds if all its arguments are
-    /// single numbers. Such calls run on the thread that receives the task, which saves two
+    /// Declares that a function takes only microseconds if all its arguments are single
+    /// numbers. Such calls run on the thread that receives the task, which saves two
     /// context switches.
     #[must_use]
     pub fn quick(mut self, name: &str) -> Self {

@@ -22,8 +22,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A running worker.
 ///
-/// Dropping it makes the worker leave the cluster, as [`close`](Self::close) does, without
-/// waiting for completion.
+/// Dropping this handle makes the worker leave the cluster, as [`close`](Self::close)
+/// does, but without waiting until it has left.
 #[derive(Debug)]
 pub struct Worker {
     pub(super) shared: Arc<Shared>,
@@ -74,12 +74,19 @@ impl fmt::Display for Ended {
                 write!(f, "the scheduler closed the worker: {reason}")
             }
             Self::Forgotten => f.write_str("the scheduler does not know the worker any more"),
-            Self::Lost(error) => write!(f, "the scheduler is gone: {error}"),
+            Self::Lost(error) => {
+                write!(f, "the connection to the scheduler was lost: {error}")
+            }
             Self::ListenerFailed(error) => {
-                write!(f, "the worker accepts no connections any more: {error}")
+                write!(f, "the worker cannot accept connections any more: {error}")
             }
             Self::Panicked => f.write_str("the worker panicked"),
-            Self::Restart { reason } => write!(f, "the worker is to start again: {reason}"),
+            Self::Restart { reason } => {
+                write!(
+                    f,
+                    "the scheduler asked for a restart of the worker: {reason}"
+                )
+            }
             Self::OutOfMemory { len } => write!(
                 f,
                 "the process takes {} MiB of memory, near its limit",
@@ -218,8 +225,8 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If the request to the scheduler fails; the worker has left the cluster then,
-    /// too.
+    /// [`RequestError`] if the request to the scheduler fails. The worker leaves the
+    /// cluster nevertheless.
     pub async fn retire(&self) -> Result<bool, RequestError> {
         let shared = &self.shared;
         let request = Request::RetireWorkers(RetireWorkers {
@@ -247,7 +254,7 @@ impl Worker {
         retired
     }
 
-    /// Waits until the worker has stopped, for whatever reason.
+    /// Waits until the worker has stopped, and returns the reason.
     pub async fn ended(&self) -> Ended {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await.as_deref() {

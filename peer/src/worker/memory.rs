@@ -11,7 +11,7 @@ use super::state::Event;
 use super::{Ended, Shared};
 
 /// Minimum interval between two warnings about pausing.
-const QUIET: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Thresholds at which a worker moves data to disk or stops running tasks, as fractions
 /// of its memory limit, named as in Dask's configuration
@@ -38,11 +38,11 @@ pub struct MemoryThresholds {
     /// If the process uses more memory than this, it starts no tasks and
     /// fetches no data; `None` for no limit. Default: 0.8, as in Dask.
     pub pause: Option<f64>,
-    /// If the process uses more memory than this, the worker leaves the cluster and
-    /// ends with [`Ended::OutOfMemory`](super::Ended::OutOfMemory), so that its process
-    /// can be restarted. If it uses less without its Python processes, the one of them that
-    /// uses the most memory is ended instead, and its task is run again or fails. `None`
-    /// for no limit. Default: `None`; the nannies of Dask's workers use 0.95.
+    /// If the worker uses more memory than this, it leaves the cluster and ends with
+    /// [`Ended::OutOfMemory`](super::Ended::OutOfMemory), so that its process can be
+    /// restarted. If it would use less without its Python processes, the Python process
+    /// that uses the most memory is ended instead, and its task is run again or fails.
+    /// `None` for no limit. Default: `None`; the nannies of Dask's workers use 0.95.
     pub terminate: Option<f64>,
     /// If the data requested from peers uses more memory than this, no more is
     /// requested, unless a single datum is larger; `None` for no limit. Default: 0.1,
@@ -107,7 +107,7 @@ impl MemoryThresholds {
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a fraction of a limit is no exact number, and casts saturate"
+    reason = "a fraction of a limit need not be exact, and casts saturate"
 )]
 fn part(limit: u64, fraction: f64) -> u64 {
     (limit as f64 * fraction) as u64
@@ -135,7 +135,7 @@ impl Shared {
             // Resident memory includes those pages of shared memory that this process has
             // touched. To count them once, anonymous memory and shared memory are added.
             let (processes, shared) = executors.memory_len();
-            let own = super::executor::anonymous("self");
+            let own = super::executor::anonymous_memory("self");
             return (own.saturating_add(shared), processes);
         }
         (resident(), 0)
@@ -199,7 +199,9 @@ impl Shared {
                     // A worker that computes faster than its disk writes pauses
                     // and resumes often; report that once.
                     let now = runtime::now();
-                    if warned_at.is_some_and(|at| now.saturating_duration_since(at) < QUIET) {
+                    if warned_at
+                        .is_some_and(|at| now.saturating_duration_since(at) < WARNING_INTERVAL)
+                    {
                         continue;
                     }
                     warned_at = Some(now);

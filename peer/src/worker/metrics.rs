@@ -266,12 +266,12 @@ struct Rates {
     /// Sum and number of the rates measured for each peer since the last
     /// heartbeat.
     peers: BTreeMap<String, (f64, u64)>,
-    before: Before,
+    before: Measurements,
 }
 
 /// Measurements at the last heartbeat.
 #[derive(Debug)]
-struct Before {
+struct Measurements {
     at: Instant,
     processor_ticks: u64,
     network: (u64, u64),
@@ -293,7 +293,7 @@ impl Default for Transfers {
                 // Dask's initial assumption.
                 bandwidth: 100e6,
                 peers: BTreeMap::new(),
-                before: Before {
+                before: Measurements {
                     at: runtime::now(),
                     processor_ticks: processor_ticks(),
                     network: network(),
@@ -342,7 +342,7 @@ pub(super) struct Sending<'t> {
 }
 
 impl Sending<'_> {
-    pub(super) fn has(&mut self, len: u64) {
+    pub(super) fn add_len(&mut self, len: u64) {
         self.transfers
             .outgoing_len
             .fetch_add(len, Ordering::Relaxed);
@@ -385,7 +385,7 @@ impl Transfers {
     }
 
     /// Records how long the scheduler took to answer.
-    pub(super) fn answered_within(&self, time: Duration) {
+    pub(super) fn set_latency(&self, time: Duration) {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.latency.store(time, Ordering::Relaxed);
     }
@@ -394,7 +394,7 @@ impl Transfers {
         Duration::from_nanos(self.latency.load(Ordering::Relaxed))
     }
 
-    /// Starts an outgoing transfer. Returns `None` if `limit` others are in
+    /// Starts an outgoing transfer. Returns `None` if `limit` transfers are already in
     /// progress.
     pub(super) fn sending(&self, limit: u64) -> Option<Sending<'_>> {
         let count = &self.outgoing_count;
@@ -450,7 +450,7 @@ impl Shared {
             ("workers", Value::Dict(peers.collect())),
             ("types", empty()),
         ]);
-        let after = Before {
+        let after = Measurements {
             at: runtime::now(),
             processor_ticks: processor_ticks(),
             network: network(),

@@ -40,11 +40,11 @@ mod evaluate;
 mod exception;
 #[cfg(target_os = "linux")]
 mod executor;
-#[cfg(target_os = "linux")]
-mod extensions;
 mod fetch;
 mod functions;
 mod handle;
+#[cfg(target_os = "linux")]
+mod host_comm;
 mod memory;
 mod metrics;
 mod outcome;
@@ -93,7 +93,7 @@ use diagnostics::{Level, Log, Notifier};
 use driver::Machine;
 use metrics::{TasksDone, Transfers};
 use run::Job;
-use scheduler_plugin::Others;
+use scheduler_plugin::OtherWorkers;
 use store::Store;
 use threads::Queue;
 
@@ -118,9 +118,9 @@ struct Shared {
     versions: Value,
     /// The messages and fields that the scheduler's release supports.
     dialect: Dialect,
-    /// Whether tasks that cannot run here are returned to the scheduler.
+    /// Whether tasks that this worker cannot run are returned to the scheduler.
     gives_back: bool,
-    others: Others,
+    others: OtherWorkers,
     store: Store,
     tasks_done: TasksDone,
     log: Log,

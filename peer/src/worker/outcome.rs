@@ -1,4 +1,4 @@
-//! What functions of a worker return.
+//! The return values of a worker's functions.
 
 use crate::{RemoteError, Value};
 
@@ -6,7 +6,7 @@ use crate::{RemoteError, Value};
 /// [`Result`] of it. An error of the conversion, as of an array with too many
 /// dimensions, is the error of the task.
 pub trait Outcome {
-    /// Converts into a worker's result.
+    /// Converts into the result of a task.
     ///
     /// # Errors
     ///

@@ -67,8 +67,8 @@ impl Shared {
         let mut jobs = VecDeque::from(jobs);
         let mut left = MAX_INLINE_TASKS;
         while let Some(mut job) = jobs.pop_front() {
-            // A panic here is one of parsing the task. Running the task panics again, and
-            // reports it.
+            // A panic while the task is parsed is ignored here: running the task panics
+            // again, and reports it.
             let is_quick = left != 0
                 && catch_unwind(AssertUnwindSafe(|| self.is_quick(&mut job))).unwrap_or(false);
             if is_quick {
@@ -144,9 +144,9 @@ impl Shared {
             let _task = event::task(&key);
             self.evaluate(&key, spec, &data, is_actor, &steps)
         }));
-        // Any other worker would panic too, so the task fails.
+        // Another worker would panic too, so the task fails.
         let result = evaluated.unwrap_or_else(|_| {
-            let message = format!("the worker {} panicked over the task", self.title);
+            let message = format!("the worker {} panicked while it ran the task", self.title);
             Err(RemoteError::new("RuntimeError", &message).into())
         });
         let is_unsupported = matches!(result, Err(Fault::Unsupported(_)));
@@ -233,7 +233,7 @@ impl Shared {
     ) -> Result<Datum, Fault> {
         if is_actor {
             let message = format!(
-                "the worker {} runs functions in Rust, not actors",
+                "the worker {} only runs functions in Rust, not actors",
                 self.title
             );
             let error = RemoteError::new("NotImplementedError", &message);

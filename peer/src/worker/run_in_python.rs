@@ -41,7 +41,9 @@ impl Shared {
         let mut times = None;
         let result = loop {
             let Spec::Unread(run_spec) = &spec else {
-                break Err(failed("a task was read for Rust and is run in Python"));
+                break Err(failed(
+                    "a task that was parsed for Rust cannot run in Python",
+                ));
             };
             let call = Call {
                 key: &key,
@@ -53,7 +55,7 @@ impl Shared {
             let on = |message| self.on_python(&key, message);
             match executors.run(&call, &steps, on) {
                 Ok(Outcome::NeedsHost) => is_in_host = true,
-                Ok(Outcome::Finished { result, by }) => {
+                Ok(Outcome::Finished { result, executor }) => {
                     let PythonFinished {
                         result,
                         nbytes,
@@ -63,10 +65,10 @@ impl Shared {
                         stop,
                         ..
                     } = *result;
-                    thread = by.thread();
+                    thread = executor.thread();
                     times = Some((start, stop));
                     let datum = self.store.computed(result, nbytes);
-                    executors.finish(by, &datum);
+                    executors.finish(executor, &datum);
                     let description = Description {
                         nbytes,
                         class: class.0,
@@ -85,10 +87,10 @@ impl Shared {
                     return self.react([], [Event::InputsLost { key, lost }]);
                 }
                 Err(RunError::Closed) => return Vec::new(),
-                // Processes could be started before, so the task is not the reason.
-                Err(error @ (RunError::Start(_) | RunError::StillStart)) => {
+                // The task is not the reason: processes could be started before.
+                Err(error @ (RunError::Start(_) | RunError::StartAgain)) => {
                     if matches!(error, RunError::Start(_)) {
-                        self.notice(&format!("tasks are given back: {error}"));
+                        self.notice(&format!("tasks are returned to the scheduler: {error}"));
                     }
                     drop(in_use);
                     drop(data);
@@ -105,7 +107,7 @@ impl Shared {
                         continue;
                     }
                     self.notice(&format!(
-                        "{how} while it ran the task {key}, which is given up"
+                        "{how} while it ran the task {key}, which fails after {deaths} attempts"
                     ));
                     let worker = &self.title;
                     let message = match deaths {
@@ -158,7 +160,9 @@ impl Shared {
             }) if key == *running => {
                 // Without another thread, the task continues to occupy its thread.
                 if let Err(error) = threads::replace(self) {
-                    self.notice(&format!("no thread for tasks beside {key}: {error}"));
+                    self.notice(&format!(
+                        "no thread can be started for the tasks after {key}: {error}"
+                    ));
                     return;
                 }
                 let run_time = Duration::try_from_secs_f64(compute_duration).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Tasks that this worker cannot run: a plugin of the scheduler assigns them to other
-//! workers, and those that arrive nevertheless are returned.
+//! The handling of tasks that this worker cannot run: a plugin in the scheduler assigns
+//! them to other workers, and tasks that arrive nevertheless are returned.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
         .field("wait", true)
         .into();
     let reply = pool.call::<Value>(scheduler, &request);
-    let reply = within(REGISTER_TIMEOUT, "installing a plugin", reply).await?;
+    let reply = within(REGISTER_TIMEOUT, "the scheduler to install a plugin", reply).await?;
     if reply.get("status").and_then(Value::as_str) == Some("OK") {
         return Ok(());
     }
@@ -66,13 +66,14 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
     Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
 }
 
-/// Cached information of the scheduler whether other workers may run tasks that this one
-/// cannot, with the time of the request.
+/// Whether other workers may run tasks that this one cannot, as the scheduler last
+/// reported it, with the time of the request.
 #[derive(Debug, Default)]
-pub(super) struct Others(tokio::sync::Mutex<Option<(Instant, bool)>>);
+pub(super) struct OtherWorkers(tokio::sync::Mutex<Option<(Instant, bool)>>);
 
 impl Shared {
-    /// Reports that a task cannot run here. If no other worker can run it, it has failed.
+    /// Handles a task that this worker cannot run. The task fails if no other worker can
+    /// run it.
     pub(super) async fn cannot_run(self: Arc<Self>, executed: Executed) {
         let event = if self.has_others().await {
             Event::Unsupported(executed)
@@ -85,7 +86,7 @@ impl Shared {
         self.handle([event]);
     }
 
-    /// Whether the scheduler is one of Dask and has another worker that may run Python.
+    /// Whether the scheduler runs Dask, and has another worker that may run Python.
     async fn has_others(&self) -> bool {
         if !self.gives_back {
             return false;
@@ -105,7 +106,7 @@ impl Shared {
         };
         let request = request.into();
         let reply = self.pool.call::<Value>(&self.scheduler, &request);
-        match within(REGISTER_TIMEOUT, "the identity", reply).await {
+        match within(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
             Ok(identity) => {
                 let found = has_python(&identity, &self.address);
                 *last = Some((now, found));

@@ -10,7 +10,7 @@ use daskwire_comm::{Address, CommError, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
 #[cfg(target_os = "linux")]
-use super::extensions::HostComm;
+use super::host_comm::HostComm;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
@@ -55,7 +55,8 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                         comms.spawn(serve_comm(Arc::clone(&shared), incoming));
                     } else if !core::mem::replace(&mut is_full, true) {
                         shared.notice(&format!(
-                            "the worker refuses connections: it serves {limit} comms"
+                            "the worker refuses connections: it already serves {limit} comms, \
+                             the maximum"
                         ));
                     }
                 }
@@ -64,7 +65,7 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                 Err(error @ CommError::Io(_)) => {
                     if !core::mem::replace(&mut is_failing, true) {
                         shared.notice(&format!(
-                            "the worker cannot accept connections, and tries again: {error}"
+                            "the worker cannot accept connections, and will retry: {error}"
                         ));
                     }
                     runtime::sleep(ACCEPT_PAUSE).await;
@@ -267,7 +268,7 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
         }
         request => {
             let message = format!(
-                "the worker {} runs functions in Rust and does not do {:?}",
+                "the worker {} only runs functions in Rust, and does not support the request {:?}",
                 shared.title,
                 request.op()
             );
@@ -296,7 +297,7 @@ fn update(shared: &Arc<Shared>, request: UpdateData) -> UpdateDataReply {
     }
 }
 
-/// Sends data to a client, or to a worker until that leaves the cluster.
+/// Sends data to a client, or to a worker until the worker leaves the cluster.
 async fn send_data_while_member(
     shared: &Arc<Shared>,
     channel: &mut Channel,
@@ -340,18 +341,18 @@ async fn send_data(
     for (key, serialized) in serialize(held.collect()).await {
         match serialized {
             Ok(serialized) => {
-                sending.has(serialized.len());
+                sending.add_len(serialized.len());
                 data.push((key, serialized));
             }
             // The requester looks elsewhere for keys that the reply lacks.
             Err(DatumError::Lost) => lost.push(key),
             Err(DatumError::Value(error)) => {
-                let message = format!("the data of {key}: {error}");
+                let message = format!("the data of {key} cannot be used: {error}");
                 refused.get_or_insert_with(|| RemoteError::new("ValueError", &message));
             }
         }
     }
-    // Otherwise one value that cannot be serialized would keep back the others.
+    // Send the other values even if one cannot be serialized.
     if let Some(error) = refused.filter(|_| data.is_empty()) {
         return channel.sender.send(&error.to_status()).await;
     }

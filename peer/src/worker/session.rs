@@ -80,7 +80,7 @@ impl Shared {
             ..RegisterWorker::default()
         });
         let reply = channel.call::<RegisterWorkerReply>(&request);
-        let reply = within(REGISTER_TIMEOUT, "registering the worker", reply).await?;
+        let reply = within(REGISTER_TIMEOUT, "the registration of the worker", reply).await?;
         if reply.status != ReplyStatus::Ok {
             return Err(StartError::Refused {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
@@ -103,7 +103,12 @@ impl Shared {
             ..Unregister::default()
         });
         let asked = self.pool.call::<Value>(&self.scheduler, &request);
-        within(REGISTER_TIMEOUT, "unregistering the worker", asked).await?;
+        within(
+            REGISTER_TIMEOUT,
+            "the scheduler to remove the worker",
+            asked,
+        )
+        .await?;
         Ok(())
     }
 
@@ -120,8 +125,9 @@ impl Shared {
                 trimmed = runtime::now();
             }
             let sending = self.heartbeat.lock().await;
-            // A scheduler that has just removed a worker logs warnings about heartbeats that
-            // arrive before the worker learns of it, or before its farewell is read.
+            // A scheduler that has just removed a worker logs warnings about heartbeats
+            // that the worker sends before it learns about the removal, and about
+            // heartbeats that overtake its last message.
             let status = self.machine().state.status().clone();
             let is_retiring = self.is_retiring.load(Ordering::Relaxed);
             match status {
@@ -164,7 +170,7 @@ impl Shared {
             };
             let answered = runtime::now();
             self.transfers
-                .answered_within(answered.saturating_duration_since(asked));
+                .set_latency(answered.saturating_duration_since(asked));
             if reply.status == ReplyStatus::Missing {
                 // If the worker has retired meanwhile, the stream reports it.
                 if self.machine().state.status().is_closing() {
@@ -203,7 +209,7 @@ impl Shared {
             for message in batch {
                 let reason = match message {
                     ToWorker::Close(close) => close.reason.unwrap_or_default(),
-                    ToWorker::CloseStream(_) => "the stream ends".to_owned(),
+                    ToWorker::CloseStream(_) => "the scheduler closed the stream".to_owned(),
                     #[cfg(target_os = "linux")]
                     ToWorker::Unknown(message) if self.executors.is_some() => {
                         let executors = self.executors.as_ref();
@@ -249,6 +255,7 @@ fn interval(seconds: Option<f64>) -> Option<Duration> {
     Some(duration.clamp(Duration::from_millis(10), Duration::from_secs(600)))
 }
 
+/// The parts of a worker that [`supervise`] takes over.
 pub(super) struct Parts {
     pub(super) transports: Transports,
     pub(super) listener: Listener,
@@ -257,8 +264,7 @@ pub(super) struct Parts {
     pub(super) interval: Duration,
 }
 
-/// Keeps a worker running until something ends it, and makes it leave the
-/// cluster.
+/// Runs a worker until one of its parts ends, and makes it leave the cluster.
 pub(super) async fn supervise(
     shared: Arc<Shared>,
     parts: Parts,
@@ -313,7 +319,8 @@ pub(super) async fn supervise(
             .log
             .add(Level::Warning, "the worker panicked, and ends");
     }
-    // A heartbeat in flight, over another comm, may arrive after the farewell.
+    // A heartbeat in flight, over another comm, may arrive after the last message on the
+    // stream.
     let quiet = runtime::timeout(DRAIN_TIMEOUT, shared.heartbeat.lock()).await;
     shared.leave();
     drop(quiet);

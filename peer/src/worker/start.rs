@@ -18,7 +18,7 @@ use super::driver::Machine;
 #[cfg(target_os = "linux")]
 use super::executor::{Executors, Interpreter, SharedMemory};
 use super::metrics::{TasksDone, Transfers};
-use super::scheduler_plugin::{self, Others};
+use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
@@ -116,7 +116,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         None => listening.contact(&host),
     };
     let address = address.to_string();
-    // No retries: data of a peer that does not listen is fetched from another one.
+    // No retries: if a peer does not listen, its data is fetched from another peer.
     let options = CommOptions {
         connect_retry: false,
         ..options
@@ -132,7 +132,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     });
     let versions = within(
         REGISTER_TIMEOUT,
-        "the versions",
+        "the versions of the scheduler",
         pool.call::<Value>(&scheduler, &versions),
     );
     let waiting = || format!("{scheduler} does not answer yet, waiting");
@@ -143,7 +143,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let release = Release::of_versions(&versions);
     Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
     let dialect = Dialect::of_versions(&versions);
-    // Before the scheduler can assign tasks to the worker.
+    // Install the plugin before the scheduler can assign tasks to the worker.
     let installed = match release {
         Some(_) if installs_plugin => scheduler_plugin::install(&pool, &scheduler).await,
         _ => Ok(()),
@@ -176,7 +176,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let parent = local_directory;
     let limits = (memory_limit, thresholds);
     let made = make_store(limits, parent, needs_directory, &id, dialect.pickling);
-    let Made {
+    let StoreParts {
         store,
         path: store_directory,
         directory,
@@ -237,7 +237,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         versions,
         dialect,
         gives_back: release.is_some(),
-        others: Others::default(),
+        others: OtherWorkers::default(),
         store,
         tasks_done: TasksDone::default(),
         log: Log::default(),
@@ -263,7 +263,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     start_store(&shared)?;
     #[cfg(target_os = "linux")]
     if let Some(executors) = &shared.executors {
-        shared.attend_host(executors);
+        shared.handle_host_events(executors);
     }
     let waiting = || {
         format!(
@@ -289,7 +289,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     } = channel;
     let (stream, writing) = BatchSender::new(sender, batch_interval, MAX_QUEUED_LEN);
     shared.machine().stream = Some(stream);
-    // Before messages of the scheduler are handled.
+    // Set up plugins before messages of the scheduler are handled.
     #[cfg(target_os = "linux")]
     shared.set_up_plugins(plugins).await;
     #[cfg(not(target_os = "linux"))]
@@ -331,7 +331,7 @@ fn share_frames(options: CommOptions, has_python: bool) -> (Arc<SharedMemory>, C
 }
 
 /// A store, and the directory of the worker.
-struct Made {
+struct StoreParts {
     store: Store,
     /// The directory, existing or not.
     path: PathBuf,
@@ -345,10 +345,10 @@ async fn make_store(
     needs_directory: bool,
     id: &str,
     pickling: Pickling,
-) -> Result<Made, StartError> {
+) -> Result<StoreParts, StartError> {
     let limit = memory_limit.filter(|_| thresholds.spills());
     if limit.is_none() && !needs_directory {
-        return Ok(Made {
+        return Ok(StoreParts {
             store: Store::in_memory(pickling),
             path: parent,
             directory: None,
@@ -362,7 +362,7 @@ async fn make_store(
     let directory = made.map_err(|error| StartError::Directory(Arc::new(error)))?;
     let path = directory.path().to_owned();
     let Some(limit) = limit else {
-        return Ok(Made {
+        return Ok(StoreParts {
             store: Store::in_memory(pickling),
             path,
             directory: Some(directory),
@@ -374,7 +374,7 @@ async fn make_store(
         thresholds.full_len(limit),
         pickling,
     );
-    Ok(Made {
+    Ok(StoreParts {
         store,
         path,
         directory: None,

@@ -78,8 +78,8 @@ impl<T> Queue<T> {
 ///
 /// # Errors
 ///
-/// If the system refuses the first; with fewer threads than requested, the worker is
-/// only slower.
+/// If the system cannot start the first thread. If it cannot start others, the worker
+/// runs with fewer threads.
 pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
     for index in 0..shared.nthreads {
         match start_one(shared, &format!("task-{index}")) {

@@ -502,7 +502,10 @@ async fn tasks_are_given_back_while_no_process_can_be_started() {
         until("the end of the process", || has_ended(&id)).await;
     }
     cluster.python("f = client.submit(lambda: 5)");
-    worker.wait_for_log("tasks are given back: no Python process: it did not start");
+    worker.wait_for_log(
+        "tasks are returned to the scheduler: a Python process cannot be started: \
+         it did not become ready",
+    );
     assert_eq!(cluster.python("f.status"), "'pending'");
     fs::write(&script, &works).expect("it is written");
     assert_eq!(cluster.python("f.result()"), "5");
@@ -783,7 +786,9 @@ fn an_interpreter_without_distributed_is_refused() {
         let ran = command::run(&[&arguments[..], &[python]].concat(), None);
         assert_eq!(ran.status, Some(1));
         assert!(
-            ran.err.contains("no Python for the worker") && ran.err.contains(error),
+            ran.err
+                .contains("a Python process of the worker cannot be started")
+                && ran.err.contains(error),
             "{}",
             ran.err
         );

@@ -432,7 +432,7 @@ async fn reports_a_directory_that_cannot_be_created() {
         .await;
     let error = started.expect_err("it is a file").to_string();
     assert!(
-        error.starts_with("no directory for spilled data: "),
+        error.starts_with("the directory for spilled data cannot be created: "),
         "{error}"
     );
     assert!(error.contains("no-place"), "{error}");

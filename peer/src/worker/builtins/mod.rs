@@ -189,13 +189,13 @@ fn real(value: &Value) -> Result<f64> {
     match number(value) {
         Some(Number::Int(value)) => Ok(float(value)),
         Some(Number::Float(value)) => Ok(value),
-        _ => Err(no_number(value, "must be real number, not ")),
+        _ => Err(wrong_number(value, "must be real number, not ")),
     }
 }
 
-/// Returns the error for a value that is not the required number: a `TypeError` with
-/// `message`, or one for a value that Python converts and this worker does not.
-fn no_number(value: &Value, message: &str) -> RemoteError {
+/// Returns the error for a value that is not a number of the required type: a `TypeError`
+/// with `message`, or `NotImplementedError` for a value that Python would convert.
+fn wrong_number(value: &Value, message: &str) -> RemoteError {
     match value {
         Value::LargeInt(_) => too_large(),
         Value::Array(_) | Value::Serialized(_) => not_covered("a number of arrays and objects"),
@@ -209,7 +209,7 @@ fn integer(value: &Value) -> Result<i128> {
         Some(Number::Int(value)) => Ok(value),
         _ => {
             let message = "an integer is required, which cannot be made of a ";
-            Err(no_number(value, message))
+            Err(wrong_number(value, message))
         }
     }
 }
@@ -220,7 +220,7 @@ fn ascii(data: &[u8]) -> String {
 }
 
 /// Treats an argument of `None` as missing.
-fn some(argument: Option<&Value>) -> Option<&Value> {
+fn not_none(argument: Option<&Value>) -> Option<&Value> {
     argument.filter(|value| !matches!(value, Value::None))
 }
 
@@ -279,7 +279,7 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
         }
         _ => arguments.iter().cloned().collect(),
     };
-    if some(arguments.keyword("key")).is_some() {
+    if not_none(arguments.keyword("key")).is_some() {
         return Err(not_covered("a key function"));
     }
     let symbol = if wanted == Ordering::Less { "<" } else { ">" };
@@ -309,7 +309,7 @@ fn sorted(arguments: &Arguments) -> Result<Value> {
         Some(value) => integer(value)? != 0,
     };
     let all = items(all.unwrap_or(&Value::None))?;
-    if some(key).is_some() {
+    if not_none(key).is_some() {
         return Err(not_covered("a key function"));
     }
     let wanted = if is_reverse {
@@ -392,7 +392,7 @@ fn int(arguments: &Arguments) -> Result<Value> {
             _ => {
                 let message = "int() argument must be a string, a bytes-like object or a real \
                             number, not ";
-                return Err(no_number(value, message));
+                return Err(wrong_number(value, message));
             }
         },
     }))
@@ -411,7 +411,7 @@ fn float_of(arguments: &Arguments) -> Result<Value> {
             Some(Number::Float(value)) => value,
             _ => {
                 let message = "float() argument must be a string or a real number, not ";
-                return Err(no_number(value, message));
+                return Err(wrong_number(value, message));
             }
         },
     }))
@@ -450,7 +450,7 @@ fn power(arguments: &Arguments) -> Result<Value> {
         base.unwrap_or(&Value::None),
         exponent.unwrap_or(&Value::None),
     );
-    let Some(modulus) = some(modulus) else {
+    let Some(modulus) = not_none(modulus) else {
         return pow(base, exponent);
     };
     // The first argument that is not an integer determines the error.
@@ -462,7 +462,7 @@ fn power(arguments: &Arguments) -> Result<Value> {
     for value in [base, exponent, modulus] {
         if !matches!(number(value), Some(Number::Int(_))) {
             let message = "pow() 3rd argument not allowed unless all arguments are integers, not ";
-            return Err(no_number(value, message));
+            return Err(wrong_number(value, message));
         }
     }
     let (base, mut exponent, modulus) = (integer(base)?, integer(exponent)?, integer(modulus)?);
@@ -533,9 +533,9 @@ fn round(arguments: &Arguments) -> Result<Value> {
     let value = value.unwrap_or(&Value::None);
     if matches!(number(value), None | Some(Number::Complex(..))) {
         let message = "no __round__ method is defined by type ";
-        return Err(no_number(value, message));
+        return Err(wrong_number(value, message));
     }
-    let digits = some(digits).map(integer).transpose()?.map(Number::Int);
+    let digits = not_none(digits).map(integer).transpose()?.map(Number::Int);
     match (number(value), digits.map(Some)) {
         (Some(Number::Int(value)), None) => Ok(Value::Int(value)),
         (Some(Number::Int(value)), Some(Some(Number::Int(0..)))) => Ok(Value::Int(value)),
@@ -586,7 +586,7 @@ fn builtins(functions: Functions) -> Functions {
             let mut letters = string.chars();
             match (letters.next(), letters.next()) {
                 (Some(letter), None) => Ok(Value::from(u32::from(letter))),
-                _ => Err(no_number(value, "ord() expected a character, not ")),
+                _ => Err(wrong_number(value, "ord() expected a character, not ")),
             }
         }),
         ("chr", |value| {

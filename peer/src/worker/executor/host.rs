@@ -25,7 +25,7 @@ use crate::protocol::{
 };
 use crate::{Key, Value};
 
-/// Time that the host is given to tear down its plugins before it is killed.
+/// Timeout for the host to tear down its plugins, after which it is killed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The host of a worker.
@@ -67,7 +67,7 @@ pub(in crate::worker) enum HostEvent {
 }
 
 /// Callback for the events of a host.
-pub(in crate::worker) type OnHost = dyn Fn(HostEvent) + Send + Sync;
+pub(in crate::worker) type HostCallback = dyn Fn(HostEvent) + Send + Sync;
 
 #[derive(Debug)]
 enum Command {
@@ -84,7 +84,7 @@ impl Host {
         interpreter: &Interpreter,
         start: &StartPython,
         memory: &Arc<SharedMemory>,
-        on: Arc<OnHost>,
+        on: Arc<HostCallback>,
         failure: Failure,
     ) -> io::Result<Arc<Self>> {
         // Plugins may log events while they are set up.
@@ -171,7 +171,7 @@ impl Host {
         if message.op == "shuffle-fail" {
             forget_shuffle(&mut self.lock_shuffles(), &message);
         }
-        // If the host has ended, so have its shuffles.
+        // If the host has ended, its shuffles have ended too.
         let _ = self.commands.send(Command::Stream(message));
     }
 
@@ -189,11 +189,11 @@ impl Host {
     }
 
     /// Records that the host holds an actor.
-    pub(super) fn holds(&self, key: Key) {
+    pub(super) fn add_actor(&self, key: Key) {
         self.lock_actors().insert(key);
     }
 
-    /// Removes actors from the host.
+    /// Removes the actors among `keys` from the host.
     pub(super) fn release(&self, keys: &[Key]) {
         let mut actors = self.lock_actors();
         let held = keys.iter().filter(|key| actors.remove(*key));
@@ -269,7 +269,7 @@ fn forget_shuffle(shuffles: &mut HashMap<String, u64>, message: &Unknown) {
     }
 }
 
-fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::Sender<()>) {
+fn receive_all(mut link: Link, host: &Weak<Host>, on: &HostCallback, draining: mpsc::Sender<()>) {
     loop {
         let message = link.receive::<FromPython>();
         let Some(host) = host.upgrade() else {
@@ -288,7 +288,7 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &OnHost, draining: mpsc::S
                 let how = host.running.end();
                 drop(draining);
                 let actors = core::mem::take(&mut *host.lock_actors());
-                // Unlocked before the callback, which reads the shuffles.
+                // Unlock before the callback, which reads the shuffles.
                 let has_shuffles = !host.lock_shuffles().is_empty();
                 on(HostEvent::Ended {
                     how,

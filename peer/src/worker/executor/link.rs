@@ -90,7 +90,7 @@ impl Link {
         write(&self.socket, out, &[descriptor])
     }
 
-    /// Sends a message. Blocks until the process has read all but what the socket buffers.
+    /// Sends a message. Blocks while the buffer of the socket is full.
     pub(super) fn send(&mut self, message: &impl Field) -> io::Result<()> {
         let Self {
             scratch,
@@ -249,7 +249,7 @@ fn read(
     while (descriptors.len() as u64) < descriptor_count {
         let more = receive(socket, &mut [0])?;
         if more.is_empty() {
-            return Err(invalid("descriptors are missing"));
+            return Err(invalid("a message arrived without its file descriptors"));
         }
         descriptors.extend(more);
     }
@@ -276,7 +276,7 @@ fn read(
         Some(source.slice_ref(frame))
     });
     let frames: Option<Vec<Bytes>> = frames.collect();
-    frames.ok_or_else(|| invalid("the place of a frame is wrong"))
+    frames.ok_or_else(|| invalid("the offset or length of a frame is wrong"))
 }
 
 /// Splits a number of `N` bytes off the start of `bytes`.
@@ -402,7 +402,10 @@ mod tests {
             out[HEAD + 16..HEAD + 24].copy_from_slice(&u64::to_le_bytes(len));
             write(&one, &out[..HEAD + ENTRY + 2], &[]).expect("it fits");
             let error = read(&other, &memory, &Arc::default()).expect_err("out of bounds");
-            assert_eq!(error.to_string(), "the place of a frame is wrong");
+            assert_eq!(
+                error.to_string(),
+                "the offset or length of a frame is wrong"
+            );
         }
     }
 }

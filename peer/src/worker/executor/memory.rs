@@ -162,7 +162,7 @@ impl FrameMemory for Blocks {
 
 impl FrameBlock for Block {
     fn release(&mut self) {
-        // Removed before the address can be reused for other memory.
+        // Remove the region before its address can be reused for other memory.
         self.memory.lock().remove(&(self.map.as_ptr() as usize));
         self.region = None;
     }

@@ -35,7 +35,7 @@ use bytes::Bytes;
 use plugins::Plugins;
 use process::{Executor, Process};
 
-pub(super) use host::{Host, HostEvent, OnHost};
+pub(super) use host::{Host, HostCallback, HostEvent};
 pub(super) use memory::SharedMemory;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps};
@@ -62,7 +62,7 @@ pub(super) struct Executors {
     host: Mutex<Option<Arc<Host>>>,
     /// The last runs of shuffles, by id, of hosts that have ended. Locked while a host starts.
     stale_shuffles: Mutex<HashMap<String, u64>>,
-    on_host: OnceLock<Arc<OnHost>>,
+    on_host: OnceLock<Arc<HostCallback>>,
     plugins: Plugins,
     /// The local directory of a worker that does not spill, removed on drop.
     _directory: Option<SpillDirectory>,
@@ -104,7 +104,7 @@ pub(super) enum Outcome {
     Finished {
         result: Box<PythonFinished>,
         /// The executor, to be returned with [`Executors::finish`].
-        by: Box<Finisher>,
+        executor: Box<FinishedExecutor>,
     },
     Erred(Box<PythonErred>),
     Reschedule,
@@ -114,7 +114,7 @@ pub(super) enum Outcome {
 
 /// The executor of a finished task, before it returns to the pool.
 #[derive(Debug)]
-pub(super) struct Finisher {
+pub(super) struct FinishedExecutor {
     executor: Executor,
     used: Vec<Key>,
     is_kept: bool,
@@ -125,10 +125,10 @@ pub(super) struct Finisher {
 pub(super) enum RunError {
     /// An input cannot be sent.
     Input(Key, DatumError),
-    /// No process can be started, and the previous attempt had succeeded.
+    /// No process can be started. Later failures in a row are [`RunError::StartAgain`].
     Start(io::Error),
-    /// No process can be started, as in the previous attempt.
-    StillStart,
+    /// No process can be started, as an earlier [`RunError::Start`] has reported.
+    StartAgain,
     /// The process ended. The string describes how.
     Died(String),
     /// The worker is closing.
@@ -138,16 +138,16 @@ pub(super) enum RunError {
 impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Input(key, error) => write!(f, "the data of {key}: {error}"),
-            Self::Start(error) => write!(f, "no Python process: {error}"),
-            Self::StillStart => f.write_str("no Python process"),
+            Self::Input(key, error) => write!(f, "the data of {key} cannot be used: {error}"),
+            Self::Start(error) => write!(f, "a Python process cannot be started: {error}"),
+            Self::StartAgain => f.write_str("a Python process cannot be started"),
             Self::Died(how) => f.write_str(how),
-            Self::Closed => f.write_str("the worker ends"),
+            Self::Closed => f.write_str("the worker is closing"),
         }
     }
 }
 
-impl Finisher {
+impl FinishedExecutor {
     /// The number by which Dask's dashboard distinguishes threads: the id of the process.
     pub(super) fn thread(&self) -> i64 {
         self.executor.process.running.id.into()
@@ -218,7 +218,9 @@ impl Executors {
             return Err(RunError::Closed);
         }
         let Some(on) = self.on_host.get() else {
-            return Err(RunError::Start(io::Error::other("the worker starts")));
+            return Err(RunError::Start(io::Error::other(
+                "the worker is still starting",
+            )));
         };
         let start = StartPython {
             is_host: true,
@@ -256,7 +258,11 @@ impl Executors {
                 .map(|_| scope.spawn(|| self.start_executor()))
                 .collect();
             let started = starting.into_iter().map(|starting| {
-                let panicked = |_| Err(RunError::Start(io::Error::other("a panic")));
+                let panicked = |_| {
+                    Err(RunError::Start(io::Error::other(
+                        "the thread that starts it panicked",
+                    )))
+                };
                 starting.join().unwrap_or_else(panicked)
             });
             started.collect::<Result<Vec<Executor>, RunError>>()
@@ -325,18 +331,18 @@ impl Executors {
             answer = match answer {
                 Ok(FromPython::PythonFinished(result)) => {
                     let is_kept = !result.gone.contains(key);
-                    executor.is_without(&result.gone);
-                    executor.process.holds(result.held);
+                    executor.remove_kept(&result.gone);
+                    executor.process.set_kept_memory(result.held);
                     if call.is_actor
                         && let Some(host) = &executor.host
                     {
-                        host.holds(key.clone());
+                        host.add_actor(key.clone());
                     }
                     let mut used = used();
                     used.push(key.clone());
                     return Ok(Outcome::Finished {
                         result: Box::new(result),
-                        by: Box::new(Finisher {
+                        executor: Box::new(FinishedExecutor {
                             executor,
                             used,
                             is_kept,
@@ -344,17 +350,17 @@ impl Executors {
                     });
                 }
                 Ok(FromPython::PythonErred(error)) => {
-                    executor.is_without(&error.gone);
+                    executor.remove_kept(&error.gone);
                     self.give_back(executor, &used());
                     return Ok(Outcome::Erred(Box::new(error)));
                 }
                 Ok(FromPython::PythonReschedule(message)) => {
-                    executor.is_without(&message.gone);
+                    executor.remove_kept(&message.gone);
                     self.give_back(executor, &used());
                     return Ok(Outcome::Reschedule);
                 }
                 Ok(FromPython::PythonNeedsHost(message)) => {
-                    executor.is_without(&message.gone);
+                    executor.remove_kept(&message.gone);
                     self.give_back(executor, &used());
                     return Ok(Outcome::NeedsHost);
                 }
@@ -384,12 +390,12 @@ impl Executors {
     }
 
     /// Returns the executor of a finished task, whose result is `datum`, to the pool.
-    pub(super) fn finish(&self, by: Box<Finisher>, datum: &Datum) {
-        let Finisher {
+    pub(super) fn finish(&self, finished: Box<FinishedExecutor>, datum: &Datum) {
+        let FinishedExecutor {
             executor,
             used,
             is_kept,
-        } = *by;
+        } = *finished;
         if let Some(key) = used.last().filter(|_| is_kept) {
             executor.keep(key, datum);
         }
@@ -440,12 +446,13 @@ impl Executors {
         }
         drop(pool);
         ids.extend(self.running_host().map(|host| host.running.id));
-        let own = ids.into_iter().map(|id| anonymous(&id.to_string()));
+        let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
         (own.sum(), shared)
     }
 
-    /// Ends the idle processes or, if there are none and `is_urgent`, the one that uses
-    /// the most memory, which may be the host. Returns whether any was ended.
+    /// Frees memory: ends the idle processes or, if there are none and `is_urgent`, the
+    /// process that uses the most memory, which may be the host. Returns whether a
+    /// process was ended.
     pub(super) fn relieve(&self, is_urgent: bool) -> bool {
         let mut pool = self.lock();
         let idle = core::mem::take(&mut pool.idle);
@@ -462,7 +469,7 @@ impl Executors {
         let host = self.running_host().map(|host| Arc::clone(&host.running));
         let running = processes.chain(host).filter(|running| !running.has_ended());
         let largest = running
-            .map(|running| (anonymous(&running.id.to_string()), running))
+            .map(|running| (anonymous_memory(&running.id.to_string()), running))
             .max_by_key(|(len, _)| *len);
         let Some((len, running)) = largest else {
             return false;
@@ -499,7 +506,7 @@ impl Executors {
         for executor in idle {
             executor.wait(deadline.saturating_duration_since(Instant::now()));
         }
-        // Waits for a host that is being started, so that it is closed, too.
+        // Wait for a host that is being started, so that it is closed too.
         drop(self.failure.check(self.stale_shuffles.lock()));
         let host = self.lock_host().take();
         if let Some(host) = host {
@@ -551,7 +558,7 @@ impl Executors {
 
     fn start_executor(&self) -> Result<Executor, RunError> {
         let refuse = |message: FromPython| {
-            let what = format!("{:?} came before it was ready", message.op());
+            let what = format!("it sent {:?} before it was ready", message.op());
             Err(io::Error::other(what))
         };
         let started = process::start(&self.interpreter, &self.start, &self.memory, refuse);
@@ -562,7 +569,7 @@ impl Executors {
         let mut pool = self.lock();
         let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
         let executor = started.map_err(|error| match has_failed {
-            true => RunError::StillStart,
+            true => RunError::StartAgain,
             false => RunError::Start(error),
         })?;
         if pool.is_closed {
@@ -621,7 +628,7 @@ const MAX_PER_THREAD: u64 = 5;
 const MAX_COMPARED: usize = 32;
 
 /// Returns the anonymous memory of a process in bytes, or 0 if it is unknown.
-pub(super) fn anonymous(process: &str) -> u64 {
+pub(super) fn anonymous_memory(process: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status
         .lines()

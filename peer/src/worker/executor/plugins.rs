@@ -32,7 +32,7 @@ struct Change {
 }
 
 impl Plugins {
-    /// No plugins yet. A poisoned lock sets `failure`.
+    /// Returns an empty set of plugins. A poisoned lock sets `failure`.
     pub(super) fn new(failure: Failure) -> Self {
         Self {
             changes: Mutex::default(),

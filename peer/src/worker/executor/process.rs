@@ -167,7 +167,7 @@ pub(super) fn start(
             let ended = running.end();
             Err(io::Error::new(
                 error.kind(),
-                format!("it did not start ({ended}); its errors are above: {error}"),
+                format!("it did not become ready ({ended}); its errors are above: {error}"),
             ))
         }
     }
@@ -203,8 +203,8 @@ impl Executor {
     /// Sends the changes to plugins since the last call, and returns whether there are any. Does
     /// nothing for the host, which receives them as requests.
     ///
-    /// The process reads again once the plugins are set up, which may take long: they install
-    /// packages, for example.
+    /// The process reads further messages once the plugins are set up, which may take
+    /// long: some plugins install packages.
     pub(super) fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<bool> {
         if self.host.is_some() {
             return Ok(false);
@@ -241,7 +241,7 @@ impl Executor {
     }
 
     /// Records that the process no longer caches values.
-    pub(super) fn is_without(&self, keys: &Keys) {
+    pub(super) fn remove_kept(&self, keys: &Keys) {
         let mut values = self.process.values();
         for key in keys {
             values.kept.remove(key);
@@ -317,7 +317,7 @@ impl Process {
 
     /// Records the length in bytes of the shared memory that the process keeps for reuse,
     /// including what is still mapped here.
-    pub(super) fn holds(&self, len: u64) {
+    pub(super) fn set_kept_memory(&self, len: u64) {
         let since = Instant::now();
         *lock_counter(&self.segments) = Segments { len, since };
     }

@@ -180,8 +180,7 @@ impl State {
         }
     }
 
-    /// Takes the first ready task. One that needs resources is taken if it precedes the
-    /// others and the resources are free.
+    /// Takes the first ready task whose resources are free.
     pub(super) fn next_ready(&mut self) -> Option<(Priority, Key)> {
         let constrained = self.constrained.first();
         let is_first = match (constrained, self.ready.first()) {
@@ -357,7 +356,7 @@ impl State {
         running.filter(|running| !running.has_seceded).count()
     }
 
-    /// Handles that a task no longer counts towards the limit although it still runs.
+    /// Handles a task that no longer counts towards the limit although it still runs.
     pub(super) fn seceded(&mut self, key: &Key, run_time: Duration) {
         let Some(running) = self.executing.get_mut(key) else {
             return;
@@ -374,8 +373,8 @@ impl State {
         }
     }
 
-    /// Reports that a task does not use a thread any more. `run_time` is that until then, unless
-    /// it was reported before.
+    /// Reports that a task does not use a thread any more. `run_time` is the run time
+    /// until then, unless it was reported before.
     fn send_seceded(&mut self, key: Key, run_id: i64, run_time: Option<Duration>) {
         self.send(LongRunning {
             key,

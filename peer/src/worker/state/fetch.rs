@@ -144,8 +144,8 @@ impl State {
                 if state.asked.is_some() || state.is_busy {
                     continue;
                 }
-                let chance = self.chance(peer);
-                let rank = (first, state.keys.len(), chance, peer);
+                let tie_break = self.tie_break(peer);
+                let rank = (first, state.keys.len(), tie_break, peer);
                 if best.is_none_or(|best| rank < best) {
                     best = Some(rank);
                 }
@@ -191,8 +191,9 @@ impl State {
         }
     }
 
-    /// Returns a hash that differs between pairs of workers.
-    pub(super) fn chance(&self, peer: &Peer) -> u64 {
+    /// Returns a hash of this worker and a peer, by which each worker prefers a different one
+    /// of several equal peers.
+    pub(super) fn tie_break(&self, peer: &Peer) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.address.hash(&mut hasher);
         peer.hash(&mut hasher);
@@ -215,7 +216,7 @@ impl State {
         self.flight_count = self.flight_count.saturating_sub(1);
         self.flight_len = self.flight_len.saturating_sub(take(&mut state.asked_len));
         let mut data = HashMap::new();
-        let mut reason = "it does not have it";
+        let mut reason = "it does not have the data";
         match answer {
             Answer::Data(received) => data.extend(received),
             Answer::Busy => {

@@ -88,8 +88,8 @@ use task::{PHASE_COUNT, PeerState, Phase, Queue, Running, Task};
 
 /// The state of a worker: its tasks, their execution, and pending transfers.
 ///
-/// [`handle`](Self::handle) and [`handle_all`](Self::handle_all) are the only ways
-/// to change it.
+/// [`handle`](Self::handle) and [`handle_all`](Self::handle_all) are the only ways to
+/// change the state.
 ///
 /// # Common issues
 ///

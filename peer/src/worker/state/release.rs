@@ -39,8 +39,8 @@ impl State {
         }
     }
 
-    /// Deletes data in memory. Tasks that wait for it here fetch it from other
-    /// workers.
+    /// Deletes data in memory. Tasks of this worker that need the data fetch it from
+    /// other workers.
     pub(super) fn release(&mut self, key: &Key, stimulus_id: &str) {
         self.actions.push(Action::Forget(key.clone()));
         self.send(ReleaseWorkerData {

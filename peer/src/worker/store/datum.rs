@@ -99,7 +99,7 @@ impl fmt::Display for DatumError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(error) => error.fmt(f),
-            Self::Lost => f.write_str("its file is damaged or gone"),
+            Self::Lost => f.write_str("its spill file is damaged or missing"),
         }
     }
 }
@@ -204,7 +204,7 @@ impl Drop for Making<'_> {
     fn drop(&mut self) {
         let mut forms = self.0.lock();
         forms.is_making = false;
-        // A wake-up without waiters still costs a system call.
+        // Notify only if threads wait: each notification costs a system call.
         let is_awaited = core::mem::take(&mut forms.is_awaited);
         drop(forms);
         if is_awaited {
@@ -300,7 +300,8 @@ impl Drop for Inner {
             ledger.order.remove(&position);
         }
         if let Some(file) = forms.file.take() {
-            // Not removed here: this may run on the thread that reads messages.
+            // The file is not removed here, because this may run on the thread that
+            // reads messages.
             ledger.files_len = ledger.files_len.saturating_sub(file.len);
             ledger.unused_files.push(file.path);
             self.common.wake.notify_all();

@@ -59,7 +59,7 @@ impl SpillDirectory {
             }
             attempt += 1;
             if attempt == ATTEMPTS {
-                let error = "other processes remove every new directory";
+                let error = "other processes removed every directory that was created";
                 return Err(in_parent(io::Error::other(error)));
             }
         };

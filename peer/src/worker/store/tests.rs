@@ -206,9 +206,9 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A deterministic random number generator.
-struct Chance(u64);
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, end: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -218,18 +218,18 @@ impl Chance {
 }
 
 /// A payload of random frames, which cannot be opened.
-fn any_payload(chance: &mut Chance) -> Serialized {
+fn any_payload(random: &mut Random) -> Serialized {
     let bodies = [Serialized::default(), Serialized::pickled(b"N.")];
-    let body = &bodies[usize::from(chance.below(2) == 1)].message()[0];
+    let body = &bodies[usize::from(random.below(2) == 1)].message()[0];
     let mut message = vec![body.clone()];
-    for _ in 0..=chance.below(8) {
-        let len = match chance.below(4) {
+    for _ in 0..=random.below(8) {
+        let len = match random.below(4) {
             0 => 0,
-            1 => chance.below(9),
-            2 => chance.below(5000),
-            _ => 32_000 + chance.below(100_000),
+            1 => random.below(9),
+            2 => random.below(5000),
+            _ => 32_000 + random.below(100_000),
         };
-        let frame: Vec<u8> = (0..len).map(|_| chance.below(256) as u8).collect();
+        let frame: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
         message.push(frame.into());
     }
     Serialized::of_message(message).expect("a payload")
@@ -238,13 +238,13 @@ fn any_payload(chance: &mut Chance) -> Serialized {
 #[test]
 fn spilling_preserves_every_byte() {
     let spilling = Spilling::new("same", 0);
-    let mut chance = Chance(0x5eed);
+    let mut random = Random(0x5eed);
     let mut sent = vec![
         Serialized::of(&list()).expect("plain"),
         Serialized::of(&Value::bytes(vec![1; 100_000])).expect("bytes"),
         Serialized::of_written_pickle(Bytes::from_static(b"\x80\x04]")),
     ];
-    sent.extend((0..60).map(|_| any_payload(&mut chance)));
+    sent.extend((0..60).map(|_| any_payload(&mut random)));
     for (index, sent) in sent.iter().enumerate() {
         let key = Key::from(i64::try_from(index).expect("few"));
         spilling

@@ -65,7 +65,7 @@ async fn panic_during_a_state_change_ends_the_worker() {
 async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w");
-    let builder = builder.on_notice(|_| panic!("as the test wants"));
+    let builder = builder.on_notice(|_| panic!("a panic for the test"));
     let (worker, mut stream) = scheduler.start(builder).await;
     worker.shared.notice("something");
     let message = stream.next_message().await;
@@ -77,7 +77,7 @@ async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
     let panicking = worker.shared.failure.clone();
     let thread = std::thread::spawn(move || {
         let _guard = panicking.guard();
-        panic!("as the test wants");
+        panic!("a panic for the test");
     });
     assert!(thread.join().is_err());
     let ended = worker.ended().await;
@@ -198,7 +198,7 @@ async fn worker_ends_when_its_listener_fails_for_good() {
     assert!(
         ended
             .to_string()
-            .starts_with("the worker accepts no connections any more: "),
+            .starts_with("the worker cannot accept connections any more: "),
         "{ended}"
     );
     // The worker has left the cluster as usual.
@@ -505,7 +505,7 @@ async fn serves_a_limited_number_of_comms() {
     match stream.next_message().await {
         FromWorker::LogEvent(event) => {
             let message = format!("{event:?}");
-            assert!(message.contains("it serves 1 comms"), "{message}");
+            assert!(message.contains("it already serves 1 comms"), "{message}");
         }
         other => panic!("{other:?}"),
     }

@@ -103,7 +103,7 @@ async fn unreadable_and_failing_tasks_report_exceptions() {
         .await;
     let message = stream.erred().await.exception_text.expect("a message");
     assert!(
-        message.starts_with("ValueError('the data of bad: "),
+        message.starts_with("ValueError('the data of bad cannot be used: "),
         "{message}"
     );
 }

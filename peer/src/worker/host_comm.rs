@@ -52,29 +52,26 @@ impl HostComm {
         };
         let reply = match answered.await {
             Ok(Some(reply)) => reply,
-            Ok(None) => return Err(failed(&"it ended")),
+            Ok(None) => return Err(failed(&"the process ended")),
             Err(error) => return Err(failed(&error)),
         };
         self.0 = Some((channel, host));
-        shared.note_plugin(&request, &reply);
+        shared.record_plugin_change(&request, &reply);
         Ok(reply)
     }
 }
 
 async fn open(shared: &Arc<Shared>) -> Result<(Channel, Weak<Host>), RequestError> {
     if runtime::sockets().is_some() {
-        let reason = "it needs tokio as the executor";
-        return Err(to_request(io::Error::new(
-            io::ErrorKind::Unsupported,
-            reason,
-        )));
+        let reason = "it requires tokio as the executor of the worker";
+        return Err(io_error(io::Error::new(io::ErrorKind::Unsupported, reason)));
     }
     let host = shared.host().await?;
     let socket = host.open_comm().and_then(|socket| {
         socket.set_nonblocking(true)?;
         UnixStream::from_std(socket)
     });
-    let (reader, writer) = socket.map_err(to_request)?.into_split();
+    let (reader, writer) = socket.map_err(io_error)?.into_split();
     // The ends of the socket have no names.
     let address = shared.scheduler.clone();
     let connection = RawConnection::new(reader, writer, (address.clone(), address));
@@ -83,7 +80,7 @@ async fn open(shared: &Arc<Shared>) -> Result<(Channel, Weak<Host>), RequestErro
     Ok((Channel::new(comm, ends), Arc::downgrade(&host)))
 }
 
-fn to_request(error: io::Error) -> RequestError {
+fn io_error(error: io::Error) -> RequestError {
     daskwire_comm::CommError::Io(error).into()
 }
 
@@ -97,8 +94,8 @@ impl Shared {
         });
         let started = started.await.unwrap_or(Err(RunError::Closed));
         started.map_err(|error| match error {
-            RunError::Start(error) => to_request(error),
-            error => to_request(io::Error::other(error.to_string())),
+            RunError::Start(error) => io_error(error),
+            error => io_error(io::Error::other(error.to_string())),
         })
     }
 
@@ -117,12 +114,12 @@ impl Shared {
         if executors.needs_host()
             && let Err(error) = self.host().await
         {
-            self.notice(&format!("no Python process for worker plugins: {error}"));
+            self.notice(&format!("worker plugins cannot be set up: {error}"));
         }
     }
 
     /// Records a change of plugins that the host has made, for the other processes.
-    fn note_plugin(&self, request: &Unknown, reply: &Value) {
+    fn record_plugin_change(&self, request: &Unknown, reply: &Value) {
         let is_done = reply.get("status").and_then(Value::as_str) == Some("OK");
         let name = request.value("name").and_then(Value::as_str);
         let (Some(executors), Some(name), true) = (&self.executors, name, is_done) else {
@@ -138,7 +135,7 @@ impl Shared {
     }
 
     /// Registers a callback that handles events of the host while the worker exists.
-    pub(super) fn attend_host(self: &Arc<Self>, executors: &Executors) {
+    pub(super) fn handle_host_events(self: &Arc<Self>, executors: &Executors) {
         let own = Arc::downgrade(self);
         executors.on_host(move |event| {
             if let Some(shared) = own.upgrade() {
@@ -177,7 +174,8 @@ impl Shared {
                 if (has_shuffles || executors.needs_host())
                     && let Err(error) = executors.host()
                 {
-                    let message = format!("no Python process for shuffles and plugins: {error}");
+                    let message =
+                        format!("the host of shuffles and plugins cannot be restarted: {error}");
                     self.notice(&message);
                 }
             }
