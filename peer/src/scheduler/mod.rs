@@ -14,7 +14,7 @@ mod notice;
 mod server;
 pub mod state;
 
-/// Counts a step of work in tests that compare the steps for inputs of different sizes.
+/// Counts a step of work, for tests that compare inputs of different sizes.
 fn step() {
     #[cfg(test)]
     STEPS.with(|steps| steps.set(steps.get() + 1));
@@ -62,9 +62,9 @@ pub struct Options {
     pub transports: Transports,
     /// Options of the comms to workers.
     pub comm: daskwire_comm::CommOptions,
-    /// Minimum interval between batches to a client. With zero, messages are sent
-    /// at once, and those that are queued while a batch is written form the
-    /// next one. Default: zero; Dask uses 2 ms.
+    /// Minimum interval between batches to a client. With zero, messages are sent at
+    /// once, and the messages queued while a batch is written form the next batch.
+    /// Default: zero; Dask uses 2 ms.
     pub client_interval: Duration,
     /// Minimum interval between batches to a worker. Default: zero; Dask uses 5
     /// ms.
@@ -72,10 +72,10 @@ pub struct Options {
     /// Maximum length in bytes of the messages queued for a client or worker
     /// that reads too slowly. Default: 256 MiB.
     ///
-    /// Requests of a client are not read while more than a quarter of the limit
-    /// is queued for it. If the limit is exceeded, the comm is closed with
-    /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks are
-    /// not counted, because tasks are only sent to workers that read.
+    /// Requests of a client are not read while more than a quarter of the limit is
+    /// queued for the client. If the limit is exceeded, the comm is closed with
+    /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks are not
+    /// counted, because tasks are only sent to workers that read.
     pub max_queued_len: usize,
     /// Maximum number of comms that each listener serves at once. Further connections are
     /// closed before their handshake, with [`Notice::TooManyComms`]. Default: 65,536.

@@ -95,7 +95,7 @@ pub enum Notice {
     },
 }
 
-/// The reason for which a worker is no longer part of the cluster.
+/// The reason why a worker is no longer part of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaveReason {
@@ -131,16 +131,20 @@ impl fmt::Display for Notice {
             Self::Malformed { peer, error } => write!(f, "closed the comm with {peer}: {error}"),
             Self::NotReading { peer, limit } => write!(
                 f,
-                "closed the comm with {peer}, which did not read: more than {limit} bytes waited"
+                "closed the comm with {peer}, which did not read its messages: more than {limit} \
+                 bytes were queued"
             ),
             Self::AcceptFailed { address, error } => {
                 write!(
                     f,
-                    "{address} cannot accept connections, and tries again: {error}"
+                    "{address} cannot accept connections, and will retry: {error}"
                 )
             }
             Self::TooManyComms { address, limit } => {
-                write!(f, "{address} refuses connections: it serves {limit} comms")
+                write!(
+                    f,
+                    "{address} refuses connections: it already serves {limit} comms, the maximum"
+                )
             }
             Self::ListenerFailed { address, error } => {
                 write!(f, "{address} accepts no more connections: {error}")

@@ -152,7 +152,7 @@ impl Peers {
                 Action::EndWorker(id) => drop(self.workers.remove(&id)),
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::Task(event) => self.reports.push(event),
-                // The reply is sent where the worker registers.
+                // The reply is sent by `join`, which registers the worker.
                 Action::AcceptWorker { .. } | Action::RefuseWorker(..) => {}
             }
         }
@@ -172,7 +172,8 @@ fn payload(value: &Value) -> Option<(*const u8, usize)> {
 impl Shared {
     pub(super) fn new(options: Options, address: String, listener_count: usize) -> Self {
         let mut comm = options.comm.clone();
-        // Registered peers listen. If one does not, it has ended, and retries are useless.
+        // A registered peer listens. If it does not, it has ended, and retrying is
+        // useless.
         comm.connect_retry = false;
         let connector = Arc::new(Connector::new(options.transports.separate(), comm));
         Self {
@@ -210,8 +211,8 @@ impl Shared {
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Like [`with_core`](Self::with_core), but returns a panic, after which the
-    /// scheduler ends: the action may be incomplete.
+    /// Like [`with_core`](Self::with_core), but catches a panic. The scheduler ends
+    /// after a panic, because the action may be incomplete.
     fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
         let (result, notices, reports) = {
             let mut core = self.lock();

@@ -1,10 +1,10 @@
 //! The scheduler's state machine: events in, actions out.
 //!
-//! [`State`] does no I/O, has no clock, and makes the same decisions for the same
-//! events in the same order, so that each step can be tested separately. The steps are those
-//! of Dask's "Journey of a Task". [`Scheduler`](super::Scheduler) adds the
-//! connections; a program with other connections, or a simulation, can drive the
-//! state itself:
+//! [`State`] does no I/O and has no clock. The same events in the same order always lead
+//! to the same decisions, so that each step can be tested separately. The steps are
+//! those of Dask's "Journey of a Task". [`Scheduler`](super::Scheduler) adds the
+//! connections; a program with other connections, or a simulation, can drive the state
+//! itself:
 //!
 //! ```
 //! use core::time::Duration;
@@ -79,10 +79,10 @@
 //! # Number of tasks sent to a worker
 //!
 //! A worker with *n* threads gets *n* tasks, and one more that it can start before the
-//! scheduler learns that another is done. For tasks shorter than two milliseconds,
-//! this is not enough to keep it busy: it gets tasks for two milliseconds in
-//! advance, at most 16 for each thread. All other tasks stay in the scheduler,
-//! where idle workers can take them over.
+//! scheduler learns that another is done. For tasks shorter than two milliseconds, this
+//! is not enough to keep the worker busy: it gets tasks for two milliseconds in advance,
+//! at most 16 for each thread. All other tasks stay in the scheduler, where idle workers
+//! can take them over.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -158,7 +158,7 @@ impl Default for Policy {
 
 /// The state machine of a scheduler, without connections.
 ///
-/// [`handle`](Self::handle) is the only way to change it; all other methods are
+/// [`handle`](Self::handle) is the only method that changes the state; all others are
 /// queries. The [module](self) has an example.
 #[derive(Debug)]
 pub struct State {
@@ -189,7 +189,8 @@ pub struct State {
     actions: Vec<Action>,
     /// Follow-up work of the current event.
     todo: Todo,
-    /// A result that makes the state machine panic halfway, for tests.
+    /// The key of a result that makes the state machine panic while it handles the
+    /// event, for tests.
     #[cfg(test)]
     pub(super) panics_over: Option<Key>,
 }

@@ -81,8 +81,9 @@ impl Shared {
         }
     }
 
-    /// Takes any holder of a key that was not asked for it yet. Holders are listed once,
-    /// and again when all of these failed; a holder that has lost the key since is skipped.
+    /// Takes a random holder of a key that was not asked for the key yet. Looks up the
+    /// holders at the first call, and again once all of them have failed. Skips a holder
+    /// that has lost the key since.
     fn any_holder(&self, state: &State, key: &Key, holders: &mut Holders) -> Option<String> {
         loop {
             if holders.count() == 0 {
@@ -103,7 +104,7 @@ impl Shared {
         let patience = request.timeout.map(Duration::try_from_secs_f64);
         let patience = patience.and_then(Result::ok).unwrap_or(TIMEOUT);
         let chosen = request.workers.0.filter(|workers| !workers.is_empty());
-        let Ok(workers) = within(patience, "a worker", self.running(chosen)).await else {
+        let Ok(workers) = within(patience, "a running worker", self.running(chosen)).await else {
             return refused("TimeoutError", "No valid workers found");
         };
         let copies = match request.broadcast {

@@ -28,7 +28,8 @@ impl Shared {
         event::in_comm(&peer, serving).await;
     }
 
-    /// Replies to requests until one turns the comm into a stream, or the comm ends.
+    /// Replies to requests until a registration turns the comm into a stream, or the
+    /// comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         let mut heartbeats = None;
         while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {

@@ -31,7 +31,7 @@ impl Shared {
             });
             let has_left = may_leave && {
                 let leaving = self.leaving(&worker);
-                let leaving = within(TIMEOUT, "a worker that is to leave", leaving);
+                let leaving = within(TIMEOUT, "copies of the data of a retiring worker", leaving);
                 leaving.await.is_ok()
             };
             if !has_left {

@@ -2,9 +2,10 @@
 
 use crate::scheduler::step;
 
-/// Distributes items over workers in turn, with as many turns for each as it has
-/// threads, and each item to `copies` consecutive workers. Begins at turn
-/// `start`, modulo the number of turns. Returns the items of each worker.
+/// Distributes items over workers in turn, and returns the items of each worker.
+///
+/// A worker has as many turns as threads. Each item goes to `copies` consecutive
+/// workers. The first turn is `start`, modulo the number of turns.
 pub(super) fn spread<T: Clone>(
     items: Vec<T>,
     threads: &[u64],

@@ -107,7 +107,7 @@ impl State {
                 assert_eq!(task.missing_count as usize, missing);
                 assert_ne!(missing, 0, "{key} waits for nothing");
             }
-            Stage::Ready => panic!("{key} is nowhere"),
+            Stage::Ready => panic!("{key} is still ready between events"),
             Stage::NoWorker => {
                 assert!(self.no_worker.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);

@@ -67,9 +67,9 @@ impl State {
     /// 3. it is the least busy: the fewest tasks for each thread, then the fewest
     ///    bytes in memory.
     ///
-    /// Ties are broken at random. Only running workers that meet the task's
-    /// demands are considered; if there is none and the task allows others, all
-    /// running workers are.
+    /// Ties are broken at random. Only running workers that meet the task's demands are
+    /// considered; if there is none and the task allows other workers, all running
+    /// workers are considered.
     pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;

@@ -149,7 +149,7 @@ impl Table {
             }
             None => {
                 self.tasks.push(Some(task));
-                u32::try_from(self.tasks.len() - 1).expect("so many tasks fit into no memory")
+                u32::try_from(self.tasks.len() - 1).expect("memory is exhausted before 2^32 tasks")
             }
         }
     }
@@ -180,13 +180,13 @@ impl core::ops::Index<TaskId> for Table {
     type Output = Task;
 
     fn index(&self, id: TaskId) -> &Task {
-        self.get(id).expect("the task is there")
+        self.get(id).expect("the task of an id exists")
     }
 }
 
 impl core::ops::IndexMut<TaskId> for Table {
     fn index_mut(&mut self, id: TaskId) -> &mut Task {
-        self.get_mut(id).expect("the task is there")
+        self.get_mut(id).expect("the task of an id exists")
     }
 }
 

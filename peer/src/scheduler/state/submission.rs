@@ -46,7 +46,7 @@ pub(super) enum Dependency {
     Outside(Key),
 }
 
-/// A submission that cannot be parsed. `Display` formats the reason.
+/// The refusal of a submission that cannot be parsed. `Display` formats the reason.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     /// The keys that the client wants.
@@ -68,7 +68,7 @@ pub enum RefusalReason {
         /// The Python type of the annotations.
         found: String,
     },
-    /// The value of an annotation is not of its type.
+    /// The value of an annotation is invalid.
     Annotation {
         /// The name of the annotation.
         name: Value,
@@ -88,12 +88,14 @@ impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let graph = "the graph cannot be read by this scheduler";
         match self {
-            Self::Actors => f.write_str("this scheduler has no actors"),
-            Self::Annotations(error) => write!(f, "the annotations: {error}"),
+            Self::Actors => f.write_str("this scheduler does not support actors"),
+            Self::Annotations(error) => write!(f, "the annotations cannot be read: {error}"),
             Self::AnnotationsType { found } => {
-                write!(f, "the annotations: {found} is not a dict")
+                write!(f, "the annotations: expected dict, found {found}")
             }
-            Self::Annotation { name, value } => write!(f, "the annotations: {name} is {value}"),
+            Self::Annotation { name, value } => {
+                write!(f, "the annotation {name} has the invalid value {value}")
+            }
             Self::Graph(error) => write!(f, "{graph}: {error}"),
             Self::DuplicateKey => write!(f, "{graph}: two tasks have the same key"),
             Self::Cycle => write!(f, "{graph}: tasks depend on each other in a cycle"),
@@ -452,7 +454,7 @@ fn places(dependencies: &[Vec<Dependency>]) -> Result<Vec<usize>, RefusalReason>
             }
         }
     }
-    // A cycle that no other task leads to.
+    // The remaining tasks form cycles that no other task leads to.
     if count != dependencies.len() {
         return Err(RefusalReason::Cycle);
     }

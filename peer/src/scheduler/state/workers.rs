@@ -111,8 +111,8 @@ impl State {
         self.drop_worker(id, is_leaving, LeaveReason::StreamEnded);
     }
 
-    /// Handles that all messages to a worker have been written, as requested by
-    /// [`Action::NotifyDrained`].
+    /// Handles the report that all messages to a worker have been written, as requested
+    /// by [`Action::NotifyDrained`].
     pub(super) fn drained(&mut self, id: WorkerId) {
         self.set_stimulus("drained");
         if let Some(worker) = self.workers.get_mut(&id) {

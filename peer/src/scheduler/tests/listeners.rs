@@ -103,7 +103,7 @@ async fn a_listener_that_fails_is_reported_and_others_still_accept() {
     let [retried, notice] = &notices_so_far[..] else {
         panic!("{notices_so_far:?}");
     };
-    let expected = "failing://here cannot accept connections, and tries again: ";
+    let expected = "failing://here cannot accept connections, and will retry: ";
     assert!(retried.starts_with(expected), "{retried}");
     let expected = "failing://here accepts no more connections: ";
     assert!(notice.starts_with(expected), "{notice}");

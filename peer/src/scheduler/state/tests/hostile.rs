@@ -253,7 +253,7 @@ fn ignores_results_of_other_runs_and_workers() {
     );
     let client = cluster.client("me");
     cluster.submit(client, [add("x", &[])], &["x"]);
-    let on = cluster.place("x").expect("it was sent");
+    let on = cluster.assigned_to("x").expect("it was sent");
     let other = if on == first { second } else { first };
     let run_id = cluster.running[&(on, Key::from("x"))].run_id;
     let finished = |run_id| TaskFinished {

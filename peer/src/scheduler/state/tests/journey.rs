@@ -44,7 +44,7 @@ fn step_2_the_status_of_the_future_is_pending_until_a_worker_comes() {
     assert_eq!(cluster.status("z"), Some(TaskState::NoWorker));
     assert!(cluster.sent_to_client(client).is_empty());
     let worker = cluster.worker("tcp://a:1", 1);
-    assert_eq!(cluster.place("z"), Some(worker));
+    assert_eq!(cluster.assigned_to("z"), Some(worker));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn step_3_first_only_those_workers_that_have_either_x_or_y() {
         let (mut cluster, client, first, second) = two_workers(8, 8);
         let idle = cluster.worker("tcp://c:1", 8);
         cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
-        let place = cluster.place("z").expect("it was sent");
+        let place = cluster.assigned_to("z").expect("it was sent");
         assert!(place == first || place == second);
         assert_ne!(place, idle);
     }
@@ -64,10 +64,10 @@ fn step_3_then_the_worker_that_would_have_to_gather_the_least_bytes() {
     // "if y takes up more bytes than x then we select the machine that holds y"
     let (mut cluster, client, _, second) = two_workers(10, 1000);
     cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
-    assert_eq!(cluster.place("z"), Some(second));
+    assert_eq!(cluster.assigned_to("z"), Some(second));
     let (mut cluster, client, first, _) = two_workers(1000, 10);
     cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
-    assert_eq!(cluster.place("z"), Some(first));
+    assert_eq!(cluster.assigned_to("z"), Some(first));
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn step_3_then_the_worker_that_is_the_least_busy() {
     let (mut cluster, client, first, second) = two_workers(10, 10);
     let only = [("workers", Value::from("tcp://a:1"))];
     cluster.submit_with(client, [add("w", &[])], &["w"], &only);
-    assert_eq!(cluster.place("w"), Some(first));
+    assert_eq!(cluster.assigned_to("w"), Some(first));
     cluster.submit(client, [add("z", &["x", "y"])], &["z"]);
-    assert_eq!(cluster.place("z"), Some(second));
+    assert_eq!(cluster.assigned_to("z"), Some(second));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn step_3_least_busy_is_by_threads() {
     let count = |on| {
         names
             .iter()
-            .filter(|name| cluster.place(name) == Some(on))
+            .filter(|name| cluster.assigned_to(name) == Some(on))
             .count()
     };
     assert_eq!((count(small), count(large)), (1, 4));
@@ -291,7 +291,7 @@ fn step_8_the_run_spec_of_z_persists() {
     cluster.pass(500);
     // The result was deleted, and is requested again.
     cluster.submit(client, [add("other", &["z"])], &["other"]);
-    assert_eq!(cluster.place("z"), Some(worker));
+    assert_eq!(cluster.assigned_to("z"), Some(worker));
     cluster.finish(worker, "z");
     cluster.finish(worker, "other");
     assert_eq!(cluster.status("other"), Some(TaskState::Memory));

@@ -74,7 +74,7 @@ fn task_waits_again_for_lost_dependency() {
     cluster.finish(first, "x");
     let second = cluster.worker("tcp://b:1", 1);
     cluster.submit_with(client, [add("z", &["x"])], &["z"], &only);
-    assert_eq!(cluster.place("z"), Some(second));
+    assert_eq!(cluster.assigned_to("z"), Some(second));
     cluster.lose_worker(first);
     // The other task is cancelled, because it cannot continue.
     assert_eq!(cluster.status("z"), Some(TaskState::Waiting));
@@ -97,7 +97,7 @@ fn task_that_kills_more_than_three_workers_fails() {
     for number in 0..4 {
         assert_eq!(cluster.status("evil"), Some(TaskState::NoWorker));
         let worker = cluster.worker(&format!("tcp://w{number}:1"), 1);
-        assert_eq!(cluster.place("evil"), Some(worker));
+        assert_eq!(cluster.assigned_to("evil"), Some(worker));
         cluster.lose_worker(worker);
     }
     assert_eq!(cluster.status("evil"), Some(TaskState::Erred));
@@ -144,7 +144,7 @@ fn workers_that_failed_to_retire_count_as_killed() {
             };
             cluster.report(worker, change);
         }
-        assert_eq!(cluster.place("evil"), Some(worker));
+        assert_eq!(cluster.assigned_to("evil"), Some(worker));
         cluster.lose_worker(worker);
     }
     assert_eq!(cluster.status("evil"), Some(TaskState::Erred));
@@ -271,7 +271,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     cluster.scatter("me", "x", 8, &["tcp://a:1"]);
     let second = cluster.worker("tcp://b:1", 1);
     cluster.submit(client, [add("z", &["x"])], &["z"]);
-    assert_eq!(cluster.place("z"), Some(first));
+    assert_eq!(cluster.assigned_to("z"), Some(first));
     let retire = || Event::RetireWorker("tcp://a:1".to_owned());
     cluster.handle(retire());
     assert!(cluster.state.can_retire("tcp://a:1"));

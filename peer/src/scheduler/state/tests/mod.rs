@@ -11,11 +11,11 @@ use crate::graph::{Argument, Graph, Task as Node};
 use crate::protocol::*;
 use crate::{Key, RemoteError, Serialized, Value};
 
-mod chance;
 mod growth;
 mod hostile;
 mod journey;
 mod loss;
+mod random;
 mod refusals;
 mod rules;
 mod workers;
@@ -228,7 +228,7 @@ impl Cluster {
     }
 
     /// The worker that a pending task was sent to.
-    fn place(&self, key: &str) -> Option<WorkerId> {
+    fn assigned_to(&self, key: &str) -> Option<WorkerId> {
         let key = Key::from(key);
         let mut places = self.running.keys().filter(|(_, running)| *running == key);
         let place = places.next().map(|(on, _)| *on);

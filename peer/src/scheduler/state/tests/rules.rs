@@ -65,7 +65,7 @@ fn retries_tasks_with_retries() {
     cluster.submit_with(client, [add("x", &[])], &["x"], &retries);
     for _ in 0..2 {
         cluster.err(worker, "x", "boom");
-        assert_eq!(cluster.place("x"), Some(worker));
+        assert_eq!(cluster.assigned_to("x"), Some(worker));
         assert!(cluster.sent_to_client(client).is_empty());
     }
     cluster.err(worker, "x", "boom");
@@ -131,7 +131,7 @@ fn cancelling_spares_keys_of_other_clients_unless_forced() {
     cluster.send(one, cancel(&["x"], false));
     assert_eq!(cluster.sent_to_client(one), ["cancelled-keys x because"]);
     assert!(cluster.sent_to_client(other).is_empty());
-    assert_eq!(cluster.place("x"), Some(worker));
+    assert_eq!(cluster.assigned_to("x"), Some(worker));
     cluster.submit(one, [add("x", &[])], &["x"]);
     cluster.send(one, cancel(&["x"], true));
     assert_eq!(cluster.sent_to_client(other), ["cancelled-keys x because"]);
@@ -149,7 +149,7 @@ fn cancels_only_keys_with_unknown_dependencies() {
         cluster.sent_to_client(client),
         ["cancelled-keys x y lost dependencies"]
     );
-    assert_eq!(cluster.place("z"), Some(worker));
+    assert_eq!(cluster.assigned_to("z"), Some(worker));
     let desires = ClientDesiresKeys {
         keys: ["gone"].into_iter().collect(),
         ..ClientDesiresKeys::default()
@@ -207,7 +207,7 @@ fn removed_client_releases_its_keys() {
     let second = cluster.client("me");
     cluster.handle(Event::ClientLeft(first));
     cluster.submit(second, [add("z", &[])], &["z"]);
-    assert_eq!(cluster.place("z"), Some(worker));
+    assert_eq!(cluster.assigned_to("z"), Some(worker));
 }
 
 #[test]
@@ -258,10 +258,10 @@ fn restrictions_are_respected() {
     let mut loose = by("alice").to_vec();
     loose.push(("allow_other_workers", Value::from(true)));
     cluster.submit_with(client, [add("rather", &[])], &["rather"], &loose);
-    assert_eq!(cluster.place("address"), Some(second));
-    assert_eq!(cluster.place("host"), Some(second));
+    assert_eq!(cluster.assigned_to("address"), Some(second));
+    assert_eq!(cluster.assigned_to("host"), Some(second));
     assert_eq!(cluster.status("nowhere"), Some(TaskState::NoWorker));
-    assert_eq!(cluster.place("rather"), Some(first));
+    assert_eq!(cluster.assigned_to("rather"), Some(first));
     let named = RegisterWorker {
         address: "tcp://10.0.0.3:1".to_owned(),
         name: Value::from("alice"),
@@ -270,7 +270,7 @@ fn restrictions_are_respected() {
         ..RegisterWorker::default()
     };
     let alice = cluster.join(named).expect("it is new");
-    assert_eq!(cluster.place("nowhere"), Some(alice));
+    assert_eq!(cluster.assigned_to("nowhere"), Some(alice));
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn resources_are_taken_while_a_task_runs() {
     assert_eq!(cluster.status("a"), Some(TaskState::NoWorker));
     let with = cluster.worker_with("tcp://b:1", 8, &[("GPU", 2.0)]);
     cluster.submit(client, [add("plain", &[])], &["plain"]);
-    assert_eq!(cluster.place("plain"), Some(without));
+    assert_eq!(cluster.assigned_to("plain"), Some(without));
     assert_eq!(
         cluster.sent_to_worker(with),
         ["compute-task a", "compute-task b"]
@@ -367,7 +367,7 @@ fn a_worker_that_is_paused_gets_nothing_until_it_runs() {
     cluster.finish(worker, "a");
     assert_eq!(cluster.status("c"), Some(TaskState::NoWorker));
     cluster.report(worker, status("running"));
-    assert_eq!(cluster.place("c"), Some(worker));
+    assert_eq!(cluster.assigned_to("c"), Some(worker));
 }
 
 #[test]
@@ -380,11 +380,11 @@ fn idle_workers_take_over_queued_tasks() {
     assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     let second = cluster.worker("tcp://b:1", 1);
     // The last tasks first, because the first start soon.
-    assert_eq!(cluster.place("d"), Some(second));
+    assert_eq!(cluster.assigned_to("d"), Some(second));
     assert_eq!(cluster.status("c"), Some(TaskState::Queued));
     cluster.finish(second, "d");
-    assert_eq!(cluster.place("c"), Some(second));
-    assert_eq!(cluster.place("a"), Some(first));
+    assert_eq!(cluster.assigned_to("c"), Some(second));
+    assert_eq!(cluster.assigned_to("a"), Some(first));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn a_task_that_leaves_the_thread_pool_or_is_given_back_frees_its_slot() {
         ..LongRunning::default()
     };
     cluster.report(worker, message);
-    assert_eq!(cluster.place("c"), Some(worker));
+    assert_eq!(cluster.assigned_to("c"), Some(worker));
     cluster.finish(worker, "a");
     assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     cluster.running.remove(&(worker, Key::from("b")));
