@@ -179,7 +179,7 @@ impl Call<'_> {
         self.client.shared.needs(Operation::CALLS)?;
         let value = |argument: &Argument| match argument {
             Argument::Value(value) => Ok(value.clone()),
-            _ => Err(ValueError::Unknown {
+            _ => Err(ValueError::Unsupported {
                 what: "a future as an argument of a function that is not a task".to_owned(),
             }),
         };
@@ -293,7 +293,7 @@ impl Client {
                 Argument::Value(value) => values.push(value),
                 _ => {
                     let what = "a future as an argument of a plugin".to_owned();
-                    return Err(fault(ValueError::Unknown { what }));
+                    return Err(fault(ValueError::Unsupported { what }));
                 }
             }
         }

@@ -271,8 +271,8 @@ impl<'g> TupleWriter<'g> {
             }
             Work::Is(Argument::Value(value)) => self.quote(value, writer),
             Work::Is(argument) => self.argument(argument, writer),
-            Work::Fused { .. } => Err(ValueError::Unknown {
-                what: "a fused task, which releases before 2024.12 do not have,".to_owned(),
+            Work::Fused { .. } => Err(ValueError::Unsupported {
+                what: "a fused task with a scheduler before 2024.12".to_owned(),
             }),
         }
     }

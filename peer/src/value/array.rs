@@ -24,13 +24,13 @@ use super::{Object, Value, ValueError};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     data: Bytes,
-    /// The properties; boxed, because they are large, and shared by clones.
-    form: Arc<Form>,
+    /// The properties, which are large, and shared by clones.
+    properties: Arc<Properties>,
 }
 
 /// The properties of an array besides its data.
 #[derive(Clone, Debug, PartialEq)]
-struct Form {
+struct Properties {
     dtype: DType,
     dimensions: Dimensions,
     writeable: Option<bool>,
@@ -98,20 +98,20 @@ impl Array {
         data: Bytes,
     ) -> Result<Self, NumpyError> {
         let dimensions = *daskwire_numpy::Array::new(dtype, shape, order, &data)?.dimensions();
-        let form = Arc::new(Form {
+        let properties = Arc::new(Properties {
             dtype,
             dimensions,
             writeable: Some(true),
             is_matrix: false,
         });
-        Ok(Self { data, form })
+        Ok(Self { data, properties })
     }
 
     /// Copies the properties of `view`, whose bytes are `data`.
     pub(super) fn of_view(view: &daskwire_numpy::Array<'_>, data: &Bytes) -> Self {
         Self {
             data: data.slice_ref(view.bytes()),
-            form: Arc::new(Form {
+            properties: Arc::new(Properties {
                 dtype: view.dtype(),
                 dimensions: *view.dimensions(),
                 writeable: view.writeable(),
@@ -121,14 +121,14 @@ impl Array {
     }
 
     /// The address of the shared properties.
-    pub(super) fn form_at(&self) -> usize {
-        Arc::as_ptr(&self.form).addr()
+    pub(super) fn properties_address(&self) -> usize {
+        Arc::as_ptr(&self.properties).addr()
     }
 
     /// Sets whether Python may change the array.
     #[must_use]
     pub fn with_writeable(mut self, writeable: bool) -> Self {
-        Arc::make_mut(&mut self.form).writeable = Some(writeable);
+        Arc::make_mut(&mut self.properties).writeable = Some(writeable);
         self
     }
 
@@ -136,14 +136,14 @@ impl Array {
     ///
     /// # Errors
     ///
-    /// None in practice: the properties were checked when the array was made.
+    /// Never in practice: the properties were checked when the array was made.
     pub fn view(&self) -> Result<daskwire_numpy::Array<'_>, NumpyError> {
         let view = daskwire_numpy::Array::with_dimensions(
-            self.form.dtype,
-            self.form.dimensions,
+            self.properties.dtype,
+            self.properties.dimensions,
             &self.data,
         )?;
-        Ok(match self.form.writeable {
+        Ok(match self.properties.writeable {
             Some(writeable) => view.with_writeable(writeable),
             None => view,
         })
@@ -151,17 +151,17 @@ impl Array {
 
     /// The type of the elements.
     pub fn dtype(&self) -> DType {
-        self.form.dtype
+        self.properties.dtype
     }
 
     /// The length of each dimension.
     pub fn shape(&self) -> &[usize] {
-        self.form.dimensions.shape()
+        self.properties.dimensions.shape()
     }
 
     /// The number of elements.
     pub fn len(&self) -> usize {
-        self.form.dimensions.item_count().ensured()
+        self.properties.dimensions.item_count().ensured()
     }
 
     /// Whether there are no elements.
@@ -171,12 +171,12 @@ impl Array {
 
     /// Whether Python may change the array; `None` if the sender did not declare it.
     pub fn writeable(&self) -> Option<bool> {
-        self.form.writeable
+        self.properties.writeable
     }
 
     /// Whether the array is a `numpy.matrix`.
     pub fn is_matrix(&self) -> bool {
-        self.form.is_matrix
+        self.properties.is_matrix
     }
 
     /// The bytes of the array in memory order.

@@ -21,7 +21,7 @@ use super::{Serialized, Value, ValueError, pandas};
 #[non_exhaustive]
 pub enum TableError {
     /// The value is neither a table nor a data frame.
-    NoTable {
+    NotATable {
         /// The type of the value.
         found: String,
     },
@@ -47,7 +47,7 @@ pub enum TableError {
 impl fmt::Display for TableError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoTable { found } => write!(f, "expected a table or data frame, found {found}"),
+            Self::NotATable { found } => write!(f, "expected a table or data frame, found {found}"),
             Self::Column { name, what } => write!(
                 f,
                 "the column {name:?}, {what}, cannot be converted to Arrow"
@@ -92,11 +92,11 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// [`TableError::Arrow`] if there are none, or if their schemas differ.
+    /// [`TableError::Arrow`] if `batches` is empty, or if the schemas differ.
     pub fn from_record_batches(batches: &[RecordBatch]) -> Result<Self, TableError> {
         let schema = batches.first().map_or_else(
             || {
-                let message = "no record batch, and so no schema".to_owned();
+                let message = "expected at least one record batch, for the schema".to_owned();
                 Err(ArrowError::InvalidArgumentError(message))
             },
             |batch| Ok(batch.schema()),
@@ -104,7 +104,7 @@ impl Value {
         let mut stream = StreamWriter::try_new(Vec::new(), &schema)?;
         for batch in batches {
             if batch.schema() != schema {
-                let message = "record batches with different schemas".to_owned();
+                let message = "the record batches have different schemas".to_owned();
                 return Err(ArrowError::SchemaError(message).into());
             }
             stream.write(batch)?;
@@ -135,30 +135,30 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// * [`TableError::NoTable`] if it is something else;
+    /// * [`TableError::NotATable`] if the value is something else;
     /// * [`TableError::Column`] names a column of another type;
     /// * [`TableError::Unsupported`] for an index of several levels, or a data
     ///   frame of a release of pandas before 2.0;
-    /// * other errors if the payload is damaged, or stands for far more data than
-    ///   it has.
+    /// * other errors if the payload is damaged, or represents far more data than it
+    ///   contains.
     pub fn to_record_batches(&self) -> Result<Vec<RecordBatch>, TableError> {
         match self {
             Self::Serialized(serialized) => of_serialized(serialized),
             Self::Object(object) => match (object.kind(), object.arguments()) {
                 (Kind::TableReader, [Self::Object(reader)]) => match reader.arguments() {
                     [Self::Bytes(stream)] if reader.kind() == Kind::IpcStream => of_stream(stream),
-                    _ => Err(no_table(self)),
+                    _ => Err(not_a_table(self)),
                 },
                 (Kind::TableToPandas, [table]) => table.to_record_batches(),
-                _ => Err(no_table(self)),
+                _ => Err(not_a_table(self)),
             },
-            _ => Err(no_table(self)),
+            _ => Err(not_a_table(self)),
         }
     }
 }
 
-fn no_table(value: &Value) -> TableError {
-    TableError::NoTable {
+fn not_a_table(value: &Value) -> TableError {
+    TableError::NotATable {
         found: value.type_name().to_owned(),
     }
 }
@@ -212,14 +212,14 @@ fn of_serialized(serialized: &Serialized) -> Result<Vec<RecordBatch>, TableError
     if is_table {
         return of_stream(&serialized.content()?);
     }
-    let no_table = || TableError::NoTable {
+    let not_a_table = || TableError::NotATable {
         found: serialized.to_string(),
     };
-    let (pickle, buffers) = serialized.pickle().map_err(|_| no_table())?;
+    let (pickle, buffers) = serialized.pickle().map_err(|_| not_a_table())?;
     let tree = Tree::with_buffers(&pickle, &buffers).map_err(ValueError::from)?;
     match pandas::data_frame(&tree, &pickle, &buffers)? {
         Some(columns) => Ok(vec![batch(columns)?]),
-        None => Err(TableError::NoTable {
+        None => Err(TableError::NotATable {
             found: super::describe(tree.root()),
         }),
     }

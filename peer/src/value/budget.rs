@@ -6,8 +6,8 @@ use super::ValueError;
 
 /// The work that may still be done to read a pickle.
 ///
-/// Shared objects are read again at each occurrence, so a few bytes of pickle can
-/// stand for more than any memory holds. Each step, value and copied byte is
+/// Shared objects are read again at each occurrence, so a few bytes of a pickle can
+/// represent more data than fits into memory. Each step, value and copied byte is
 /// therefore counted, up to a maximum that depends on the length of the pickle.
 #[derive(Debug)]
 pub(crate) struct Budget {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::{Array, Serialized, Value};
 
-/// An error: a value, or a part of it, is not of the requested type.
+/// The error that a value, or a part of it, is not of the requested type.
 ///
 /// ```
 /// use daskwire_peer::Value;
@@ -23,9 +23,8 @@ use super::{Array, Serialized, Value};
 pub struct WrongType {
     /// The requested type, such as `i64`.
     pub wanted: Cow<'static, str>,
-    /// The Python type that was found, such as `str`; for a number that is out
-    /// of range with its value, for a sequence of another length with its
-    /// length.
+    /// The Python type that was found, such as `str`. A number that is out of range is
+    /// followed by its value, and a sequence of another length by its length.
     pub found: Cow<'static, str>,
     /// The location of the value, as subscripts in Python, such as
     /// `[1]['name']`. Empty for the value itself.
@@ -176,8 +175,8 @@ impl<T: Into<Self>> From<Option<T>> for Value {
     }
 }
 
-/// Converts to a dictionary. Its order is that of the keys as Python shows them,
-/// so that tasks with equal maps as arguments have equal keys.
+/// Converts to a dictionary, sorted by the keys as Python shows them, so that tasks with
+/// equal maps as arguments have equal keys.
 impl<K: Into<Self>, V: Into<Self>, S> From<HashMap<K, V, S>> for Value {
     fn from(map: HashMap<K, V, S>) -> Self {
         let entries = map
@@ -196,7 +195,7 @@ impl<K: Into<Self>, V: Into<Self>> From<BTreeMap<K, V>> for Value {
     }
 }
 
-/// Converts to a set. Its order is that of the items as Python shows them.
+/// Converts to a set, sorted by the items as Python shows them.
 impl<T: Into<Self>, S> From<HashSet<T, S>> for Value {
     fn from(set: HashSet<T, S>) -> Self {
         let mut items: Vec<Self> = set.into_iter().map(Into::into).collect();

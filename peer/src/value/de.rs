@@ -32,7 +32,7 @@ pub struct SerdeError {
 }
 
 impl SerdeError {
-    /// The location of the fault, as subscripts in Python, such as `['sizes'][1]`.
+    /// The location of the faulty part, as subscripts in Python, such as `['sizes'][1]`.
     /// Empty for the value itself.
     pub fn path(&self) -> &str {
         &self.path
@@ -74,11 +74,10 @@ impl serde::ser::Error for SerdeError {
 impl Value {
     /// Converts into any type that implements `serde::Deserialize`.
     ///
-    /// Structs are made of dictionaries, and of named tuples by the names of
-    /// their items or, if those are not known, by their order; enums as
-    /// `serde_json` does it. Arrays of numpy are sequences of their rows. Dates,
-    /// times, decimal numbers, UUIDs and paths are strings, time differences
-    /// are seconds.
+    /// Structs are read from dictionaries, and from named tuples by the names of their
+    /// items or, if the names are not known, by their order. Enums are represented as in
+    /// `serde_json`. Arrays of numpy are sequences of their rows. Dates, times, decimal
+    /// numbers, UUIDs and paths are strings, time differences are seconds.
     ///
     /// ```
     /// use daskwire_peer::Value;
@@ -140,8 +139,8 @@ impl<T: DeserializeOwned> TryFrom<Value> for Serde<T> {
 struct De(Value);
 
 impl De {
-    /// The value that stands for an object, an array or a payload, or the value
-    /// itself.
+    /// The value that represents an object, an array or a payload; other values
+    /// unchanged.
     fn plain(self) -> Result<Value, SerdeError> {
         Ok(match self.0 {
             Value::Object(object) => match (object.base(), object.text(), object.duration()) {

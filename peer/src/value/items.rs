@@ -114,7 +114,7 @@ impl<T: Item> Items<T> {
     }
 
     /// The address of the shared data, if it has other owners.
-    pub(crate) fn shared_at(&self) -> Option<usize> {
+    pub(crate) fn shared_address(&self) -> Option<usize> {
         let shared = self.0.as_ref()?;
         (Arc::strong_count(shared) > 1).then(|| Arc::as_ptr(shared).addr())
     }
@@ -236,8 +236,8 @@ impl<T: Item + fmt::Debug> fmt::Debug for Items<T> {
     }
 }
 
-/// Compares like slices, without recursion. As in Python, the same items are
-/// equal without comparing them.
+/// Compares like slices, without recursion. As in Python, shared items are equal without
+/// a comparison.
 impl<T: Item> PartialEq for Items<T>
 where
     Self: Compare,
@@ -253,8 +253,8 @@ pub(super) type Pairs<'v> = Vec<(&'v Value, &'v Value)>;
 
 /// Comparison without recursion.
 pub(super) trait Compare {
-    /// Whether the two can be equal; containers that decide it are added to
-    /// `left`.
+    /// Whether two values can be equal. Adds the containers that are still to be
+    /// compared to `left`.
     fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool;
 }
 
@@ -316,13 +316,13 @@ impl Compare for Value {
 
 impl Value {
     /// The address of a container's shared items, if they have other owners.
-    pub(super) fn shared_at(&self) -> Option<usize> {
+    pub(super) fn shared_address(&self) -> Option<usize> {
         match self {
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
-                items.shared_at()
+                items.shared_address()
             }
-            Self::Dict(entries) => entries.shared_at(),
-            Self::Object(object) => object.arguments.shared_at(),
+            Self::Dict(entries) => entries.shared_address(),
+            Self::Object(object) => object.arguments.shared_address(),
             _ => None,
         }
     }
@@ -339,7 +339,7 @@ fn rest_is_equal(mut left: Pairs<'_>) -> bool {
     // Pairs of shared containers, which may occur again.
     let mut seen = HashSet::new();
     while let Some(pair) = left.pop() {
-        if let (Some(one), Some(other)) = (pair.0.shared_at(), pair.1.shared_at())
+        if let (Some(one), Some(other)) = (pair.0.shared_address(), pair.1.shared_address())
             && !seen.insert((one, other))
         {
             continue;

@@ -1,10 +1,10 @@
 //! Values in Rust, and in serialized form.
 //!
-//! A [`Value`] is what a Rust program passes to a task or gets from one: a
-//! number, a string, an array, a list of values. A [`Serialized`] is a value in
-//! wire format, a header and frames, which can be forwarded unopened. Objects
-//! without a counterpart here, such as a DataFrame, stay `Serialized`. Reading a
-//! pickle never calls what it names.
+//! A [`Value`] is an argument or result of a task in Rust: a number, a string, an array,
+//! a list of values. A [`Serialized`] is a value in wire format, a header and frames,
+//! which can be forwarded unopened. Objects without a counterpart in Rust, such as a
+//! DataFrame, stay `Serialized`. Reading a pickle never calls the functions that it
+//! names.
 
 mod array;
 #[cfg(feature = "arrow")]
@@ -130,7 +130,8 @@ pub enum Value {
     Array(Array),
     /// An instance of another class, such as a date, a `Counter` or a named tuple.
     Object(Object),
-    /// An unopened value: of an unknown class, or not opened yet.
+    /// A value in serialized form: an object of an unknown class, or a value that was
+    /// not opened yet.
     Serialized(Serialized),
 }
 
@@ -142,10 +143,15 @@ pub enum ValueError {
     Payload(NumpyError),
     /// The pickle is malformed.
     Pickle(daskwire_pickle::PickleError),
-    /// A Python object without a counterpart here; it can be forwarded as
+    /// A Python object has no counterpart in Rust. It can be forwarded as
     /// [`Serialized`].
     Unknown {
         /// The object's type, such as `pandas.DataFrame`.
+        what: String,
+    },
+    /// The value cannot be used where it is given, or not with the scheduler's release.
+    Unsupported {
+        /// The value and its place.
         what: String,
     },
     /// The value cannot be pickled.
@@ -171,15 +177,18 @@ impl fmt::Display for ValueError {
             Self::Pickle(error) => write!(f, "the pickle is damaged: {error}"),
             Self::Unknown { what } => write!(
                 f,
-                "{what} can be read by Python only; it can be forwarded unopened"
+                "only Python can read {what}; it can be forwarded unopened"
             ),
+            Self::Unsupported { what } => write!(f, "{what} is not supported"),
             Self::Write(error) => write!(f, "the value cannot be pickled: {error}"),
             Self::TooLarge => write!(
                 f,
                 "the value is nested deeper than {MAX_DEPTH} levels, shared so often that it \
                  consists of more than {MAX_COUNT} values, or has an array that repeats few bytes"
             ),
-            Self::NotSent { reason } => write!(f, "the sender could not serialize it: {reason}"),
+            Self::NotSent { reason } => {
+                write!(f, "the sender could not serialize the value: {reason}")
+            }
             #[cfg(feature = "serde")]
             Self::Type(error) => error.fmt(f),
         }
@@ -220,7 +229,7 @@ impl From<SerdeError> for ValueError {
 }
 
 impl Value {
-    /// Makes `bytes`. `From` makes a list of a vector of integers.
+    /// Makes `bytes`. `From` converts a vector of integers to a list instead.
     pub fn bytes(data: impl Into<Bytes>) -> Self {
         Self::Bytes(data.into())
     }

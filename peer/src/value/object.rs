@@ -31,8 +31,8 @@ use super::{Items, Value};
 /// | an enumeration | the value of the member |
 /// | another class that pickles its instances as a call of itself | those of the call |
 ///
-/// An object is written as a call of its class with these arguments (one with
-/// attributes as Python writes it), so that a program can pass an object of any class
+/// An object is written as a call of its class with these arguments (or, if it has
+/// attributes, as Python writes it), so that a program can pass an object of any class
 /// to a task, if the arguments are values:
 ///
 /// ```
@@ -210,10 +210,10 @@ impl Object {
         &self.arguments
     }
 
-    /// The names of the attributes that the arguments set, such as the fields of a
-    /// data class; or those of a named tuple's items. Empty if they are not known: a
-    /// tuple is sent with names only if its class is defined in the program that made
-    /// it.
+    /// The names of the attributes that the arguments set, such as the fields of a data
+    /// class, or the names of a named tuple's items. Empty if they are not known: the
+    /// names of a named tuple are sent only if its class is defined in the program that
+    /// made the tuple.
     pub fn fields(&self) -> &[String] {
         &self.class.fields
     }
@@ -244,8 +244,11 @@ impl Object {
 
     /// The address of the shared arguments and that of the class, if the
     /// arguments have other owners.
-    pub(super) fn shared_at(&self) -> Option<(usize, usize)> {
-        Some((self.arguments.shared_at()?, Arc::as_ptr(&self.class).addr()))
+    pub(super) fn shared_address(&self) -> Option<(usize, usize)> {
+        Some((
+            self.arguments.shared_address()?,
+            Arc::as_ptr(&self.class).addr(),
+        ))
     }
 
     /// The value of the built-in type that the object extends: the dictionary of

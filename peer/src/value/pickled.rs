@@ -1,5 +1,5 @@
-//! Conversion between values and pickles. Only a fixed set of Python names is
-//! understood; anything else is [`ValueError::Unknown`].
+//! Conversion between values and pickles. Only a fixed set of Python names is supported;
+//! other names lead to [`ValueError::Unknown`].
 
 use core::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
@@ -28,15 +28,15 @@ pub(crate) fn write(
     value: &Value,
     pickling: Pickling,
 ) -> Result<(Vec<u8>, Vec<&Array>), ValueError> {
-    let mut beside = Vec::new();
+    let mut out_of_band = Vec::new();
     let mut twice = Repeated::of(value);
     let pickle = scratch::pickle(pickling.options(), |writer| {
-        beside.clear();
+        out_of_band.clear();
         twice.forget();
-        let beside = (pickling.protocol >= Protocol::V5).then_some(&mut beside);
-        value.write_pickle(writer, beside, &mut twice, pickling)
+        let out_of_band = (pickling.protocol >= Protocol::V5).then_some(&mut out_of_band);
+        value.write_pickle(writer, out_of_band, &mut twice, pickling)
     })?;
-    Ok((pickle, beside))
+    Ok((pickle, out_of_band))
 }
 
 /// Parts that occur more than once in a value. They are written once and
@@ -142,11 +142,11 @@ impl Value {
     }
 
     /// Writes the value as the next one of a pickle. Appends arrays whose data
-    /// can be out of band to `beside`.
+    /// can be out of band to `out_of_band`.
     fn write_pickle<'a>(
         &'a self,
         writer: &mut Writer<'_, '_>,
-        mut beside: Option<&mut Vec<&'a Array>>,
+        mut out_of_band: Option<&mut Vec<&'a Array>>,
         repeated: &mut Repeated,
         pickling: Pickling,
     ) -> Result<(), ValueError> {
@@ -210,11 +210,11 @@ impl Value {
                     let entries = entries.iter().rev();
                     left.extend(entries.flat_map(|(key, value)| [value, key].map(Step::Value)));
                 }
-                Self::Array(array) => match &mut beside {
-                    Some(beside) if is_contiguous(array) => {
+                Self::Array(array) => match &mut out_of_band {
+                    Some(out_of_band) if is_contiguous(array) => {
                         let view = array.view()?;
                         pickle_array(writer, &view, pickling.numpy, |_| Placement::OutOfBand)?;
-                        beside.push(array);
+                        out_of_band.push(array);
                     }
                     _ => {
                         let copy = contiguous(array)?;
@@ -242,7 +242,7 @@ impl Value {
                 (of(string.as_bytes())?, string.len())
             }
             Self::Bytes(data) | Self::ByteArray(data) => (of(data)?, data.len()),
-            Self::Array(array) => (of(array.bytes())?, array.form_at()),
+            Self::Array(array) => (of(array.bytes())?, array.properties_address()),
             Self::Serialized(serialized) => {
                 let parts = serialized.message();
                 of(parts.last()?)?;
@@ -250,10 +250,10 @@ impl Value {
                 return Some(Identity::Payload(parts.iter().map(place).collect()));
             }
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
-                (items.shared_at()?, items.len())
+                (items.shared_address()?, items.len())
             }
-            Self::Dict(entries) => (entries.shared_at()?, entries.len()),
-            Self::Object(object) => object.shared_at()?,
+            Self::Dict(entries) => (entries.shared_address()?, entries.len()),
+            Self::Object(object) => object.shared_address()?,
             _ => return None,
         };
         Some(Identity::One(core::mem::discriminant(self), at, len))
@@ -280,7 +280,12 @@ impl Value {
 impl Object {
     /// Begins the object in a pickle; returns the arguments that are to follow.
     fn begin(&self, writer: &mut Writer<'_, '_>) -> Result<&[Value], ValueError> {
-        let class = || unknown(&format!("{}, which others cannot import,", self.class()));
+        let class = || ValueError::Unsupported {
+            what: format!(
+                "an instance of {}, which other processes cannot import,",
+                self.class()
+            ),
+        };
         match self.origin() {
             Origin::Local => return Err(class()),
             _ if self.module() == "__main__" => return Err(class()),
@@ -354,7 +359,7 @@ fn contiguous(array: &Array) -> Result<Array, ValueError> {
     )?)
 }
 
-/// The Python names that are understood.
+/// The Python names that are supported.
 fn names() -> &'static Registry<Known> {
     static NAMES: OnceLock<Registry<Known>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -379,7 +384,8 @@ pub(crate) struct TreeReader<'b> {
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
     by_address: OnceCell<Vec<&'b Bytes>>,
-    /// Whether instances of any class are values, or only those of known ones.
+    /// Whether instances of any class are converted to values, or only instances of
+    /// known classes.
     pub(super) has_all_classes: bool,
     /// The remaining budget.
     pub(crate) budget: Budget,
@@ -436,8 +442,8 @@ impl<'b> TreeReader<'b> {
 
     /// Length of the pickle and its buffers, in bytes.
     pub(crate) fn len(&self) -> usize {
-        let beside = self.buffers.iter().map(Bytes::len);
-        beside.fold(self.pickle.len(), usize::saturating_add)
+        let out_of_band = self.buffers.iter().map(Bytes::len);
+        out_of_band.fold(self.pickle.len(), usize::saturating_add)
     }
 
     /// The value of a node with at most `depth` levels of containers.

@@ -5,15 +5,20 @@ use core::fmt::{self, Write as _};
 use super::object::{Kind, Object, date_time_text};
 use super::{MAX_DEPTH, Value};
 
-/// Formats like Python's `repr`, arrays as numpy 2.4 abbreviates them, with these
-/// exceptions: an array of long doubles or of raw bytes is shown as its type and
-/// shape, an unopened value as its header describes it, an integer of
-/// more than 4300 digits (which Python refuses to convert) as its size,
-/// containers below 100 levels as `[...]`, `(...)` or `{...}`, and a named tuple
-/// without the names of its items if they are not known, a member of an enumeration
-/// by its value, and any object with attributes as a data class. A
-/// `pandas.Timestamp` in a time zone with a name is shown in UTC. An `OrderedDict` is
-/// shown as Python 3.12 and later do it.
+/// Formats like Python's `repr`, and arrays as numpy 2.4 abbreviates them.
+///
+/// The exceptions are:
+///
+/// * an array of long doubles or of raw bytes is shown as its type and shape;
+/// * an unopened value is shown as its header describes it;
+/// * an integer of more than 4300 digits, which Python refuses to convert, is shown as
+///   its size;
+/// * containers nested deeper than 100 levels are shown as `[...]`, `(...)` or `{...}`;
+/// * a named tuple is shown without the names of its items if they are not known;
+/// * a member of an enumeration is shown as its value, and any other object with
+///   attributes as a data class;
+/// * a `pandas.Timestamp` in a time zone with a name is shown in UTC;
+/// * an `OrderedDict` is shown as in Python 3.12 and later.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.depth() > MAX_DEPTH {

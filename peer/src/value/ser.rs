@@ -10,9 +10,10 @@ use super::{SerdeError, Value};
 impl Value {
     /// Converts from any type that implements `serde::Serialize`.
     ///
-    /// Structs and maps become dictionaries, sequences lists, tuples and tuple
-    /// structs tuples, byte strings `bytes`; enums as `serde_json` does it:
-    /// variants without content strings, others dictionaries of one entry.
+    /// Structs and maps become dictionaries, sequences become lists, tuples and tuple
+    /// structs become tuples, and byte strings become `bytes`. Enums are represented as
+    /// in `serde_json`: a variant without content becomes a string, and other variants
+    /// become dictionaries with one entry.
     ///
     /// ```
     /// use daskwire_peer::Value;
@@ -30,7 +31,8 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// The type's own, such as of a poisoned mutex.
+    /// The error of the type's implementation of `Serialize`, for example for a poisoned
+    /// mutex.
     pub fn from_serialize<T: Serialize + ?Sized>(value: &T) -> Result<Self, SerdeError> {
         value.serialize(Ser)
     }

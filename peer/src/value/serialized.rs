@@ -104,7 +104,7 @@ impl Serialized {
         Self::with_pickling(value, Pickling::default())
     }
 
-    /// Like [`of`](Self::of), for the readers of a cluster.
+    /// Like [`of`](Self::of), with pickles that all readers of a cluster understand.
     pub(crate) fn with_pickling(value: &Value, pickling: Pickling) -> Result<Self, ValueError> {
         let protocol = pickling.protocol;
         let built = match value {
@@ -320,17 +320,17 @@ impl Serialized {
         self.len() == 0
     }
 
-    /// Calls `use_it` with the payload as a borrowed view.
+    /// Calls `read` with the payload as a borrowed view.
     ///
     /// # Errors
     ///
     /// If the header or the frames are malformed.
     pub fn with_payload<R>(
         &self,
-        use_it: impl FnOnce(&Payload<'_, Bytes>) -> R,
+        read: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
         let payload = Payload::at(&self.message, 1, self.kind, &self.read_options())?;
-        Ok(use_it(&payload))
+        Ok(read(&payload))
     }
 
     /// The limits for opening the payload: those of its comm, and of memory.
@@ -358,7 +358,7 @@ impl Serialized {
     ///
     /// # Errors
     ///
-    /// * [`ValueError::Unknown`] if [`Value`] has no counterpart for it;
+    /// * [`ValueError::Unknown`] if [`Value`] has no counterpart of the object;
     /// * other errors if the payload is malformed.
     pub fn open(&self) -> Result<Value, ValueError> {
         self.open_measuring(&mut 0)
@@ -445,8 +445,8 @@ impl Encode for Content<'_> {
     }
 }
 
-/// The header with the entries of its `sub-header` in it; `None` without a
-/// `sub-header`.
+/// The header with the entries of its `sub-header` moved into the header itself; `None`
+/// without a `sub-header`.
 #[cfg(feature = "client")]
 fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(header);
