@@ -70,7 +70,8 @@ impl TlsArguments {
             }
             return Ok(None);
         };
-        // A user of these options expects that nothing is sent unencrypted.
+        // Refuse, because a user of these options expects that nothing is sent
+        // unencrypted.
         if !addresses.iter().any(|address| needs(&address)) {
             let address = addresses.first().map(ToString::to_string);
             return Err(Failure::usage(format_args!(

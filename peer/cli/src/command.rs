@@ -19,7 +19,8 @@ use crate::failure::{Failure, Result};
 use crate::log;
 use crate::running::{on_cluster, stop_requested};
 use crate::{
-    connect, diagnose, examples, generate, inspect_command, shell, terminal, top, worker_command,
+    cluster_command, connect, diagnose, examples, generate, inspect_command, terminal, top,
+    worker_command,
 };
 
 /// The Dask distributed wire protocol on the command line.
@@ -55,19 +56,19 @@ enum Command {
     /// Follow a task from its submission until it is forgotten, message by
     /// message
     #[command(after_help = examples::JOURNEY)]
-    Journey(shell::Journey),
+    Journey(cluster_command::Journey),
     /// Store files on a cluster, and print their keys
     #[command(after_help = examples::SCATTER)]
-    Scatter(shell::Scatter),
+    Scatter(cluster_command::Scatter),
     /// Call a function on a cluster, and print its result
     #[command(after_help = examples::SUBMIT)]
-    Submit(shell::Submit),
+    Submit(cluster_command::Submit),
     /// Fetch a result from a cluster
     #[command(after_help = examples::GATHER)]
-    Gather(shell::Gather),
+    Gather(cluster_command::Gather),
     /// Release keys that were scattered or held
     #[command(after_help = examples::RELEASE)]
-    Release(shell::Release),
+    Release(cluster_command::Release),
     /// Show a cluster's workers, and its tasks by state
     #[command(after_help = examples::PS)]
     Ps(diagnose::Ps),
@@ -231,17 +232,17 @@ fn run(command: Command) -> Result {
         Command::Relay(arguments) => relay(&arguments),
         Command::Pickle(arguments) => pickle(&arguments),
         Command::Worker(arguments) => worker_command::run(&arguments),
-        Command::Journey(arguments) => on_cluster(shell::journey(&arguments)),
-        Command::Scatter(arguments) => on_cluster(shell::scatter(&arguments)),
-        Command::Submit(arguments) => on_cluster(shell::submit(&arguments)),
-        Command::Gather(arguments) => on_cluster(shell::gather(&arguments)),
+        Command::Journey(arguments) => on_cluster(cluster_command::journey(&arguments)),
+        Command::Scatter(arguments) => on_cluster(cluster_command::scatter(&arguments)),
+        Command::Submit(arguments) => on_cluster(cluster_command::submit(&arguments)),
+        Command::Gather(arguments) => on_cluster(cluster_command::gather(&arguments)),
         Command::Ps(arguments) => on_cluster(diagnose::ps(&arguments)),
         Command::Logs(arguments) => on_cluster(diagnose::logs(&arguments)),
         Command::Story(arguments) => on_cluster(diagnose::story(&arguments)),
         Command::Top(arguments) => on_cluster(top::top(&arguments)),
         Command::Completions(arguments) => generate::completions(&arguments, &mut Cli::command()),
         Command::Man(arguments) => generate::man(&arguments, Cli::command()),
-        Command::Release(arguments) => on_cluster(shell::release(&arguments)),
+        Command::Release(arguments) => on_cluster(cluster_command::release(&arguments)),
     }
 }
 

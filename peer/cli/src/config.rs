@@ -28,7 +28,7 @@ impl Config {
     /// # Errors
     ///
     /// A message if a file is not YAML, or not a mapping. Files that cannot be read are
-    /// left out, as Dask does.
+    /// skipped, as in Dask.
     pub(crate) fn load() -> Result<Self> {
         let variables: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -70,7 +70,7 @@ impl Config {
                 merge(&mut self.0, settings);
                 Ok(())
             }
-            Some(_) => Err(malformed("a configuration of Dask is a mapping").into()),
+            Some(_) => Err(malformed("expected a mapping from names to settings").into()),
         }
     }
 
@@ -342,7 +342,7 @@ mod tests {
         write(&own.join("e.yaml"), "- 1");
         let error = of(&[]).expect_err("a list").to_string();
         assert!(
-            error.ends_with("e.yaml: a configuration of Dask is a mapping"),
+            error.ends_with("e.yaml: expected a mapping from names to settings"),
             "{error}"
         );
         fs::remove_dir_all(&folder).expect("it is removed");

@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::failure::{Failure, Result};
 use crate::terminal;
 
-/// How long a peer may take for the handshake before the command checks whether it
-/// is an HTTP server.
+/// Time for the handshake, after which the command checks whether the peer is an HTTP
+/// server.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The timeout of the check for an HTTP server.
@@ -84,8 +84,8 @@ async fn is_http(peer: &Address, transports: &Transports) -> bool {
         && first == *b"HTTP/"
 }
 
-/// A handshake that Dask accepts, with an empty line in it: an HTTP server does not
-/// reply before it has received one.
+/// A handshake that Dask accepts, and that contains an empty line, because an HTTP
+/// server replies only after an empty line.
 fn handshake() -> Vec<u8> {
     let mut document = [0; 128];
     let mut writer = Writer::new(&mut document);
@@ -104,7 +104,7 @@ fn handshake() -> Vec<u8> {
 
 /// Wraps transports to print the first failure to connect to `scheduler`. Attempts
 /// continue for `patience`.
-pub(crate) fn announcing(
+pub(crate) fn report_first_failure(
     transports: Transports,
     scheduler: &Address,
     patience: Duration,
@@ -114,25 +114,25 @@ pub(crate) fn announcing(
     if crate::log::is_on() {
         return transports;
     }
-    Transports::new().with(Announcing {
+    Transports::new().with(ReportingTransport {
         schemes: transports.schemes().collect(),
         inner: transports,
         scheduler: scheduler.clone(),
         patience,
-        has_told: Arc::default(),
+        is_reported: Arc::default(),
     })
 }
 
 /// A transport that delegates to `inner` and prints the first failed attempt.
-struct Announcing {
+struct ReportingTransport {
     inner: Transports,
     schemes: Vec<&'static str>,
     scheduler: Address,
     patience: Duration,
-    has_told: Arc<AtomicBool>,
+    is_reported: Arc<AtomicBool>,
 }
 
-impl Transport for Announcing {
+impl Transport for ReportingTransport {
     fn schemes(&self) -> &[&'static str] {
         &self.schemes
     }
@@ -149,7 +149,7 @@ impl Transport for Announcing {
                 Err(error @ (ConnectError::NoAnswer | ConnectError::Failed(_))) => error,
                 _ => return outcome,
             };
-            if *address == self.scheduler && !self.has_told.swap(true, Ordering::Relaxed) {
+            if *address == self.scheduler && !self.is_reported.swap(true, Ordering::Relaxed) {
                 terminal::note(format_args!(
                     "cannot connect to {address} yet: {reason}; trying again for {} s",
                     self.patience.as_secs()
@@ -179,7 +179,7 @@ impl Transport for Announcing {
             schemes: self.schemes.clone(),
             scheduler: self.scheduler.clone(),
             patience: self.patience,
-            has_told: Arc::clone(&self.has_told),
+            is_reported: Arc::clone(&self.is_reported),
         }))
     }
 }

@@ -8,8 +8,8 @@ use daskwire_peer::Client;
 use daskwire_peer::client::{LogLine, StoryStep};
 use serde_json::{Value as Json, json};
 
+use crate::cluster_command::{SchedulerArguments, key, message};
 use crate::failure::Result;
-use crate::shell::{SchedulerArguments, key, message};
 use crate::show::value_json;
 use crate::snapshot::Snapshot;
 use crate::terminal;
@@ -190,7 +190,7 @@ pub(crate) async fn story(arguments: &Story) -> Result {
         terminal::print(terminal::json(&json!({"steps": steps})))?;
     } else if steps.is_empty() {
         return Err(format!(
-            "neither the scheduler nor a worker remembers {}",
+            "neither the scheduler nor a worker has a record of {}",
             arguments.keys.join(", ")
         )
         .into());

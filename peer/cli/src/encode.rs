@@ -22,7 +22,7 @@ use serde_json::Value;
 /// Maximum nesting of JSON: a message of 1024 levels takes three JSON levels for each.
 const MAX_DEPTH: usize = 4096;
 
-/// Why a document cannot be encoded.
+/// The error of encoding a document.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -47,7 +47,7 @@ impl fmt::Display for EncodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => {
-                // The line is removed, because only the caller knows in which line the
+                // Remove the line, because only the caller knows in which line the
                 // document begins.
                 let message = error.to_string();
                 let place = format!(" at line {} column {}", error.line(), error.column());

@@ -80,7 +80,7 @@ impl std::str::FromStr for End {
                 host: Some(host),
                 port: None,
             }),
-            _ => Err("expected HOST:PORT, HOST or :PORT, with the number of the host".to_owned()),
+            _ => Err("expected HOST:PORT, HOST or :PORT, with an IP address as HOST".to_owned()),
         }
     }
 }
@@ -360,14 +360,14 @@ fn show(
 struct Stream<'a> {
     inspector: Inspector<'a>,
     messages: Vec<(Time, Recorded<'a>)>,
-    /// Why the messages end, unless the stream simply ends.
+    /// The reason why the messages end, unless the stream ends after a message.
     ending: Option<String>,
     /// Whether `ending` is a fault of the sender, not of the capture.
     is_faulty: bool,
 }
 
 /// Maximum number of segments that are tried as the start of a message.
-const TRIED: usize = 64;
+const MAX_TRIED: usize = 64;
 
 impl<'a> Stream<'a> {
     fn read(direction: &Direction<'_>, data: &'a [u8], arguments: &Inspect) -> Self {
@@ -386,7 +386,11 @@ impl<'a> Stream<'a> {
         let start = if direction.is_whole {
             0
         } else {
-            direction.starts().take(TRIED).find(is_start).unwrap_or(0)
+            direction
+                .starts()
+                .take(MAX_TRIED)
+                .find(is_start)
+                .unwrap_or(0)
         };
         let mut stream = Self {
             inspector: Inspector::new(data.get(start..).unwrap_or_default(), options),

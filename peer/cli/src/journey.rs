@@ -191,8 +191,8 @@ impl Recorder {
         }
     }
 
-    /// Sets the displayed name of a party, by its address or longer name.
-    pub fn call(&self, address: &str, name: &str) {
+    /// Sets the displayed name of a party, given its address or longer name.
+    pub fn set_name(&self, address: &str, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert(address.to_owned(), name.to_owned());
     }

@@ -25,6 +25,7 @@ pub mod pickle;
 pub mod table;
 
 mod arguments;
+mod cluster_command;
 mod command;
 mod config;
 mod connect;
@@ -37,7 +38,6 @@ mod json;
 #[cfg(feature = "tracing")]
 mod log;
 mod running;
-mod shell;
 mod show;
 mod snapshot;
 mod terminal;

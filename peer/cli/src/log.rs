@@ -76,7 +76,7 @@ impl Write for Lines {
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(event);
         let line = line.strip_suffix('\n').unwrap_or(&line);
-        terminal::tell(format_args!("{}\n", Printable(line)));
+        terminal::write_stderr(format_args!("{}\n", Printable(line)));
         Ok(event.len())
     }
 

@@ -16,7 +16,7 @@ use daskwire_pickle::{
     Argument, Limits, Opcode, OutOfBandReader, PickleError, Reader, Token, Unescaped,
 };
 
-/// How to list a pickle.
+/// The options for listing a pickle.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
     /// The pickle's out-of-band buffers, if available.
@@ -76,7 +76,7 @@ impl Display for Fault {
                 index,
             } => write!(
                 f,
-                "at byte {offset}: {opcode} asks for {index}, which is not in the memo"
+                "at byte {offset}: {opcode} refers to {index}, which is not in the memo"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! How commands run: the executor, and signals that end them.
+//! The executor that commands run on, and the signals that end them.
 
 use crate::failure::Result;
 

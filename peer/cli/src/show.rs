@@ -15,7 +15,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::failure::{Failure, Result};
 use crate::terminal;
 
-/// How a result is shown.
+/// The options for showing a result.
 #[derive(Debug, Args)]
 pub(crate) struct ResultArguments {
     /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
@@ -133,12 +133,11 @@ fn write(file: &Path, result: &Value) -> Result {
     Ok(std::fs::write(file, bytes).map_err(|error| format!("{name}: {error}"))?)
 }
 
-/// Maximum number of elements of an array that is printed in full, the same as in
-/// numpy.
-const PRINTED: usize = 1000;
+/// Maximum number of elements of an array that is printed in full, the same as in numpy.
+const MAX_PRINTED: usize = 1000;
 
 /// Number of elements printed at each end of a longer row.
-const EDGE: usize = 3;
+const EDGE_LEN: usize = 3;
 
 /// Formats the type and shape of an array, and its elements or those at its edges.
 fn preview(array: &Array) -> Result<String, String> {
@@ -152,7 +151,7 @@ fn preview(array: &Array) -> Result<String, String> {
         shape.join(", "),
         crate::table::bytes(len),
     );
-    let is_whole = array.len() <= PRINTED;
+    let is_whole = array.len() <= MAX_PRINTED;
     rows(array, &mut Vec::new(), is_whole, &mut preview)?;
     Ok(preview)
 }
@@ -181,10 +180,10 @@ fn rows(
             out.push(',');
             out.push_str(gap);
         }
-        if !is_whole && index == EDGE && count > 2 * EDGE {
+        if !is_whole && index == EDGE_LEN && count > 2 * EDGE_LEN {
             out.push_str("...,");
             out.push_str(gap);
-            index = count - EDGE;
+            index = count - EDGE_LEN;
         }
         indices.push(index);
         rows(array, indices, is_whole, out)?;

@@ -14,7 +14,7 @@ pub(crate) struct Snapshot {
     pub(crate) address: String,
     /// The release of Dask.
     pub(crate) release: Option<String>,
-    /// How long the scheduler has run, in seconds.
+    /// The time for which the scheduler has run, in seconds.
     pub(crate) uptime: Option<f64>,
     /// The workers, in the scheduler's order.
     pub(crate) workers: Vec<Worker>,

@@ -70,13 +70,13 @@ pub(crate) fn note(message: impl Display) {
 
 /// Prints a message of any number of lines on standard error.
 pub(crate) fn error(message: impl Display) {
-    tell(format_args!("daskwire: {message}\n"));
+    write_stderr(format_args!("daskwire: {message}\n"));
 }
 
-/// Writes to standard error.
-pub(crate) fn tell(output: impl Display) {
+/// Writes to standard error, unchanged except for unprintable characters.
+pub(crate) fn write_stderr(output: impl Display) {
     let mut out = Escaping(io::BufWriter::new(io::stderr().lock()));
-    // There is nowhere else to report errors.
+    // An error is ignored, because it could only be reported to standard error.
     let _ = write!(out, "{output}").and_then(|()| out.flush());
 }
 

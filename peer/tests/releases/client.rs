@@ -115,7 +115,7 @@ async fn identify(address: &str, release: &str) -> Result<(), Failure> {
 /// Runs the journey of the command, and checks each step that a client observes.
 async fn journeys(address: &str) -> Result<(), Failure> {
     let recorder = Arc::new(Recorder::new(false));
-    recorder.call(address, "scheduler");
+    recorder.set_name(address, "scheduler");
     let options = ClientOptions {
         observer: Some(Arc::<Recorder>::clone(&recorder)),
         ..ClientOptions::default()

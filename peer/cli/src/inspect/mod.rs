@@ -18,7 +18,7 @@ use daskwire::msgpack::{Reader, Token};
 
 pub use tagged::{Hooks, TaggedError, TaggedFault, tagged};
 
-/// How to read a stream, and what to show.
+/// The options for reading a stream, and for showing its messages.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The prefix of messages; detected if `None`.
@@ -143,8 +143,8 @@ impl<'a> Inspector<'a> {
         self.prefix
     }
 
-    /// Whether the stream is valid with either prefix, so that this one is a
-    /// guess.
+    /// Whether the stream is valid with either prefix, so that the
+    /// [prefix](Self::prefix) is a guess.
     pub const fn guessed(&self) -> bool {
         self.guessed
     }

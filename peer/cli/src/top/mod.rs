@@ -14,9 +14,9 @@ use daskwire_peer::client::ClientOptions;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
+use crate::cluster_command::{SchedulerArguments, message};
 use crate::connect::{address, connecting};
 use crate::failure::{Failure, Result};
-use crate::shell::{SchedulerArguments, message};
 use crate::snapshot::Snapshot;
 use view::{Key, View};
 
@@ -24,7 +24,7 @@ use view::{Key, View};
 pub(crate) struct Top {
     #[command(flatten)]
     scheduler: SchedulerArguments,
-    /// Seconds between two questions to the scheduler, at least 0.1
+    /// Seconds between two requests to the scheduler, at least 0.1
     #[arg(long, default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
@@ -49,13 +49,13 @@ enum Update {
 /// Maximum number of updates that wait for the terminal.
 const QUEUE: usize = 64;
 
-/// How long a request may take before the scheduler is considered unreachable.
+/// Timeout of a request, after which the scheduler is considered unreachable.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn top(arguments: &Top) -> Result {
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(
-            "standard output is not a terminal; `daskwire ps` prints the same once",
+            "standard output is not a terminal; use `daskwire ps` to print the state once",
         ));
     }
     // Report a wrong command line before taking over the screen.

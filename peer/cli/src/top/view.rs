@@ -18,7 +18,7 @@ use crate::snapshot::{Snapshot, Worker};
 pub(super) struct View {
     /// The last snapshot; `None` before the first one.
     pub(super) snapshot: Option<Snapshot>,
-    /// Why the connection failed, if it did.
+    /// The reason why the connection failed, if it failed.
     pub(super) trouble: Option<String>,
     /// The column that workers are sorted by.
     pub(super) column: usize,

@@ -43,9 +43,9 @@ const POOL_LEN: usize = 256 << 20;
 /// The divisor of the memory limit that bounds the bytes kept this way.
 const POOL_PART: u64 = 16;
 
-/// Timeout for handing data over when the worker is asked to stop, such as by a service manager,
-/// which does not wait for long.
-const HANDOVER: Duration = Duration::from_secs(60);
+/// Timeout for handing data over when the worker is asked to stop, for example by a
+/// service manager, which does not wait for long.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval at which a missing scheduler file is looked for.
 const FILE_INTERVAL: Duration = Duration::from_millis(100);
@@ -90,8 +90,8 @@ pub(crate) struct WorkerArguments {
     nworkers: Option<String>,
     /// Memory limit of each worker, such as 4GiB, 500MB or 0.5 of the machine: data is
     /// spilled to disk above 60 % of it, tasks pause above 80 %, and the worker restarts
-    /// above 95 %. auto: the part of the memory that nthreads is of the processors.
-    /// 0: no limit, and data stays in memory
+    /// above 95 %. auto: memory in proportion to nthreads, such as half of it for half
+    /// of the processors. 0: no limit, and data stays in memory
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = quantity::memory_limit, help_heading = "Resources")]
     memory_limit: MemoryLimit,
     /// Resources that tasks may ask for, such as GPU=2,MEM=1e9 [default:
@@ -121,17 +121,18 @@ pub(crate) struct WorkerArguments {
     /// [default: that of the scheduler]
     #[arg(long, value_name = "SCHEME", help_heading = "Network")]
     protocol: Option<String>,
-    /// The address by which others reach the worker, if it is another
+    /// The address by which others reach the worker [default: the address to listen on]
     #[arg(long, value_name = "ADDRESS", help_heading = "Network")]
     contact_address: Option<String>,
     /// The address of an HTTP server with /health and /metrics for Prometheus, such as
     /// :8790
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
     dashboard_address: Option<String>,
-    /// Start that server at a free port, unless --dashboard-address says otherwise
+    /// Start the HTTP server at a free port, unless --dashboard-address gives another
+    /// one
     #[arg(long, overrides_with = "no_dashboard", help_heading = "Network")]
     dashboard: bool,
-    /// Start no such server
+    /// Do not start the HTTP server
     #[arg(long, overrides_with = "dashboard", help_heading = "Network")]
     no_dashboard: bool,
 
@@ -146,7 +147,7 @@ pub(crate) struct WorkerArguments {
     /// distributed.worker.lifetime.duration, or never]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
     lifetime: Option<Duration>,
-    /// Add a random time to the lifetime, up to this, or subtract it
+    /// Add a random time between plus and minus this to the lifetime
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
     lifetime_stagger: Option<Duration>,
     /// Start again after the lifetime
@@ -155,7 +156,7 @@ pub(crate) struct WorkerArguments {
     /// End for good after the lifetime
     #[arg(long, overrides_with = "lifetime_restart", help_heading = "Life")]
     no_lifetime_restart: bool,
-    /// A file for the number of this process, which is removed at the end
+    /// A file for the id of this process, which is removed at the end
     #[arg(long, value_name = "FILE", help_heading = "Life")]
     pid_file: Option<PathBuf>,
 
@@ -269,7 +270,7 @@ fn tune_allocator(settings: &Settings) {
     let _ = settings;
 }
 
-/// A file with the number of this process. Removed when dropped.
+/// A file with the id of this process. Removed when dropped.
 struct PidFile<'a>(&'a Path);
 
 impl<'a> PidFile<'a> {
@@ -372,20 +373,21 @@ impl Stops {
 
 /// Waits until the scheduler has written its file, and reads the address.
 async fn scheduler_of_file(path: &Path) -> Result<Address> {
-    let mut has_told = false;
+    let mut is_reported = false;
     loop {
         // The file may be incomplete while the scheduler writes it.
         let content = std::fs::read(path).unwrap_or_default();
         let document: Option<serde_json::Value> = serde_json::from_slice(&content).ok();
         if let Some(document) = document {
             let scheduler = document["address"].as_str();
-            return address(
-                scheduler.ok_or_else(|| {
-                    format!("{}: it has no address of a scheduler", path.display())
-                })?,
-            );
+            return address(scheduler.ok_or_else(|| {
+                format!(
+                    "{}: expected a JSON object with the string `address`",
+                    path.display()
+                )
+            })?);
         }
-        if !core::mem::replace(&mut has_told, true) {
+        if !core::mem::replace(&mut is_reported, true) {
             let message = format_args!("waiting for {}", path.display());
             terminal::event("waiting", message, json!({}));
         }
@@ -459,7 +461,13 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
             tokio::select! {
                 found = tokio::time::timeout(timeout, waiting) => match found {
                     Ok(found) => found?,
-                    Err(_) => return Err(format!("{}: no such file", path.display()).into()),
+                    Err(_) => {
+                        let path = path.display();
+                        let after = timeout.as_secs_f64();
+                        let message =
+                            format!("{path}: the scheduler has not written it within {after} s");
+                        return Err(message.into());
+                    }
                 },
                 stop = stops.next() => return stop.map(|_| ()),
             }
@@ -565,7 +573,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     let outcome = match ended {
         End::Itself(ended) => outcome(&ended, is_supervised),
         End::Order(Order::Stop) => {
-            leave(&worker, &mut stops, Some(HANDOVER)).await?;
+            leave(&worker, &mut stops, Some(HANDOVER_TIMEOUT)).await?;
             Ok(())
         }
         End::Order(Order::Gone) => {
@@ -577,7 +585,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
         End::Lifetime => {
             terminal::event("stopping", "the lifetime of the worker is over", json!({}));
             let is_stopped = leave(&worker, &mut stops, None).await?;
-            match settings.is_reborn && !is_stopped {
+            match settings.restarts_after_lifetime && !is_stopped {
                 true => Err(Failure::silent(RESTART)),
                 false => Ok(()),
             }
@@ -590,7 +598,7 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     let tasks = json!({"tasks": tasks.collect::<Vec<_>>()});
     terminal::event("ended", progress(&worker), tasks);
     if !arguments.json {
-        terminal::tell(table(counters));
+        terminal::write_stderr(table(counters));
     }
     outcome
 }
@@ -741,7 +749,7 @@ fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
         ));
     }
     if tasks.len() > LINES {
-        table.push_str(&format!("  and {} kinds more\n", tasks.len() - LINES));
+        table.push_str(&format!("  and {} more prefixes\n", tasks.len() - LINES));
     }
     table
 }
@@ -802,6 +810,6 @@ mod tests {
         assert_eq!(words, ["add", "1,200", "900", "µs", "-", "-", "-"]);
         let many = (0..25).map(|index| (format!("task-{index}"), add));
         let many = table(many.collect());
-        assert!(many.ends_with("  and 5 kinds more\n"), "{many}");
+        assert!(many.ends_with("  and 5 more prefixes\n"), "{many}");
     }
 }

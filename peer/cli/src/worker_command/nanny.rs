@@ -1,5 +1,5 @@
 //! The nanny: a process that runs each worker in a process of its own, and restarts
-//! those that ask for it or crash.
+//! workers that ask for a restart or crash.
 
 use std::io::{self, Read as _, Write as _};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};

@@ -75,7 +75,8 @@ pub(super) fn duration(input: &str) -> Result<Duration, String> {
 /// The value of `--memory-limit`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum MemoryLimit {
-    /// `auto`: the part of the machine's memory that equals the worker's part of the processors.
+    /// `auto`: the fraction of the machine's memory that equals the worker's fraction of
+    /// the processors.
     Auto,
     /// A fraction of the machine's memory.
     Fraction(f64),

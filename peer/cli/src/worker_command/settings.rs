@@ -56,7 +56,7 @@ pub(super) struct Settings {
     /// The lifetime before the stagger is applied.
     pub(super) lifetime: Option<Duration>,
     pub(super) stagger: Duration,
-    pub(super) is_reborn: bool,
+    pub(super) restarts_after_lifetime: bool,
     /// The address of the HTTP server, if it is enabled.
     pub(super) dashboard: Option<String>,
     /// The prefix of metric names.
@@ -123,7 +123,7 @@ impl Settings {
             .any(|ports| ports != [0] && ports.len() < nworkers)
         {
             return Err(Failure::usage(format_args!(
-                "--worker-port: fewer ports than the {nworkers} workers"
+                "--worker-port: expected at least {nworkers} ports, one for each worker"
             )));
         }
         let memory_limit = memory_limit(arguments.memory_limit, nthreads, processors);
@@ -170,11 +170,14 @@ impl Settings {
             }
             .filter(|lifetime| !lifetime.is_zero()),
             stagger: stagger.unwrap_or_default(),
-            is_reborn: match (arguments.lifetime_restart, arguments.no_lifetime_restart) {
+            restarts_after_lifetime: match (
+                arguments.lifetime_restart,
+                arguments.no_lifetime_restart,
+            ) {
                 (false, false) => config
                     .bool("distributed.worker.lifetime.restart")
                     .unwrap_or_default(),
-                (is_reborn, _) => is_reborn,
+                (restarts, _) => restarts,
             },
             dashboard: arguments
                 .dashboard_address
@@ -537,7 +540,7 @@ fn resources(config: &Config) -> Result<BTreeMap<String, f64>> {
     };
     read().ok_or_else(|| {
         Failure::usage(format_args!(
-            "distributed.worker.resources: {resources}: expected names with numbers"
+            "distributed.worker.resources: {resources}: expected a mapping from names to numbers"
         ))
     })
 }
@@ -553,7 +556,7 @@ fn memory_limit(limit: MemoryLimit, nthreads: usize, processors: usize) -> Optio
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a fraction of memory is no exact number, and casts saturate"
+        reason = "a fraction of memory need not be exact, and casts saturate"
     )]
     let part = |fraction: f64| (memory as f64 * fraction) as u64;
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]

@@ -339,7 +339,7 @@ fn shows_logs_and_stories() {
     let ran = daskwire(&format!("story {at} unknown"));
     assert_eq!(
         ran.refused("unknown"),
-        "neither the scheduler nor a worker remembers unknown"
+        "neither the scheduler nor a worker has a record of unknown"
     );
     assert_eq!(cluster.complaints(), [""; 0]);
 }

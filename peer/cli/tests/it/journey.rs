@@ -19,10 +19,10 @@ async fn the_journey_over(transport: ClusterTransport) {
         .await
         .expect("a cluster");
     let client = cluster.client().await.expect("a client");
-    recorder.call(&cluster.address().to_string(), "scheduler");
-    recorder.call(client.id(), "client");
+    recorder.set_name(&cluster.address().to_string(), "scheduler");
+    recorder.set_name(client.id(), "client");
     for worker in cluster.workers() {
-        recorder.call(worker.address(), worker.name());
+        recorder.set_name(worker.address(), worker.name());
     }
     let mut text = String::new();
     let mut show = |line: &str| text.push_str(line);

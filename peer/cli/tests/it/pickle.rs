@@ -233,12 +233,12 @@ fn lists_malformed_pickles_up_to_the_fault() {
         (
             b"h\x05N.\xff",
             3,
-            "at byte 0: BINGET asks for 5, which is not in the memo",
+            "at byte 0: BINGET refers to 5, which is not in the memo",
         ),
         (
             b"h\x05N\xff",
             2,
-            "at byte 0: BINGET asks for 5, which is not in the memo",
+            "at byte 0: BINGET refers to 5, which is not in the memo",
         ),
     ] {
         let ran = run(&["-"], pickle);

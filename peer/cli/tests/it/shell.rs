@@ -135,7 +135,7 @@ fn gone(cluster: &Peer, key: &str) {
         let ran = daskwire(&format!("gather {} {key}", cluster.address()));
         if ran.status == Some(1) {
             let error = ran.refused(key);
-            assert!(error.contains("has nothing under the key"), "{error}");
+            assert!(error.contains("has no result with the key"), "{error}");
             return;
         }
         std::thread::sleep(core::time::Duration::from_millis(100));

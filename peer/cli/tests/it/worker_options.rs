@@ -481,7 +481,7 @@ async fn a_nanny_has_several_workers_and_their_exit_codes() {
     let arguments = [&*scheduler, "--nworkers", "2", "--worker-port", "9000"];
     let ran = command::run(&[&["worker"], &arguments[..]].concat(), None);
     assert!(
-        ran.misused("one port").contains("fewer ports"),
+        ran.misused("one port").contains("expected at least"),
         "{}",
         ran.err
     );

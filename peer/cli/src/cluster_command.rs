@@ -1,4 +1,5 @@
-//! The `daskwire scatter`, `gather`, `submit` and `release` commands.
+//! The commands that use a cluster's data and tasks: `daskwire scatter`, `gather`,
+//! `submit`, `release` and `journey`.
 
 use core::fmt;
 use std::io::Write as _;
@@ -17,7 +18,7 @@ use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::arguments::TlsArguments;
-use crate::connect::{address, announcing, connecting};
+use crate::connect::{address, connecting, report_first_failure};
 use crate::failure::{Failure, Result};
 use crate::show::{ResultArguments, key_json, value_json};
 use crate::table::{bytes, duration};
@@ -98,7 +99,7 @@ pub(crate) struct Submit {
     /// Run on one of these workers, given by addresses or names
     #[arg(long, value_name = "WORKER", value_delimiter = ',')]
     workers: Vec<String>,
-    /// Run again as often as this if the task fails
+    /// Maximum number of times to run the task again if it fails
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     retries: u32,
     /// Run where these amounts of resources are free, such as GPU=1,MEMORY=2e9
@@ -190,7 +191,7 @@ impl SchedulerArguments {
         let transports = options.transports.clone();
         let patience = options.comm.connect_timeout;
         let options = ClientOptions {
-            transports: announcing(transports.clone(), &scheduler, patience),
+            transports: report_first_failure(transports.clone(), &scheduler, patience),
             ..options
         };
         let client = Client::connect_with(&self.scheduler, options);
@@ -308,7 +309,7 @@ fn pair<'t>(option: &str, input: &'t str, value: &str) -> Result<(&'t str, &'t s
     parts.ok_or_else(|| Failure::usage(format_args!("--{option} {input}: expected NAME={value}")))
 }
 
-/// Shows the progress of `work`, which transfers `total` bytes. Nothing is shown if
+/// Runs `work`, which transfers `total` bytes, and shows its progress. Shows nothing if
 /// standard error is not a terminal or is used by a log, or if the work is quick.
 async fn with_progress<T>(
     what: &str,
@@ -410,7 +411,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result {
     let status = client.task_status([key.clone()]).await.map_err(message)?;
     // Requesting a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
-        return Err(format!("the cluster has nothing under the key {key}").into());
+        return Err(format!("the cluster has no result with the key {key}").into());
     }
     let future = client.future(key).map_err(message)?;
     future.finished().await.map_err(message)?;
@@ -527,7 +528,11 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
             let transports = arguments.tls.transports(&[&address])?;
             let comm = CommOptions::default();
             let options = ClientOptions {
-                transports: announcing(transports.clone(), &address, comm.connect_timeout),
+                transports: report_first_failure(
+                    transports.clone(),
+                    &address,
+                    comm.connect_timeout,
+                ),
                 observer: Some(Arc::<Recorder>::clone(&recorder)),
                 comm,
                 ..ClientOptions::default()
@@ -539,10 +544,10 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
             let count = client.workers().await.map_err(message)?.len();
             if count == 0 {
                 return Err(
-                    format!("{scheduler} has no workers: nothing would ever be computed").into(),
+                    format!("{scheduler} has no workers to run the task: start one first").into(),
                 );
             }
-            recorder.call(&address.to_string(), "scheduler");
+            recorder.set_name(&address.to_string(), "scheduler");
             heading = format!(
                 "A real cluster at {scheduler} with {count} workers; what passes between the \
                  scheduler and these is not seen from here\n\n"
@@ -561,10 +566,10 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
                 cluster.address()
             );
             let client = cluster.client().await.map_err(message)?;
-            recorder.call(&cluster.address().to_string(), "scheduler");
-            recorder.call(client.id(), "client");
+            recorder.set_name(&cluster.address().to_string(), "scheduler");
+            recorder.set_name(client.id(), "client");
             for worker in cluster.workers() {
-                recorder.call(worker.address(), worker.name());
+                recorder.set_name(worker.address(), worker.name());
             }
             (client, Some(cluster))
         }
