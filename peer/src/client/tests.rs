@@ -456,7 +456,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
     impl Observer for Panicking {
         fn message(&self, seen: &ObservedMessage<'_>) {
             let frame = seen.frames[0];
-            assert!(!frame.ends_with(b"boom"), "as the test wants");
+            assert!(!frame.ends_with(b"boom"), "a panic for the test");
         }
     }
     let options = ClientOptions {
@@ -750,7 +750,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
     let (stream, _writing) =
         crate::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
     shared.handle(StateEvent::End {
-        reason: "as the test wants".to_owned(),
+        reason: "the test ends the client".to_owned(),
     });
     shared.connected(stream, None, Dialect::NEWEST);
     assert!(shared.lock().stream.is_none());
@@ -763,10 +763,10 @@ async fn a_panic_of_the_client_on_another_task_ends_it_at_once() {
     // A panic of the program that drops a handle does not count.
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _dropped = client.future("y");
-        panic!("as the test wants");
+        panic!("a panic for the test");
     }));
     assert!(panicked.is_err() && !client.shared.failure.is_set());
-    let events = core::iter::from_fn(|| panic!("as the test wants"));
+    let events = core::iter::from_fn(|| panic!("a panic for the test"));
     let panicked = catch_unwind(AssertUnwindSafe(|| client.shared.handle_all(events)));
     assert!(panicked.is_err() && client.shared.failure.is_set());
     assert_eq!(done(&future).await.name(), "disconnected");

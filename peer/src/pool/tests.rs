@@ -218,7 +218,7 @@ async fn panic_in_the_pool_only_closes_its_comms() {
     let poisoning = Arc::clone(&pool);
     let panicked = std::thread::spawn(move || {
         let _peers = poisoning.lock();
-        panic!("as the test wants");
+        panic!("a panic for the test");
     });
     assert!(panicked.join().is_err());
     let asked = call(&pool, &peer.address);

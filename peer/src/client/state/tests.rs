@@ -1,6 +1,6 @@
 //! The state machine without comms.
 
-mod chance;
+mod random;
 
 use super::*;
 use crate::Value;
