@@ -42,7 +42,7 @@ pub(crate) struct Gathering {
 pub(crate) struct Holders {
     /// The holders that were not asked yet.
     left: VecDeque<String>,
-    /// All holders that were added. No holder is asked twice.
+    /// All holders that were added and not forgotten, so that none is added twice.
     known: HashSet<String>,
 }
 

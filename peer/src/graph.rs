@@ -58,7 +58,8 @@ pub enum Function {
         /// Keyword arguments.
         keywords: Vec<(String, Argument)>,
     },
-    /// A function without a name, such as a Python lambda, described by a string.
+    /// A function that has no importable name, such as a Python lambda, described by a
+    /// string.
     Unknown(String),
 }
 
