@@ -13,8 +13,10 @@ use bytes::Bytes;
 use daskwire_numpy::Description;
 use daskwire_pickle::tree::Tree;
 
+use super::convert::options;
+use super::into_value::into_value;
 use super::object::{Kind, Object};
-use super::{Serialized, Value, ValueError, pandas};
+use super::{Serialized, Value, ValueError, WrongType, pandas};
 
 /// The error of converting a value from or to record batches.
 #[derive(Debug)]
@@ -70,6 +72,27 @@ impl From<ValueError> for TableError {
 impl From<ArrowError> for TableError {
     fn from(error: ArrowError) -> Self {
         Self::Arrow(error)
+    }
+}
+
+/// The error of a table in a container.
+impl From<TableError> for WrongType {
+    fn from(error: TableError) -> Self {
+        let (wanted, found) = match error {
+            TableError::NoTable { found } => ("a table or data frame", found),
+            TableError::Column { name, what } => (
+                "columns with a counterpart in Arrow",
+                format!("{what} as the column {name:?}"),
+            ),
+            TableError::Unsupported { what } => ("a data frame with a counterpart in Arrow", what),
+            TableError::Value(error) => ("a table or data frame", format!("bad data: {error}")),
+            TableError::Arrow(error) => ("a table or data frame", format!("bad data: {error}")),
+        };
+        Self {
+            wanted: wanted.into(),
+            found: found.into(),
+            path: String::new(),
+        }
     }
 }
 
@@ -189,6 +212,9 @@ impl TryFrom<RecordBatch> for Value {
         Self::from_record_batches(&[batch])
     }
 }
+
+options! { {} RecordBatch; }
+into_value! { {} RecordBatch; }
 
 /// Reads the Arrow streaming format.
 fn of_stream(stream: &Bytes) -> Result<Vec<RecordBatch>, TableError> {

@@ -6,6 +6,7 @@ use chrono_04::{
 };
 
 use super::convert::options;
+use super::into_value::into_value;
 use super::object::{Kind, Object};
 use super::text::Zone;
 use super::{Value, WrongType};
@@ -188,4 +189,8 @@ conversions! {
 
 options! {
     {} NaiveDate, NaiveTime, NaiveDateTime, DateTime<FixedOffset>, DateTime<Utc>, TimeDelta;
+}
+into_value! {
+    {} NaiveDate, NaiveTime, NaiveDateTime, TimeDelta;
+    {Tz: TimeZone} DateTime<Tz>;
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{Array, Serialized, Value};
+use super::{Array, Items, Serialized, Value};
 
 /// The error that a value, or a part of it, is not of the requested type.
 ///
@@ -182,10 +182,14 @@ impl<K: Into<Self>, V: Into<Self>, S> From<HashMap<K, V, S>> for Value {
         let entries = map
             .into_iter()
             .map(|(key, value)| (key.into(), value.into()));
-        let mut entries: Vec<(Self, Self)> = entries.collect();
-        entries.sort_by_cached_key(|(key, _)| key.to_string());
-        Self::Dict(entries.into())
+        Self::Dict(sorted_entries(entries.collect()))
     }
+}
+
+/// Sorts the entries of a dictionary by their keys as Python shows them.
+pub(super) fn sorted_entries(mut entries: Vec<(Value, Value)>) -> Items<(Value, Value)> {
+    entries.sort_by_cached_key(|(key, _)| key.to_string());
+    entries.into()
 }
 
 /// Converts to a dictionary.
@@ -198,10 +202,14 @@ impl<K: Into<Self>, V: Into<Self>> From<BTreeMap<K, V>> for Value {
 /// Converts to a set, sorted by the items as Python shows them.
 impl<T: Into<Self>, S> From<HashSet<T, S>> for Value {
     fn from(set: HashSet<T, S>) -> Self {
-        let mut items: Vec<Self> = set.into_iter().map(Into::into).collect();
-        items.sort_by_cached_key(ToString::to_string);
-        Self::Set(items.into())
+        Self::Set(sorted_items(set.into_iter().map(Into::into).collect()))
     }
+}
+
+/// Sorts the items of a set as Python shows them.
+pub(super) fn sorted_items(mut items: Vec<Value>) -> Items {
+    items.sort_by_cached_key(ToString::to_string);
+    items.into()
 }
 
 /// Converts to a set.
@@ -556,9 +564,11 @@ macro_rules! options {
 }
 
 #[cfg(any(
+    feature = "arrow",
     feature = "chrono-04",
     feature = "half",
     feature = "jiff-02",
+    feature = "ndarray-017",
     feature = "num-complex-04",
     feature = "rust_decimal",
     feature = "uuid"

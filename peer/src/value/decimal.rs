@@ -3,6 +3,7 @@
 use rust_decimal::Decimal;
 
 use super::convert::options;
+use super::into_value::into_value;
 use super::object::{Kind, Object};
 use super::{Value, WrongType};
 
@@ -48,3 +49,4 @@ impl TryFrom<Value> for Decimal {
 }
 
 options! { {} Decimal; }
+into_value! { {} Decimal; }

@@ -3,6 +3,7 @@
 use half::f16;
 
 use super::convert::options;
+use super::into_value::into_value;
 use super::{Value, WrongType};
 
 /// Converts to a `float`.
@@ -36,3 +37,4 @@ impl TryFrom<Value> for f16 {
 }
 
 options! { {} f16; }
+into_value! { {} f16; }

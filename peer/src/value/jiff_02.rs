@@ -5,6 +5,7 @@ use jiff_02::tz::{Offset, TimeZone};
 use jiff_02::{SignedDuration, Timestamp, Zoned};
 
 use super::convert::options;
+use super::into_value::into_value;
 use super::object::{Kind, Object};
 use super::text::Zone;
 use super::{Value, WrongType};
@@ -204,3 +205,4 @@ conversions! {
 }
 
 options! { {} Date, Time, DateTime, Timestamp, Zoned, SignedDuration; }
+into_value! { {} Date, Time, DateTime, Timestamp, Zoned, SignedDuration; }

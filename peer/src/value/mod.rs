@@ -21,6 +21,7 @@ mod document;
 #[cfg(feature = "half")]
 mod half;
 mod instance;
+mod into_value;
 mod items;
 #[cfg(feature = "jiff-02")]
 mod jiff_02;
@@ -60,6 +61,7 @@ pub(crate) use budget::Budget;
 pub use convert::WrongType;
 #[cfg(feature = "serde")]
 pub use de::{Serde, SerdeError};
+pub use into_value::IntoValue;
 pub(crate) use items::Totals;
 pub use items::{Item, Items};
 pub use object::Object;

@@ -4,6 +4,8 @@ use bytemuck::NoUninit;
 use daskwire_numpy::{Element, NumpyError, NumpyErrorKind};
 use ndarray_017::{ArrayBase, Dimension, IxDyn, OwnedRepr};
 
+use super::convert::options;
+use super::into_value::into_value;
 use super::{Array, Value, WrongType};
 
 /// Converts an array. Its elements are not copied if they are in row-major order.
@@ -84,3 +86,6 @@ impl<E: Element, D: Dimension> TryFrom<Value> for ArrayBase<OwnedRepr<E>, D> {
         })
     }
 }
+
+options! { {E: Element, D: Dimension} ArrayBase<OwnedRepr<E>, D>; }
+into_value! { {E: Element + NoUninit + Send, D: Dimension} ArrayBase<OwnedRepr<E>, D>; }

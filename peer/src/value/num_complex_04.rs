@@ -3,6 +3,7 @@
 use num_complex_04::Complex;
 
 use super::convert::{float, narrow, options};
+use super::into_value::into_value;
 use super::{Value, WrongType};
 
 /// Converts to a `complex`.
@@ -54,3 +55,4 @@ impl TryFrom<Value> for Complex<f32> {
 }
 
 options! { {} Complex<f32>, Complex<f64>; }
+into_value! { {} Complex<f32>, Complex<f64>; }

@@ -38,6 +38,12 @@ impl Value {
     }
 }
 
+impl<T: Serialize> super::IntoValue for super::Serde<T> {
+    fn into_value(self) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {
+        Ok(Value::from_serialize(&self.0)?)
+    }
+}
+
 /// A serializer that makes a value.
 struct Ser;
 

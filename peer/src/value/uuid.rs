@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::convert::options;
+use super::into_value::into_value;
 use super::object::{Kind, Object};
 use super::{Value, WrongType};
 
@@ -41,3 +42,4 @@ impl TryFrom<Value> for Uuid {
 }
 
 options! { {} Uuid; }
+into_value! { {} Uuid; }

@@ -70,8 +70,8 @@ impl Functions {
 
     /// Adds a function with converted arguments: a closure of up to six arguments
     /// that [`Value`] converts into, returning anything that converts into a
-    /// [`Value`], or a [`Result`] of it with any error. It replaces a function of
-    /// the same name.
+    /// [`Value`], see [`IntoValue`](crate::value::IntoValue), or a [`Result`] of it with any
+    /// error. It replaces a function of the same name.
     ///
     /// An error is raised in Python as a `RuntimeError` with its message, and
     /// its sources as the causes; conversion errors as `TypeError` or
