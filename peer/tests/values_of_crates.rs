@@ -247,6 +247,65 @@ async fn arrays_of_ndarray() {
     }
 }
 
+/// Arrays of numpy's times, and single times, in each unit, with missing values.
+#[tokio::test]
+async fn times_of_numpy() {
+    use daskwire_peer::value::{Datetime64, Timedelta64, unit};
+    use ndarray_017::{Array1, array};
+    let scheduler = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(scheduler.address()).await;
+    macro_rules! units {
+        ($type:ident $name:literal, $($unit:ident $short:literal;)*) => {$({
+            type Time = $type<unit::$unit>;
+            let dtype = concat!($name, "64[", $short, "]");
+            let numpy = format!(
+                "__import__('numpy').array([-3, 'NaT', 2**40], '{dtype}')"
+            );
+            let made = called(&client, "builtins.eval", numpy.as_str().into()).await;
+            let times = array![Time::new(-3), Time::NAT, Time::new(1 << 40)];
+            assert_eq!(Array1::<Time>::try_from(made), Ok(times.clone()), "{dtype}");
+            // numpy's own view of the array that is sent.
+            let value = Value::try_from(times).expect("one dimension");
+            let given = called(&client, "numpy.array_repr", value).await;
+            let expected = format!("__import__('numpy').array_repr({numpy})");
+            let expected = called(&client, "builtins.eval", expected.as_str().into()).await;
+            assert_eq!(given, expected, "{dtype}");
+            for (time, number) in [(Time::new(-3), "-3"), (Time::NAT, "'NaT'")] {
+                let numpy = format!("__import__('numpy').{}64({number}, '{}')", $name, $short);
+                same(&client, time, &numpy).await;
+            }
+        })*};
+    }
+    units! {
+        Datetime64 "datetime",
+        Week "W"; Day "D"; Hour "h"; Minute "m"; Second "s"; Millisecond "ms"; Microsecond "us";
+        Nanosecond "ns"; Picosecond "ps"; Femtosecond "fs"; Attosecond "as";
+    }
+    units! {
+        Timedelta64 "timedelta",
+        Year "Y"; Month "M"; Week "W"; Day "D"; Hour "h"; Minute "m"; Second "s";
+        Millisecond "ms"; Microsecond "us"; Nanosecond "ns"; Picosecond "ps"; Femtosecond "fs";
+        Attosecond "as";
+    }
+    let years = "__import__('numpy').array(['1969', 'NaT'], 'M8[Y]')";
+    let years = called(&client, "builtins.eval", years.into()).await;
+    let expected = array![Datetime64::<unit::Year>::new(-1), Datetime64::NAT];
+    assert_eq!(Array1::try_from(years.clone()), Ok(expected));
+    let error = Array1::<Datetime64<unit::Day>>::try_from(years).expect_err("years");
+    assert_eq!(
+        error.to_string(),
+        "expected an array of <M8[D], found array of <M8[Y]"
+    );
+    let error = Datetime64::<unit::Day>::try_from(Value::from(1)).expect_err("a number");
+    assert_eq!(error.to_string(), "expected numpy.datetime64[D], found int");
+    let hours = Value::from(Timedelta64::<unit::Hour>::new(1));
+    let error = Timedelta64::<unit::Day>::try_from(hours).expect_err("hours");
+    assert_eq!(
+        error.to_string(),
+        "expected numpy.timedelta64[D], found numpy.timedelta64[h]"
+    );
+}
+
 #[tokio::test]
 async fn complex_numbers_and_floats_of_16_bits() {
     use num_complex_04::Complex;
@@ -287,6 +346,7 @@ async fn functions_of_a_worker_take_and_return_the_types() {
 
     use arrow_array::RecordBatch;
     use chrono_04::{DateTime, FixedOffset, NaiveDate, NaiveDateTime, NaiveTime, TimeDelta, Utc};
+    use daskwire_peer::value::{Datetime64, Timedelta64, unit};
     use jiff_02::civil::{Date, DateTime as CivilDateTime, Time};
     use jiff_02::{SignedDuration, Timestamp, Zoned};
     use ndarray_017::{Array1, Array2, ArrayD, Axis, IxDyn, array};
@@ -332,6 +392,9 @@ async fn functions_of_a_worker_take_and_return_the_types() {
         Array1<Half>: array![Half::ONE, Half::MIN];
         Array2<Complex<f32>>: array![[Complex::new(1.5_f32, -2.0)]];
         ArrayD<f64>: array![[1.0, 2.0], [3.0, 4.0]].reversed_axes().into_dyn();
+        Array1<Datetime64<unit::Nanosecond>>: array![Datetime64::<unit::Nanosecond>::new(5), Datetime64::NAT];
+        Timedelta64<unit::Second>: Timedelta64::<unit::Second>::new(60);
+        Option<Timedelta64<unit::Second>>: Some(Timedelta64::<unit::Second>::new(60));
         RecordBatch: record_batch();
     }
     // Parts that may fail to convert, in options, sequences, maps and tuples.

@@ -655,10 +655,20 @@ mod sealed {
 pub(super) use sealed::Sealed;
 
 /// A Rust type for elements of arrays: `bool`, the integers and floats of fixed
-/// size, and `[f32; 2]` and `[f64; 2]` for complex numbers; by features `f16` of
-/// the crate half, and `Complex` of num-complex 0.4. Times are read and written
-/// as `i64`.
+/// size, `[f32; 2]` and `[f64; 2]` for complex numbers, and
+/// [`Datetime64`](super::Datetime64) and [`Timedelta64`](super::Timedelta64) for times,
+/// which may also be read as `i64`; by features `f16` of the crate half, and `Complex` of
+/// num-complex 0.4.
 pub trait Element: Sealed + 'static {
+    /// The type of native elements in memory: itself, or the `i64` of a time.
+    #[cfg(all(feature = "alloc", feature = "bytemuck"))]
+    type Native: Element + bytemuck::NoUninit + Send;
+
+    /// Converts to native elements without copying, whose bytes
+    /// [`as_bytes`](super::as_bytes) returns.
+    #[cfg(all(feature = "alloc", feature = "bytemuck"))]
+    fn into_native(elements: alloc::vec::Vec<Self>) -> alloc::vec::Vec<Self::Native>;
+
     /// The type in this byte order.
     fn dtype(order: ByteOrder) -> DType {
         Self::DTYPE.with_order(order)
@@ -671,6 +681,21 @@ pub trait Element: Sealed + 'static {
         let kind = if is_time { Kind::Int } else { dtype.kind };
         (own.kind, own.item_len) == (kind, dtype.item_len)
     }
+}
+
+/// Implements [`Element`] for a type of native elements.
+macro_rules! native {
+    ($type:ty) => {
+        impl Element for $type {
+            #[cfg(all(feature = "alloc", feature = "bytemuck"))]
+            type Native = Self;
+
+            #[cfg(all(feature = "alloc", feature = "bytemuck"))]
+            fn into_native(elements: alloc::vec::Vec<Self>) -> alloc::vec::Vec<Self> {
+                elements
+            }
+        }
+    };
 }
 
 macro_rules! elements {
@@ -700,7 +725,7 @@ macro_rules! elements {
             }
         }
 
-        impl Element for $type {}
+        native!($type);
     )*};
 }
 
@@ -725,7 +750,7 @@ impl Sealed for bool {
     }
 }
 
-impl Element for bool {}
+native!(bool);
 
 macro_rules! complex {
     ($($part:ty, $dtype:ident;)*) => {$(
@@ -749,7 +774,7 @@ macro_rules! complex {
             }
         }
 
-        impl Element for [$part; 2] {}
+        native!([$part; 2]);
     )*};
 }
 
@@ -774,7 +799,7 @@ impl Sealed for half::f16 {
 }
 
 #[cfg(feature = "half")]
-impl Element for half::f16 {}
+native!(half::f16);
 
 #[cfg(feature = "num-complex-04")]
 macro_rules! num_complex {
@@ -795,7 +820,7 @@ macro_rules! num_complex {
             }
         }
 
-        impl Element for num_complex_04::Complex<$part> {}
+        native!(num_complex_04::Complex<$part>);
     )*};
 }
 

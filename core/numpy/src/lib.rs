@@ -82,6 +82,7 @@ mod ndarray_017;
 mod payload;
 mod pickled;
 mod record;
+mod time;
 mod write;
 
 pub use array::{Array, elements, encode_into};
@@ -98,6 +99,7 @@ pub use pickled::{BorrowedPickle, PickledPayload};
 pub use record::{ElementType, Field, Fields, RecordType};
 #[cfg(feature = "alloc")]
 pub(crate) use record::{MAX_DEPTH, OUTSIDE, TOO_DEEP, TOO_LARGE};
+pub use time::{Datetime64, Timedelta64, Unit, unit};
 pub use write::{NumpyModules, ValueBuilder, WriteOptions, pickle_array};
 
 use daskwire::copy;

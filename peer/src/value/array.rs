@@ -73,17 +73,10 @@ impl Array {
     /// # Errors
     ///
     /// If the number of elements does not match `shape`.
-    pub fn from_vec<E: Element + NoUninit + Send>(
-        shape: &[usize],
-        elements: Vec<E>,
-    ) -> Result<Self, NumpyError> {
+    pub fn from_vec<E: Element>(shape: &[usize], elements: Vec<E>) -> Result<Self, NumpyError> {
         let dtype = E::dtype(ByteOrder::NATIVE);
-        Self::from_bytes(
-            dtype,
-            shape,
-            Order::C,
-            Bytes::from_owner(Elements(elements)),
-        )
+        let elements = Elements(E::into_native(elements));
+        Self::from_bytes(dtype, shape, Order::C, Bytes::from_owner(elements))
     }
 
     /// Makes an array from the bytes of its elements in row-major order.

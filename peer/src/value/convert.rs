@@ -563,16 +563,6 @@ macro_rules! options {
     };
 }
 
-#[cfg(any(
-    feature = "arrow",
-    feature = "chrono-04",
-    feature = "half",
-    feature = "jiff-02",
-    feature = "ndarray-017",
-    feature = "num-complex-04",
-    feature = "rust_decimal",
-    feature = "uuid"
-))]
 pub(super) use options;
 
 options! {

@@ -64,16 +64,6 @@ macro_rules! into_value {
     };
 }
 
-#[cfg(any(
-    feature = "arrow",
-    feature = "chrono-04",
-    feature = "half",
-    feature = "jiff-02",
-    feature = "ndarray-017",
-    feature = "num-complex-04",
-    feature = "rust_decimal",
-    feature = "uuid"
-))]
 pub(super) use into_value;
 
 into_value! {

@@ -45,6 +45,7 @@ mod serialized;
     feature = "serde"
 ))]
 mod text;
+mod time;
 #[cfg(feature = "uuid")]
 mod uuid;
 
@@ -53,6 +54,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use daskwire_numpy::NumpyError;
+pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 
 pub use array::Array;
 #[cfg(feature = "arrow")]

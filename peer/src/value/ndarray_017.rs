@@ -1,6 +1,5 @@
 //! Conversions from and to arrays of ndarray 0.17.
 
-use bytemuck::NoUninit;
 use daskwire_numpy::{Element, NumpyError, NumpyErrorKind};
 use ndarray_017::{ArrayBase, Dimension, IxDyn, OwnedRepr};
 
@@ -21,7 +20,7 @@ use super::{Array, Value, WrongType};
 /// ```
 impl<E, D> TryFrom<ArrayBase<OwnedRepr<E>, D>> for Array
 where
-    E: Element + NoUninit + Send,
+    E: Element,
     D: Dimension,
 {
     type Error = NumpyError;
@@ -44,7 +43,7 @@ where
 /// Converts as for [`Array`].
 impl<E, D> TryFrom<ArrayBase<OwnedRepr<E>, D>> for Value
 where
-    E: Element + NoUninit + Send,
+    E: Element,
     D: Dimension,
 {
     type Error = NumpyError;
@@ -88,4 +87,4 @@ impl<E: Element, D: Dimension> TryFrom<Value> for ArrayBase<OwnedRepr<E>, D> {
 }
 
 options! { {E: Element, D: Dimension} ArrayBase<OwnedRepr<E>, D>; }
-into_value! { {E: Element + NoUninit + Send, D: Dimension} ArrayBase<OwnedRepr<E>, D>; }
+into_value! { {E: Element, D: Dimension} ArrayBase<OwnedRepr<E>, D>; }

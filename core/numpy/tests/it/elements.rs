@@ -1,4 +1,8 @@
-//! Elements of the types of other crates.
+//! Elements of times, and of the types of other crates.
+
+use daskwire_numpy::{
+    Array, ByteOrder, DType, Datetime64, Element, Kind, Order, Timedelta64, encode_into,
+};
 
 #[cfg(feature = "half")]
 #[test]
@@ -28,8 +32,34 @@ fn elements_of_num_complex() {
     });
 }
 
+/// The type strings are those of numpy's documentation.
+#[test]
+fn elements_of_times_in_every_unit() {
+    use daskwire_numpy::unit::*;
+    macro_rules! units {
+        ($($unit:ident $name:literal;)*) => {$(
+            let dtype = DType::parse(concat!("<M8[", $name, "]")).expect("a type");
+            let values = [Datetime64::<$unit>::new(-2), Datetime64::NAT, Datetime64::new(i64::MAX)];
+            let bytes = |number: Option<i64>| number.unwrap_or(i64::MIN).to_le_bytes();
+            same(&values, dtype, |value| bytes(value.number()));
+            assert_eq!(format!("{values:?}"), format!(
+                "[Datetime64(-2 {unit}), Datetime64(NaT), Datetime64({} {unit})]",
+                i64::MAX,
+                unit = $name
+            ));
+            let dtype = DType::parse(concat!("<m8[", $name, "]")).expect("a type");
+            let values = [Timedelta64::<$unit>::new(1), Timedelta64::NAT];
+            same(&values, dtype, |value| bytes(value.number()));
+        )*};
+    }
+    units! {
+        Year "Y"; Month "M"; Week "W"; Day "D"; Hour "h"; Minute "m"; Second "s";
+        Millisecond "ms"; Microsecond "us"; Nanosecond "ns"; Picosecond "ps"; Femtosecond "fs";
+        Attosecond "as";
+    }
+}
+
 /// Checks that values are read from bytes in both orders, and written to them.
-#[cfg(any(feature = "half", feature = "num-complex-04"))]
 fn same<E, const N: usize>(values: &[E], dtype: DType, bytes: impl Fn(&E) -> [u8; N])
 where
     E: Element + PartialEq + core::fmt::Debug,
@@ -53,6 +83,3 @@ where
     let read: Vec<E> = array.elements().expect("of this type").collect();
     assert_eq!(read, values);
 }
-
-#[cfg(any(feature = "half", feature = "num-complex-04"))]
-use daskwire_numpy::{Array, ByteOrder, DType, Element, Kind, Order, encode_into};

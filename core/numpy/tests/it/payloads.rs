@@ -12,11 +12,12 @@ use daskwire::message::{
     PayloadHeader, PayloadKind, Scratch, Serializer,
 };
 use daskwire::msgpack;
+use daskwire_numpy::unit::{Nanosecond, Second};
 use daskwire_numpy::{
-    Array, ByteOrder, Class, DType, Description, Dimensions, DimensionsError, Element, ElementType,
-    FillValue, Kind, MAX_DIMENSIONS, NumpyError, NumpyErrorKind, NumpyModules, Order, PayloadValue,
-    PayloadWriteError, PickledPayload, TimeBase, TimeUnit, ValueBuilder, WriteOptions, elements,
-    encode_into, pickle_array,
+    Array, ByteOrder, Class, DType, Datetime64, Description, Dimensions, DimensionsError, Element,
+    ElementType, FillValue, Kind, MAX_DIMENSIONS, NumpyError, NumpyErrorKind, NumpyModules, Order,
+    PayloadValue, PayloadWriteError, PickledPayload, TimeBase, TimeUnit, Timedelta64, ValueBuilder,
+    WriteOptions, elements, encode_into, pickle_array,
 };
 use daskwire_pickle::{self as pickle, Mutability, PickleBuffer, Placement, Protocol};
 use serde_json::Value;
@@ -391,6 +392,25 @@ fn elements_are_read_as_numbers() {
         assert_eq!(array.dtype(), DType::datetime(unit));
         let times = [1_577_836_800_000_000_000, i64::MIN];
         assert!(array.elements::<i64>().unwrap().eq(times));
+        let elements = array.elements::<Datetime64<Nanosecond>>().unwrap();
+        assert!(elements.eq(times.map(Datetime64::new)));
+        let second = array.elements::<Datetime64<Nanosecond>>().unwrap().nth(1);
+        assert_eq!(second.unwrap().number(), None);
+        // Of another unit, or no points in time.
+        assert!(array.elements::<Datetime64<Second>>().is_err());
+        assert!(array.elements::<Timedelta64<Nanosecond>>().is_err());
+    });
+    read("np-m8-s", &|array| {
+        let elements = array.elements::<Timedelta64<Second>>().unwrap();
+        assert!(elements.eq([1, 0, 1, 1, 0, 1].map(Timedelta64::new)));
+        let mut written = [0xa5; 48];
+        let elements: Vec<Timedelta64<Second>> = array.elements().unwrap().collect();
+        encode_into(&elements, &mut written).unwrap();
+        assert_eq!(written, array.bytes());
+        assert_eq!(
+            array.dtype(),
+            Timedelta64::<Second>::dtype(ByteOrder::Little)
+        );
     });
     read("np-c16", &|array| {
         let mut elements = array.elements::<[f64; 2]>().unwrap();
