@@ -375,6 +375,25 @@ pub fn worker_until(
     name: &str,
     ready: impl Fn(&str) -> Option<String>,
 ) -> Peer {
+    worker_with(interpreter, scheduler, name, "--no-nanny", ready)
+}
+
+/// Like [`worker`], under a nanny, which starts the worker again when it ends. The address
+/// is that of the first worker.
+pub fn worker_under_nanny(scheduler: &str, name: &str) -> Peer {
+    let interpreter = python(Environment::Current);
+    worker_with(&interpreter, scheduler, name, "--nanny", |log| {
+        address_after(log, "Registered to:").and_then(|_| address_after(log, "Start worker at:"))
+    })
+}
+
+fn worker_with(
+    interpreter: &Path,
+    scheduler: &str,
+    name: &str,
+    nanny: &str,
+    ready: impl Fn(&str) -> Option<String>,
+) -> Peer {
     let mut arguments = vec![
         "distributed.cli.dask_worker",
         scheduler,
@@ -382,7 +401,7 @@ pub fn worker_until(
         "127.0.0.1",
         "--nthreads",
         "1",
-        "--no-nanny",
+        nanny,
         "--no-dashboard",
         "--dashboard-address",
         "127.0.0.1:0",

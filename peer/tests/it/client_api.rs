@@ -10,7 +10,7 @@ use daskwire_peer::client::{
     TaskError, TaskFuture, Workers,
 };
 use daskwire_peer::graph::Argument;
-use daskwire_peer::{Key, RequestError, Value};
+use daskwire_peer::{Client, Key, RequestError, Value};
 use daskwire_testing::cluster::{Cluster, until};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -592,6 +592,140 @@ async fn clusters_are_controlled() {
     until("cancellation", || sum.status().name() == "cancelled").await;
     client.shutdown().await.expect("asked");
     assert!(cluster.scheduler.ended());
+}
+
+/// The process id of the only worker, once there is one.
+async fn only_process(client: &Client) -> u32 {
+    loop {
+        let processes = client.run("os.getpid", ()).await.expect("outcomes");
+        if let [(_, Ok(process))] = &processes[..] {
+            return u32::try_from(process.clone()).expect("a number");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nannies_start_workers_again() {
+    let scheduler = daskwire_testing::scheduler();
+    let _nanny = daskwire_testing::worker_under_nanny(scheduler.address(), "nursed");
+    let client = client_at(scheduler.address()).await;
+    let first = only_process(&client).await;
+    let sum = client.submit("operator.add", (3, 4)).expect("submitted");
+    assert_eq!(integer((&sum).await.expect("a result")), 7);
+
+    client.restart(TIMEOUT).await.expect("restarted");
+    // The worker is back when the scheduler replies.
+    assert_eq!(
+        client.nthreads(Workers::All).await.expect("threads").len(),
+        1
+    );
+    let second = only_process(&client).await;
+    assert_ne!(second, first);
+    until("the end of the first worker", || !is_running(first)).await;
+    assert!(is_running(second));
+    until("cancellation", || sum.status().name() == "cancelled").await;
+    let product = client.submit("operator.mul", (3, 4)).expect("submitted");
+    assert_eq!(integer((&product).await.expect("a result")), 12);
+
+    // Without the tasks: the lost result is computed again.
+    let (worker, _) = client.nthreads(Workers::All).await.expect("threads")[0].clone();
+    let outcomes = client.restart_workers(worker.as_str(), TIMEOUT).await;
+    assert_eq!(outcomes.expect("outcomes"), [(worker, Restarted::Ok)]);
+    let third = only_process(&client).await;
+    assert_ne!(third, second);
+    assert_eq!(
+        integer(product.result_within(TIMEOUT).await.expect("a result")),
+        12
+    );
+    client.close().await.expect("closed");
+}
+
+/// Whether there is a process, except one that has ended and is not reaped.
+fn is_running(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_nannies_change_workers() {
+    let scheduler = daskwire_testing::scheduler();
+    let _nanny = daskwire_testing::worker_under_nanny(scheduler.address(), "first");
+    let client = client_at(scheduler.address()).await;
+    let before = only_process(&client).await;
+    let class = "distributed.diagnostics.plugin.Environ";
+    let variables = || Value::dict([("DASKWIRE_TEST", "7")]);
+    let registered = client.register_plugin(PluginKind::Nanny, "environ", class, (variables(),));
+    registered.await.expect("registered");
+    // This plugin wants the worker restarted, with the variables.
+    assert_ne!(only_process(&client).await, before);
+    let variable = async || {
+        let found = client.run("os.getenv", ["DASKWIRE_TEST"]).await;
+        let found = found.expect("outcomes").into_iter();
+        let mut found: Vec<String> = found
+            .map(|(_, value)| value.expect("it exists").to_string())
+            .collect();
+        found.sort();
+        found
+    };
+    assert_eq!(variable().await, ["'7'"]);
+    // Nannies that join later have it too, until it is removed.
+    let _second = daskwire_testing::worker_under_nanny(scheduler.address(), "second");
+    assert_eq!(variable().await, ["'7'", "'7'"]);
+    let removed = client.unregister_plugin(PluginKind::Nanny, "environ").await;
+    removed.expect("removed");
+    let _third = daskwire_testing::worker_under_nanny(scheduler.address(), "third");
+    assert_eq!(variable().await, ["'7'", "'7'", "None"]);
+    let error = client.unregister_plugin(PluginKind::Nanny, "environ").await;
+    let error = error.expect_err("it is gone").to_string();
+    assert!(error.contains("does not exist"), "{error}");
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_the_scheduler_see_its_tasks() {
+    let cluster = Cluster::new(1);
+    let client = client_at(cluster.scheduler.address()).await;
+    let plugin = "from distributed.diagnostics.plugin import SchedulerPlugin\n\
+                  class Count(SchedulerPlugin):\n    \
+                  def __init__(self, state):\n        self.state = state\n    \
+                  async def start(self, scheduler):\n        scheduler.seen = []\n        \
+                  self.scheduler = scheduler\n    \
+                  def transition(self, key, start, finish, *args, **kwargs):\n        \
+                  if finish == self.state: self.scheduler.seen.append(key)\n\
+                  def seen(dask_scheduler):\n    return getattr(dask_scheduler, 'seen', None)\n";
+    client
+        .upload("scheduler_plugin_of_a_user.py", plugin)
+        .await
+        .expect("uploaded");
+    let seen = async || {
+        let seen = client.run_on_scheduler("scheduler_plugin_of_a_user.seen", ());
+        seen.await.expect("it runs").to_string()
+    };
+    assert_eq!(seen().await, "None");
+    let class = "scheduler_plugin_of_a_user.Count";
+    client
+        .register_plugin(PluginKind::Scheduler, "count", class, ("memory",))
+        .await
+        .expect("registered");
+    assert_eq!(seen().await, "[]");
+    let task = client.call("operator.add").argument(1).argument(2);
+    let task = task.key("seen-1").submit().expect("submitted");
+    task.finished().await.expect("a result");
+    assert_eq!(seen().await, "['seen-1']");
+    client
+        .unregister_plugin(PluginKind::Scheduler, "count")
+        .await
+        .expect("removed");
+    let task = client.call("operator.add").argument(3).argument(4);
+    let task = task.key("unseen-1").submit().expect("submitted");
+    task.finished().await.expect("a result");
+    assert_eq!(seen().await, "['seen-1']");
+    let error = client
+        .unregister_plugin(PluginKind::Scheduler, "count")
+        .await;
+    error.expect_err("it is gone");
+    client.close().await.expect("closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
