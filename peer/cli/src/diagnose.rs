@@ -109,22 +109,20 @@ fn table(snapshot: &Snapshot) -> String {
         out.push_str(&aligned(&rows, 3));
     }
     if !snapshot.prefixes.is_empty() {
-        const STATES: [&str; 5] = ["waiting", "processing", "memory", "released", "erred"];
-        let [waiting, processing, memory, released, erred] = STATES.map(str::to_owned);
-        let mut rows = vec![[
-            "tasks".to_owned(),
-            waiting,
-            processing,
-            memory,
-            released,
-            erred,
-        ]];
-        for (prefix, states) in &snapshot.prefixes {
-            let number = |state| states.get(state).copied().unwrap_or(0).to_string();
-            let [waiting, processing, memory, released, erred] = STATES.map(number);
-            let prefix = Printable(prefix).to_string();
-            rows.push([prefix, waiting, processing, memory, released, erred]);
-        }
+        let states = snapshot.shown_states();
+        let titles = states.iter().map(|(state, _)| (*state).to_owned());
+        let mut rows = vec![
+            core::iter::once("tasks".to_owned())
+                .chain(titles)
+                .collect::<Vec<_>>(),
+        ];
+        rows.extend(snapshot.prefixes.iter().map(|(prefix, numbers)| {
+            let number = |state| numbers.get(state).copied().unwrap_or(0).to_string();
+            let numbers = states.iter().map(|(state, _)| number(*state));
+            core::iter::once(Printable(prefix).to_string())
+                .chain(numbers)
+                .collect()
+        }));
         out.push('\n');
         out.push_str(&aligned(&rows, 1));
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use daskwire_peer::client::Workers;
+use daskwire_peer::client::{TaskStates, Workers};
 use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Client, Release, RequestError, Value};
 use serde_json::{Value as Json, json};
@@ -21,6 +21,20 @@ pub(crate) struct Snapshot {
     /// The number of tasks in each state, for each prefix of keys.
     pub(crate) prefixes: Vec<(String, States)>,
 }
+
+/// The states of tasks in the order of a task's life, with their names for people.
+const STATES: [(&str, &str); 7] = [
+    ("waiting", "waiting"),
+    ("no-worker", "no worker"),
+    ("queued", "queued"),
+    ("processing", "processing"),
+    ("memory", "in memory"),
+    ("released", "released"),
+    ("erred", "erred"),
+];
+
+/// The states that are shown only while there are tasks in them.
+const RARE: [&str; 2] = ["no-worker", "queued"];
 
 /// The numbers of tasks by state.
 pub(crate) type States = BTreeMap<String, u64>;
@@ -70,9 +84,8 @@ impl Snapshot {
         }
         let identity: Value = client.request(identity).await?;
         let processing = known(client.processing(Workers::All).await)?;
-        let states = Unknown::new("get_task_prefix_states");
-        let states: Value = known(client.request(states).await)?;
-        let mut snapshot = Self::of(&identity, &states, crate::table::now());
+        let states = known(client.task_states().await)?;
+        let mut snapshot = Self::of(&identity, states, crate::table::now());
         snapshot.release = client.release().map(|release| release.to_string());
         for worker in &mut snapshot.workers {
             let mut of_workers = processing.iter();
@@ -83,7 +96,7 @@ impl Snapshot {
     }
 
     /// Builds a snapshot from replies; missing or unexpected values are skipped.
-    fn of(identity: &Value, states: &Value, now: f64) -> Self {
+    fn of(identity: &Value, states: TaskStates, now: f64) -> Self {
         let workers = entries(identity.get("workers"));
         Self {
             address: string(identity.get("address")),
@@ -95,10 +108,7 @@ impl Snapshot {
                 .iter()
                 .map(|(address, about)| Worker::of(address, about))
                 .collect(),
-            prefixes: entries(Some(states))
-                .iter()
-                .map(|(prefix, states)| (string(Some(prefix)), counts(states)))
-                .collect(),
+            prefixes: states.into_iter().collect(),
         }
     }
 
@@ -110,6 +120,16 @@ impl Snapshot {
             *total = total.saturating_add(*count);
         }
         all
+    }
+
+    /// The states that are shown, with their names for people.
+    pub(crate) fn shown_states(&self) -> Vec<(&'static str, &'static str)> {
+        let states = self.states();
+        let is_shown =
+            |state| !RARE.contains(&state) || states.get(state).is_some_and(|it| *it > 0);
+        let mut shown = STATES.to_vec();
+        shown.retain(|(state, _)| is_shown(*state));
+        shown
     }
 
     /// The sum of a number over all workers.

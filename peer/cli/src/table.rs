@@ -103,10 +103,12 @@ fn worker_json(worker: &Worker) -> Json {
 
 /// Formats rows, the first of which is the heading. The first `left` columns are
 /// aligned to the left, the others to the right. Cells must be printable.
-pub fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
+pub fn aligned(rows: &[impl AsRef<[String]>], left: usize) -> String {
     let mut out = String::new();
-    let mut widths = [0; N];
-    for row in rows {
+    let rows = rows.iter().map(AsRef::as_ref);
+    let mut widths = Vec::new();
+    for row in rows.clone() {
+        widths.resize(widths.len().max(row.len()), 0);
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = cell.chars().count().max(*width);
         }
@@ -114,9 +116,9 @@ pub fn aligned<const N: usize>(rows: &[[String; N]], left: usize) -> String {
     for row in rows {
         let cells = row
             .iter()
-            .zip(widths)
+            .zip(&widths)
             .enumerate()
-            .map(|(column, (cell, width))| {
+            .map(|(column, (cell, &width))| {
                 if column < left {
                     format!("{cell:<width$}")
                 } else {

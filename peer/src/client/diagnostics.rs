@@ -1,10 +1,12 @@
 //! Diagnostics of a cluster: versions, data, logs and histories.
 
 use core::fmt;
+use std::collections::BTreeMap;
 
 use super::Client;
 use super::request::{Workers, converted};
 use crate::dialect::Operation;
+use crate::graph::{Function, instance_pickle};
 use crate::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
     NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
@@ -77,6 +79,9 @@ pub(super) fn shown(value: &Value) -> String {
         value => value.to_string(),
     }
 }
+
+/// Numbers of tasks by state, such as `memory`, by prefix of their keys, such as `add`.
+pub type TaskStates = BTreeMap<String, BTreeMap<String, u64>>;
 
 /// A line of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -307,6 +312,50 @@ impl Client {
             ..NCores::default()
         };
         self.shared.call("the threads of workers", request).await
+    }
+
+    /// Asks for the number of tasks in each state, by prefix of their keys.
+    ///
+    /// Dask's request for this omits the states `queued` and `no-worker`. The method
+    /// therefore lets the scheduler evaluate an expression of Python, on a comm of its own.
+    /// If the scheduler refuses that, because it does not load pickles or blocks the
+    /// handler `feed`, the two states are missing.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer.
+    pub async fn task_states(&self) -> Result<TaskStates, RequestError> {
+        match self.all_task_states().await {
+            Err(RequestError::Remote(_)) => {
+                let request = Unknown::new("get_task_prefix_states");
+                self.request(request).await
+            }
+            states => states,
+        }
+    }
+
+    async fn all_task_states(&self) -> Result<TaskStates, RequestError> {
+        // A list, because a prefix may have the name of a field of failed replies.
+        const STATES: &str = "lambda scheduler: [{prefix.name: {state: count for state, count \
+                              in prefix.states.items() if state != 'forgotten'} \
+                              for prefix in scheduler.task_prefixes.values() \
+                              if any(count for state, count in prefix.states.items() \
+                              if state != 'forgotten')}]";
+        let eval = Function::from("builtins.eval");
+        let pickling = self.dialect().pickling;
+        let function = instance_pickle(&eval, Some(&[Value::from(STATES)]), &[], pickling);
+        let request = Unknown::new("feed")
+            .field(
+                "function",
+                function.map_err(|error| RequestError::Value(Box::new(error)))?,
+            )
+            .field("interval", 1.0);
+        let mut channel = self.shared.pool.connect(self.shared.address()).await?;
+        // The scheduler repeats the reply until the comm is closed.
+        let reply = channel.call::<Value>(&request.into()).await;
+        channel.close().await;
+        let [states] = converted::<[TaskStates; 1]>("feed", reply?)?;
+        Ok(states)
     }
 
     /// Asks for the keys of the results that each worker holds.

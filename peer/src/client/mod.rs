@@ -63,7 +63,8 @@ pub use coordinate::{Event, Lease, Lock, Queue, Semaphore, SharedValue, Variable
 pub use data::{Route, ScatterOptions};
 pub use dataset::Dataset;
 pub use diagnostics::{
-    CallStack, ClusterVersions, LogLine, NodeVersions, Profile, ProfileOptions, Profiled, StoryStep,
+    CallStack, ClusterVersions, LogLine, NodeVersions, Profile, ProfileOptions, Profiled,
+    StoryStep, TaskStates,
 };
 pub use error::{ConnectError, Disconnected, ScatterError, SubmitError, TaskError};
 pub use future::TaskFuture;

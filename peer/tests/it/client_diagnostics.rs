@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use crate::support::client::client_at;
-use daskwire_peer::client::{ProfileOptions, Profiled, StoryStep, Workers};
+use daskwire_peer::client::{ProfileOptions, Profiled, StoryStep, Submission, TaskStates, Workers};
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Key, RequestError, Value};
@@ -157,6 +157,43 @@ async fn running_tasks_are_shown() {
         ..ProfileOptions::default()
     };
     client.profile(options).await.expect("a profile");
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_are_counted_in_every_state() {
+    let cluster = Cluster::new(1);
+    let client = client_at(cluster.scheduler.address()).await;
+    assert_eq!(client.task_states().await.expect("states").len(), 0);
+    let done = client.submit("operator.add", (1, 2)).expect("submitted");
+    done.finished().await.expect("a result");
+    let nowhere = Submission::default().workers(["tcp://127.0.0.1:1"]);
+    let stranded = client.calls("operator.neg").over([1_i64, 2, 3]);
+    let _stranded = stranded.with(nowhere).submit().expect("submitted");
+    // Of many tasks without inputs, a worker gets a few more than it has threads.
+    let _slow = client.map("time.sleep", 100..150_i64).expect("submitted");
+    let count = |states: &TaskStates, prefix: &str, state: &str| {
+        let states = states.get(prefix);
+        states.and_then(|states| states.get(state)).copied()
+    };
+    let mut states = client.task_states().await.expect("states");
+    while count(&states, "sleep", "processing") != Some(2) {
+        states = client.task_states().await.expect("states");
+    }
+    assert_eq!(count(&states, "sleep", "queued"), Some(48), "{states:?}");
+    assert_eq!(count(&states, "neg", "no-worker"), Some(3), "{states:?}");
+    assert_eq!(count(&states, "add", "memory"), Some(1), "{states:?}");
+    assert_eq!(count(&states, "add", "queued"), Some(0), "{states:?}");
+    assert_eq!(states.len(), 3, "{states:?}");
+
+    // A scheduler may refuse to run functions.
+    let block = "[scheduler.blocked_handlers.append('feed') \
+                 for scheduler in __import__('distributed').Scheduler._instances]";
+    let blocked = client.run_on_scheduler("builtins.eval", (block,)).await;
+    blocked.expect("it runs Dask");
+    let states = client.task_states().await.expect("states");
+    assert_eq!(count(&states, "sleep", "processing"), Some(2), "{states:?}");
+    assert_eq!(count(&states, "sleep", "queued"), None, "{states:?}");
     client.close().await.expect("closed");
 }
 

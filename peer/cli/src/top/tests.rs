@@ -115,6 +115,43 @@ fn shows_totals_workers_and_tasks() {
     assert!(lines[15].starts_with("q quit"), "{}", lines[15]);
 }
 
+/// `queued` and `no-worker` take room only while there are such tasks.
+#[test]
+fn shows_tasks_that_no_worker_has() {
+    let mut snapshot = snapshot();
+    let states = [("queued", 1_234), ("no-worker", 6), ("processing", 3)];
+    let states = states.map(|(state, count)| (state.to_owned(), count));
+    snapshot.prefixes.push(("fit".to_owned(), states.into()));
+    let view = View {
+        snapshot: Some(snapshot),
+        ..View::default()
+    };
+    let lines = drawn(&view, 80, 16);
+    assert_eq!(
+        lines[2],
+        "tasks  2 waiting  6 no worker  1234 queued  6 processing  4 in memory  1 erred"
+    );
+    let words = |line: &String| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let heading = lines.iter().rposition(|line| line.starts_with("tasks "));
+    let table = &lines[heading.expect("a table")..];
+    assert_eq!(
+        words(&table[0]).join(" "),
+        "tasks waiting no worker queued processing in memory released erred"
+    );
+    // The prefix with the most unfinished tasks is the first.
+    assert_eq!(words(&table[1]).join(" "), "fit 0 6 1234 3 0 0 0");
+    assert_eq!(words(&table[2]).join(" "), "sum 2 0 0 3 0 0 1");
+    // Each number is below the end of its title.
+    for (number, title) in [("1234", "queued"), ("6", "no worker")] {
+        let end = |line: &str, word: &str| line.find(word).map(|start| start + word.len());
+        assert_eq!(end(&table[1], number), end(&table[0], title), "{table:#?}");
+    }
+}
+
 #[test]
 fn keys_sort_and_scroll() {
     let mut view = View {

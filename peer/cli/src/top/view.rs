@@ -11,7 +11,7 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Gauge, Row, Table};
 
-use crate::snapshot::{Snapshot, Worker};
+use crate::snapshot::{Snapshot, States, Worker};
 
 /// The state from which the screen is drawn.
 #[derive(Debug, Default)]
@@ -163,15 +163,6 @@ const COLUMNS: [Column; 13] = [
 
 /// The columns with strings, which are aligned to the left.
 const LEFT: usize = 3;
-
-/// The states of tasks in the order of a task's life.
-const STATES: [(&str, &str); 5] = [
-    ("waiting", "waiting"),
-    ("processing", "processing"),
-    ("memory", "in memory"),
-    ("released", "released"),
-    ("erred", "erred"),
-];
 
 /// The columns that fit into a width, with their indices.
 fn fitting(width: u16) -> Vec<(usize, &'static Column)> {
@@ -442,11 +433,12 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
 fn draw_states(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let states = snapshot.states();
     let mut parts = vec![Part::of(0, "tasks".bold())];
-    for (index, (state, label)) in STATES.into_iter().enumerate() {
+    for (index, (state, label)) in snapshot.shown_states().into_iter().enumerate() {
         let number = states.get(state).copied().unwrap_or(0);
         let part = Span::from(format!("{number} {label}"));
         parts.push(match (state, number) {
             ("erred", 1..) => Part::of(1, part.red().bold()),
+            ("no-worker", 1..) => Part::of(1, part.yellow().bold()),
             (_, 0) => Part::of(20 + index, part.dim()),
             _ => Part::of(2 + index, part),
         });
@@ -463,36 +455,49 @@ fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let mut prefixes: Vec<_> = snapshot.prefixes.iter().collect();
     prefixes.sort_by_cached_key(|(name, states)| {
         let number = |state| states.get(state).copied().unwrap_or(0);
-        let pending = number("waiting").saturating_add(number("processing"));
+        let unfinished = ["waiting", "no-worker", "queued", "processing"].map(number);
+        let pending = unfinished.into_iter().fold(0, u64::saturating_add);
         let all = states
             .values()
             .fold(0_u64, |all, count| all.saturating_add(*count));
         (core::cmp::Reverse((pending, all)), name.clone())
     });
-    let rows = prefixes.into_iter().map(|(name, states)| {
-        let numbers = STATES.iter().map(|(state, _)| {
-            let number = states.get(*state).copied().unwrap_or(0);
-            Cell::from(Line::from(number.to_string()).right_aligned())
-        });
+    let shown = snapshot.shown_states();
+    let number = |states: &States, state| states.get(state).copied().unwrap_or(0).to_string();
+    // Numbers are never truncated.
+    let widths = shown.iter().map(|(state, label)| {
+        let numbers = prefixes
+            .iter()
+            .map(|(_, states)| number(states, *state).len());
+        let width = numbers.max().unwrap_or(0).max(label.len());
+        u16::try_from(width).unwrap_or(u16::MAX)
+    });
+    let widths: Vec<u16> = widths.collect();
+    let rows = prefixes.iter().map(|(name, states)| {
+        let numbers = shown
+            .iter()
+            .map(|(state, _)| Cell::from(Line::from(number(states, *state)).right_aligned()));
         Row::new(
             [Cell::from(Printable(name).to_string())]
                 .into_iter()
                 .chain(numbers),
         )
     });
-    let titles = STATES
+    let titles = shown
         .iter()
         .map(|(_, label)| Cell::from(Line::from(*label).right_aligned()));
     let heading = Row::new([Cell::from("tasks")].into_iter().chain(titles));
-    // Numbers are never truncated.
-    let name = area.width.saturating_sub(5 * 12).min(32);
-    let widths = [Constraint::Length(name)]
-        .into_iter()
-        .chain([Constraint::Length(11); 5]);
-    let table = Table::new(rows, widths).header(
-        heading
-            .style(Style::new().add_modifier(Modifier::BOLD))
-            .top_margin(1),
-    );
+    let numbers_width = widths.iter().fold(0_u16, |sum, width| {
+        sum.saturating_add(*width).saturating_add(2)
+    });
+    let name = area.width.saturating_sub(numbers_width).min(32);
+    let widths = core::iter::once(name).chain(widths);
+    let table = Table::new(rows, widths.map(Constraint::Length))
+        .column_spacing(2)
+        .header(
+            heading
+                .style(Style::new().add_modifier(Modifier::BOLD))
+                .top_margin(1),
+        );
     frame.render_widget(table, area);
 }
