@@ -781,12 +781,14 @@ class Pool:
     """
 
     def __init__(self):
+        self.has_seceded = False
         self._threads = {threading.current_thread()}
         self._rejoin_lock = threading.Lock()
         self._rejoin_list = []
 
     def _adjust_thread_count(self):
-        pass
+        # Only `secede` calls this.
+        self.has_seceded = True
 
     def submit(self, _):
         with self._rejoin_lock:
@@ -794,6 +796,16 @@ class Pool:
                 thread, event = self._rejoin_list.pop()
                 self._threads.add(thread)
                 event.set()
+
+
+def describe_task(task):
+    """Returns the text for a task in the log, even if the `repr` of an argument fails."""
+    if task is None:
+        return "< could not deserialize task >"
+    try:
+        return repr(task)[:1000]
+    except Exception:
+        return "< could not convert task to str >"
 
 
 class ActorReference:
@@ -874,9 +886,12 @@ class Executor:
         # message, since the worker counts them as cached.
         gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
+        task = None
+        pool = Pool()
         try:
             longest = max(map(self.length, message["data"].items()), default=0)
-            result = self.evaluate(message, gone, times)
+            task = message["run_spec"].load()
+            result = self.evaluate(message, task, pool, gone, times)
             return self.finished(key, result, message["is_actor"], longest, gone, times)
         except SystemExit as end:
             # The process ends at once, so that the worker sees its exit code.
@@ -889,22 +904,30 @@ class Executor:
             return write({"op": "needs-host", "gone": gone}), None
         except BaseException as error:
             times["stop"] = times["stop"] or time()
-            return self.erred(key, error, gone, times), None
+            state = "long-running" if pool.has_seceded else "executing"
+            return self.erred(key, state, task, error, gone, times), None
 
     def length(self, item):
         """Returns the length of an input in bytes. `item` is its key and its payload."""
         name, payload = item
         return self.cache.length(name) if payload is None else payload.nbytes
 
-    def erred(self, key, error, gone, times):
+    def erred(self, key, state, task, error, gone, times):
         try:
             failure = error_message(error)
         except Exception as second:
             # The text of the exception cannot be made.
             failure = error_message(second)
         logger.error(
-            "Compute Failed\nKey:       %s\nException: %r\nTraceback: %r\n",
+            "Compute Failed\n"
+            "Key:       %s\n"
+            "State:     %s\n"
+            "Task:  %s\n"
+            "Exception: %r\n"
+            "Traceback: %r\n",
             key,
+            state,
+            describe_task(task),
             failure["exception_text"],
             failure["traceback_text"],
         )
@@ -921,9 +944,8 @@ class Executor:
             }
         )
 
-    def evaluate(self, message, gone, times):
+    def evaluate(self, message, task, pool, gone, times):
         key = message["key"]
-        task = message["run_spec"].load()
         inputs = message["data"]
         # Looked up first, since inputs in the message may evict them from the cache.
         data = {
@@ -941,7 +963,6 @@ class Executor:
             data[name] = value
             gone += self.cache.put(name, value, max(length, safe_sizeof(value)))
         del message, inputs, loaded
-        pool = Pool()
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
         self.worker.active_threads[ident] = key

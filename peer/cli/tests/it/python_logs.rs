@@ -40,8 +40,15 @@ const PROGRAMS: [&str; 10] = [
     "def trace():\n    try: 1 / 0\n    except ZeroDivisionError: logging.getLogger('distributed.worker').exception('traced')\n\
      client.submit(trace).result()\n\
      [(level, text.splitlines()[0], text.splitlines()[-1]) for level, text in logged('traced')]",
-    "wait(client.submit(lambda: 1 / 0, key='fails'))\n\
-     [(level, text.splitlines()[:2]) for level, text in logged('Compute Failed')]",
+    // Exceptions of tasks: with arguments, after `secede`, with a long argument, and with an input
+    "from distributed import secede\n\
+     def divide(x, *, y): return x / y\n\
+     def leave(x):\n    secede()\n    return 1 / x\n\
+     _ = wait(client.submit(divide, 1, y=0, key='fails'))\n\
+     _ = wait(client.submit(leave, 0, key='left'))\n\
+     _ = wait(client.submit(divide, 'x' * 5000, y=0, key='long'))\n\
+     _ = wait(client.submit(divide, client.submit(int, '1', key='one'), y=0, key='of one'))\n\
+     logged('Compute Failed', 4)",
     // Between and outside of tasks
     "import threading\n\
      def later():\n    \
@@ -90,6 +97,14 @@ async fn logs_and_warnings_are_those_of_a_worker_in_python() {
         assert_ne!(expected, "[]", "{program}");
         assert_eq!(rust.python(program), expected, "{program}");
     }
+    // The exception of a task is logged even if there is no text for its arguments.
+    let unclear = "class Unclear:\n    def __repr__(self): raise ValueError('unclear')\n\
+                   _ = wait(client.submit(divide, Unclear(), y=0, key='of unclear'))\n\
+                   [text.splitlines()[1:4] for _, text in logged('Key:       of unclear')]";
+    assert_eq!(
+        rust.python(unclear),
+        "[['Key:       of unclear', 'State:     executing', 'Task:  < could not convert task to str >']]"
+    );
     // Other warnings are shown on standard error, where a worker in Python shows them.
     rust.python("client.submit(lambda: warnings.warn('look out', FutureWarning)).result()");
     worker.wait_for_log("FutureWarning: look out");
