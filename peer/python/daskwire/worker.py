@@ -548,8 +548,14 @@ class LogHandler(logging.Handler):
 
     def emit(self, record):
         try:
-            text = self.format(record)[: self.MAX_LEN]
-            (body,) = write({"op": "log", "level": record.levelname, "text": text})
+            # Records may have values of any type, which the worker would refuse.
+            message = {
+                "op": "log",
+                "created": float(record.created),
+                "level": str(record.levelname),
+                "text": self.format(record)[: self.MAX_LEN],
+            }
+            (body,) = write(message)
         except Exception:
             self.handleError(record)
         else:

@@ -174,6 +174,8 @@ maps! {
 
     /// Adds a line to the worker's log.
     PythonLogged = "log" {
+        /// The time of the record, in seconds since 1970.
+        created: f64 = "created",
         /// The severity, as Python names it.
         level: String = "level",
         /// The formatted record.

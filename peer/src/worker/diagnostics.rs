@@ -17,6 +17,8 @@ use super::builder::OnNotice;
 use super::{Shared, now};
 use crate::Value;
 use crate::failure::lock_counter;
+#[cfg(target_os = "linux")]
+use crate::protocol::PythonLogged;
 use crate::protocol::{GetLogs, Keys};
 
 /// Maximum number of lines in the log (Dask's `distributed.admin.log-length` is
@@ -55,7 +57,7 @@ pub(super) struct Log(Mutex<Lines>);
 
 #[derive(Debug, Default)]
 struct Lines {
-    /// Oldest first.
+    /// In the order of their times.
     lines: VecDeque<Line>,
     /// The length of all lines in bytes.
     len: usize,
@@ -87,20 +89,26 @@ impl Log {
         });
     }
 
-    /// Adds a line that Python has formatted.
+    /// Adds a line that Python has formatted, which may be older than the last ones.
     #[cfg(target_os = "linux")]
-    pub(super) fn add_formatted(&self, level: &str, text: &str) {
+    pub(super) fn add_logged(&self, line: &PythonLogged) {
+        // A later time, or none (NaN), would keep the line from being replaced.
+        let time = line.created.min(now().as_secs_f64());
         self.push(Line {
-            time: now().as_secs_f64(),
-            level: cut(level, MAX_LINE_LEN).to_owned().into(),
-            text: cut(text, MAX_PYTHON_LINE_LEN).to_owned(),
+            time,
+            level: cut(&line.level, MAX_LINE_LEN).to_owned().into(),
+            text: cut(&line.text, MAX_PYTHON_LINE_LEN).to_owned(),
         });
     }
 
     fn push(&self, line: Line) {
         let mut log = self.lock();
         log.len += line.len();
-        log.lines.push_back(line);
+        // Processes keep records until they can send them, so that they arrive late.
+        let later = log.lines.iter().rev();
+        let later = later.take_while(|other| other.time > line.time).count();
+        let index = log.lines.len() - later;
+        log.lines.insert(index, line);
         while log.lines.len() > MAX_LINES || log.len > MAX_LEN {
             let Some(oldest) = log.lines.pop_front() else {
                 break;
@@ -297,19 +305,60 @@ mod tests {
     }
 
     #[cfg(target_os = "linux")]
+    fn logged(created: f64, text: &str) -> PythonLogged {
+        PythonLogged {
+            created,
+            level: "ERROR".to_owned(),
+            text: text.to_owned(),
+            ..PythonLogged::default()
+        }
+    }
+
+    #[cfg(target_os = "linux")]
     #[test]
     fn lines_of_python_are_bounded() {
         let log = Log::default();
-        log.add_formatted("Level 5", &"ä".repeat(MAX_PYTHON_LINE_LEN));
+        let long = logged(1.0, &"ä".repeat(MAX_PYTHON_LINE_LEN));
+        log.add_logged(&long);
         let all = GetLogs::default();
         assert_eq!(messages(&log, &all)[0].len(), MAX_PYTHON_LINE_LEN);
         for _ in 0..MAX_LINES {
-            log.add_formatted("ERROR", &"x".repeat(2 * MAX_PYTHON_LINE_LEN));
+            log.add_logged(&long);
         }
         let count = MAX_LEN / (MAX_PYTHON_LINE_LEN + "ERROR".len());
         assert_eq!(messages(&log, &all).len(), count);
         let lines = log.lock();
         assert_eq!(lines.len, lines.lines.iter().map(Line::len).sum::<usize>());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lines_of_python_have_their_own_times() {
+        let log = Log::default();
+        let start = now().as_secs_f64();
+        for (created, text) in [
+            (2.0, "second"),
+            (4.0, "fourth"),
+            (1.0, "first"),
+            (2.0, "third"),
+            (f64::INFINITY, "later"),
+            (f64::NAN, "none"),
+        ] {
+            log.add_logged(&logged(created, text));
+        }
+        log.add(Level::Info, "last");
+        let all = messages(&log, &GetLogs::default());
+        assert!(all[0].ends_with(" - last"), "{all:?}");
+        assert_eq!(
+            all[1..],
+            ["none", "later", "fourth", "third", "second", "first"]
+        );
+        let since = |start| GetLogs {
+            start: Some(start),
+            ..GetLogs::default()
+        };
+        assert_eq!(messages(&log, &since(4.0)), all[..4]);
+        assert_eq!(messages(&log, &since(start)), all[..3]);
     }
 
     #[test]

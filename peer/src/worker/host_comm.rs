@@ -151,7 +151,7 @@ impl Shared {
                     stream.send(event);
                 }
             }
-            HostEvent::Line(line) => self.log.add_formatted(&line.level, &line.text),
+            HostEvent::Line(line) => self.log.add_logged(&line),
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
             HostEvent::Ended {
                 how,

@@ -152,7 +152,7 @@ impl Shared {
                     stream.send(event);
                 }
             }
-            FromPython::PythonLogged(line) => self.log.add_formatted(&line.level, &line.text),
+            FromPython::PythonLogged(line) => self.log.add_logged(&line),
             FromPython::PythonSeceded(PythonSeceded {
                 key,
                 compute_duration,

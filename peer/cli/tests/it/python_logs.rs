@@ -23,7 +23,7 @@ fn python_worker(cluster: &Cluster) -> Peer {
 
 /// Programs whose results do not depend on the kind of worker. `logged(mark)` returns the lines
 /// of the workers' logs that contain a mark, oldest first, without their times.
-const PROGRAMS: [&str; 10] = [
+const PROGRAMS: [&str; 11] = [
     "import logging, warnings\nfrom distributed import get_worker, warn\n\
      def now(mark):\n    logs = client.get_worker_logs().values()\n    \
      return [(level, text.split(' - ', 1)[1]) for log in logs for level, text in reversed(log) if mark in text]\n\
@@ -56,6 +56,16 @@ const PROGRAMS: [&str; 10] = [
      timer.start()\n\
      client.submit(later).result()\ntime.sleep(0.4)\n\
      client.gather([client.submit(time.sleep, n / 100, pure=False) for n in range(20)])\nlogged('logged later')",
+    // The times of records that are sent to the worker later
+    "def timed():\n    \
+     def tell(): logging.getLogger('distributed.worker').warning('timed: %r', time.time())\n    \
+     threading.Timer(0.2, tell).start()\n\
+     client.submit(timed).result()\ntime.sleep(2)\n\
+     client.gather([client.submit(time.sleep, n / 100, pure=False) for n in range(20)])\n_ = logged('timed: ')\n\
+     async def ask(dask_scheduler):\n    \
+     return await dask_scheduler.broadcast(msg={'op': 'get_logs', 'timestamps': True})\n\
+     lines = [line for log in client.run_on_scheduler(ask).values() for line in log if 'timed: ' in line[2]]\n\
+     [(level, abs(created - float(text.split('timed: ')[1])) < 1) for created, level, text in lines]",
     "_ = client.run(lambda: logging.getLogger('distributed.worker').warning('logged by run'))\n\
      logged('logged by run')",
     "class Logs:\n    def log(self): logging.getLogger('distributed.worker').warning('logged by an actor')\n\
@@ -105,6 +115,12 @@ async fn logs_and_warnings_are_those_of_a_worker_in_python() {
         rust.python(unclear),
         "[['Key:       of unclear', 'State:     executing', 'Task:  < could not convert task to str >']]"
     );
+    // Values of any type in a record do not end the process.
+    let odd = "def odd():\n    log = logging.getLogger('distributed.worker')\n    \
+               record = log.makeRecord(log.name, logging.ERROR, 'file', 1, 'odd', (), None)\n    \
+               record.levelname = 7\n    log.handle(record)\n\
+               client.submit(odd).result()\n[level for level, _ in logged(' - odd')]";
+    assert_eq!(rust.python(odd), "['7']");
     // Other warnings are shown on standard error, where a worker in Python shows them.
     rust.python("client.submit(lambda: warnings.warn('look out', FutureWarning)).result()");
     worker.wait_for_log("FutureWarning: look out");
