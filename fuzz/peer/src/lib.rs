@@ -11,6 +11,8 @@ mod input;
 mod machines;
 mod messages;
 mod opened;
+#[cfg(target_os = "linux")]
+mod python;
 mod spill;
 
 use core::time::Duration;
@@ -31,6 +33,8 @@ use graphs::graph;
 use machines::{client_machine, scheduler_machine, worker_machine};
 use messages::messages;
 use opened::{pickled, values};
+#[cfg(target_os = "linux")]
+use python::python_messages;
 use spill::spill_file;
 
 daskwire_fuzz::targets! {
@@ -38,6 +42,7 @@ daskwire_fuzz::targets! {
     address: CORE,
     // These expand their input and have their own budgets.
     messages: None,
+    python_messages: None,
     values: None,
     pickled: None,
     graph: None,
@@ -48,6 +53,10 @@ daskwire_fuzz::targets! {
     scheduler_machine: None,
     client_machine: None,
 }
+
+/// Does nothing: only workers on Linux have Python processes.
+#[cfg(not(target_os = "linux"))]
+fn python_messages(_: &[u8]) {}
 
 /// Checks that any bytes as the certificate of a peer are trusted only if they
 /// are equal to the certificate of a member of the cluster.

@@ -65,7 +65,7 @@ fn one<T: Message>(frames: &[Bytes]) {
     }
 }
 
-fn round_trip<T: Message>(message: &T) {
+pub(crate) fn round_trip<T: Message>(message: &T) {
     let written = message.encode().expect("what was read can be written");
     let again = T::decode(&written).expect("what was written can be read");
     assert_eq!(again.encode().as_ref(), Ok(&written));

@@ -57,6 +57,8 @@ mod session;
 mod start;
 pub mod state;
 mod store;
+#[cfg(all(feature = "fuzzing", target_os = "linux"))]
+pub(crate) use executor::fuzzing as executor_fuzzing;
 #[cfg(feature = "fuzzing")]
 pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;

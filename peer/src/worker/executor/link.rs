@@ -207,7 +207,11 @@ fn count(len: usize) -> u32 {
 }
 
 /// Writes a packed message with its descriptors.
-fn write(mut socket: &UnixStream, out: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(super) fn write(
+    mut socket: &UnixStream,
+    out: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut batches = descriptors.chunks(MAX_DESCRIPTORS);
     let first = batches.next().unwrap_or_default();
     let is_one = descriptors.len() <= MAX_DESCRIPTORS;

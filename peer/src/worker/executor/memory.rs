@@ -372,7 +372,7 @@ impl SharedMemory {
 
 /// Copies the frames that are marked with `true` into a new sealed file, and returns the
 /// offset of each there, or `None` for a frame that is not copied.
-fn copy<'f>(
+pub(super) fn copy<'f>(
     frames: impl Iterator<Item = (&'f Bytes, bool)>,
 ) -> io::Result<(OwnedFd, Vec<Option<usize>>)> {
     const ALIGNMENT: usize = 64;

@@ -15,6 +15,8 @@
 //!
 //! One further process, the [host](host), runs plugins, actors and other code with state.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod host;
 mod link;
 mod memory;
