@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::{Environment, Peer, READY_TIMEOUT};
+use crate::{Environment, Peer, READY_TIMEOUT, warnings_except};
 
 /// A Python scheduler and Python workers, and a client.
 #[derive(Debug)]
@@ -67,23 +67,39 @@ impl Cluster {
     ///
     /// If there are warnings.
     pub fn check_logs(&self) {
-        if let Some((line, log)) = self.warning() {
+        self.check_logs_except(&[]);
+    }
+
+    /// Like [`check_logs`](Self::check_logs), and also allows lines that contain one of `parts`,
+    /// with the tracebacks that follow them.
+    ///
+    /// # Panics
+    ///
+    /// If there are other warnings.
+    pub fn check_logs_except(&self, parts: &[&str]) {
+        if let Some((line, log)) = self.warning_except(parts) {
             panic!("{line}: the whole log:\n{log}");
         }
     }
 
     /// The first unexpected warning and its log, as in [`check_logs`](Self::check_logs).
     pub fn warning(&self) -> Option<(String, String)> {
+        self.warning_except(&[])
+    }
+
+    fn warning_except(&self, parts: &[&str]) -> Option<(String, String)> {
         let workers = self.scheduler.workers().iter();
         let routine: Vec<String> = workers
             .map(|worker| format!("heartbeat from unregistered worker '{}'", worker.address()))
             .chain(ROUTINE.map(str::to_owned))
             .collect();
+        let routine = routine.iter().map(String::as_str);
+        let expected: Vec<&str> = routine.chain(parts.iter().copied()).collect();
         let peers = [&self.scheduler].into_iter();
         for peer in peers.chain(self.scheduler.workers()) {
-            let is_routine = |line: &String| routine.iter().any(|part| line.contains(part));
-            if let Some(line) = peer.warnings().into_iter().find(|line| !is_routine(line)) {
-                return Some((line, peer.log()));
+            let log = peer.log();
+            if let Some(line) = warnings_except(&log, &expected).into_iter().next() {
+                return Some((line, log));
             }
         }
         None

@@ -421,13 +421,21 @@ fn worker_with(
 /// if a worker leaves while the scheduler has a message for it, such as that another worker
 /// has left.
 pub fn warnings(log: &str) -> Vec<String> {
+    warnings_except(log, &[])
+}
+
+/// Like [`warnings`], without lines that contain one of `parts`, and the tracebacks that
+/// follow them.
+pub fn warnings_except(log: &str, parts: &[&str]) -> Vec<String> {
     const MARKS: [&str; 3] = [" - WARNING - ", " - ERROR - ", " - CRITICAL - "];
     let mut before = "";
     let mut warnings = Vec::new();
     for line in log.lines() {
-        let is_expected = before.contains(" - INFO - Batched Comm Closed");
-        let is_traceback = line.contains("Traceback") && !is_expected;
-        if is_traceback || MARKS.iter().any(|mark| line.contains(mark)) {
+        let is_expected = |line: &str| parts.iter().any(|part| line.contains(part));
+        let is_left = before.contains(" - INFO - Batched Comm Closed");
+        let is_traceback = line.contains("Traceback") && !is_left && !is_expected(before);
+        let is_marked = MARKS.iter().any(|mark| line.contains(mark)) && !is_expected(line);
+        if is_traceback || is_marked {
             warnings.push(line.to_owned());
         }
         before = line;

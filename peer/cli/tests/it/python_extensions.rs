@@ -348,6 +348,25 @@ const BLOCKED_SHUFFLES: [(&str, &str); 3] = [
     ),
 ];
 
+/// Parts of the lines that Dask's scheduler logs when a worker reports that it has lost its
+/// part of a shuffle, and when the barrier of the run before this reaches a worker that has
+/// already left that run.
+const RESTARTS: [&str; 5] = [
+    " restarted due to data inconsistency during barrier",
+    " restarted due to stimulus 'p2p-barrier-inconsistent-",
+    " deactivated due to stimulus 'p2p-barrier-inconsistent-",
+    " failed: Exception: P2PConsistencyError(\"No active shuffle with id=",
+    "Exception while handling op shuffle_barrier",
+];
+
+/// The line that Dask's scheduler logs when the host of a worker ends while it answers.
+fn host_ended(name: &str, address: &str) -> String {
+    format!(
+        "broadcast to {address} failed: Exception: OSError('the Python host process of the worker \
+         {name} at {address}: it ended')"
+    )
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shuffle_starts_again_when_processes_are_killed() {
     let interpreter = daskwire_testing::python_with_libraries();
@@ -429,6 +448,8 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
             }
             cluster.python("del f");
         }
+        let ended = host_ended("a", killed.address());
+        cluster.check_logs_except(&[&[&*ended][..], &RESTARTS].concat());
     }
     assert!(run_count > 0, "the worker took part in no shuffle");
 }
@@ -499,4 +520,7 @@ async fn an_actor_that_takes_too_much_memory_costs_the_host_only() {
     let next = "client.submit(sum, kept).result(), client.submit(set, actor=True).result().__class__.__name__";
     assert_eq!(cluster.python(next), "(np.int64(499500), 'Actor')");
     assert_eq!(cluster.python(workers), before);
+    // The call of the actor.
+    let ended = host_ended("a", worker.address());
+    cluster.check_logs_except(&[&ended, "Exception while handling op proxy"]);
 }
