@@ -1,32 +1,19 @@
 //! Tests of faults of a whole `daskwire worker --python`.
 
-use crate::support::worker;
-
 use std::fs;
 
 use crate::support::scratch::Scratch;
+use crate::support::worker;
+use daskwire_testing::Peer;
 use daskwire_testing::cluster::{Cluster, until};
 use daskwire_testing::process::{children, has_ended};
-use daskwire_testing::{Environment, Peer};
 
-/// Starts a worker with two threads that spills data beyond 10 MiB.
-fn python_worker(cluster: &Cluster, name: &str, scratch: &Scratch) -> Peer {
-    let python = daskwire_testing::python(Environment::Current);
-    let python = python.to_str().expect("a UTF-8 path");
-    let arguments = [
-        "--python",
-        python,
-        "--nthreads",
-        "2",
-        "--memory-limit",
-        "1GiB",
-        "--local-directory",
-        scratch.path(),
-    ];
-    worker::rust_worker(
+/// Starts a worker that spills data beyond 10 MiB.
+fn spilling_worker(cluster: &Cluster, name: &str, scratch: &Scratch) -> Peer {
+    worker::python_worker(
         cluster.scheduler.address(),
         name,
-        &arguments,
+        &["--local-directory", scratch.path()],
         &[("DASK_DISTRIBUTED__WORKER__MEMORY__TARGET", "0.01")],
     )
 }
@@ -35,8 +22,8 @@ fn python_worker(cluster: &Cluster, name: &str, scratch: &Scratch) -> Peer {
 async fn a_killed_worker_is_replaced_and_leaves_nothing_behind() {
     let mut cluster = Cluster::new(0);
     let scratch = Scratch::new("python-killed");
-    let killed = python_worker(&cluster, "killed", &scratch);
-    let other = python_worker(&cluster, "other", &scratch);
+    let killed = spilling_worker(&cluster, "killed", &scratch);
+    let other = spilling_worker(&cluster, "other", &scratch);
     // Each task of the second half waits until the worker has been killed.
     cluster.python(
         "from distributed import Event, get_worker\n\
@@ -70,7 +57,7 @@ async fn a_killed_worker_is_replaced_and_leaves_nothing_behind() {
     );
     let count = || fs::read_dir(&scratch.0).expect("exists").count();
     assert_eq!(count(), 2, "the dead one and the other one");
-    let again = python_worker(&cluster, "killed", &scratch);
+    let again = spilling_worker(&cluster, "killed", &scratch);
     assert_eq!(count(), 2, "the new one and the other one");
     assert_eq!(
         cluster.python("client.submit(lambda x: int(x[0]), xs[7], workers='killed').result()"),

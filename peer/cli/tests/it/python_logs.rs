@@ -4,22 +4,6 @@
 use crate::support::worker;
 
 use daskwire_testing::cluster::Cluster;
-use daskwire_testing::{Environment, Peer};
-
-/// Starts a worker with two threads.
-fn python_worker(cluster: &Cluster) -> Peer {
-    let python = daskwire_testing::python(Environment::Current);
-    let python = python.to_str().expect("a UTF-8 path");
-    let arguments = [
-        "--python",
-        python,
-        "--nthreads",
-        "2",
-        "--memory-limit",
-        "1GiB",
-    ];
-    worker::rust_worker(cluster.scheduler.address(), "rust", &arguments, &[])
-}
 
 /// Programs whose results do not depend on the kind of worker. `logged(mark)` returns the lines
 /// of the workers' logs that contain a mark, oldest first, without their times.
@@ -101,7 +85,7 @@ const PROGRAMS: [&str; 11] = [
 async fn logs_and_warnings_are_those_of_a_worker_in_python() {
     let mut python = Cluster::new(1);
     let mut rust = Cluster::new(0);
-    let worker = python_worker(&rust);
+    let worker = worker::python_worker(rust.scheduler.address(), "rust", &[], &[]);
     for program in PROGRAMS {
         let expected = python.python(program);
         assert_ne!(expected, "[]", "{program}");

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use daskwire_testing::{Peer, address_after};
+use daskwire_testing::{Environment, Peer, address_after};
 
 /// Starts a `daskwire worker` without a nanny for the scheduler at `scheduler`, with these
 /// arguments and environment variables.
@@ -19,4 +19,19 @@ pub(crate) fn rust_worker(
         .envs(variables.iter().copied());
     let label = format!("worker {name} at");
     Peer::spawn_command(name, &mut command, |log| address_after(log, &label))
+}
+
+/// Starts a `daskwire worker --python` with two threads and a memory limit of 1 GiB, as
+/// [`rust_worker`] does.
+pub(crate) fn python_worker(
+    scheduler: &str,
+    name: &str,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Peer {
+    let python = daskwire_testing::python(Environment::Current);
+    let python = python.to_str().expect("a UTF-8 path");
+    let limits = ["--nthreads", "2", "--memory-limit", "1GiB"];
+    let arguments = [&["--python", python][..], &limits, arguments].concat();
+    rust_worker(scheduler, name, &arguments, variables)
 }
