@@ -148,15 +148,24 @@ class Scheduler:
     """The processes of a `dask scheduler` at a given port and of one worker."""
 
     def __init__(self, port, certificates, file):
+        self.processes = []
+        try:
+            self.start(port, certificates, file)
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
+
+    def start(self, port, certificates, file):
         file.unlink(missing_ok=True)
         listening = ["--protocol", "quic", "--host", "127.0.0.1", "--no-dashboard"]
-        self.processes = [
-            dask("scheduler", *listening, "--port", port, "--scheduler-file", file, *certificates),
-            dask(
+        for arguments in [
+            ["scheduler", *listening, "--port", port, "--scheduler-file", file],
+            [
                 "worker", "--scheduler-file", file, "--host", "127.0.0.1", "--no-nanny",
-                "--protocol", "quic", "--no-dashboard", *certificates,
-            ),
-        ]  # fmt: skip
+                "--protocol", "quic", "--no-dashboard",
+            ],
+        ]:  # fmt: skip
+            self.processes.append(dask(*arguments, *certificates))
         # The file is empty at first.
         while not file.exists() or not file.read_text().rstrip().endswith("}"):
             assert self.processes[0].poll() is None, self.processes[0].communicate()[1]
@@ -168,6 +177,21 @@ class Scheduler:
         for process, number in zip(self.processes, [number, signal.SIGKILL]):
             process.send_signal(number)
             process.communicate(timeout=60)
+
+
+def test_a_scheduler_that_does_not_start_leaves_no_process(monkeypatch, tmp_path):
+    started = []
+    run = dask
+
+    def start(*arguments):
+        started.append(run(*arguments))
+        return started[-1]
+
+    monkeypatch.setitem(globals(), "dask", start)
+    with pytest.raises(AssertionError, match="--no-such-option"):
+        Scheduler(0, ["--no-such-option"], tmp_path / "scheduler.json")
+    assert len(started) == 2
+    assert all(process.returncode is not None for process in started)
 
 
 def test_a_scheduler_is_started_again(certificates, security, tmp_path):
