@@ -57,6 +57,12 @@ impl TlsArguments {
     }
 
     pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
+        let build = |settings: TlsSettings| settings.build().map_err(|error| error.to_string());
+        Ok(self.settings(addresses)?.map(build).transpose()?)
+    }
+
+    /// The certificates and keys for comms at these addresses.
+    pub(crate) fn settings(&self, addresses: &[&Address]) -> Result<Option<TlsSettings>> {
         let needs = |address: &&&Address| {
             let scheme = address.scheme();
             scheme == "tls" || scheme == "quic"
@@ -83,8 +89,7 @@ impl TlsArguments {
         if let Some(key) = &self.tls_key {
             settings = settings.with_key(key.as_path());
         }
-        let tls = settings.build().map_err(|error| error.to_string())?;
-        Ok(Some(tls))
+        Ok(Some(settings))
     }
 }
 

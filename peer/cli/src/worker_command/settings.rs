@@ -7,6 +7,8 @@ use std::time::Duration;
 use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
+use daskwire_quic::{Quic, QuicOptions};
+use daskwire_tcp::{Tcp, TcpOptions};
 use serde_json::{Value, json};
 
 use super::quantity::{self, MemoryLimit};
@@ -67,15 +69,17 @@ pub(super) struct Settings {
     pub(super) preload: Vec<String>,
     /// Number of Python processes that may end with a task, if it is set.
     pub(super) allowed_failures: Option<u64>,
+    /// The time after which a connection to a silent peer ends.
+    silence_timeout: Option<Duration>,
     requires_encryption: bool,
-    tls: Option<TlsFiles>,
+    tls: TlsConfig,
 }
 
-/// The files named in `distributed.comm.tls`.
+/// The settings of `distributed.comm.tls`.
 #[derive(Clone, Debug)]
-struct TlsFiles {
-    ca_file: PathBuf,
-    cert: PathBuf,
+struct TlsConfig {
+    ca_file: Option<PathBuf>,
+    cert: Option<PathBuf>,
     key: Option<PathBuf>,
     ciphers: Option<String>,
     min_version: Option<String>,
@@ -202,7 +206,8 @@ impl Settings {
             requires_encryption: config
                 .bool(REQUIRE_ENCRYPTION)
                 .unwrap_or(config.string(REQUIRE_ENCRYPTION).is_some()),
-            tls: tls_files(config),
+            silence_timeout: read(config, "distributed.comm.timeouts.tcp", quantity::duration)?,
+            tls: TlsConfig::of(config),
             scheduler,
         };
         // The address in a scheduler's file is checked when it is known.
@@ -264,15 +269,42 @@ impl Settings {
         arguments: &WorkerArguments,
         addresses: &[&Address],
     ) -> Result<Transports> {
+        let tls = self.tls(arguments, addresses)?;
+        let mut transports = match &tls {
+            Some(tls) => daskwire_peer::transports_with_tls(tls),
+            None => daskwire_peer::transports(),
+        };
+        if let Some(timeout) = self.silence_timeout {
+            let mut tcp = TcpOptions::default().with_timeout(timeout);
+            if let Some(tls) = tls {
+                transports = transports.with(Quic::new(QuicOptions {
+                    tls: (&tls).into(),
+                    // Longer than the interval of keep-alive packets.
+                    idle_timeout: timeout.max(Duration::from_secs(11)),
+                    ..QuicOptions::default()
+                }));
+                tcp = tcp.with_tls(tls);
+            }
+            transports = transports.with(Tcp::new(tcp));
+        }
+        Ok(transports)
+    }
+
+    /// The certificates of the command line, or else of the configuration, for comms at these
+    /// addresses.
+    fn tls(&self, arguments: &WorkerArguments, addresses: &[&Address]) -> Result<Option<Tls>> {
         let needs_tls = |address: &&Address| ["tls", "quic"].contains(&address.scheme());
-        match &self.tls {
-            Some(files)
+        let settings = match self.tls.settings() {
+            Some(settings)
                 if arguments.tls.tls_ca_file.is_none() && addresses.iter().any(needs_tls) =>
             {
-                Ok(daskwire_peer::transports_with_tls(&files.build()?))
+                Some(settings)
             }
-            _ => arguments.tls.transports(addresses),
-        }
+            _ => arguments.tls.settings(addresses)?,
+        };
+        let settings = settings.map(|settings| self.tls.restrict(settings));
+        let build = |settings: TlsSettings| settings.build().map_err(|error| error.to_string());
+        Ok(settings.transpose()?.map(build).transpose()?)
     }
 
     /// The lifetime of this worker, staggered so that the workers of a cluster do not all
@@ -295,8 +327,30 @@ fn uniform() -> u32 {
     (hash >> 32) as u32
 }
 
-impl TlsFiles {
-    fn build(&self) -> Result<Tls> {
+impl TlsConfig {
+    fn of(config: &Config) -> Self {
+        let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
+        Self {
+            ca_file: string("ca-file").map(Into::into),
+            cert: string("worker.cert").map(Into::into),
+            key: string("worker.key").map(Into::into),
+            ciphers: string("ciphers"),
+            min_version: string("min-version"),
+            max_version: string("max-version"),
+        }
+    }
+
+    /// The certificates and the key, if they are set.
+    fn settings(&self) -> Option<TlsSettings> {
+        let mut settings = TlsSettings::new(self.ca_file.as_deref()?, self.cert.as_deref()?);
+        if let Some(key) = &self.key {
+            settings = settings.with_key(key.as_path());
+        }
+        Some(settings)
+    }
+
+    /// Restricts the versions and ciphers.
+    fn restrict(&self, mut settings: TlsSettings) -> Result<TlsSettings> {
         let version = |version: &str| match version {
             "1.2" => Ok(TlsVersion::V1_2),
             "1.3" => Ok(TlsVersion::V1_3),
@@ -304,10 +358,6 @@ impl TlsFiles {
                 "distributed.comm.tls: the version {other} of TLS is neither 1.2 nor 1.3"
             )),
         };
-        let mut settings = TlsSettings::new(self.ca_file.as_path(), self.cert.as_path());
-        if let Some(key) = &self.key {
-            settings = settings.with_key(key.as_path());
-        }
         settings.ciphers.clone_from(&self.ciphers);
         if let Some(min_version) = &self.min_version {
             settings.min_version = version(min_version)?;
@@ -315,7 +365,7 @@ impl TlsFiles {
         if let Some(max_version) = &self.max_version {
             settings.max_version = version(max_version)?;
         }
-        Ok(settings.build().map_err(|error| error.to_string())?)
+        Ok(settings)
     }
 }
 
@@ -382,18 +432,6 @@ const DEFAULT_VARIABLES: [(&str, &str); 4] = [
     ("MKL_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
 ];
-
-fn tls_files(config: &Config) -> Option<TlsFiles> {
-    let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
-    Some(TlsFiles {
-        ca_file: string("ca-file")?.into(),
-        cert: string("worker.cert")?.into(),
-        key: string("worker.key").map(Into::into),
-        ciphers: string("ciphers"),
-        min_version: string("min-version"),
-        max_version: string("max-version"),
-    })
-}
 
 /// Rejects options of `dask worker` that a worker in Rust cannot support.
 fn refuse(arguments: &WorkerArguments) -> Result<()> {

@@ -678,6 +678,118 @@ async fn certificates_come_from_dask_s_configuration() {
     assert_eq!(worker.code(), Some(0));
 }
 
+/// Certificates of the command line replace those of the configuration, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_and_ciphers_of_dask_s_configuration_hold_for_all_certificates() {
+    let scheduler = daskwire_testing::scheduler_with_workers_over("tls", 0);
+    let arguments = [&[scheduler.address()][..], &daskwire_testing::TLS_ARGUMENTS].concat();
+    let certificates = [
+        ("DASK_DISTRIBUTED__COMM__TLS__CA_FILE", TLS_PEM),
+        ("DASK_DISTRIBUTED__COMM__TLS__WORKER__CERT", TLS_PEM),
+    ];
+    for (name, value, reason) in [
+        ("MIN_VERSION", "1.1", "neither 1.2 nor 1.3"),
+        ("MAX_VERSION", "1.4", "neither 1.2 nor 1.3"),
+        ("CIPHERS", "'NO-SUCH'", "NO-SUCH"),
+    ] {
+        let name = format!("DASK_DISTRIBUTED__COMM__TLS__{name}");
+        let variables = [&[(&*name, value)][..], &certificates].concat();
+        for (arguments, variables) in [
+            (&arguments[..], &variables[..1]),
+            (&arguments[..1], &variables[..]),
+        ] {
+            let mut refused = Worker::with(arguments, variables);
+            let line = refused.wait_for("daskwire: ");
+            assert!(line.contains(reason), "{line}");
+        }
+    }
+    let variables = [
+        ("DASK_DISTRIBUTED__COMM__TLS__MAX_VERSION", "1.2"),
+        (
+            "DASK_DISTRIBUTED__COMM__TLS__CIPHERS",
+            "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES256-GCM-SHA384",
+        ),
+    ];
+    let mut worker = Worker::with(&arguments, &variables);
+    let address = worker.address();
+    scheduler.wait_for_line(&["Register worker", &address]);
+    // The worker refuses what it does not negotiate itself.
+    let connected = |version: &str| {
+        let code = format!(
+            "import socket, ssl, sys\n\
+             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)\n\
+             context.check_hostname = False\n\
+             context.load_verify_locations({TLS_PEM:?})\n\
+             context.load_cert_chain({TLS_PEM:?})\n\
+             context.minimum_version = context.maximum_version = ssl.TLSVersion.{version}\n\
+             host, port = sys.argv[1].removeprefix('tls://').split(':')\n\
+             try: print(*context.wrap_socket(socket.create_connection((host, int(port)))).cipher()[:2])\n\
+             except ssl.SSLError as error: print(error.reason)"
+        );
+        let python = python(Environment::Current);
+        let ran = Command::new(python).args(["-c", &code, &address]).output();
+        String::from_utf8(ran.expect("python").stdout).expect("UTF-8")
+    };
+    let negotiated = connected("TLSv1_2");
+    assert!(
+        negotiated.contains("AES256-GCM-SHA384 TLSv1.2"),
+        "{negotiated}"
+    );
+    let refused = connected("TLSv1_3");
+    assert!(refused.contains("PROTOCOL_VERSION"), "{refused}");
+    worker.signal("INT");
+    assert_eq!(worker.code(), Some(0));
+}
+
+/// The time after which a connection to a silent peer ends decides when it is probed.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_have_the_timeout_of_dask_s_configuration() {
+    /// The `timer_active` of Linux for a connection that waits for its next keepalive probe.
+    const KEEPALIVE: &str = "02:";
+    for scheme in ["tcp", "tls"] {
+        let scheduler = daskwire_testing::scheduler_with_workers_over(scheme, 0);
+        let mut arguments = vec![scheduler.address()];
+        if scheme == "tls" {
+            arguments.extend(daskwire_testing::TLS_ARGUMENTS);
+        }
+        let (_, port) = scheduler.address().rsplit_once(':').expect("a port");
+        let port: u16 = port.parse().expect("a port");
+        // The seconds until the next probes of connections to the scheduler.
+        let probes = || {
+            let table = fs::read_to_string("/proc/net/tcp").expect("Linux");
+            let entries = table.lines().skip(1).map(|line| line.split_whitespace());
+            let mut seconds = Vec::new();
+            for mut entry in entries {
+                let peer = entry.nth(2).expect("an address");
+                let timer = entry.nth(2).expect("a timer");
+                if let Some(left) = timer.strip_prefix(KEEPALIVE)
+                    && peer.ends_with(&format!(":{port:04X}"))
+                {
+                    seconds.push(u64::from_str_radix(left, 16).expect("a number") / 100);
+                }
+            }
+            seconds
+        };
+        let timeout = "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP";
+        for (variables, range) in [
+            (&[][..], 0..=10),
+            (&[(timeout, "1 day")][..], 21_000..=21_600),
+        ] {
+            let mut worker = Worker::with(&arguments, variables);
+            let address = worker.address();
+            scheduler.wait_for_line(&["Register worker", &address]);
+            until("a probe that is due in time", || {
+                let probes = probes();
+                !probes.is_empty() && probes.iter().all(|seconds| range.contains(seconds))
+            })
+            .await;
+            worker.signal("INT");
+            assert_eq!(worker.code(), Some(0));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_without_encryption_is_refused_if_dask_s_configuration_requires_it() {
     let scratch = Scratch::new("encryption");
