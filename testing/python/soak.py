@@ -1,15 +1,18 @@
 """Workers in Rust that join, leave, stop and are killed under random load.
 
-Usage: soak.py --worker COMMAND [--scheduler COMMAND] [--seconds N] [--seed N]
+Usage: soak.py --worker COMMAND [--python] [--scheduler COMMAND] [--seconds N] [--seed N]
 
 Without `--scheduler`, the scheduler is Dask's, run by this interpreter. Otherwise it is a
-program that takes the address to listen on and prints `ready ADDRESS`. Prints a table of
+program that takes the address to listen on and prints `ready ADDRESS`. With `--python`,
+the workers run tasks in processes of this interpreter; all of them must be gone at the
+end. Prints a table of
 samples, each taken while the cluster is idle. Fails if a result is wrong or late, or if
 open files, memory or the scheduler's records of tasks still grow after a third of the
 time.
 """
 
 import argparse
+import contextlib
 import math
 import operator
 import os
@@ -35,12 +38,15 @@ os.environ.update(
 from distributed import Client  # noqa: E402
 
 LATE = 90  # seconds
+# An environment variable of workers, which their processes inherit.
+MARK = "DASKWIRE_SOAK"
 LOADS = 4
 STEADY_WORKERS = 3
 MAX_PASSING_WORKERS = 5
 
 options = argparse.ArgumentParser()
 options.add_argument("--worker", required=True)
+options.add_argument("--python", action="store_true")
 options.add_argument("--scheduler")
 options.add_argument("--seconds", type=float, default=600)
 options.add_argument("--seed", type=int, default=1)
@@ -187,7 +193,32 @@ class Load(threading.Thread):
 
 
 def start_worker(address):
-    return Process(options.worker, "worker", address, "--no-nanny", "--nthreads", "2")
+    command = [options.worker, "worker", address, "--no-nanny", "--nthreads", "2"]
+    if options.python:
+        command += ["--python", sys.executable]
+    return Process(*command, env=os.environ | {MARK: str(os.getpid())})
+
+
+def left_processes():
+    """Returns the ids of the processes that workers have started."""
+    mark = f"{MARK}={os.getpid()}".encode()
+    left = []
+    for entry in os.scandir("/proc"):
+        # Processes may end meanwhile.
+        with contextlib.suppress(OSError):
+            with open(f"{entry.path}/environ", "rb") as environ:
+                if entry.name.isdigit() and mark in environ.read().split(b"\0"):
+                    left.append(entry.name)
+    return left
+
+
+def check_gone():
+    """Checks that the processes of workers have ended with them."""
+    deadline = time.monotonic() + LATE
+    while left := left_processes():
+        if time.monotonic() > deadline:
+            fail(f"processes are left: {left}")
+        time.sleep(0.1)
 
 
 class Churn(threading.Thread):
@@ -351,3 +382,4 @@ finally:
     churn.is_over.set()
     for process in list(Process.all):
         process.end()
+check_gone()
