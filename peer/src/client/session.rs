@@ -275,7 +275,7 @@ async fn close_unboxed(
     let releases = core::mem::take(&mut *shared.failure.check(shared.releases.lock()));
     if is_connected {
         // Leases that are not released in time expire.
-        let _ = runtime::timeout(LEAVING, releases.join_all()).await;
+        let _ = runtime::timeout(CLOSE_TIMEOUT, releases.join_all()).await;
     }
     // Then the scheduler closes the connection, which ends the session.
     shared.handle(Event::Close);
