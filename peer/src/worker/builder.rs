@@ -396,6 +396,17 @@ impl Builder {
     }
 }
 
+impl Builder {
+    /// Whether the worker will run Python functions.
+    pub(super) const fn runs_python(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        let runs_python = self.python.interpreter.is_some();
+        #[cfg(not(target_os = "linux"))]
+        let runs_python = false;
+        runs_python
+    }
+}
+
 fn start_boxed(builder: Builder) -> BoxFuture<'static, Result<Worker, StartError>> {
     Box::pin(start(builder))
 }

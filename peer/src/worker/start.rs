@@ -1,5 +1,7 @@
 //! Starting a worker.
 
+use core::time::Duration;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::path::PathBuf;
@@ -10,7 +12,7 @@ use crate::pickling::Pickling;
 #[cfg(target_os = "linux")]
 use daskwire_comm::BufferPool;
 use daskwire_comm::runtime::{self, Spawner};
-use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Traffic, Transports};
 use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
@@ -23,11 +25,13 @@ use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
 use super::threads::{self, Queue};
-use super::{Builder, MemoryThresholds, Shared, StartError, Worker};
-use crate::batched::{BatchSender, MAX_QUEUED_LEN};
-use crate::channel::{Channel, Ends, within};
+use super::{Builder, Shared, StartError, Worker};
+use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
+use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
+#[cfg(target_os = "linux")]
+use crate::failure::Failure;
 use crate::net::Connector;
 use crate::pool::Pool;
 #[cfg(target_os = "linux")]
@@ -36,202 +40,83 @@ use crate::protocol::{Request, Versions};
 use crate::release::{self, FIRST_SUPPORTED, UntestedRelease};
 use crate::{Release, Value};
 
-pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
-    let Builder {
-        scheduler,
-        listen,
-        ports,
-        contact,
-        name,
-        number,
-        nthreads,
-        memory_limit,
-        thresholds,
-        local_directory,
-        notify,
-        resources,
-        services,
-        max_spill,
-        transfers,
-        max_comms,
-        start_timeout,
-        is_restartable,
-        functions,
-        #[cfg(target_os = "linux")]
-        python,
-        options,
-        transports,
-        observer,
-        batch_interval,
-        installs_plugin,
-    } = builder;
-    // A worker with Python runs all tasks.
-    #[cfg(target_os = "linux")]
-    let installs_plugin = installs_plugin && python.interpreter.is_none();
-    #[cfg(target_os = "linux")]
-    let (memory, options) = share_frames(options, python.interpreter.is_some());
+/// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
+/// processes, and registers.
+pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let id = format!("Worker-{}", crate::identifier());
-    let party = name.clone().unwrap_or_else(|| "worker".to_owned());
-    let transports = transports.separate();
-    let notify = Notifier(notify);
-    let timeout = start_timeout.unwrap_or(options.connect_timeout);
-    let retrying = || format!("no connection to {scheduler} yet, retrying");
-    let patient = CommOptions {
-        connect_timeout: timeout,
-        ..options.clone()
-    };
-    let connecting = transports.connect_for(&scheduler, &patient, Traffic::Control);
-    let comm = match notify.with_notice(retrying, timeout, connecting).await {
-        Ok(comm) => comm,
-        Err(error) => {
-            let what = "a worker in Rust";
-            let explained = release::explain(
-                error.into(),
-                &scheduler,
-                &transports,
-                &options,
-                FIRST_SUPPORTED,
-                what,
-            );
-            return Err(explained.await);
-        }
-    };
-    let ends = Ends::new(&party, "scheduler", observer.clone());
-    let mut channel = Channel::new(comm, ends);
-    let host = own_host(&channel);
-    let no_listener = |error| StartError::Listen(Arc::new(error));
-    let listen = match (listen.is_empty(), ports.is_empty()) {
-        (false, _) => listen,
-        (true, true) => vec![listen_address(&scheduler, &host, &id, 0)],
-        (true, false) => ports
-            .into_iter()
-            .map(|port| listen_address(&scheduler, &host, &id, port))
-            .collect(),
-    };
-    let listener = listen_on_first(&transports, &listen, &options).await;
-    let listener = listener.map_err(no_listener)?;
-    let listening = listener.local_address().map_err(no_listener)?;
-    let address = match contact {
-        Some(contact) => with_port(contact, &listening),
-        None => listening.contact(&host),
-    };
-    let address = address.to_string();
-    // No retries: if a peer does not listen, its data is fetched from another peer.
-    let options = CommOptions {
-        connect_retry: false,
-        ..options
-    };
-    let buffers = options.pool.clone();
-    let connector = Arc::new(Connector::new(transports.clone(), options));
-    let pool = Pool::new(connector, &party, observer.clone());
-    // The scheduler's own versions are sent back, to avoid a warning about
-    // mismatches.
-    let versions = Request::Versions(Versions {
-        reply: Some(true),
-        ..Versions::default()
-    });
-    let versions = within(
-        REGISTER_TIMEOUT,
-        "the versions of the scheduler",
-        pool.call::<Value>(&scheduler, &versions),
+    let party = builder.name.clone();
+    let party = party.unwrap_or_else(|| "worker".to_owned());
+    let transports = builder.transports.separate();
+    let notify = Notifier(builder.notify.take());
+    #[cfg(target_os = "linux")]
+    let memory = share_frames(&mut builder);
+    let comm = connect(&builder, &transports, &notify).await?;
+    let ends = Ends::new(&party, "scheduler", builder.observer.clone());
+    let channel = Channel::new(comm, ends);
+    let (listener, address) = listen(&builder, &transports, &own_host(&channel), &id).await?;
+    let connector = Connector::new(
+        transports.clone(),
+        // No retries: if a peer does not listen, its data is fetched from another peer.
+        CommOptions {
+            connect_retry: false,
+            ..builder.options.clone()
+        },
     );
-    let waiting = || format!("{scheduler} does not answer yet, waiting");
-    let versions = notify
-        .with_notice(waiting, REGISTER_TIMEOUT, versions)
-        .await?;
-    // The worker must not register with a scheduler that is too old.
-    let release = Release::of_versions(&versions);
-    Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
-    let dialect = Dialect::of_versions(&versions);
+    let pool = Pool::new(Arc::new(connector), &party, builder.observer.clone());
+    let SchedulerVersions {
+        versions,
+        release,
+        dialect,
+    } = scheduler_versions(&builder.scheduler, &pool, &notify).await?;
     // Install the plugin before the scheduler can assign tasks to the worker.
     let installed = match release {
-        Some(_) if installs_plugin => scheduler_plugin::install(&pool, &scheduler).await,
+        Some(_) if builder.installs_plugin && !builder.runs_python() => {
+            scheduler_plugin::install(&pool, &builder.scheduler).await
+        }
         _ => Ok(()),
     };
-    let versions = match versions {
-        versions @ Value::Dict(_) => versions,
-        _ => Value::dict([
-            ("host", Value::Dict([].into())),
-            ("packages", Value::Dict([].into())),
-        ]),
-    };
-    let name = name.unwrap_or_else(|| address.clone());
+    let name = builder.name.take().unwrap_or_else(|| address.clone());
     let title = if name == address {
         address.clone()
     } else {
         format!("{name} at {address}")
     };
-    let limits = Limits {
-        nthreads,
-        transfer_count: transfers.receiving_count.max(1),
-        transfer_len: transfers.message_len,
-        transfer_total_len: memory_limit.map_or(u64::MAX, |limit| thresholds.transfer_len(limit)),
-        ..Limits::default()
-    };
-    let state = State::new(&address, limits, resources.clone());
-    #[cfg(target_os = "linux")]
-    let needs_directory = python.interpreter.is_some();
-    #[cfg(not(target_os = "linux"))]
-    let needs_directory = false;
-    let parent = local_directory;
-    let limits = (memory_limit, thresholds);
-    let made = make_store(limits, parent, needs_directory, &id, dialect.pickling);
     let StoreParts {
         store,
-        path: store_directory,
+        path: local_directory,
         directory,
-    } = made.await?;
+    } = make_store(&builder, &id, dialect.pickling).await?;
     #[cfg(not(target_os = "linux"))]
     drop(directory);
-    if let Some(max_spill) = max_spill {
-        store.limit_disk(max_spill);
-    }
-    let failure = store.failure().clone();
     #[cfg(target_os = "linux")]
-    let executors = match python.interpreter {
+    let executors = match builder.python.interpreter.take() {
         Some(path) => {
-            let interpreter = Interpreter {
-                path,
-                variables: python.variables,
-            };
             let start = StartPython {
                 id: id.clone(),
                 name: name.clone(),
                 address: address.clone(),
-                scheduler: scheduler.to_string(),
-                nthreads: nthreads as u64,
-                local_directory: store_directory.display().to_string(),
-                memory_limit: Nullable(memory_limit),
-                cache_len: cache_len(memory_limit, nthreads),
-                preload: python.preload,
-                preload_argv: python.preload_argv,
+                local_directory: local_directory.display().to_string(),
                 ..StartPython::default()
             };
-            let count = if python.is_warm { nthreads } else { 1 };
-            let executors = Executors::new(
-                interpreter,
-                start,
-                python.allowed_failures,
-                memory,
-                directory,
-                failure.clone(),
-            );
-            Some(start_python(executors, count).await?)
+            let failure = store.failure().clone();
+            Some(start_python(&mut builder, path, start, memory, directory, failure).await?)
         }
         None => None,
     };
+    let state = State::new(&address, limits(&builder), builder.resources.clone());
+    let failure = store.failure().clone();
     let shared = Arc::new(Shared {
         id,
         address,
         name,
-        number,
+        number: builder.number,
         title,
-        scheduler,
-        nthreads,
-        memory_limit,
-        thresholds,
-        local_directory: store_directory,
-        functions,
+        scheduler: builder.scheduler,
+        nthreads: builder.nthreads,
+        memory_limit: builder.memory_limit,
+        thresholds: builder.thresholds,
+        local_directory,
+        functions: builder.functions,
         #[cfg(target_os = "linux")]
         executors,
         versions,
@@ -245,13 +130,13 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
         machine: Mutex::new(Machine::new(state)),
         queue: Queue::new(failure.clone()),
         pool,
-        buffers,
-        observer,
+        buffers: builder.options.pool,
+        observer: builder.observer,
         transfers: Transfers::default(),
-        sending_count: transfers.sending_count.max(1),
-        max_comms,
-        services,
-        is_restartable,
+        sending_count: builder.transfers.sending_count.max(1),
+        max_comms: builder.max_comms,
+        services: builder.services,
+        is_restartable: builder.is_restartable,
         restart: OnceLock::new(),
         answering: tokio::sync::RwLock::new(()),
         failure,
@@ -265,6 +150,170 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     if let Some(executors) = &shared.executors {
         shared.handle_host_events(executors);
     }
+    let (resources, interval) = (builder.resources, builder.batch_interval);
+    let joined = join(&shared, channel, resources, interval).await?;
+    if let Err(error) = installed {
+        let message = format!(
+            "the scheduler does not keep tasks of Python away from the worker, which gives them \
+             back: {error}"
+        );
+        shared.notice(&message);
+    }
+    if let Some(untested) = UntestedRelease::of(release) {
+        shared.notice(&untested.to_string());
+    }
+    threads::start(&shared).map_err(|error| StartError::Thread(Arc::new(error)))?;
+    let (end, ended) = watch::channel(None);
+    let parts = Parts {
+        transports,
+        listener,
+        receiver: joined.receiver,
+        writing: joined.writing,
+        interval: joined.heartbeat_interval,
+    };
+    runtime::spawn(supervise(Arc::clone(&shared), parts, end));
+    Ok(Worker { shared, ended })
+}
+
+/// Connects to the scheduler. An error says whether its release is too old for workers in
+/// Rust.
+async fn connect(
+    builder: &Builder,
+    transports: &Transports,
+    notify: &Notifier,
+) -> Result<Comm, StartError> {
+    let Builder {
+        scheduler, options, ..
+    } = builder;
+    let timeout = builder.start_timeout.unwrap_or(options.connect_timeout);
+    let patient = CommOptions {
+        connect_timeout: timeout,
+        ..options.clone()
+    };
+    let retrying = || format!("no connection to {scheduler} yet, retrying");
+    let connecting = transports.connect_for(scheduler, &patient, Traffic::Control);
+    match notify.with_notice(retrying, timeout, connecting).await {
+        Ok(comm) => Ok(comm),
+        Err(error) => {
+            let what = "a worker in Rust";
+            let explained = release::explain(
+                error.into(),
+                scheduler,
+                transports,
+                options,
+                FIRST_SUPPORTED,
+                what,
+            );
+            Err(explained.await)
+        }
+    }
+}
+
+/// Listens for peers. Returns the listener and the worker's address, by which peers reach it
+/// on `host`.
+async fn listen(
+    builder: &Builder,
+    transports: &Transports,
+    host: &str,
+    id: &str,
+) -> Result<(Listener, String), StartError> {
+    let any_port = [0];
+    let ports = match builder.ports.is_empty() {
+        true => &any_port,
+        false => &builder.ports[..],
+    };
+    let own = || {
+        ports
+            .iter()
+            .map(|port| listen_address(&builder.scheduler, host, id, *port))
+    };
+    let addresses = match builder.listen.is_empty() {
+        true => own().collect(),
+        false => builder.listen.clone(),
+    };
+    let no_listener = |error| StartError::Listen(Arc::new(error));
+    let listener = listen_on_first(transports, &addresses, &builder.options).await;
+    let listener = listener.map_err(no_listener)?;
+    let listening = listener.local_address().map_err(no_listener)?;
+    let address = match &builder.contact {
+        Some(contact) => with_port(contact.clone(), &listening),
+        None => listening.contact(host),
+    };
+    Ok((listener, address.to_string()))
+}
+
+/// The scheduler's reply to a question for versions, and what follows from it.
+struct SchedulerVersions {
+    versions: Value,
+    /// The release, if the scheduler runs Dask.
+    release: Option<Release>,
+    dialect: Dialect,
+}
+
+/// Asks for the scheduler's versions, and checks that its release serves workers in Rust.
+async fn scheduler_versions(
+    scheduler: &Address,
+    pool: &Pool,
+    notify: &Notifier,
+) -> Result<SchedulerVersions, StartError> {
+    let request = Request::Versions(Versions {
+        reply: Some(true),
+        ..Versions::default()
+    });
+    let versions = within(
+        REGISTER_TIMEOUT,
+        "the versions of the scheduler",
+        pool.call::<Value>(scheduler, &request),
+    );
+    let waiting = || format!("{scheduler} does not answer yet, waiting");
+    let versions = notify
+        .with_notice(waiting, REGISTER_TIMEOUT, versions)
+        .await?;
+    let release = Release::of_versions(&versions);
+    Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
+    let dialect = Dialect::of_versions(&versions);
+    // The worker registers with the scheduler's own versions, to avoid a warning about
+    // mismatches.
+    let versions = match versions {
+        versions @ Value::Dict(_) => versions,
+        _ => Value::dict([
+            ("host", Value::Dict([].into())),
+            ("packages", Value::Dict([].into())),
+        ]),
+    };
+    Ok(SchedulerVersions {
+        versions,
+        release,
+        dialect,
+    })
+}
+
+/// The limits of the state machine.
+fn limits(builder: &Builder) -> Limits {
+    let transfer_len = |limit| builder.thresholds.transfer_len(limit);
+    Limits {
+        nthreads: builder.nthreads,
+        transfer_count: builder.transfers.receiving_count.max(1),
+        transfer_len: builder.transfers.message_len,
+        transfer_total_len: builder.memory_limit.map_or(u64::MAX, transfer_len),
+        ..Limits::default()
+    }
+}
+
+/// The stream to and from a scheduler that has registered the worker.
+struct Joined {
+    receiver: Receiver,
+    writing: BatchWriter,
+    heartbeat_interval: Duration,
+}
+
+/// Registers the worker, and sets up the scheduler's plugins.
+async fn join(
+    shared: &Arc<Shared>,
+    mut channel: Channel,
+    resources: BTreeMap<String, f64>,
+    batch_interval: Duration,
+) -> Result<Joined, StartError> {
     let waiting = || {
         format!(
             "{} does not register the worker yet, waiting",
@@ -275,7 +324,7 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     let registering = shared
         .notify
         .with_notice(waiting, REGISTER_TIMEOUT, registering);
-    let (interval, plugins) = registering.await?;
+    let (heartbeat_interval, plugins) = registering.await?;
     shared.log.add(
         Level::Info,
         &format!("{} works for {}", shared.title, shared.scheduler),
@@ -294,40 +343,24 @@ pub(super) async fn start(builder: Builder) -> Result<Worker, StartError> {
     shared.set_up_plugins(plugins).await;
     #[cfg(not(target_os = "linux"))]
     drop(plugins);
-    if let Err(error) = installed {
-        let message = format!(
-            "the scheduler does not keep tasks of Python away from the worker, which gives them \
-             back: {error}"
-        );
-        shared.notice(&message);
-    }
-    if let Some(untested) = UntestedRelease::of(release) {
-        shared.notice(&untested.to_string());
-    }
-    threads::start(&shared).map_err(|error| StartError::Thread(Arc::new(error)))?;
-    let (end, ended) = watch::channel(None);
-    let parts = Parts {
-        transports,
-        listener,
+    Ok(Joined {
         receiver,
         writing,
-        interval,
-    };
-    runtime::spawn(supervise(Arc::clone(&shared), parts, end));
-    Ok(Worker { shared, ended })
+        heartbeat_interval,
+    })
 }
 
-/// Creates the memory that is shared with Python processes. With Python, the returned options
-/// make comms receive large frames into it.
+/// Creates the memory that is shared with Python processes. With Python, comms receive large
+/// frames into it.
 #[cfg(target_os = "linux")]
-fn share_frames(options: CommOptions, has_python: bool) -> (Arc<SharedMemory>, CommOptions) {
+fn share_frames(builder: &mut Builder) -> Arc<SharedMemory> {
     let memory = Arc::new(SharedMemory::new());
-    let shared = |pool: BufferPool| BufferPool::with_memory(pool.max_len(), memory.for_frames());
-    let pool = match has_python {
-        true => options.pool.map(shared),
-        false => options.pool,
-    };
-    (memory, CommOptions { pool, ..options })
+    if builder.runs_python() {
+        let shared =
+            |pool: BufferPool| BufferPool::with_memory(pool.max_len(), memory.for_frames());
+        builder.options.pool = builder.options.pool.take().map(shared);
+    }
+    memory
 }
 
 /// A store, and the directory of the worker.
@@ -340,14 +373,14 @@ struct StoreParts {
 }
 
 async fn make_store(
-    (memory_limit, thresholds): (Option<u64>, MemoryThresholds),
-    parent: PathBuf,
-    needs_directory: bool,
+    builder: &Builder,
     id: &str,
     pickling: Pickling,
 ) -> Result<StoreParts, StartError> {
-    let limit = memory_limit.filter(|_| thresholds.spills());
-    if limit.is_none() && !needs_directory {
+    let parent = builder.local_directory.clone();
+    let thresholds = builder.thresholds;
+    let limit = builder.memory_limit.filter(|_| thresholds.spills());
+    if limit.is_none() && !builder.runs_python() {
         return Ok(StoreParts {
             store: Store::in_memory(pickling),
             path: parent,
@@ -374,6 +407,9 @@ async fn make_store(
         thresholds.full_len(limit),
         pickling,
     );
+    if let Some(max_spill) = builder.max_spill {
+        store.limit_disk(max_spill);
+    }
     Ok(StoreParts {
         store,
         path,
@@ -389,9 +425,41 @@ fn cache_len(memory_limit: Option<u64>, nthreads: usize) -> u64 {
     memory_limit.map_or(DEFAULT, |limit| limit / 8 / nthreads as u64)
 }
 
-/// Starts the first Python processes.
+/// Starts the first Python processes. `start` has the names of the worker.
 #[cfg(target_os = "linux")]
-async fn start_python(executors: Executors, count: usize) -> Result<Executors, StartError> {
+async fn start_python(
+    builder: &mut Builder,
+    path: PathBuf,
+    start: StartPython,
+    memory: Arc<SharedMemory>,
+    directory: Option<SpillDirectory>,
+    failure: Failure,
+) -> Result<Executors, StartError> {
+    let python = core::mem::take(&mut builder.python);
+    let nthreads = builder.nthreads;
+    let interpreter = Interpreter {
+        path,
+        variables: python.variables,
+    };
+    let start = StartPython {
+        scheduler: builder.scheduler.to_string(),
+        nthreads: nthreads as u64,
+        memory_limit: Nullable(builder.memory_limit),
+        cache_len: cache_len(builder.memory_limit, nthreads),
+        preload: python.preload,
+        preload_argv: python.preload_argv,
+        ..start
+    };
+    let allowed_failures = python.allowed_failures;
+    let executors = Executors::new(
+        interpreter,
+        start,
+        allowed_failures,
+        memory,
+        directory,
+        failure,
+    );
+    let count = if python.is_warm { nthreads } else { 1 };
     let started = runtime::spawn_blocking(move || {
         executors.warm(count)?;
         Ok(executors)
