@@ -36,9 +36,12 @@ def native(name):
 
 
 def worker_names(who_has):
-    """Returns the names of all workers that hold any of the keys."""
+    """Returns the names of all workers that hold any of the keys.
+
+    A worker that has left since has its address as the name.
+    """
     names = {address: info["name"] for address, info in client.scheduler_info()["workers"].items()}
-    return sorted({names[address] for holders in who_has.values() for address in holders})
+    return sorted({names.get(address, address) for holders in who_has.values() for address in holders})
 
 
 # All other warnings, such as those about versions, are errors.

@@ -97,7 +97,7 @@ fn schedulers_are_found_by_the_environment() {
         let ran = Command::new(env::current_exe().expect("this program"))
             .args([
                 "--exact",
-                "schedulers_are_found_by_the_environment",
+                "client_blocking::schedulers_are_found_by_the_environment",
                 "--nocapture",
             ])
             .env_remove("DASK_SCHEDULER_ADDRESS")

@@ -45,6 +45,6 @@ fn warns_of_a_scheduler_of_2027() {
     );
     let ran = daskwire(&format!("-v ps {at}"));
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    let count = ran.err.matches("was not tested").count();
+    let count = ran.err.matches("was tested only").count();
     assert_eq!(count, 1, "{}", ran.err);
 }

@@ -359,12 +359,10 @@ const RESTARTS: [&str; 5] = [
     "Exception while handling op shuffle_barrier",
 ];
 
-/// The line that Dask's scheduler logs when the host of a worker ends while it answers.
-fn host_ended(name: &str, address: &str) -> String {
-    format!(
-        "broadcast to {address} failed: Exception: OSError('the Python host process of the worker \
-         {name} at {address}: it ended')"
-    )
+/// The start of the line that Dask's scheduler logs when the host of a worker ends while it
+/// answers. The reply is an error, or the worker closes the comm.
+fn host_ended(address: &str) -> String {
+    format!("broadcast to {address} failed: ")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -448,7 +446,7 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
             }
             cluster.python("del f");
         }
-        let ended = host_ended("a", killed.address());
+        let ended = host_ended(killed.address());
         cluster.check_logs_except(&[&[&*ended][..], &RESTARTS].concat());
     }
     assert!(run_count > 0, "the worker took part in no shuffle");
@@ -521,6 +519,6 @@ async fn an_actor_that_takes_too_much_memory_costs_the_host_only() {
     assert_eq!(cluster.python(next), "(np.int64(499500), 'Actor')");
     assert_eq!(cluster.python(workers), before);
     // The call of the actor.
-    let ended = host_ended("a", worker.address());
+    let ended = host_ended(worker.address());
     cluster.check_logs_except(&[&ended, "Exception while handling op proxy"]);
 }
