@@ -22,3 +22,6 @@ mod roles;
 mod runtimes;
 mod scheduler_with_dask;
 mod support;
+mod value_limits;
+mod values_with_dask;
+mod worker_functions;

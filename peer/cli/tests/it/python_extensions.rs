@@ -355,7 +355,8 @@ const RESTARTS: [&str; 5] = [
     " restarted due to data inconsistency during barrier",
     " restarted due to stimulus 'p2p-barrier-inconsistent-",
     " deactivated due to stimulus 'p2p-barrier-inconsistent-",
-    " failed: Exception: P2PConsistencyError(\"No active shuffle with id=",
+    // That the run is no longer active, or that another is
+    " failed: Exception: P2PConsistencyError(",
     "Exception while handling op shuffle_barrier",
 ];
 
