@@ -44,10 +44,10 @@ impl Functions {
         Self::default()
     }
 
-    /// Returns Rust implementations of functions of Python's `operator` and `math`, and
-    /// of builtins such as `len` and `sum`, with the same results as in Python. They use no
-    /// interpreter. Unsupported arguments, such as integers of more than 128 bits, raise a
-    /// `NotImplementedError`.
+    /// Returns Rust implementations of Python functions, with the same results, for workers
+    /// without an interpreter: arithmetic and comparisons of `operator`, builtins such as
+    /// `len` and `sum`, `math.sqrt` and `time.sleep`. Unsupported arguments, such as integers
+    /// of more than 128 bits, raise a `NotImplementedError`.
     pub fn builtins() -> Self {
         super::builtins::register(Self::new())
     }

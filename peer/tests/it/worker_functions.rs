@@ -5,26 +5,21 @@ use daskwire_peer::worker::{Arguments, Functions};
 use daskwire_testing::{Environment, Peer};
 
 /// Functions of `operator` with two arguments.
-const BINARY: [&str; 22] = [
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
-    "rshift", "eq", "ne", "lt", "le", "gt", "ge", "getitem", "contains", "concat", "countOf",
+const BINARY: [&str; 15] = [
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "eq", "ne", "lt", "le", "gt", "ge",
+    "getitem", "contains",
 ];
 
 /// Functions with one argument.
-const UNARY: [&str; 39] = [
+const UNARY: [&str; 17] = [
     "operator.neg",
-    "operator.pos",
     "operator.abs",
-    "operator.inv",
     "operator.not_",
     "operator.truth",
     "builtins.abs",
     "builtins.len",
-    "builtins.repr",
     "builtins.str",
     "builtins.bool",
-    "builtins.any",
-    "builtins.all",
     "builtins.list",
     "builtins.tuple",
     "builtins.int",
@@ -33,24 +28,7 @@ const UNARY: [&str; 39] = [
     "builtins.max",
     "builtins.min",
     "builtins.sorted",
-    "builtins.round",
-    "builtins.ord",
-    "builtins.chr",
     "math.sqrt",
-    "math.sin",
-    "math.cos",
-    "math.tan",
-    "math.asin",
-    "math.acos",
-    "math.atan",
-    "math.exp",
-    "math.log",
-    "math.log2",
-    "math.log10",
-    "math.fabs",
-    "math.floor",
-    "math.ceil",
-    "math.trunc",
 ];
 
 /// Values of every kind, including those next to which results change.
@@ -120,15 +98,6 @@ fn values() -> Vec<Value> {
     values
 }
 
-/// Formats a value like `repr` in Python.
-fn string(functions: &Functions, value: Value) -> String {
-    let arguments = [value].into_iter().collect();
-    match functions.call("builtins.repr", arguments) {
-        Some(Ok(Value::Str(string))) => string.as_ref().to_owned(),
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Calls of functions, and the equivalent Python expressions.
 struct Calls {
     functions: Functions,
@@ -148,16 +117,7 @@ impl Calls {
     fn call(&mut self, name: &str, expression: String, arguments: Arguments) {
         let result = self.functions.call(name, arguments);
         self.results.push(match result.expect("it is registered") {
-            Ok(Value::Set(items)) => {
-                let items = items
-                    .iter()
-                    .map(|item| string(&self.functions, item.clone()));
-                let mut items: Vec<String> = items.collect();
-                items.sort_unstable();
-                let items = Value::list(items.iter().map(String::as_str));
-                string(&self.functions, items)
-            }
-            Ok(value) => string(&self.functions, value),
+            Ok(value) => value.to_string(),
             Err(error) => format!("!{}", error.class),
         });
         self.expressions.push(expression);
@@ -204,9 +164,8 @@ impl Calls {
 
 #[test]
 fn functions_take_the_arguments_that_they_take_in_python() {
-    const KEYWORDS: [&str; 16] = [
-        "x", "base", "key", "default", "start", "reverse", "number", "ndigits", "exp", "mod",
-        "object", "encoding", "errors", "iterable", "obj", "self",
+    const KEYWORDS: [&str; 10] = [
+        "x", "key", "default", "start", "reverse", "exp", "object", "iterable", "obj", "self",
     ];
     let pool = [
         Value::None,
@@ -223,10 +182,6 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         Value::Complex(1.0, 2.0),
         Value::from(""),
         Value::from("ff"),
-        Value::from("-0b1_0"),
-        Value::from("010"),
-        Value::from("0x_1F "),
-        Value::from("utf-8"),
         Value::from(&b"12"[..]),
         Value::list([0; 0]),
         Value::list([3, 1, 2]),
@@ -246,10 +201,7 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         usize::try_from(seed % bound as u64).expect("below a usize")
     };
     let mut calls = Calls::new();
-    let strings: Vec<String> = pool
-        .iter()
-        .map(|value| string(&calls.functions, value.clone()))
-        .collect();
+    let strings: Vec<String> = pool.iter().map(Value::to_string).collect();
     let names: Vec<String> = calls.functions.names().map(str::to_owned).collect();
     // `time.sleep` would only delay the test.
     for name in names.iter().filter(|name| *name != "time.sleep") {
@@ -278,36 +230,6 @@ fn functions_take_the_arguments_that_they_take_in_python() {
     }
     // Cases that random arguments reach too rarely.
     for (name, arguments, keywords) in [
-        ("math.log", vec![8.into(), 2.into()], vec![]),
-        ("math.log", vec![8.into(), 1.into()], vec![]),
-        ("builtins.int", vec!["ff".into()], vec![("base", 16.into())]),
-        ("builtins.int", vec!["0xff".into(), 0.into()], vec![]),
-        ("builtins.int", vec!["zz".into(), 36.into()], vec![]),
-        ("builtins.int", vec!["1__0".into(), 10.into()], vec![]),
-        ("builtins.int", vec!["0x".into(), 16.into()], vec![]),
-        ("builtins.int", vec!["0_1".into(), 0.into()], vec![]),
-        ("builtins.int", vec!["0_0".into(), 0.into()], vec![]),
-        ("builtins.int", vec!["+-1".into()], vec![]),
-        ("builtins.int", vec!["\u{1f}12\u{a0}".into()], vec![]),
-        ("builtins.int", vec!["\u{b}12\u{a0}".into()], vec![]),
-        ("builtins.int", vec!["1".into()], vec![("base", 1.into())]),
-        ("builtins.pow", vec![3.into(), 200.into(), 7.into()], vec![]),
-        (
-            "builtins.pow",
-            vec![(-3).into(), 5.into(), (-7).into()],
-            vec![],
-        ),
-        ("builtins.pow", vec![2.into(), 0.into(), 1.into()], vec![]),
-        (
-            "builtins.pow",
-            vec![2.into()],
-            vec![("exp", 10.into()), ("mod", 1000.into())],
-        ),
-        (
-            "builtins.round",
-            vec![],
-            vec![("number", 2.675.into()), ("ndigits", 2.into())],
-        ),
         (
             "builtins.sum",
             vec![Value::list([1, 2])],
@@ -323,28 +245,11 @@ fn functions_take_the_arguments_that_they_take_in_python() {
             vec![Value::list([0; 0])],
             vec![("default", Value::None)],
         ),
-        ("builtins.set", vec![Value::list([1, 1, 2])], vec![]),
-        (
-            "builtins.set",
-            vec![Value::list([Value::list([1])])],
-            vec![],
-        ),
-        (
-            "builtins.dict",
-            vec![Value::dict([("a", 1)])],
-            vec![("a", 2.into()), ("b", 3.into())],
-        ),
     ] {
         let mut given: Arguments = arguments.iter().cloned().collect();
-        let words = arguments
-            .iter()
-            .map(|value: &Value| string(&calls.functions, value.clone()));
-        let mut words: Vec<String> = words.collect();
+        let mut words: Vec<String> = arguments.iter().map(Value::to_string).collect();
         for (keyword, value) in keywords {
-            words.push(format!(
-                "{keyword}={}",
-                string(&calls.functions, Value::clone(&value))
-            ));
+            words.push(format!("{keyword}={value}"));
             given = given.with_keyword(keyword, value);
         }
         let called = name.trim_start_matches("builtins.");
@@ -357,10 +262,7 @@ fn functions_take_the_arguments_that_they_take_in_python() {
 fn functions_have_the_results_of_python() {
     let mut calls = Calls::new();
     let values = values();
-    let strings: Vec<String> = values
-        .iter()
-        .map(|value| string(&calls.functions, value.clone()))
-        .collect();
+    let strings: Vec<String> = values.iter().map(Value::to_string).collect();
     let mut call = |name: &str, expression, arguments| calls.call(name, expression, arguments);
     for (value, string) in values.iter().zip(&strings) {
         for name in UNARY {
@@ -374,8 +276,6 @@ fn functions_have_the_results_of_python() {
             let arguments = arguments.with_keyword(keyword, 1.into());
             call(&format!("builtins.{name}"), expression, arguments);
         }
-        let arguments = [value.clone(), Value::from(2)].into_iter().collect();
-        call("builtins.round", format!("round({string}, 2)"), arguments);
         for (other, other_string) in values.iter().zip(&strings) {
             for name in BINARY {
                 // Python would try to compute the huge result.

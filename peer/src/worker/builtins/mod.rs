@@ -6,19 +6,14 @@ mod index;
 mod number;
 
 use core::cmp::Ordering;
-use daskwire::invariant::Ensured;
 
 use super::functions::{Arguments, Functions};
 use crate::{RemoteError, Value};
 
-use container::{
-    check_comparable, check_hashable, contains, equal, getitem, items, len, order, truth,
-};
-use format::{bounded_repr, check_shown, str_of};
-use index::Index;
+use container::{check_comparable, contains, equal, getitem, items, len, order, truth};
+use format::str_of;
 use number::{
-    Number, abs, add, bad_operand, bits, float, floordiv, int_of_float, invert, modulo, mul, neg,
-    number, parse_float, parse_int, pow, shift, sub, truediv,
+    Number, abs, add, float, floordiv, int_of_float, modulo, mul, neg, number, pow, sub, truediv,
 };
 
 pub(super) use container::distinct;
@@ -36,18 +31,28 @@ const MAX_SLEEP: f64 = 9_223_372_036.0;
 pub(super) fn register(functions: Functions) -> Functions {
     let functions = operators(functions);
     let functions = builtins(functions);
-    let functions = math(functions).with("time.sleep", |arguments| {
+    let functions = functions.with("math.sqrt", |arguments| {
         arguments.exactly(1)?;
-        let seconds = real(arguments.get(0).unwrap_or(&Value::None))?;
-        if seconds > MAX_SLEEP {
-            let message = "timestamp too large to convert to C PyTime_t";
-            return Err(error("OverflowError", message));
+        let value = real(arguments.get(0).unwrap_or(&Value::None))?;
+        if value < 0.0 {
+            return Err(error("ValueError", "math domain error"));
         }
-        let duration = core::time::Duration::try_from_secs_f64(seconds)
-            .map_err(|_| error("ValueError", "sleep length must be non-negative"))?;
-        std::thread::sleep(duration);
-        Ok(Value::None)
+        Ok(Value::Float(value.sqrt()))
     });
+    let functions = functions
+        .quick("math.sqrt")
+        .with("time.sleep", |arguments| {
+            arguments.exactly(1)?;
+            let seconds = real(arguments.get(0).unwrap_or(&Value::None))?;
+            if seconds > MAX_SLEEP {
+                let message = "timestamp too large to convert to C PyTime_t";
+                return Err(error("OverflowError", message));
+            }
+            let duration = core::time::Duration::try_from_secs_f64(seconds)
+                .map_err(|_| error("ValueError", "sleep length must be non-negative"))?;
+            std::thread::sleep(duration);
+            Ok(Value::None)
+        });
     functions.checked(check_builtin)
 }
 
@@ -97,7 +102,7 @@ fn binary(functions: Functions, name: &str, function: Binary) -> Functions {
 }
 
 fn operators(functions: Functions) -> Functions {
-    const BINARY: [(&str, Binary); 23] = [
+    const BINARY: [(&str, Binary); 15] = [
         ("add", add),
         ("sub", sub),
         ("mul", mul),
@@ -105,17 +110,6 @@ fn operators(functions: Functions) -> Functions {
         ("floordiv", floordiv),
         ("mod", modulo),
         ("pow", pow),
-        ("and_", |a, b| {
-            bits("&", a, b, |a, b| Some(a & b), Some(|a, b| a & b))
-        }),
-        ("or_", |a, b| {
-            bits("|", a, b, |a, b| Some(a | b), Some(|a, b| a | b))
-        }),
-        ("xor", |a, b| {
-            bits("^", a, b, |a, b| Some(a ^ b), Some(|a, b| a ^ b))
-        }),
-        ("lshift", |a, b| shift(a, b, true)),
-        ("rshift", |a, b| shift(a, b, false)),
         ("eq", |a, b| {
             check_comparable(a, b)?;
             Ok(Value::Bool(equal(a, b)))
@@ -140,36 +134,10 @@ fn operators(functions: Functions) -> Functions {
         }),
         ("getitem", getitem),
         ("contains", |a, b| Ok(Value::Bool(contains(a, b)?))),
-        ("concat", |a, b| match a {
-            Value::Str(_) | Value::Bytes(_) | Value::List(_) | Value::Tuple(_) => add(a, b),
-            other => Err(type_error(&format!(
-                "'{}' object can't be concatenated",
-                other.type_name()
-            ))),
-        }),
-        ("countOf", |a, b| {
-            let all = items(a)?;
-            Ok(Value::from(
-                all.iter().filter(|item| equal(item, b)).count(),
-            ))
-        }),
-        ("is_", |a, b| match (a, b) {
-            (Value::None, Value::None) => Ok(Value::Bool(true)),
-            (Value::Bool(a), Value::Bool(b)) => Ok(Value::Bool(a == b)),
-            (Value::None | Value::Bool(_), _) | (_, Value::None | Value::Bool(_)) => {
-                Ok(Value::Bool(false))
-            }
-            _ => Err(not_covered("the identity of objects")),
-        }),
     ];
-    const UNARY: [(&str, Unary); 6] = [
+    const UNARY: [(&str, Unary); 4] = [
         ("neg", neg),
-        ("pos", |value| match number(value) {
-            Some(number) => Ok(number.into()),
-            None => Err(bad_operand("unary +", value)),
-        }),
         ("abs", abs),
-        ("inv", invert),
         ("not_", |value| Ok(Value::Bool(!truth(value)?))),
         ("truth", |value| Ok(Value::Bool(truth(value)?))),
     ];
@@ -182,7 +150,7 @@ fn operators(functions: Functions) -> Functions {
         let name = format!("operator.{name}");
         functions = unary(functions, &name, function).quick(&name);
     }
-    unary(functions, "operator.invert", invert).quick("operator.invert")
+    functions
 }
 
 fn real(value: &Value) -> Result<f64> {
@@ -212,11 +180,6 @@ fn integer(value: &Value) -> Result<i128> {
             Err(wrong_number(value, message))
         }
     }
-}
-
-/// Converts bytes that represent a number to a string.
-fn ascii(data: &[u8]) -> String {
-    String::from_utf8_lossy(data).into_owned()
 }
 
 /// Treats an argument of `None` as missing.
@@ -356,285 +319,100 @@ fn merge_sorted(
     Ok(items)
 }
 
-fn int(arguments: &Arguments) -> Result<Value> {
-    let [value, base] = arguments.bind(["", "base"], 0, 2)?;
-    let Some(value) = value else {
-        return match base {
-            None => Ok(Value::Int(0)),
-            Some(_) => Err(type_error("int() missing string argument")),
-        };
-    };
-    if let Some(base) = base {
-        let base = integer(base)?;
-        let base = u32::try_from(base)
-            .ok()
-            .filter(|base| matches!(base, 0 | 2..=36));
-        let Some(base) = base else {
-            let message = "int() base must be >= 2 and <= 36, or 0";
-            return Err(error("ValueError", message));
-        };
-        let string = match value {
-            Value::Str(string) => string[..].to_owned(),
-            Value::Bytes(data) | Value::ByteArray(data) => ascii(data),
-            _ => {
-                let message = "int() can't convert non-string with explicit base";
-                return Err(type_error(message));
-            }
-        };
-        return Ok(Value::Int(parse_int(value, &string, base)?));
-    }
-    Ok(Value::Int(match value {
-        Value::Str(string) => parse_int(value, string, 10)?,
-        Value::Bytes(data) | Value::ByteArray(data) => parse_int(value, &ascii(data), 10)?,
-        value => match number(value) {
-            Some(Number::Int(value)) => value,
-            Some(Number::Float(value)) => int_of_float(value)?,
-            _ => {
-                let message = "int() argument must be a string, a bytes-like object or a real \
-                            number, not ";
-                return Err(wrong_number(value, message));
-            }
-        },
-    }))
-}
-
-fn float_of(arguments: &Arguments) -> Result<Value> {
-    let [value] = arguments.bind([""], 0, 1)?;
-    let Some(value) = value else {
-        return Ok(Value::Float(0.0));
-    };
-    Ok(Value::Float(match value {
-        Value::Str(string) => parse_float(value, string)?,
-        Value::Bytes(data) | Value::ByteArray(data) => parse_float(value, &ascii(data))?,
-        value => match number(value) {
-            Some(Number::Int(value)) => float(value),
-            Some(Number::Float(value)) => value,
-            _ => {
-                let message = "float() argument must be a string or a real number, not ";
-                return Err(wrong_number(value, message));
-            }
-        },
-    }))
-}
-
-/// `str()`, which decodes bytes if an encoding is given.
-fn string(arguments: &Arguments) -> Result<Value> {
-    let [value, encoding, errors] = arguments.bind(["object", "encoding", "errors"], 0, 3)?;
-    for option in [encoding, errors].into_iter().flatten() {
-        if !matches!(option, Value::Str(_)) {
-            let message = "str() encoding and errors must be str, not ";
-            return Err(type_error(&format!("{message}{}", option.type_name())));
+fn int(value: &Value) -> Result<Value> {
+    match number(value) {
+        Some(Number::Int(value)) => Ok(Value::Int(value)),
+        Some(Number::Float(value)) => Ok(Value::Int(int_of_float(value)?)),
+        _ => {
+            let message =
+                "int() argument must be a string, a bytes-like object or a real number, not ";
+            Err(not_a_number(value, message))
         }
     }
-    let Some(value) = value else {
-        return Ok(Value::from(""));
-    };
-    if encoding.is_none() && errors.is_none() {
-        return Ok(Value::from(str_of(value)?));
+}
+
+fn float_of(value: &Value) -> Result<Value> {
+    match number(value) {
+        Some(Number::Int(value)) => Ok(Value::Float(float(value))),
+        Some(Number::Float(value)) => Ok(Value::Float(value)),
+        _ => Err(not_a_number(
+            value,
+            "float() argument must be a string or a real number, not ",
+        )),
     }
+}
+
+/// Returns the error for an argument that is not a number, but may be the digits of one.
+fn not_a_number(value: &Value, message: &str) -> RemoteError {
     match value {
-        Value::Bytes(_) | Value::ByteArray(_) | Value::Array(_) | Value::Serialized(_) => {
-            Err(not_covered("str() with an encoding"))
+        Value::Str(_) | Value::Bytes(_) | Value::ByteArray(_) => {
+            not_covered("reading a number from a string")
         }
-        Value::Str(_) => Err(type_error("decoding str is not supported")),
-        value => Err(type_error(&format!(
-            "decoding to str: need a bytes-like object, {} found",
-            value.type_name()
-        ))),
-    }
-}
-
-fn power(arguments: &Arguments) -> Result<Value> {
-    let [base, exponent, modulus] = arguments.bind(["base", "exp", "mod"], 2, 3)?;
-    let (base, exponent) = (
-        base.unwrap_or(&Value::None),
-        exponent.unwrap_or(&Value::None),
-    );
-    let Some(modulus) = not_none(modulus) else {
-        return pow(base, exponent);
-    };
-    // The first argument that is not an integer determines the error.
-    let mut numbers = [base, exponent, modulus].into_iter().filter_map(number);
-    let first = numbers.find(|number| !matches!(number, Number::Int(_)));
-    if let (Some(Number::Complex(..)), Some(_), Some(_)) = (first, number(base), number(exponent)) {
-        return Err(error("ValueError", "complex modulo"));
-    }
-    for value in [base, exponent, modulus] {
-        if !matches!(number(value), Some(Number::Int(_))) {
-            let message = "pow() 3rd argument not allowed unless all arguments are integers, not ";
-            return Err(wrong_number(value, message));
-        }
-    }
-    let (base, mut exponent, modulus) = (integer(base)?, integer(exponent)?, integer(modulus)?);
-    if modulus == 0 {
-        return Err(error("ValueError", "pow() 3rd argument cannot be 0"));
-    }
-    if exponent < 0 || i64::try_from(modulus).is_err() {
-        return Err(not_covered("this power with a modulus"));
-    }
-    // With a modulus below 64 bits, products have at most 127 bits.
-    let (mut base, mut result) = (base.rem_euclid(modulus), 1_i128.rem_euclid(modulus));
-    while exponent != 0 {
-        if exponent & 1 == 1 {
-            result = result * base % modulus;
-        }
-        base = base * base % modulus;
-        exponent >>= 1;
-    }
-    // The result has the sign of the modulus.
-    let is_other = modulus < 0 && result != 0;
-    Ok(Value::Int(if is_other { result + modulus } else { result }))
-}
-
-fn dict(arguments: &Arguments) -> Result<Value> {
-    if arguments.len() > 1 {
-        return Err(arguments.wrong("expected at most 1 argument"));
-    }
-    let mut given: Vec<(Value, Value)> = match arguments.get(0) {
-        None => Vec::new(),
-        Some(Value::Dict(given)) => given.to_vec(),
-        Some(pairs) => {
-            let pairs = items(pairs)?.into_iter().map(|pair| {
-                let pair = <[Value; 2]>::try_from(items(&pair)?);
-                let [key, value] = pair.map_err(|_| {
-                    let message = "dictionary update sequence element has another length than 2";
-                    error("ValueError", message)
-                })?;
-                check_hashable(&key)?;
-                Ok((key, value))
-            });
-            pairs.collect::<Result<_>>()?
-        }
-    };
-    let keywords = arguments.keywords();
-    given.extend(keywords.map(|(name, value)| (Value::from(name), value.clone())));
-    // Of equal keys, the first key is kept, with the last value.
-    let mut index = Index::default();
-    let mut last: Vec<usize> = Vec::new();
-    let mut first: Vec<usize> = Vec::new();
-    for (at, (key, _)) in given.iter().enumerate() {
-        match index.insert(key) {
-            (position, false) => last[position] = at,
-            (_, true) => {
-                first.push(at);
-                last.push(at);
-            }
-        }
-    }
-    drop(index);
-    let entries = first.into_iter().zip(last);
-    let entries = entries.map(|(first, last)| (given[first].0.clone(), given[last].1.clone()));
-    Ok(Value::Dict(entries.collect()))
-}
-
-/// Rounds half to even.
-fn round(arguments: &Arguments) -> Result<Value> {
-    let [value, digits] = arguments.bind(["number", "ndigits"], 1, 2)?;
-    let value = value.unwrap_or(&Value::None);
-    if matches!(number(value), None | Some(Number::Complex(..))) {
-        let message = "no __round__ method is defined by type ";
-        return Err(wrong_number(value, message));
-    }
-    let digits = not_none(digits).map(integer).transpose()?.map(Number::Int);
-    match (number(value), digits.map(Some)) {
-        (Some(Number::Int(value)), None) => Ok(Value::Int(value)),
-        (Some(Number::Int(value)), Some(Some(Number::Int(0..)))) => Ok(Value::Int(value)),
-        (Some(Number::Float(value)), None) => {
-            Ok(Value::Int(int_of_float(value.round_ties_even())?))
-        }
-        (Some(Number::Float(value)), Some(Some(Number::Int(digits @ 0..=300)))) => {
-            // Exact: formatting produces every digit of the float.
-            let digits = usize::try_from(digits).ensured();
-            let message = format!("{value:.digits$}");
-            Ok(Value::Float(message.parse().unwrap_or(value)))
-        }
-        _ => Err(not_covered("rounding to this many digits")),
+        value => wrong_number(value, message),
     }
 }
 
 fn builtins(functions: Functions) -> Functions {
-    const UNARY: [(&str, Unary); 7] = [
-        ("abs", abs),
-        ("len", |value| Ok(Value::from(len(value)?))),
-        ("repr", |value| {
-            check_shown(value)?;
-            Ok(Value::from(bounded_repr(value, MAX_LEN)?))
-        }),
-        ("any", |value| {
-            for item in items(value)? {
-                if truth(&item)? {
-                    return Ok(Value::Bool(true));
-                }
-            }
-            Ok(Value::Bool(false))
-        }),
-        ("all", |value| {
-            for item in items(value)? {
-                if !truth(&item)? {
-                    return Ok(Value::Bool(false));
-                }
-            }
-            Ok(Value::Bool(true))
-        }),
-        ("ord", |value| {
-            if let Value::Bytes(data) | Value::ByteArray(data) = value
-                && let [byte] = data[..]
-            {
-                return Ok(Value::from(byte));
-            }
-            let string = value.as_str().unwrap_or_default();
-            let mut letters = string.chars();
-            match (letters.next(), letters.next()) {
-                (Some(letter), None) => Ok(Value::from(u32::from(letter))),
-                _ => Err(wrong_number(value, "ord() expected a character, not ")),
-            }
-        }),
-        ("chr", |value| {
-            let code = match number(value) {
-                Some(Number::Int(code)) if i32::try_from(code).is_err() => {
-                    let message = "Python int too large to convert to C int";
-                    return Err(error("OverflowError", message));
-                }
-                Some(Number::Int(code)) => u32::try_from(code).ok().and_then(char::from_u32),
-                _ => return Err(bad_operand("chr()", value)),
-            };
-            match code {
-                Some(letter) => Ok(Value::from(String::from(letter))),
-                None => Err(error("ValueError", "chr() arg not in range(0x110000)")),
-            }
-        }),
-    ];
-    /// A type constructor with an optional argument.
-    type Constructor = fn(Option<&Value>) -> Result<Value>;
-    const CONSTRUCTORS: [(&str, Constructor); 4] = [
-        ("bool", |value| {
-            Ok(Value::Bool(value.map_or(Ok(false), truth)?))
-        }),
-        ("list", |value| {
-            Ok(Value::List(items_or_none(value)?.into()))
-        }),
-        ("tuple", |value| {
-            Ok(Value::Tuple(items_or_none(value)?.into()))
-        }),
-        ("set", |value| {
-            Ok(Value::Set(distinct(items_or_none(value)?)?.into()))
-        }),
+    const UNARY: [(&str, Unary); 2] = [("abs", abs), ("len", |value| Ok(Value::from(len(value)?)))];
+    /// A type, the names of its arguments, and its value without arguments. Only the first
+    /// argument is supported.
+    type Constructor = (&'static str, Unary, [&'static str; 3], usize, Value);
+    let constructors: [Constructor; 6] = [
+        (
+            "bool",
+            |value| Ok(Value::Bool(truth(value)?)),
+            [""; 3],
+            1,
+            Value::Bool(false),
+        ),
+        ("int", int, ["", "base", ""], 2, Value::Int(0)),
+        ("float", float_of, [""; 3], 1, Value::Float(0.0)),
+        (
+            "str",
+            |value| Ok(Value::from(str_of(value)?)),
+            ["object", "encoding", "errors"],
+            3,
+            Value::from(""),
+        ),
+        (
+            "list",
+            |value| Ok(Value::List(items(value)?.into())),
+            [""; 3],
+            1,
+            Value::List([].into()),
+        ),
+        (
+            "tuple",
+            |value| Ok(Value::Tuple(items(value)?.into())),
+            [""; 3],
+            1,
+            Value::Tuple([].into()),
+        ),
     ];
     let mut functions = functions;
     for (name, function) in UNARY {
         functions = unary(functions, &format!("builtins.{name}"), function);
     }
-    for (name, function) in CONSTRUCTORS {
+    for (name, function, names, max_count, empty) in constructors {
         functions = functions.with(&format!("builtins.{name}"), move |arguments| {
-            let [value] = arguments.bind([""], 0, 1)?;
-            function(value)
+            let [value, second, third] = arguments.bind(names, 0, max_count)?;
+            if second.or(third).is_some() {
+                return Err(not_covered(&format!("{name}() with several arguments")));
+            }
+            value.map_or_else(|| Ok(empty.clone()), function)
         });
     }
     functions
-        .with("builtins.str", |arguments| string(&arguments))
-        .with("builtins.int", |arguments| int(&arguments))
-        .with("builtins.dict", |arguments| dict(&arguments))
-        .with("builtins.float", |arguments| float_of(&arguments))
+        .with("builtins.pow", |arguments| {
+            let [base, exponent, modulus] = arguments.bind(["base", "exp", "mod"], 2, 3)?;
+            if not_none(modulus).is_some() {
+                return Err(not_covered("pow() with a modulus"));
+            }
+            pow(
+                base.unwrap_or(&Value::None),
+                exponent.unwrap_or(&Value::None),
+            )
+        })
         .with("builtins.sum", |arguments| sum(&arguments))
         .with("builtins.max", |arguments| {
             extreme(&arguments, "max", Ordering::Greater)
@@ -643,98 +421,9 @@ fn builtins(functions: Functions) -> Functions {
             extreme(&arguments, "min", Ordering::Less)
         })
         .with("builtins.sorted", |arguments| sorted(&arguments))
-        .with("builtins.round", |arguments| round(&arguments))
-        .with("builtins.pow", |arguments| power(&arguments))
         .quick("builtins.abs")
         .quick("builtins.int")
         .quick("builtins.float")
         .quick("builtins.bool")
         .quick("builtins.pow")
-}
-
-fn items_or_none(value: Option<&Value>) -> Result<Vec<Value>> {
-    value.map_or_else(|| Ok(Vec::new()), items)
-}
-
-/// The result of a `math` function, or the exception that Python raises instead.
-fn checked(given: f64, result: f64) -> Result<f64> {
-    if result.is_nan() && !given.is_nan() || result == f64::NEG_INFINITY {
-        return Err(error("ValueError", "math domain error"));
-    }
-    if result.is_infinite() && given.is_finite() {
-        return Err(error("OverflowError", "math range error"));
-    }
-    Ok(result)
-}
-
-fn log(arguments: &Arguments) -> Result<Value> {
-    let [value, base] = arguments.bind(["", ""], 1, 2)?;
-    let ln = |value: &Value| {
-        let given = real(value)?;
-        checked(given, given.ln())
-    };
-    let value = ln(value.unwrap_or(&Value::None))?;
-    let Some(base) = base else {
-        return Ok(Value::Float(value));
-    };
-    match ln(base)? {
-        0.0 => Err(error("ZeroDivisionError", "division by zero")),
-        base => Ok(Value::Float(value / base)),
-    }
-}
-
-fn math(functions: Functions) -> Functions {
-    /// A function of `math`, for the numbers it is defined for.
-    type Real = fn(f64) -> f64;
-    const REAL: [(&str, Real); 12] = [
-        ("sqrt", f64::sqrt),
-        ("sin", f64::sin),
-        ("cos", f64::cos),
-        ("tan", f64::tan),
-        ("asin", f64::asin),
-        ("acos", f64::acos),
-        ("atan", f64::atan),
-        ("exp", f64::exp),
-        ("log2", f64::log2),
-        ("log10", f64::log10),
-        ("fabs", f64::abs),
-        ("degrees", |radians| {
-            radians * (180.0 / core::f64::consts::PI)
-        }),
-    ];
-    const WHOLE: [(&str, Real); 3] = [
-        ("floor", f64::floor),
-        ("ceil", f64::ceil),
-        ("trunc", f64::trunc),
-    ];
-    let mut functions = functions;
-    for (name, function) in REAL {
-        let name = format!("math.{name}");
-        functions = functions
-            .with(&name, move |arguments| {
-                arguments.exactly(1)?;
-                let given = real(arguments.get(0).unwrap_or(&Value::None))?;
-                let result = checked(given, function(given))?;
-                Ok(Value::Float(result))
-            })
-            .quick(&name);
-    }
-    for (name, function) in WHOLE {
-        let name = format!("math.{name}");
-        functions = functions
-            .with(&name, move |arguments| {
-                arguments.exactly(1)?;
-                match arguments.get(0).and_then(number) {
-                    Some(Number::Int(value)) => Ok(Value::Int(value)),
-                    _ => {
-                        let given = real(arguments.get(0).unwrap_or(&Value::None))?;
-                        Ok(Value::Int(int_of_float(function(given))?))
-                    }
-                }
-            })
-            .quick(&name);
-    }
-    functions
-        .with("math.log", |arguments| log(&arguments))
-        .quick("math.log")
 }

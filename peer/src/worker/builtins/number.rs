@@ -1,7 +1,5 @@
 //! Arithmetic on numbers, as Python does it.
 
-use super::format::repr;
-use super::index::Index;
 use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
 use crate::{RemoteError, Value};
 
@@ -59,17 +57,6 @@ pub(super) fn whole(value: f64) -> Option<i128> {
 enum Pair {
     Int(i128, i128),
     Float(f64, f64),
-    Complex((f64, f64), (f64, f64)),
-}
-
-fn pair(a: Number, b: Number) -> Pair {
-    match (a, b) {
-        (Number::Int(a), Number::Int(b)) => Pair::Int(a, b),
-        (Number::Complex(..), _) | (_, Number::Complex(..)) => {
-            Pair::Complex(a.to_complex(), b.to_complex())
-        }
-        (a, b) => Pair::Float(a.to_complex().0, b.to_complex().0),
-    }
 }
 
 /// The error for operands that an operator does not support.
@@ -113,7 +100,6 @@ pub(super) fn add(a: &Value, b: &Value) -> Result<Value> {
         _ => match numbers("+", a, b)? {
             Pair::Int(a, b) => Value::Int(a.checked_add(b).ok_or_else(too_large)?),
             Pair::Float(a, b) => Value::Float(a + b),
-            Pair::Complex(a, b) => Value::Complex(a.0 + b.0, a.1 + b.1),
         },
     })
 }
@@ -135,21 +121,19 @@ fn check_len<T>(count: usize) -> Result<()> {
 
 fn numbers(symbol: &str, a: &Value, b: &Value) -> Result<Pair> {
     match (number(a), number(b)) {
-        (Some(a), Some(b)) => Ok(pair(a, b)),
+        (Some(Number::Int(a)), Some(Number::Int(b))) => Ok(Pair::Int(a, b)),
+        (Some(Number::Complex(..)), Some(_)) | (Some(_), Some(Number::Complex(..))) => {
+            Err(not_covered("arithmetic with complex numbers"))
+        }
+        (Some(a), Some(b)) => Ok(Pair::Float(a.to_complex().0, b.to_complex().0)),
         _ => Err(unsupported(symbol, a, b)),
     }
 }
 
 pub(super) fn sub(a: &Value, b: &Value) -> Result<Value> {
-    if let (Value::Set(a), Value::Set(b)) = (a, b) {
-        let b = Index::of(b.iter());
-        let rest = a.iter().filter(|item| b.find(item).is_none());
-        return Ok(Value::Set(rest.cloned().collect()));
-    }
     Ok(match numbers("-", a, b)? {
         Pair::Int(a, b) => Value::Int(a.checked_sub(b).ok_or_else(too_large)?),
         Pair::Float(a, b) => Value::Float(a - b),
-        Pair::Complex(a, b) => Value::Complex(a.0 - b.0, a.1 - b.1),
     })
 }
 
@@ -169,7 +153,6 @@ pub(super) fn mul(a: &Value, b: &Value) -> Result<Value> {
     Ok(match numbers("*", a, b)? {
         Pair::Int(a, b) => Value::Int(a.checked_mul(b).ok_or_else(too_large)?),
         Pair::Float(a, b) => Value::Float(a * b),
-        Pair::Complex(a, b) => Value::Complex(a.0 * b.0 - a.1 * b.1, a.0 * b.1 + a.1 * b.0),
     })
 }
 
@@ -217,21 +200,6 @@ pub(super) fn truediv(a: &Value, b: &Value) -> Result<Value> {
             return Err(error("ZeroDivisionError", "float division by zero"));
         }
         Pair::Float(a, b) => Value::Float(a / b),
-        Pair::Complex(a, b) => {
-            // Divide by the larger part of the divisor first, as CPython does.
-            if b.0 == 0.0 && b.1 == 0.0 {
-                return Err(error("ZeroDivisionError", "complex division by zero"));
-            }
-            if b.0.abs() >= b.1.abs() {
-                let ratio = b.1 / b.0;
-                let divisor = b.0 + b.1 * ratio;
-                Value::Complex((a.0 + a.1 * ratio) / divisor, (a.1 - a.0 * ratio) / divisor)
-            } else {
-                let ratio = b.0 / b.1;
-                let divisor = b.0 * ratio + b.1;
-                Value::Complex((a.0 * ratio + a.1) / divisor, (a.1 * ratio - a.0) / divisor)
-            }
-        }
     })
 }
 
@@ -276,7 +244,6 @@ pub(super) fn floordiv(a: &Value, b: &Value) -> Result<Value> {
             return Err(error("ZeroDivisionError", "float floor division by zero"));
         }
         Pair::Float(a, b) => Value::Float(float_divmod(a, b).0),
-        Pair::Complex(..) => return Err(unsupported("//", a, b)),
     })
 }
 
@@ -289,7 +256,6 @@ pub(super) fn modulo(a: &Value, b: &Value) -> Result<Value> {
         Pair::Int(a, b) => Value::Int(int_divmod(a, b)?.1),
         Pair::Float(_, 0.0) => return Err(error("ZeroDivisionError", "float modulo by zero")),
         Pair::Float(a, b) => Value::Float(float_divmod(a, b).1),
-        Pair::Complex(..) => return Err(unsupported("%", a, b)),
     })
 }
 
@@ -358,59 +324,6 @@ pub(super) fn pow(a: &Value, b: &Value) -> Result<Value> {
         }
         Pair::Int(a, b) => float_pow(float(a), float(b)),
         Pair::Float(a, b) => float_pow(a, b),
-        Pair::Complex(..) => Err(not_covered("a power of complex numbers")),
-    }
-}
-
-pub(super) fn bits(
-    symbol: &str,
-    a: &Value,
-    b: &Value,
-    of_ints: impl Fn(i128, i128) -> Option<i128>,
-    of_bools: Option<fn(bool, bool) -> bool>,
-) -> Result<Value> {
-    match (a, b, of_bools) {
-        (Value::Bool(a), Value::Bool(b), Some(of_bools)) => {
-            return Ok(Value::Bool(of_bools(*a, *b)));
-        }
-        (Value::Set(_) | Value::FrozenSet(_) | Value::Dict(_), _, _) => {
-            return Err(not_covered(&format!("{symbol} of sets")));
-        }
-        _ => {}
-    }
-    match (number(a), number(b)) {
-        (Some(Number::Int(a)), Some(Number::Int(b))) => {
-            Ok(Value::Int(of_ints(a, b).ok_or_else(too_large)?))
-        }
-        _ => Err(unsupported(symbol, a, b)),
-    }
-}
-
-fn shifted_left(a: i128, b: i128) -> Option<i128> {
-    if a == 0 {
-        return Some(0);
-    }
-    let factor = 1_i128.checked_shl(u32::try_from(b).ok()?)?;
-    // The highest bit is the sign.
-    (factor > 0).then(|| a.checked_mul(factor)).flatten()
-}
-
-pub(super) fn shift(a: &Value, b: &Value, is_left: bool) -> Result<Value> {
-    let symbol = if is_left { "<<" } else { ">>" };
-    if let Some(Number::Int(count)) = number(b)
-        && count < 0
-        && matches!(number(a), Some(Number::Int(_)))
-    {
-        return Err(error("ValueError", "negative shift count"));
-    }
-    let right = |a: i128, b: i128| {
-        let count = u32::try_from(b).unwrap_or(u32::MAX).min(127);
-        Some(a >> count)
-    };
-    if is_left {
-        bits(symbol, a, b, shifted_left, None)
-    } else {
-        bits(symbol, a, b, right, None)
     }
 }
 
@@ -443,13 +356,6 @@ pub(super) fn abs(value: &Value) -> Result<Value> {
     })
 }
 
-pub(super) fn invert(value: &Value) -> Result<Value> {
-    match number(value) {
-        Some(Number::Int(value)) => Ok(Value::Int(!value)),
-        _ => Err(bad_operand("unary ~", value)),
-    }
-}
-
 #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
 pub(super) fn int_of_float(value: f64) -> Result<i128> {
     const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
@@ -466,82 +372,6 @@ pub(super) fn int_of_float(value: f64) -> Result<i128> {
         return Err(too_large());
     }
     Ok(value.trunc() as i128)
-}
-
-/// The result of `int(digits, base)`.
-pub(super) fn parse_int(literal: &Value, string: &str, base: u32) -> Result<i128> {
-    let invalid = || {
-        let literal = repr(literal);
-        let message = format!("invalid literal for int() with base {base}: {literal}");
-        error("ValueError", &message)
-    };
-    let trimmed = string.trim();
-    check_ascii(trimmed)?;
-    let (is_negative, digits) = match trimmed.as_bytes() {
-        [b'-', ..] => (true, &trimmed[1..]),
-        [b'+', ..] => (false, &trimmed[1..]),
-        _ => (false, trimmed),
-    };
-    let prefix = match digits.as_bytes() {
-        [b'0', b'x' | b'X', ..] => 16,
-        [b'0', b'o' | b'O', ..] => 8,
-        [b'0', b'b' | b'B', ..] => 2,
-        _ => 0,
-    };
-    let (digits, base) = match (base, prefix) {
-        (0, 0) => {
-            // As in Python source, where `010` is not ten.
-            let is_zero = digits.bytes().all(|byte| matches!(byte, b'0' | b'_'));
-            if digits.starts_with('0') && !is_zero {
-                return Err(invalid());
-            }
-            (digits, 10)
-        }
-        (0, prefix) => (&digits[2..], prefix),
-        (base, prefix) if base == prefix => (&digits[2..], base),
-        (base, _) => (digits, base),
-    };
-    // A single underscore may separate digits, or follow a prefix.
-    let digits = match digits.strip_prefix('_') {
-        Some(rest) if prefix == base => rest,
-        _ => digits,
-    };
-    let mut parts = digits.split('_');
-    if !parts.all(|part| !part.is_empty() && part.chars().all(|digit| digit.is_digit(base))) {
-        return Err(invalid());
-    }
-    let sign = if is_negative { "-" } else { "" };
-    let digits = [sign, &digits.replace('_', "")].concat();
-    i128::from_str_radix(&digits, base).map_err(|_| too_large())
-}
-
-/// Refuses digits that are not ASCII, which Python would accept.
-fn check_ascii(string: &str) -> Result<()> {
-    if string.chars().any(|c| !c.is_ascii() && c.is_numeric()) {
-        return Err(not_covered("digits that are not in ASCII"));
-    }
-    Ok(())
-}
-
-pub(super) fn parse_float(literal: &Value, string: &str) -> Result<f64> {
-    let trimmed = string.trim();
-    check_ascii(trimmed)?;
-    let wrong = || {
-        let literal = repr(literal);
-        error(
-            "ValueError",
-            &format!("could not convert string to float: {literal}"),
-        )
-    };
-    let is_separated = trimmed.split('_').count() > 1;
-    let between_digits = trimmed
-        .as_bytes()
-        .windows(3)
-        .filter(|part| part[1] == b'_' && part[0].is_ascii_digit() && part[2].is_ascii_digit());
-    if is_separated && between_digits.count() != trimmed.matches('_').count() {
-        return Err(wrong());
-    }
-    trimmed.replace('_', "").parse().map_err(|_| wrong())
 }
 
 #[cfg(test)]
