@@ -664,7 +664,7 @@ pub trait Element: Sealed + 'static {
     #[cfg(all(feature = "alloc", feature = "bytemuck"))]
     type Native: Element + bytemuck::NoUninit + Send;
 
-    /// Converts to native elements without copying, whose bytes
+    /// Converts to native elements, normally without copying, whose bytes
     /// [`as_bytes`](super::as_bytes) returns.
     #[cfg(all(feature = "alloc", feature = "bytemuck"))]
     fn into_native(elements: alloc::vec::Vec<Self>) -> alloc::vec::Vec<Self::Native>;

@@ -895,9 +895,11 @@ class Executor:
         task = None
         pool = Pool()
         try:
-            longest = max(map(self.length, message["data"].items()), default=0)
             task = message["run_spec"].load()
+            longest = max(map(self.length, message["data"].items()), default=0)
             result = self.evaluate(message, task, pool, gone, times)
+            # Its arguments must not take memory while the result is serialized.
+            task = None
             return self.finished(key, result, message["is_actor"], longest, gone, times)
         except SystemExit as end:
             # The process ends at once, so that the worker sees its exit code.
@@ -1194,7 +1196,7 @@ class Host(distributed.worker.Worker):
             self.is_watched = is_watched
             self.link.send(write({"op": "watch", "is_watched": is_watched}))
 
-    def tell_plugins(self, transitions):
+    def notify_plugins(self, transitions):
         for transition in transitions:
             key, start, finish = transition["key"], transition["start"], transition["finish"]
             if finish == "forgotten" and start != "released":
@@ -1253,13 +1255,13 @@ class Host(distributed.worker.Worker):
                 for key in message["keys"]:
                     self.state.actors.pop(key, None)
             elif message["op"] == "stream":
-                self.loop.add_callback(self.heed, message["message"])
+                self.loop.add_callback(self.handle_stream_message, message["message"])
             elif message["op"] == "transitions":
-                self.loop.add_callback(self.tell_plugins, message["transitions"])
+                self.loop.add_callback(self.notify_plugins, message["transitions"])
             elif message["op"] == "close":
                 return
 
-    def heed(self, message):
+    def handle_stream_message(self, message):
         """Handles a message received on the scheduler's stream."""
         message = dict(message)
         handler = self.stream_handlers.get(message.pop("op"))

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Client;
 use super::request::{Workers, converted};
+use crate::channel::within;
 use crate::dialect::Operation;
 use crate::graph::{Function, instance_pickle};
 use crate::protocol::{
@@ -325,8 +326,10 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn task_states(&self) -> Result<TaskStates, RequestError> {
-        match self.all_task_states().await {
-            Err(RequestError::Remote(_)) => {
+        let timeout = self.shared.options.timeout;
+        match within(timeout, "the states of tasks", self.all_task_states()).await {
+            // The scheduler refuses, or is closing and ends the comm without a reply.
+            Err(RequestError::Remote(_) | RequestError::Reply { .. }) => {
                 let request = Unknown::new("get_task_prefix_states");
                 self.request(request).await
             }

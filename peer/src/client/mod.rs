@@ -368,7 +368,8 @@ impl Client {
     }
 
     /// Closes the client: waits until dropped leases are released, notifies the scheduler,
-    /// which forgets this client's keys, and closes all connections.
+    /// which forgets this client's keys, and closes all connections. Waits for each of
+    /// these at most 10 seconds.
     ///
     /// # Errors
     ///

@@ -272,10 +272,11 @@ async fn close_unboxed(
         machine.is_closing = true;
         machine.state.is_connected()
     };
-    let releases = core::mem::take(&mut *shared.failure.check(shared.releases.lock()));
+    let mut releases = core::mem::take(&mut *shared.failure.check(shared.releases.lock()));
     if is_connected {
+        let released = async { while releases.join_next().await.is_some() {} };
         // Leases that are not released in time expire.
-        let _ = runtime::timeout(CLOSE_TIMEOUT, releases.join_all()).await;
+        let _ = runtime::timeout(CLOSE_TIMEOUT, released).await;
     }
     // Then the scheduler closes the connection, which ends the session.
     shared.handle(Event::Close);

@@ -333,7 +333,7 @@ impl<'g> TupleWriter<'g> {
                 })
             }
             Argument::Task(task) => self.task(task, writer),
-            Argument::Unknown(what) => Err(ValueError::Unknown { what: what.clone() }),
+            Argument::Unknown(what) => Err(ValueError::Unsupported { what: what.clone() }),
         }
     }
 

@@ -361,7 +361,7 @@ pub(super) fn write_function<'n>(
             }
             writer.none();
         }
-        Function::Unknown(what) => return Err(ValueError::Unknown { what: what.clone() }),
+        Function::Unknown(what) => return Err(ValueError::Unsupported { what: what.clone() }),
     }
     Ok(())
 }
@@ -423,7 +423,7 @@ impl Argument {
                 })
             }
             Self::Task(task) => task.write(writer, names),
-            Self::Unknown(what) => Err(ValueError::Unknown { what: what.clone() }),
+            Self::Unknown(what) => Err(ValueError::Unsupported { what: what.clone() }),
         }
     }
 }

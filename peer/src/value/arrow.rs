@@ -79,7 +79,7 @@ impl From<ArrowError> for TableError {
 impl From<TableError> for WrongType {
     fn from(error: TableError) -> Self {
         let (wanted, found) = match error {
-            TableError::NoTable { found } => ("a table or data frame", found),
+            TableError::NotATable { found } => ("a table or data frame", found),
             TableError::Column { name, what } => (
                 "columns with a counterpart in Arrow",
                 format!("{what} as the column {name:?}"),

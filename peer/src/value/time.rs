@@ -31,12 +31,18 @@ macro_rules! times {
                     [Value::Int(number), Value::Str(found)] if **found == *unit => {
                         i64::try_from(*number).ok().map(Self::new)
                     }
-                    [Value::Str(_), Value::Str(found)] if **found == *unit => Some(Self::NAT),
+                    [Value::Str(missing), Value::Str(found)]
+                        if **missing == *"NaT" && **found == *unit =>
+                    {
+                        Some(Self::NAT)
+                    }
                     _ => None,
                 }
                 .ok_or_else(|| WrongType {
                     found: match found {
-                        [_, Value::Str(found)] => format!(concat!("numpy.", $name, "[{}]"), found),
+                        [number, Value::Str(found)] => {
+                            format!(concat!("numpy.", $name, "({}, {:?})"), number, &**found)
+                        }
                         _ => WrongType::new("", &value).found.into_owned(),
                     }
                     .into(),

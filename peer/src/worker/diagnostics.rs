@@ -79,7 +79,9 @@ impl Line {
 
 impl Log {
     pub(super) fn add(&self, level: Level, message: &str) {
-        let time = now().as_secs_f64();
+        // The clock may be set back, but a line must not be older than those before it.
+        let last = self.lock().lines.back().map_or(0.0, |line| line.time);
+        let time = now().as_secs_f64().max(last);
         let level = level.name();
         let message = cut(message, MAX_LINE_LEN);
         self.push(Line {
@@ -104,17 +106,17 @@ impl Log {
     fn push(&self, line: Line) {
         let mut log = self.lock();
         log.len += line.len();
-        // Processes keep records until they can send them, so that they arrive late.
-        let later = log.lines.iter().rev();
-        let later = later.take_while(|other| other.time > line.time).count();
-        let index = log.lines.len() - later;
-        log.lines.insert(index, line);
-        while log.lines.len() > MAX_LINES || log.len > MAX_LEN {
+        while log.lines.len() >= MAX_LINES || log.len > MAX_LEN {
             let Some(oldest) = log.lines.pop_front() else {
                 break;
             };
             log.len -= oldest.len();
         }
+        // Processes keep records until they can send them, so that they arrive late.
+        let later = log.lines.iter().rev();
+        let later = later.take_while(|other| other.time > line.time).count();
+        let index = log.lines.len() - later;
+        log.lines.insert(index, line);
     }
 
     /// Returns the lines that a request asks for, newest first.

@@ -68,10 +68,10 @@ impl Functions {
         self
     }
 
-    /// Adds a function with converted arguments: a closure of up to six arguments
-    /// that [`Value`] converts into, returning anything that converts into a
-    /// [`Value`], see [`IntoValue`](crate::value::IntoValue), or a [`Result`] of it with any
-    /// error. It replaces a function of the same name.
+    /// Adds a function with converted arguments: a closure of up to six arguments that
+    /// [`Value`] converts into. It returns a type with [`IntoValue`](crate::value::IntoValue),
+    /// for which a conversion by `From` is not enough, or a [`Result`] of it with any error.
+    /// It replaces a function of the same name.
     ///
     /// An error is raised in Python as a `RuntimeError` with its message, and
     /// its sources as the causes; conversion errors as `TypeError` or

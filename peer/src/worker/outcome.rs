@@ -3,8 +3,7 @@
 use crate::value::IntoValue;
 use crate::{RemoteError, Value};
 
-/// A function's return value: anything that converts into a [`Value`], see [`IntoValue`],
-/// or a [`Result`] of it. An error of the conversion, as of an array with too many
+/// A function's return value: a type with [`IntoValue`], or a [`Result`] of it. An error of the conversion, as of an array with too many
 /// dimensions, is the error of the task.
 pub trait Outcome {
     /// Converts into the result of a task.

@@ -176,10 +176,15 @@ async fn tasks_are_counted_in_every_state() {
         let states = states.get(prefix);
         states.and_then(|states| states.get(state)).copied()
     };
-    let mut states = client.task_states().await.expect("states");
-    while count(&states, "sleep", "processing") != Some(2) {
-        states = client.task_states().await.expect("states");
-    }
+    let mut states = TaskStates::new();
+    let running = async {
+        while count(&states, "sleep", "processing") != Some(2) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            states = client.task_states().await.expect("states");
+        }
+    };
+    let running = tokio::time::timeout(Duration::from_secs(60), running).await;
+    running.expect("two tasks are processing");
     assert_eq!(count(&states, "sleep", "queued"), Some(48), "{states:?}");
     assert_eq!(count(&states, "neg", "no-worker"), Some(3), "{states:?}");
     assert_eq!(count(&states, "add", "memory"), Some(1), "{states:?}");

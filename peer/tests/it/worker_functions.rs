@@ -92,6 +92,7 @@ fn values() -> Vec<Value> {
         Value::Tuple([].into()),
         Value::tuple([1]),
         Value::tuple([3, 1]),
+        Value::Set([Value::from(1)].into()),
         Value::dict([("a", 1), ("b'c", 2)]),
         Value::dict([(1, Value::list(["x"]))]),
     ]);
@@ -117,6 +118,12 @@ impl Calls {
     fn call(&mut self, name: &str, expression: String, arguments: Arguments) {
         let result = self.functions.call(name, arguments);
         self.results.push(match result.expect("it is registered") {
+            // As the peer shows sets, whose order differs.
+            Ok(Value::Set(items)) => {
+                let mut items: Vec<String> = items.iter().map(Value::to_string).collect();
+                items.sort_unstable();
+                Value::list(items.iter().map(String::as_str)).to_string()
+            }
             Ok(value) => value.to_string(),
             Err(error) => format!("!{}", error.class),
         });
@@ -192,6 +199,7 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         Value::tuple([1, 1]),
         Value::dict([("a", 1)]),
         Value::dict([(1, 2), (2, 3)]),
+        Value::Set([Value::from(1)].into()),
     ];
     let mut seed = 0x2545_f491_4f6c_dd1d_u64;
     let mut below = |bound: usize| {
@@ -289,5 +297,5 @@ fn functions_have_the_results_of_python() {
         }
     }
     // Only a small part of the calls is not implemented.
-    calls.check(25);
+    calls.check(15);
 }

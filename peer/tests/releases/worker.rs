@@ -340,8 +340,8 @@ impl Code<'_> {
                 "ZeroDivisionError: division by zero",
             ),
             (
-                "client.submit(operator.neg, client.submit(int, 'x', workers='rust'), workers='worker-0').result()",
-                "ValueError: invalid literal for int() with base 10: 'x'",
+                "client.submit(operator.neg, client.submit(int, float('nan'), workers='rust'), workers='worker-0').result()",
+                "ValueError: cannot convert float NaN to integer",
             ),
             (
                 "client.submit(lambda x: x, 1, workers='rust').result()",

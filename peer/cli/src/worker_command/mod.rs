@@ -654,7 +654,7 @@ fn list(is_json: bool) -> Result {
         return Ok(());
     }
     terminal::print(
-        "Functions besides those of Python's operator and math, and builtins.\n\
+        "Functions besides some of Python's operator and builtins.\n\
          Python calls them with operator.methodcaller(\"native:NAME\").\n",
     )?;
     for (name, what) in functions::LIST {

@@ -18,6 +18,13 @@ use daskwire_testing::{TLS_ARGUMENTS, warnings};
 /// The functions of the worker: Python's, and a few more.
 fn functions() -> Functions {
     Functions::builtins()
+        // A function of Python that is not one of the builtins here.
+        .with("builtins.dict", |arguments| {
+            let keywords = arguments.keywords();
+            Ok(Value::dict(
+                keywords.map(|(name, value)| (name, value.clone())),
+            ))
+        })
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .function("double", |array: Array| -> Result<Array, RemoteError> {
             let all: Vec<f64> = array.to_vec::<f64>()?.iter().map(|x| x * 2.0).collect();
@@ -135,8 +142,8 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
             "KeyError: \"'b'\"",
         ),
         (
-            "client.submit(int, 'x').result()",
-            "ValueError: invalid literal for int() with base 10: 'x'",
+            "client.submit(sum, 1).result()",
+            "TypeError: 'int' object is not iterable",
         ),
         (
             "client.submit(native('hypot'), 1).result()",

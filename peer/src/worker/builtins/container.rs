@@ -262,6 +262,8 @@ pub(super) fn contains(all: &Value, item: &Value) -> Result<bool> {
                 other.type_name()
             ))),
         },
+        // Python looks a set up as a frozen set.
+        (Value::Set(all) | Value::FrozenSet(all), Value::Set(_)) => Ok(contains_item(all, item)),
         (Value::Dict(_) | Value::Set(_) | Value::FrozenSet(_), item) => {
             check_hashable(item)?;
             Ok(contains_item(&items(all)?, item))

@@ -65,6 +65,7 @@ fn unsupported(symbol: &str, a: &Value, b: &Value) -> RemoteError {
         match value {
             Value::LargeInt(_) => return too_large(),
             Value::Array(_) => return not_covered("arithmetic with arrays"),
+            Value::Set(_) | Value::FrozenSet(_) => return not_covered("arithmetic with sets"),
             Value::Serialized(what) => return not_covered(&format!("arithmetic with {what}")),
             _ => {}
         }
