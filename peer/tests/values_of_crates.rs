@@ -302,7 +302,7 @@ async fn times_of_numpy() {
     let error = Timedelta64::<unit::Day>::try_from(hours).expect_err("hours");
     assert_eq!(
         error.to_string(),
-        "expected numpy.timedelta64[D], found numpy.timedelta64[h]"
+        "expected numpy.timedelta64[D], found numpy.timedelta64(1, \"h\")"
     );
 }
 
