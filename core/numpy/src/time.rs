@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use super::dtype::Sealed;
 use super::{ByteOrder, DType, Element, TimeBase, TimeUnit};
 
-/// A unit of [`Datetime64`] and [`Timedelta64`]: one of the types in [`unit`].
+/// A unit of [`Datetime64`] and [`Timedelta64`]: one of the types in [`unit`](mod@unit).
 pub trait Unit: sealed::Named + Copy + fmt::Debug + Ord + core::hash::Hash + 'static {
     /// The unit as a value.
     const BASE: TimeBase;
