@@ -203,22 +203,37 @@ impl<'a> Source<'a> {
     /// The payload, if the next value is a placeholder.
     pub(crate) fn payload(&mut self) -> Result<Option<Serialized>, ProtocolError> {
         let mut ahead = self.reader;
-        if !matches!(ahead.token()?, Token::Map(1)) {
-            return Ok(None);
-        }
-        let Ok(key) = ahead.raw_str() else {
+        let Token::Map(count) = ahead.token()? else {
             return Ok(None);
         };
-        let kind = if key == "__Serialized__" {
-            PayloadKind::Serialized
-        } else if key == "__Pickled__" {
-            PayloadKind::Pickled
-        } else {
-            return Ok(None);
-        };
-        let index = usize::try_from(ahead.u64()?).unwrap_or(usize::MAX);
         let at = self.reader.position();
         let limit = self.message.and_then(|message| message.frame_limit(at));
+        // Opening finds all placeholders, but documents without payloads are not opened.
+        if limit.is_none() && count != 1 {
+            return Ok(None);
+        }
+        // A placeholder may have other keys, which are dropped.
+        let (mut serialized, mut pickled) = (None, None);
+        for _ in 0..count {
+            let index = match ahead.peek()? {
+                Token::Str(key) if key == "__Serialized__" => Some(&mut serialized),
+                Token::Str(key) if key == "__Pickled__" => Some(&mut pickled),
+                _ => None,
+            };
+            ahead.skip()?;
+            match index {
+                Some(index) => *index = Some(ahead.u64()?),
+                None => {
+                    ahead.skip()?;
+                }
+            }
+        }
+        let (kind, index) = match (serialized, pickled) {
+            (Some(index), _) => (PayloadKind::Serialized, index),
+            (None, Some(index)) => (PayloadKind::Pickled, index),
+            (None, None) => return Ok(None),
+        };
+        let index = usize::try_from(index).unwrap_or(usize::MAX);
         let limit = limit.ok_or_else(|| self.unexpected("a value that is not a payload"))?;
         let payload = Serialized::of_frames(self.frames, index, kind);
         let payload = payload.ok_or_else(|| self.unexpected("the number of a frame"))?;
