@@ -368,7 +368,8 @@ impl Code<'_> {
     // ROLES WORKER-1
     async fn messages(&mut self, worker: &Worker) -> Result<(), Failure> {
         let code = format!(
-            "rust = {:?}\n\
+            "hasattr(client, 'amm') and client.amm.stop()\n\
+             rust = {:?}\n\
              x = client.submit(operator.add, 'a', 'copy', workers='worker-0')\n\
              y = client.submit(operator.add, x, '!', workers='rust')\n\
              key = x.key\n\
@@ -386,11 +387,11 @@ impl Code<'_> {
              def is_last(status, dask_scheduler):\n\
              \x20   return status in dask_scheduler.changes[-2:]\n\
              client.run_on_scheduler(watch)\n\
-             hasattr(client, 'amm') and client.amm.stop()\n\
              y.result()",
             worker.address()
         );
-        // The memory manager of the scheduler would remove one of the two replicas of x.
+        // The memory manager of the scheduler would remove one of the two replicas of x, so
+        // it is stopped before there are two.
         let found = self.0.try_python(&code)?;
         ensure!(found == "'acopy!'", "{found}");
         self.until("worker_names(client.who_has([x]))", "['rust', 'worker-0']")
@@ -445,7 +446,8 @@ impl Code<'_> {
     // ROLES WORKER-1
     async fn holders(&mut self, worker: &Worker, bare: &Worker) -> Result<(), Failure> {
         self.gives(&[(
-            "x = client.scatter('held', workers='bare', hash=False)\n\
+            "hasattr(client, 'amm') and client.amm.stop()\n\
+             x = client.scatter('held', workers='bare', hash=False)\n\
              address = {i['name']: w for w, i in client.scheduler_info()['workers'].items()}\n\
              key = x.key\n\
              def mislead(dask_scheduler):\n\
@@ -456,11 +458,12 @@ impl Code<'_> {
             "None",
         )])
         .await?;
-        // The scheduler may drop one of the two copies at any time.
         let key = Key::from(self.0.try_python("key")?.trim_matches('\''));
         while !worker.keys().contains(&key) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        self.0
+            .try_python("hasattr(client, 'amm') and client.amm.start()")?;
         self.gives(&[
             (
                 "done = client.retire_workers([address['bare']])\n\
