@@ -13,9 +13,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ use std::{env, fs, thread};
 
 pub mod bench;
 pub mod cluster;
+#[cfg(target_os = "linux")]
+mod forked;
 pub mod process;
 mod random;
 pub mod release;
@@ -481,15 +483,50 @@ impl Deadline {
     }
 }
 
-/// A Python process, which is killed when dropped. Its standard error is printed if the
-/// test is failing at that time.
+/// A process that was started with a command, or forked from one that has imported Dask.
+#[derive(Debug)]
+enum Process {
+    Spawned(Child),
+    #[cfg(target_os = "linux")]
+    Forked(forked::Forked),
+}
+
+impl Process {
+    fn id(&self) -> u32 {
+        match self {
+            Self::Spawned(child) => child.id(),
+            #[cfg(target_os = "linux")]
+            Self::Forked(forked) => forked.id(),
+        }
+    }
+
+    fn kill(&mut self) -> io::Result<()> {
+        match self {
+            Self::Spawned(child) => child.kill(),
+            #[cfg(target_os = "linux")]
+            Self::Forked(forked) => forked.kill(),
+        }
+    }
+
+    /// Waits until the process has ended. Returns whether it succeeded.
+    fn wait(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Spawned(child) => Ok(child.wait()?.success()),
+            #[cfg(target_os = "linux")]
+            Self::Forked(forked) => forked.wait(),
+        }
+    }
+}
+
+/// A process, most often of Python, which is killed when dropped. Its standard error is
+/// printed if the test is failing at that time.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
     address: String,
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stdout: Option<BufReader<ChildStdout>>,
+    process: Process,
+    stdin: Option<PipeWriter>,
+    stdout: Option<BufReader<PipeReader>>,
     log: Arc<Log>,
     workers: Vec<Self>,
     directory: PathBuf,
@@ -524,10 +561,10 @@ impl Peer {
     }
 
     fn run(interpreter: &Path, script: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(interpreter);
-        command.arg(scripts().join(script)).args(arguments);
-        let mut peer = Self::start(script, &mut command);
-        let mut stdout = BufReader::new(peer.child.stdout.take().expect("it is piped"));
+        let path = scripts().join(script).display().to_string();
+        let arguments = [&[path.as_str()], arguments].concat();
+        let mut peer = Self::start_python(interpreter, script, &arguments);
+        let mut stdout = peer.stdout.take().expect("a new process has its output");
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
             let mut line = String::new();
@@ -558,9 +595,8 @@ impl Peer {
         arguments: &[&str],
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        let mut command = Command::new(interpreter);
-        command.arg("-m").args(arguments);
-        Self::spawn_command(name, &mut command, ready)
+        let arguments = [&["-m"], arguments].concat();
+        Self::start_python(interpreter, name, &arguments).when_logged(ready)
     }
 
     /// Runs a command, ignoring its standard output, and waits until `ready` finds an
@@ -574,17 +610,62 @@ impl Peer {
         command: &mut Command,
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        let mut peer = Self::start(name, command);
-        // The process would block once its pipe, which is not read, is full.
-        drop(peer.child.stdout.take());
-        peer.address = peer
-            .log
-            .wait_for(ready)
-            .unwrap_or_else(|reason| panic!("{name} is not ready: {reason}"));
-        peer
+        Self::start(name, |directory, (stdin, stdout, stderr)| {
+            let child = isolate(command, directory)
+                .current_dir(directory)
+                .stdin(stdin)
+                .stdout(stdout)
+                .stderr(stderr)
+                .spawn()?;
+            // The command holds the ends of the pipes until they are replaced.
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            Ok(Process::Spawned(child))
+        })
+        .when_logged(ready)
     }
 
-    fn start(name: &str, command: &mut Command) -> Self {
+    /// Waits until `ready` finds an address in the log.
+    fn when_logged(mut self, ready: impl Fn(&str) -> Option<String>) -> Self {
+        // The process would block once its pipe, which is not read, is full.
+        drop(self.stdout.take());
+        self.address = self
+            .log
+            .wait_for(ready)
+            .unwrap_or_else(|reason| panic!("{} is not ready: {reason}", self.name));
+        self
+    }
+
+    /// Starts `interpreter ARGUMENTS`.
+    #[cfg(target_os = "linux")]
+    fn start_python(interpreter: &Path, name: &str, arguments: &[&str]) -> Self {
+        Self::start(name, |directory, streams| {
+            forked::fork(interpreter, arguments, directory, streams).map(Process::Forked)
+        })
+    }
+
+    /// Starts `interpreter ARGUMENTS`.
+    #[cfg(not(target_os = "linux"))]
+    fn start_python(interpreter: &Path, name: &str, arguments: &[&str]) -> Self {
+        Self::start(name, |directory, (stdin, stdout, stderr)| {
+            let child = isolate(&mut Command::new(interpreter), directory)
+                .args(arguments)
+                .current_dir(directory)
+                .stdin(stdin)
+                .stdout(stdout)
+                .stderr(stderr)
+                .spawn()?;
+            Ok(Process::Spawned(child))
+        })
+    }
+
+    /// Starts a process in a directory of its own, with these ends of its standard streams.
+    fn start(
+        name: &str,
+        process: impl FnOnce(&Path, (PipeReader, PipeWriter, PipeWriter)) -> io::Result<Process>,
+    ) -> Self {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let directory = target().join("tmp").join(format!(
             "peer-{}-{}",
@@ -592,34 +673,22 @@ impl Peer {
             STARTED.fetch_add(1, Ordering::Relaxed)
         ));
         fs::create_dir_all(&directory).expect("a test may write below target/");
-        // Ignore the user's settings of Python and Dask.
-        for (variable, _) in env::vars_os() {
-            let variable = variable.to_string_lossy();
-            if variable.starts_with("DASK_") || variable.starts_with("PYTHON") {
-                command.env_remove(&*variable);
-            }
-        }
-        let mut child = command
-            .current_dir(&directory)
-            .env("DASK_CONFIG", &directory)
-            .env("DASK_ROOT_CONFIG", &directory)
-            .env("DASK_TEMPORARY_DIRECTORY", &directory)
-            // Makes the order of sets deterministic.
-            .env("PYTHONHASHSEED", "0")
-            .env("PYTHONUNBUFFERED", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
-        let log = Log::follow(child.stderr.take().expect("it is piped"));
+        let started = (|| {
+            let (their_stdin, stdin) = io::pipe()?;
+            let (stdout, their_stdout) = io::pipe()?;
+            let (stderr, their_stderr) = io::pipe()?;
+            let process = process(&directory, (their_stdin, their_stdout, their_stderr))?;
+            Ok((process, stdin, stdout, stderr))
+        })();
+        let (process, stdin, stdout, stderr) =
+            started.unwrap_or_else(|error: io::Error| panic!("cannot start {name}: {error}"));
         Self {
             name: name.to_owned(),
             address: String::new(),
-            stdin: child.stdin.take(),
-            stdout: None,
-            child,
-            log,
+            process,
+            stdin: Some(stdin),
+            stdout: Some(BufReader::new(stdout)),
+            log: Log::follow(stderr),
             workers: Vec::new(),
             directory,
         }
@@ -704,12 +773,12 @@ impl Peer {
 
     /// The process id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Sends a signal to the process, given by its name without `SIG`.
     pub fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
+        let id = self.process.id().to_string();
         let asked = Command::new("kill").args(["-s", name, &id]).status();
         assert!(asked.is_ok_and(|status| status.success()), "kill -s {name}");
     }
@@ -723,7 +792,7 @@ impl Peer {
 
     /// Waits until the process has ended. Returns whether it succeeded.
     pub fn ended(&mut self) -> bool {
-        self.child.wait().is_ok_and(|status| status.success())
+        self.process.wait().is_ok_and(|success| success)
     }
 
     /// Kills the scheduler's worker `index`.
@@ -742,19 +811,19 @@ impl Peer {
             .unwrap_or_else(|error| panic!("{} does not answer {question}: {error}", self.name))
     }
 
-    fn try_ask(&mut self, question: &str, data: &[u8]) -> std::io::Result<(String, Vec<u8>)> {
-        let len = |part: &[u8]| u32::try_from(part.len()).map_err(std::io::Error::other);
+    fn try_ask(&mut self, question: &str, data: &[u8]) -> io::Result<(String, Vec<u8>)> {
+        let len = |part: &[u8]| u32::try_from(part.len()).map_err(io::Error::other);
         let mut record = Vec::with_capacity(8 + question.len() + data.len());
         record.extend(len(question.as_bytes())?.to_le_bytes());
         record.extend(len(data)?.to_le_bytes());
         record.extend(question.as_bytes());
         record.extend(data);
-        let missing = || std::io::Error::other("it has no such stream");
+        let missing = || io::Error::other("it has no such stream");
         let stdin = self.stdin.as_mut().ok_or_else(missing)?;
         stdin.write_all(&record)?;
         stdin.flush()?;
         let stdout = self.stdout.as_mut().ok_or_else(missing)?;
-        let _deadline = Deadline::start(self.child.id());
+        let _deadline = Deadline::start(self.process.id());
         let mut len = || {
             let mut bytes = [0; 4];
             stdout
@@ -766,10 +835,7 @@ impl Peer {
         stdout.read_exact(&mut document)?;
         let mut data = vec![0; data_len];
         stdout.read_exact(&mut data)?;
-        Ok((
-            String::from_utf8(document).map_err(std::io::Error::other)?,
-            data,
-        ))
+        Ok((String::from_utf8(document).map_err(io::Error::other)?, data))
     }
 }
 
@@ -778,8 +844,8 @@ impl Drop for Peer {
         // Workers first: they would try to reconnect to the scheduler.
         self.workers.clear();
         // Fails only if the process has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
         if thread::panicking() {
             self.log.wait_for_end();
             let mut report = String::new();
@@ -861,6 +927,29 @@ impl Log {
             .wait_timeout_while(state, Duration::from_secs(1), |state| !state.ended);
         drop(ended);
     }
+}
+
+/// The variables that make Dask keep its settings and files in `directory`.
+const DIRECTORY_VARIABLES: [&str; 3] = [
+    "DASK_CONFIG",
+    "DASK_ROOT_CONFIG",
+    "DASK_TEMPORARY_DIRECTORY",
+];
+
+/// Makes a process ignore the user's settings of Python and Dask, and keep its own in
+/// `directory`.
+fn isolate<'c>(command: &'c mut Command, directory: &Path) -> &'c mut Command {
+    for (variable, _) in env::vars_os() {
+        let variable = variable.to_string_lossy();
+        if variable.starts_with("DASK_") || variable.starts_with("PYTHON") {
+            command.env_remove(&*variable);
+        }
+    }
+    command
+        .envs(DIRECTORY_VARIABLES.map(|name| (name, directory)))
+        // Makes the order of sets deterministic.
+        .env("PYTHONHASHSEED", "0")
+        .env("PYTHONUNBUFFERED", "1")
 }
 
 fn workspace() -> PathBuf {

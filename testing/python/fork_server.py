@@ -1,0 +1,66 @@
+"""Forks Python processes that have imported Dask, since the import takes longer than most tests.
+
+Standard input is a socket for messages, each a JSON document. A request to start a process
+is `{"arguments": [text, ...], "directory": path, "environment": {name: text, ...}}` with the
+descriptors of its standard streams. The process behaves as `python ARGUMENTS`, and the reply is
+`{"id": number}`. A request `{"wait": id}` is for a process that has ended. The reply is
+`{"status": number}`, and the id may then be used again.
+"""
+
+import array
+import json
+import os
+import runpy
+import socket
+import sys
+
+for name in ["distributed", "numpy", "pandas"]:
+    try:
+        __import__(name)
+    except ImportError:
+        # Not all environments have all of them.
+        pass
+
+
+def run(request, descriptors):
+    for stream, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, stream)
+        os.close(descriptor)
+    os.environ.update(request["environment"])
+    os.chdir(request["directory"])
+    if "dask" in sys.modules:
+        sys.modules["dask"].config.refresh()
+    sys.argv = request["arguments"]
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        sys.path[0] = request["directory"]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0] = os.path.dirname(sys.argv[0])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def main():
+    server = socket.socket(fileno=os.dup(0))
+    while True:
+        document, ancillary, _, _ = server.recvmsg(1 << 16, socket.CMSG_SPACE(3 * 4))
+        if not document:
+            return
+        request = json.loads(document)
+        if "wait" in request:
+            reply = {"status": os.waitpid(request["wait"], 0)[1]}
+        else:
+            ((_, _, data),) = ancillary
+            descriptors = array.array("i", data)
+            process = os.fork()
+            if process == 0:
+                server.close()
+                run(request, descriptors)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            reply = {"id": process}
+        server.send(json.dumps(reply).encode())
+
+
+main()
