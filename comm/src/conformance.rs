@@ -290,10 +290,16 @@ async fn join<V>(task: Task<V>) -> V {
 
 /// A message of frames with these lengths, whose contents depend on `seed`.
 fn message(seed: usize, lens: &[usize]) -> Frames {
+    /// Number of bytes after which the contents repeat.
+    const PERIOD: usize = 1 << 11;
     let byte = |at: usize| (at.wrapping_mul(31).wrapping_add(seed) >> 3) as u8;
-    lens.iter()
-        .map(|len| (0..*len).map(byte).collect())
-        .collect()
+    let period: Vec<u8> = (0..PERIOD).map(byte).collect();
+    let frame = |len: &usize| {
+        let mut frame = period.repeat(len.div_ceil(PERIOD));
+        frame.truncate(*len);
+        frame
+    };
+    lens.iter().map(frame).collect()
 }
 
 async fn write<W: CommWriter>(writer: &mut W, frames: &Frames) -> Result<(), W::Error> {
