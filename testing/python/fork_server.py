@@ -1,6 +1,8 @@
-"""Forks Python processes that have imported Dask, since the import takes longer than most tests.
+"""Forks Python processes that have imported modules, since this takes longer than most tests.
 
-Standard input is a socket for messages, each a JSON document. A request to start a process
+Usage: fork_server.py MODULE...
+
+Modules that are not installed are skipped. Standard input is a socket for messages, each a JSON document. A request to start a process
 is `{"arguments": [text, ...], "directory": path, "environment": {name: text, ...}}` with the
 descriptors of its standard streams. The process behaves as `python ARGUMENTS`, and the reply is
 `{"id": number}`. A request `{"wait": id}` is for a process that has ended. The reply is
@@ -14,11 +16,11 @@ import runpy
 import socket
 import sys
 
-for name in ["distributed", "numpy", "pandas"]:
+for name in sys.argv[1:]:
     try:
         __import__(name)
     except ImportError:
-        # Not all environments have all of them.
+        # Not all environments have all modules.
         pass
 
 

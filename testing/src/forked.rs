@@ -19,13 +19,20 @@ use serde_json::{Value, json};
 
 use crate::{DIRECTORY_VARIABLES, isolate, scripts, target};
 
-/// The fork servers of this program, by their interpreters. They end with the program.
-static SERVERS: Mutex<Vec<(PathBuf, OwnedFd)>> = Mutex::new(Vec::new());
+/// The fork servers of this program. They end with the program.
+static SERVERS: Mutex<Vec<(Image, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// What a fork server has loaded.
+#[derive(Clone, Debug, PartialEq)]
+struct Image {
+    interpreter: PathBuf,
+    modules: &'static [&'static str],
+}
 
 /// A forked process.
 #[derive(Debug)]
 pub(crate) struct Forked {
-    interpreter: PathBuf,
+    image: Image,
     pid: Pid,
     process: OwnedFd,
     /// Whether the process succeeded, if it was waited for.
@@ -45,14 +52,24 @@ pub(crate) fn fork(
         "directory": directory,
         "environment": BTreeMap::from(environment),
     });
+    // Scripts are clients and other peers that use data frames. A module of Dask is started
+    // without them, since pandas has effects on tasks: it creates a decimal context.
+    let modules: &[&str] = match arguments {
+        ["-m", ..] => &["distributed"],
+        _ => &["distributed", "pandas"],
+    };
+    let image = Image {
+        interpreter: interpreter.to_owned(),
+        modules,
+    };
     let streams = [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
-    let reply = ask(interpreter, &request, &streams)?;
+    let reply = ask(&image, &request, &streams)?;
     let id = reply["id"].as_i64().and_then(|id| i32::try_from(id).ok());
     let pid = id
         .and_then(Pid::from_raw)
         .ok_or(io::ErrorKind::InvalidData)?;
     Ok(Forked {
-        interpreter: interpreter.to_owned(),
+        image,
         pid,
         process: pidfd_open(pid, PidfdFlags::empty())?,
         success: None,
@@ -75,22 +92,22 @@ impl Forked {
         }
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
         retry_on_intr(|| poll(&mut ended, None))?;
-        let reply = ask(&self.interpreter, &json!({"wait": self.id()}), &[])?;
+        let reply = ask(&self.image, &json!({"wait": self.id()}), &[])?;
         let success = reply["status"] == 0;
         self.success = Some(success);
         Ok(success)
     }
 }
 
-/// Sends a request to the server of an interpreter, which is started if necessary.
-fn ask(interpreter: &Path, request: &Value, descriptors: &[BorrowedFd<'_>]) -> io::Result<Value> {
+/// Sends a request to the server with an image, which is started if necessary.
+fn ask(image: &Image, request: &Value, descriptors: &[BorrowedFd<'_>]) -> io::Result<Value> {
     // Valid after a panic: it changes by one call.
     let mut servers = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_started = |(of, _): &(PathBuf, OwnedFd)| of == interpreter;
+    let is_started = |(of, _): &(Image, OwnedFd)| of == image;
     let index = match servers.iter().position(is_started) {
         Some(index) => index,
         None => {
-            servers.push((interpreter.to_owned(), start(interpreter)?));
+            servers.push((image.clone(), start(image)?));
             servers.len() - 1
         }
     };
@@ -115,16 +132,17 @@ fn ask(interpreter: &Path, request: &Value, descriptors: &[BorrowedFd<'_>]) -> i
     Ok(serde_json::from_slice(&reply[..len])?)
 }
 
-fn start(interpreter: &Path) -> io::Result<OwnedFd> {
+fn start(image: &Image) -> io::Result<OwnedFd> {
     let (server, other) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let mut command = Command::new(interpreter);
+    let mut command = Command::new(&image.interpreter);
     isolate(&mut command, &target().join("tmp/fork-server"))
         .arg(scripts().join("fork_server.py"))
+        .args(image.modules)
         .stdin(Stdio::from(other))
         .stdout(Stdio::null())
         .spawn()?;
