@@ -14,6 +14,18 @@ pub fn children(parent: u32) -> Vec<String> {
         .collect()
 }
 
+/// The ids of the Python processes of a `daskwire worker` that have not ended, without the
+/// template, from which they are forked.
+///
+/// # Panics
+///
+/// As [`children`].
+pub fn python_processes(worker: u32) -> Vec<String> {
+    let templates = children(worker).into_iter();
+    let processes = templates.filter_map(|template| template.parse().ok());
+    processes.flat_map(children).collect()
+}
+
 /// Whether a process has ended, even if its parent has not collected its status yet.
 pub fn has_ended(id: &str) -> bool {
     stat(id).is_none_or(|(state, _)| state == "Z")

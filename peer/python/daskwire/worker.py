@@ -1,9 +1,9 @@
 """Runs Python tasks for a worker in Rust.
 
-The worker (`daskwire worker --python`) starts a process of this module for each of
-its threads, sends it tasks with their inputs, and receives the results. The process
-only runs tasks: the worker communicates with the scheduler and with its peers, and
-stores the data.
+The worker (`daskwire worker --python`) starts a process of this module, the template,
+which forks a process for each thread of the worker. The worker sends such a process
+tasks with their inputs, and receives the results. The process only runs tasks: the
+worker communicates with the scheduler and with its peers, and stores the data.
 
 Worker and process exchange Dask messages over a socket, each a list of frames.
 Long frames stay in shared memory (memfd), and only a descriptor of it is sent.
@@ -27,6 +27,7 @@ import contextvars
 import ctypes
 import errno
 import fcntl
+import gc
 import inspect
 import logging
 import mmap
@@ -1304,6 +1305,47 @@ async def serve_host(link, start):
 
 
 def main(sock):
+    """Forks a process for each socket that the worker sends, and ends those processes."""
+    # Service managers signal all processes of a service, but the worker ends this one.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    # Collections would write to the objects of the modules, and so copy their memory.
+    gc.freeze()
+    link = Link(sock)
+    while True:
+        try:
+            frames, descriptors = link.receive()
+        except (EOFError, ConnectionError):
+            return
+        message = read(frames)
+        if message["op"] == "fork":
+            process, failure = None, ""
+            try:
+                process = os.fork()
+            except OSError as error:
+                failure = str(error)
+            if process == 0:
+                sock.close()
+                run(socket.socket(fileno=descriptors[0]))
+                return
+            if process:
+                # A group of its own, with which the processes that it starts are killed.
+                os.setpgid(process, process)
+            os.close(descriptors[0])
+            link.send(write({"op": "forked", "id": process, "error": failure}))
+        elif message["op"] == "kill":
+            for kill in [os.killpg, os.kill]:
+                with contextlib.suppress(ProcessLookupError):
+                    kill(message["id"], signal.SIGKILL)
+        elif message["op"] == "wait":
+            process, status = os.waitpid(message["id"], os.WNOHANG)
+            link.send(write({"op": "ended", "status": status if process else None}))
+
+
+def run(sock):
+    """Runs tasks, or the host, until the worker closes the socket."""
+    if "numpy.random" in sys.modules:
+        # Python's own generator is seeded again in forked processes, this one is not.
+        sys.modules["numpy.random"].seed()
     leave_to_worker(sock)
     link = Link(sock)
     frames, (lifeline,) = link.receive()

@@ -11,6 +11,36 @@ use crate::Key;
 use crate::value::Serialized;
 
 maps! {
+    /// Requests the template to fork a process. The socket of the process is sent with the
+    /// message. The reply is [`PythonForked`].
+    ForkPython = "fork" {}
+
+    /// Requests the template to kill a process and its process group. There is no reply.
+    KillPython = "kill" {
+        /// The id of the process.
+        id: u64 = "id",
+    }
+
+    /// Asks the template whether a process has ended. The reply is [`PythonEnded`].
+    WaitForPython = "wait" {
+        /// The id of the process.
+        id: u64 = "id",
+    }
+
+    /// Returns the id of a process that was forked.
+    PythonForked = "forked" {
+        /// The id of the process; nil if the system refused it.
+        id: Nullable<u64> = "id",
+        /// The error of the system.
+        error: String = "error",
+    }
+
+    /// Reports whether a process has ended.
+    PythonEnded = "ended" {
+        /// Its status as in `waitpid`; nil if it has not ended.
+        status: Nullable<i64> = "status",
+    }
+
     /// Describes the worker; the first message to a process.
     StartPython = "start" {
         /// The id of the worker.

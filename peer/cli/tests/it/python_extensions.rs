@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use daskwire_testing::cluster::{Cluster, until};
-use daskwire_testing::process::children;
+use daskwire_testing::process::python_processes;
 use daskwire_testing::{Environment, Peer, address_after};
 
 /// Starts a worker with two threads. Output of its tasks is discarded.
@@ -410,7 +410,7 @@ async fn a_shuffle_starts_again_when_processes_are_killed() {
             // Kill either the host only or all processes.
             let ids = match index % 2 == python_count {
                 true => vec![host],
-                false => children(killed.id()),
+                false => python_processes(killed.id()),
             };
             let status = Command::new("kill").arg("-9").args(&ids).status();
             assert!(status.is_ok_and(|status| status.success()));

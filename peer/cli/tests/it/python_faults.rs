@@ -6,7 +6,7 @@ use crate::support::scratch::Scratch;
 use crate::support::worker;
 use daskwire_testing::Peer;
 use daskwire_testing::cluster::{Cluster, until};
-use daskwire_testing::process::{children, has_ended};
+use daskwire_testing::process::{children, has_ended, python_processes};
 
 /// Starts a worker that spills data beyond 10 MiB.
 fn spilling_worker(cluster: &Cluster, name: &str, scratch: &Scratch) -> Peer {
@@ -40,8 +40,8 @@ async fn a_killed_worker_is_replaced_and_leaves_nothing_behind() {
          Event('runs on killed').wait()",
     );
     until("spilling", || scratch.files().len() > 8).await;
-    let processes = children(killed.id());
-    assert_eq!(processes.len(), 2);
+    let processes = [children(killed.id()), python_processes(killed.id())].concat();
+    assert_eq!(processes.len(), 3);
     // With SIGKILL
     drop(killed);
     for id in &processes {

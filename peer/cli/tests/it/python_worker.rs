@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use daskwire_testing::cluster::{Cluster, until};
-use daskwire_testing::process::{children, has_ended};
+use daskwire_testing::process::{children, has_ended, python_processes};
 use daskwire_testing::{Environment, Peer, address_after};
 
 use crate::support::command;
@@ -29,9 +29,9 @@ impl RustCluster {
         Self { cluster, worker }
     }
 
-    /// The process ids of the worker's children that are running.
-    fn children(&self) -> Vec<String> {
-        children(self.worker.id())
+    /// The ids of the worker's Python processes.
+    fn processes(&self) -> Vec<String> {
+        python_processes(self.worker.id())
     }
 }
 
@@ -203,7 +203,7 @@ async fn a_process_that_ends_costs_its_task_only() {
     );
     assert_eq!(cluster.python(&once), "'again'");
     // A process that ends while idle is replaced.
-    for id in children(rust.worker.id()) {
+    for id in python_processes(rust.worker.id()) {
         let killed = Command::new("kill").args(["-9", &id]).status();
         assert!(killed.is_ok_and(|status| status.success()));
         until("the end of the process", || has_ended(&id)).await;
@@ -248,11 +248,59 @@ async fn the_failures_that_are_allowed_are_configured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn processes_do_not_need_the_one_that_they_were_forked_from() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);
+    let kill = |ids: &[String]| {
+        let killed = Command::new("kill").arg("-9").args(ids).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+    };
+    let templates = children(rust.worker.id());
+    assert_eq!(templates.len(), 1);
+    let processes = rust.processes();
+    kill(&templates);
+    let used = rust.cluster.python(
+        "import os\n\
+         str(client.submit(os.getpid).result())",
+    );
+    assert!(
+        processes.contains(&used.trim_matches('\'').to_owned()),
+        "{used}"
+    );
+    // New processes are forked from another one.
+    kill(&processes);
+    for id in &processes {
+        until("the end of the process", || has_ended(id)).await;
+    }
+    let sum = "client.submit(lambda: sum(range(5))).result()";
+    assert_eq!(rust.cluster.python(sum), "10");
+    assert_ne!(children(rust.worker.id()), templates);
+    assert_eq!(rust.processes().len(), 1);
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_have_random_numbers_of_their_own() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);
+    let numbers = rust.cluster.python(
+        "import random\n\
+         from distributed import Event\n\
+         def numbers(n):\n    \
+         Event(f'runs-{n}').set()\n    Event(f'runs-{1 - n}').wait()\n    \
+         return random.random(), np.random.random()\n\
+         a, b = client.gather(client.map(numbers, range(2)))\n\
+         a[0] != b[0], a[1] != b[1]",
+    );
+    assert_eq!(numbers, "(True, True)");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_process_outlives_the_worker() {
     for signal in ["KILL", "TERM"] {
         let mut rust = RustCluster::new(&["--memory-limit", "1GiB", "--python-warm"]);
-        let processes = rust.children();
+        let processes = rust.processes();
         assert_eq!(processes.len(), 2);
+        let templates = children(rust.worker.id());
         // One process holds data and never releases the interpreter lock, and has forked.
         rust.cluster.python(
             "from distributed import Event\nimport os, time\n\
@@ -270,7 +318,7 @@ async fn no_process_outlives_the_worker() {
             rust.cluster.python("f.cancel(force=True)");
         }
         rust.worker.signal(signal);
-        for id in processes.iter().chain(&forked) {
+        for id in processes.iter().chain(&forked).chain(&templates) {
             until("the end of the process", || has_ended(id)).await;
         }
     }
@@ -374,8 +422,11 @@ async fn a_signal_to_all_processes_hands_data_over() {
         let [worker] = &workers[..] else {
             panic!("{workers:?}");
         };
-        let of_worker = children(worker.parse().expect("a number"));
-        (worker.clone(), of_worker)
+        let id = worker.parse().expect("a number");
+        (
+            worker.clone(),
+            [children(id), python_processes(id)].concat(),
+        )
     };
     let (own, python) = processes(rust.worker.id());
     let kill = |ids: &[String]| {
@@ -386,7 +437,8 @@ async fn a_signal_to_all_processes_hands_data_over() {
     let id = cluster.python(
         "import os\nkept = client.scatter(list(range(100)))\nclient.submit(os.getpid).result()",
     );
-    assert_eq!(python, [id]);
+    // After the process that it was forked from
+    assert_eq!(python[1..], [id]);
     let other = worker(cluster, "other", &["--memory-limit", "1GiB"]);
     let all = [vec![rust.worker.id().to_string(), own], python].concat();
     kill(&all);
@@ -475,10 +527,7 @@ async fn many_seceded_tasks_do_not_have_a_process_each() {
     );
     // Five processes for each of the two threads, and the host
     assert_eq!(cluster.python("len(ids)"), "11");
-    until("the end of the others", || {
-        children(rust.worker.id()).len() == 3
-    })
-    .await;
+    until("the end of the others", || rust.processes().len() == 3).await;
     // The next task does not run in the host.
     let alone = "host, = client.run(os.getpid).values()\n\
                  client.submit(os.getpid).result() != host, host in ids";
@@ -496,7 +545,7 @@ async fn tasks_are_given_back_while_no_process_can_be_started() {
     fs::set_permissions(&script, executable).expect("it is ours");
     let worker = worker_of(&script, &cluster, "rust", &["--memory-limit", "1GiB"]);
     fs::write(&script, "#!/bin/sh\nexit 1\n").expect("it is written");
-    for id in children(worker.id()) {
+    for id in [python_processes(worker.id()), children(worker.id())].concat() {
         let killed = Command::new("kill").args(["-9", &id]).status();
         assert!(killed.is_ok_and(|status| status.success()));
         until("the end of the process", || has_ended(&id)).await;
@@ -723,7 +772,7 @@ async fn idle_processes_give_shared_memory_back() {
     rust.cluster
         .python("wait(client.map(lambda n: np.full(500_000, n), range(8)))");
     // The values are released, and the process receives no message after that.
-    for id in rust.children() {
+    for id in rust.processes() {
         let has_memory = || {
             let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
             let mut links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
@@ -746,7 +795,7 @@ async fn idle_processes_do_not_keep_inputs() {
          wait(kept)\n\
          del xs",
     );
-    for id in rust.children() {
+    for id in rust.processes() {
         let has_memory = || {
             let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("it runs");
             maps.contains("/memfd:")

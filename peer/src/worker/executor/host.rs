@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use super::Interpreter;
 use super::link::Link;
 use super::memory::SharedMemory;
 use super::process::{self, Executor, Running};
+use super::template::Template;
 use crate::failure::Failure;
 use crate::protocol::{
     ClosePython, ForgetInPython, FromPython, Keys, LogEvent, PythonLogged, SocketForPython,
@@ -81,7 +81,7 @@ enum Command {
 impl Host {
     /// Starts a host, and waits until its plugins are set up.
     pub(super) fn start(
-        interpreter: &Interpreter,
+        template: &Template,
         start: &StartPython,
         memory: &Arc<SharedMemory>,
         on: Arc<HostCallback>,
@@ -97,7 +97,7 @@ impl Host {
             }
             Ok(())
         };
-        let (socket, receiving, running) = process::start(interpreter, start, memory, early)?;
+        let (socket, receiving, running) = process::start(template, start, memory, early)?;
         let (commands, queue) = mpsc::channel();
         let (draining, is_drained) = mpsc::channel();
         let host = Arc::new(Self {

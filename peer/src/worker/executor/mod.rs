@@ -13,7 +13,8 @@
 //! the next task. To bound the number of processes, tasks beyond [`MAX_PER_THREAD`] processes
 //! per thread run in threads of the host instead.
 //!
-//! One further process, the [host](host), runs plugins, actors and other code with state.
+//! One further process, the [host](host), runs plugins, actors and other code with state. All
+//! are forked from a [template].
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -22,6 +23,7 @@ mod link;
 mod memory;
 mod plugins;
 mod process;
+mod template;
 
 use core::fmt;
 use core::time::Duration;
@@ -36,6 +38,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use plugins::Plugins;
 use process::{Executor, Process};
+use template::Template;
 
 pub(super) use host::{Host, HostCallback, HostEvent};
 pub(super) use memory::SharedMemory;
@@ -50,7 +53,7 @@ use crate::value::Serialized;
 
 /// The Python processes of a worker.
 pub(super) struct Executors {
-    interpreter: Interpreter,
+    template: Template,
     start: StartPython,
     /// Number of processes that may end while they run a task before the task fails.
     pub(super) allowed_failures: u64,
@@ -167,7 +170,7 @@ impl Executors {
         failure: Failure,
     ) -> Self {
         Self {
-            interpreter,
+            template: Template::new(interpreter, Arc::clone(&memory), failure.clone()),
             start,
             allowed_failures,
             memory,
@@ -233,7 +236,7 @@ impl Executors {
             ..self.start.clone()
         };
         let (on, failure) = (Arc::clone(on), self.failure.clone());
-        let started = Host::start(&self.interpreter, &start, &self.memory, on, failure);
+        let started = Host::start(&self.template, &start, &self.memory, on, failure);
         let host = started.map_err(RunError::Start)?;
         *self.lock_host() = Some(Arc::clone(&host));
         Ok(host)
@@ -563,7 +566,7 @@ impl Executors {
             let what = format!("it sent {:?} before it was ready", message.op());
             Err(io::Error::other(what))
         };
-        let started = process::start(&self.interpreter, &self.start, &self.memory, refuse);
+        let started = process::start(&self.template, &self.start, &self.memory, refuse);
         let started = started.map(|(_, link, running)| {
             let failure = self.failure.clone();
             Executor::new(link, running, None, failure)

@@ -2,27 +2,25 @@
 
 use core::time::Duration;
 use std::collections::HashMap;
-use std::io::{self, PipeWriter, Write as _};
+use std::io::{self, PipeWriter};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use super::Interpreter;
 use super::host::Host;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
+use super::template::{START_TIMEOUT, Template, TemplateProcess, describe_end, not_ready};
 use crate::Key;
 use crate::failure::{Failure, lock_counter};
 use crate::protocol::{
@@ -30,40 +28,14 @@ use crate::protocol::{
 };
 use crate::worker::store::{Datum, WeakDatum};
 
-/// The module that the process runs.
-const MODULE: &str = include_str!("../../../python/daskwire/worker.py");
-
-/// Python code that reads the module from standard input, which is the socket, and runs it.
-/// Dask omits stack frames in `distributed/worker` from tracebacks, hence the file name.
-const BOOTSTRAP: &str = r#"
-def main():
-    import sys
-    # Python's own modules precede those in the current directory.
-    sys.path.sort(key=lambda path: not path)
-    import os, socket, struct, types
-    sock = socket.socket(fileno=os.dup(0))
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    (left,) = struct.unpack("<Q", sock.recv(8, socket.MSG_WAITALL))
-    source = b""
-    while len(source) < left:
-        source += sock.recv(left - len(source)) or sys.exit(1)
-    module = types.ModuleType("daskwire.worker")
-    sys.modules[module.__name__] = module
-    exec(compile(source, "daskwire/distributed/worker.py", "exec"), module.__dict__)
-    return module.main(sock)
-main()
-"#;
-
-/// Timeout for a process to become ready, which includes the import of distributed.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
-
 /// Time for which an idle process keeps shared memory for reuse, as in `worker.py`.
 const SEGMENTS_KEPT: Duration = Duration::from_secs(2);
 
 /// Maximum number of keys in a message that must fit into the buffer of the socket.
 const MAX_FORGOTTEN: usize = 100;
+
+/// Pause between questions whether a process has ended, if there are no pidfds.
+const WAIT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Stack size in bytes of a thread that waits for the end of a process.
 const WATCH_STACK_LEN: usize = 64 << 10;
@@ -101,17 +73,14 @@ struct Segments {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) id: u32,
-    child: Mutex<State>,
+    parent: Arc<TemplateProcess>,
+    /// The process; `None` on systems without pidfds (before Linux 5.3).
+    handle: Option<OwnedFd>,
+    /// A description of how the process ended, if it was waited for. Until then, the system
+    /// cannot reuse the id.
+    ended: Mutex<Option<String>>,
     /// Pipe whose end makes the system kill the Python process, even if the worker crashes.
-    _lifeline: PipeWriter,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Not waited for yet, so the system cannot reuse the id.
-    Started(Child),
-    /// Waited for. The string describes how the process ended.
-    Ended(String),
+    lifeline: Mutex<Option<PipeWriter>>,
 }
 
 /// The values that a process caches.
@@ -125,32 +94,26 @@ struct Values {
 /// Starts a process, and waits until it is ready. `on` is called with each message that
 /// the process sends before that.
 pub(super) fn start(
-    interpreter: &Interpreter,
+    template: &Template,
     start: &StartPython,
     memory: &Arc<SharedMemory>,
     mut on: impl FnMut(FromPython) -> io::Result<()>,
 ) -> io::Result<(UnixStream, Link, Arc<Running>)> {
     let (socket, other) = UnixStream::pair()?;
     let (end, lifeline) = io::pipe()?;
-    // Unbuffered (`-u`), so that the output of tasks is not lost when the process is killed;
-    // in a process group of its own, so that Ctrl-C reaches the worker only.
-    let child = Command::new(&interpreter.path)
-        .args(["-u", "-c", BOOTSTRAP])
-        .envs(interpreter.variables.iter().cloned())
-        .stdin(Stdio::from(OwnedFd::from(other)))
-        .process_group(0)
-        .spawn()?;
-    watch_end(&child, socket.try_clone()?);
+    let (id, parent) = template.fork(other.as_fd())?;
+    drop(other);
     let running = Arc::new(Running {
-        id: child.id(),
-        child: Mutex::new(State::Started(child)),
-        _lifeline: lifeline,
+        id,
+        parent,
+        handle: open(id),
+        ended: Mutex::default(),
+        lifeline: Mutex::new(Some(lifeline)),
     });
+    running.watch_end(socket.try_clone()?);
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut link = Link::new(socket.try_clone()?, Arc::clone(memory));
     let ready = (|| {
-        (&socket).write_all(&(MODULE.len() as u64).to_le_bytes())?;
-        (&socket).write_all(MODULE.as_bytes())?;
         link.send_with(start, end.as_fd())?;
         link.set_timeout(Some(START_TIMEOUT))?;
         loop {
@@ -163,13 +126,7 @@ pub(super) fn start(
     })();
     match ready {
         Ok(()) => Ok((socket, link, running)),
-        Err(error) => {
-            let ended = running.end();
-            Err(io::Error::new(
-                error.kind(),
-                format!("it did not become ready ({ended}); its errors are above: {error}"),
-            ))
-        }
+        Err(error) => Err(not_ready(&running.end(), &error)),
     }
 }
 
@@ -347,59 +304,95 @@ impl Running {
 
     /// Like [`end`](Self::end), and appends `why` to the description.
     pub(super) fn end_with(&self, why: &str) -> String {
-        let mut state = self.child();
-        let child = match &mut *state {
-            State::Started(child) => child,
-            State::Ended(how) => return how.clone(),
-        };
-        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-        // The process may have left its group.
-        let _ = child.kill();
-        let id = self.id;
-        let how = match child.wait() {
-            Ok(status) => format!("the Python process {id} ended with {status}{why}"),
-            Err(error) => format!("the Python process {id} ended: {error}{why}"),
-        };
-        *state = State::Ended(how.clone());
+        let mut ended = self.ended();
+        if let Some(how) = &*ended {
+            return how.clone();
+        }
+        let status = self.parent.kill(self.id).and_then(|()| self.wait());
+        if status.is_err()
+            && let Some(handle) = &self.handle
+        {
+            // The parent has ended. The rest of the process group ends with the lifeline.
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+        // Valid after a panic: dropping the pipe is all that is done with it.
+        let lifeline = self.lifeline.lock();
+        drop(lifeline.unwrap_or_else(PoisonError::into_inner).take());
+        let how = describe_end(self.id, status) + why;
+        *ended = Some(how.clone());
         how
     }
 
     /// Whether the process has ended.
     pub(super) fn has_ended(&self) -> bool {
-        match &*self.child() {
-            State::Started(child) => {
-                let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-                let id = WaitId::Pid(Pid::from_child(child));
-                !matches!(waitid(id, options | WaitIdOptions::NOHANG), Ok(None))
+        let mut ended = self.ended();
+        if ended.is_some() {
+            return true;
+        }
+        if let Some(handle) = &self.handle {
+            let mut end = [PollFd::new(handle, PollFlags::IN)];
+            return !matches!(poll(&mut end, Some(&Timespec::default())), Ok(0));
+        }
+        match self.parent.status(self.id).transpose() {
+            None => false,
+            Some(status) => {
+                *ended = Some(describe_end(self.id, status));
+                true
             }
-            State::Ended(_) => true,
         }
     }
 
-    fn child(&self) -> MutexGuard<'_, State> {
-        // Valid after a panic: the state changes in one assignment, to a process that has
-        // been waited for, and nothing follows under the lock.
-        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Waits until the process has ended.
+    fn wait(&self) -> io::Result<ExitStatus> {
+        loop {
+            match &self.handle {
+                Some(handle) => wait_for_end(handle)?,
+                None => thread::sleep(WAIT_PAUSE),
+            }
+            if let Some(status) = self.parent.status(self.id)? {
+                return Ok(status);
+            }
+        }
+    }
+
+    /// Shuts down the socket when the process ends, since processes that it has forked may
+    /// hold the other end open.
+    fn watch_end(&self, socket: UnixStream) {
+        // Without a pidfd, the end is noticed when the last process closes the socket.
+        let Some(handle) = self
+            .handle
+            .as_ref()
+            .and_then(|handle| handle.try_clone().ok())
+        else {
+            return;
+        };
+        let watching = move || {
+            let _ = wait_for_end(&handle);
+            // Bytes that the process has sent can still be received.
+            let _ = socket.shutdown(Shutdown::Both);
+        };
+        let builder = thread::Builder::new().name("python-end".to_owned());
+        let _ = builder.stack_size(WATCH_STACK_LEN).spawn(watching);
+    }
+
+    fn ended(&self) -> MutexGuard<'_, Option<String>> {
+        // Valid after a panic: it changes in one assignment, for a process that has been
+        // waited for.
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Shuts down the socket when the process ends, since processes that it has forked may
-/// hold the other end open.
-fn watch_end(child: &Child, socket: UnixStream) {
-    // Without a pidfd, the end is noticed when the last process closes the socket.
-    let Ok(process) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) else {
-        return;
-    };
-    let watching = move || {
-        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        let id = || WaitId::PidFd(process.as_fd());
-        // Fails if the process has been waited for already.
-        let _ = retry_on_intr(|| waitid(id(), options));
-        // Bytes that the process has sent can still be received.
-        let _ = socket.shutdown(Shutdown::Both);
-    };
-    let builder = thread::Builder::new().name("python-end".to_owned());
-    let _ = builder.stack_size(WATCH_STACK_LEN).spawn(watching);
+/// Opens a pidfd.
+fn open(id: u32) -> Option<OwnedFd> {
+    let id = Pid::from_raw(i32::try_from(id).ok()?)?;
+    pidfd_open(id, PidfdFlags::empty()).ok()
+}
+
+/// Waits until the process of a pidfd has ended.
+fn wait_for_end(handle: &OwnedFd) -> io::Result<()> {
+    let mut end = [PollFd::new(handle, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut end, None))?;
+    Ok(())
 }
 
 impl Drop for Running {
