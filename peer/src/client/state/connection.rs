@@ -4,7 +4,7 @@ use core::mem;
 use core::time::Duration;
 use std::collections::HashSet;
 
-use super::{Action, Compact, ConnectionState, HEARTBEAT, HeldKey, Reconnect, State, Status};
+use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Reconnect, State, Status};
 use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
 use crate::{Key, Release};
 
@@ -109,12 +109,14 @@ impl State {
     pub(super) fn end_holds(&mut self, status: &Status) {
         let mut all: Vec<(Key, HeldKey)> = mem::take(&mut self.keys).into_iter().collect();
         all.sort_unstable_by_key(|(_, held)| held.number);
-        for (key, mut held) in all {
-            if !matches!(&held.status, Compact::Other(_)) {
-                held.status = status.clone().into();
+        let mut errors = mem::take(&mut self.errors);
+        for (key, held) in all {
+            if let Some(error) = errors.remove(&held.number) {
+                self.keep_ended(&held, Status::Error(error));
+            } else {
                 self.report(key, held.number, status.clone());
+                self.keep_ended(&held, status.clone());
             }
-            self.keep_ended(held);
         }
         self.released = HashSet::new();
         // The marks will never be answered, and no release needs to be settled.

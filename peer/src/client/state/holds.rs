@@ -3,8 +3,11 @@
 use core::hash::{Hash, Hasher as _};
 use std::collections::HashMap;
 use std::hash::DefaultHasher;
+use std::sync::Arc;
 
-use super::{Action, Compact, EndedHold, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber};
+use super::{
+    Action, EndedHold, HandleCount, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber,
+};
 use crate::Key;
 use crate::dialect::{Cancellation, Dialect};
 use crate::protocol::{
@@ -20,7 +23,7 @@ impl State {
     /// not hold the key yet.
     pub(super) fn add_handle(&mut self, key: &Key) -> bool {
         if let Some(held) = self.keys.get_mut(key) {
-            held.handle_count += 1;
+            held.handle_count.add();
             return false;
         }
         if self.released.contains(&hash(key)) {
@@ -28,11 +31,9 @@ impl State {
         }
         let held = HeldKey {
             number: self.next_number,
-            handle_count: 1,
-            marks: self.marks,
-            is_resubmitted: false,
+            handle_count: HandleCount(1),
             type_number: TypeNumber::default(),
-            status: Compact::Pending,
+            is_finished: false,
         };
         self.next_number += 1;
         self.keys.insert(key.clone(), held);
@@ -41,11 +42,7 @@ impl State {
 
     pub(super) fn submit(&mut self, keys: &[Key], message: FromClient) {
         for key in keys {
-            if !self.add_handle(key)
-                && let Some(held) = self.keys.get_mut(key)
-            {
-                held.is_resubmitted = true;
-            }
+            self.add_handle(key);
         }
         self.send(message);
     }
@@ -67,23 +64,23 @@ impl State {
 
     pub(super) fn drop_handle(&mut self, hold: &Hold) {
         if !self.is_current(hold) {
-            if let Some(ended) = self.ended.get_mut(&hold.number) {
-                ended.handle_count -= 1;
-                if ended.handle_count == 0 {
-                    self.ended.remove(&hold.number);
-                    shrink(&mut self.ended);
-                }
+            if let Some(ended) = self.ended.get_mut(&hold.number)
+                && ended.handle_count.remove()
+            {
+                self.ended.remove(&hold.number);
+                shrink(&mut self.ended);
             }
             return;
         }
         if let Some(held) = self.keys.get_mut(&hold.key)
-            && held.handle_count > 1
+            && !held.handle_count.remove()
         {
-            held.handle_count -= 1;
             return;
         }
         self.keys.remove(&hold.key);
         shrink(&mut self.keys);
+        self.errors.remove(&hold.number);
+        shrink(&mut self.errors);
         self.send_release(vec![hold.key.clone()]);
         self.remember_released(&hold.key);
     }
@@ -115,9 +112,9 @@ impl State {
                 keys.push(hold.key.clone());
                 self.end_hold(&hold.key, status);
             } else if let Some(ended) = self.ended.get_mut(&hold.number)
-                && !ended.status.is(&status)
+                && ended.status != status
             {
-                ended.status = status.clone().into();
+                ended.status = status.clone();
                 self.report(hold.key, hold.number, status);
             }
         }
@@ -156,15 +153,21 @@ impl State {
         }
     }
 
-    /// Sets the status of a held key.
+    /// Sets the status of a held key: pending, finished or an error.
     pub(super) fn set(&mut self, key: &Key, status: Status) {
-        if let Some(held) = self.keys.get_mut(key)
-            && !held.status.is(&status)
-        {
-            held.status = status.clone().into();
-            let number = held.number;
-            self.report(key.clone(), number, status);
+        let Some(held) = self.keys.get_mut(key) else {
+            return;
+        };
+        if held.status(&self.errors) == status {
+            return;
         }
+        let number = held.number;
+        held.is_finished = status == Status::Finished;
+        match &status {
+            Status::Error(error) => self.errors.insert(number, Arc::clone(error)),
+            _ => self.errors.remove(&number),
+        };
+        self.report(key.clone(), number, status);
     }
 
     pub(super) fn report(&mut self, key: Key, number: u64, status: Status) {
@@ -175,25 +178,19 @@ impl State {
     /// Ends the hold of a key that the scheduler no longer holds for this client.
     /// Submitting the key again makes another hold.
     pub(super) fn end_hold(&mut self, key: &Key, status: Status) {
-        if let Some(mut held) = self.keys.remove(key) {
-            held.status = status.clone().into();
-            self.report(key.clone(), held.number, status);
-            self.keep_ended(held);
+        if let Some(held) = self.keys.remove(key) {
+            self.errors.remove(&held.number);
+            self.report(key.clone(), held.number, status.clone());
+            self.keep_ended(&held, status);
         }
     }
 
-    pub(super) fn keep_ended(&mut self, held: HeldKey) {
-        let HeldKey {
-            number,
-            handle_count,
-            status,
-            ..
-        } = held;
+    pub(super) fn keep_ended(&mut self, held: &HeldKey, status: Status) {
         let ended = EndedHold {
-            handle_count,
+            handle_count: held.handle_count,
             status,
         };
-        self.ended.insert(number, ended);
+        self.ended.insert(held.number, ended);
     }
 }
 

@@ -97,8 +97,9 @@ impl State {
     /// Whether a report is about the current hold of its key, rather than about an
     /// earlier one.
     pub(super) fn is_reported(&self, key: &Key) -> bool {
+        let end = self.unanswered.front();
         let held = self.keys.get(key);
-        held.is_some_and(|held| held.marks <= self.answered)
+        held.is_some_and(|held| end.is_none_or(|end| held.number < *end))
     }
 
     pub(super) fn reported(&mut self, key: &Key, status: impl FnOnce() -> Status) {

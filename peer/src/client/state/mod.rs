@@ -64,7 +64,7 @@ mod messages;
 mod types;
 
 use core::time::Duration;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Disconnected;
@@ -72,7 +72,7 @@ use crate::dialect::Dialect;
 use crate::protocol::{
     ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey, Unknown,
 };
-use crate::{Key, Release, Value};
+use crate::{Key, Release, RemoteError, Value};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
 use types::{TypeNumber, Types};
@@ -102,12 +102,17 @@ pub struct State {
     /// The keys that the scheduler holds for this client; none without a
     /// connection.
     keys: HashMap<Key, HeldKey>,
+    /// The errors of held keys whose tasks failed, by the numbers of the holds.
+    errors: HashMap<u64, Arc<RemoteError>>,
     /// Holds that have ended and still have handles, by their numbers.
     ended: HashMap<u64, EndedHold>,
     next_number: u64,
     /// Number of marks sent, and number of the last that was answered.
     marks: u64,
     answered: u64,
+    /// For each mark that is not answered, the number of the first hold after it.
+    /// Reports that arrive before the answer are not about this hold and later ones.
+    unanswered: VecDeque<u64>,
     /// The mark after the last release or other message that may have to be read
     /// before a request, and the mark after the last restart of the cluster.
     release_mark: u64,
@@ -137,61 +142,56 @@ enum ConnectionState {
     },
 }
 
-/// A key that the scheduler holds for this client.
+/// A key that the scheduler holds for this client. It is small, because there may be
+/// millions.
 #[derive(Debug)]
 struct HeldKey {
     number: u64,
-    handle_count: usize,
-    /// Number of marks sent before this hold existed. Reports that arrive before
-    /// they are answered are not about this hold.
-    marks: u64,
-    /// Whether the key was submitted again while it was held.
-    is_resubmitted: bool,
+    handle_count: HandleCount,
     /// The number of the type of the result.
     type_number: TypeNumber,
-    status: Compact,
+    /// Whether the task is finished. Otherwise it is pending, unless it has an error in
+    /// [`State::errors`].
+    is_finished: bool,
+}
+
+const _: () = assert!(size_of::<HeldKey>() == 16);
+
+impl HeldKey {
+    fn status(&self, errors: &HashMap<u64, Arc<RemoteError>>) -> Status {
+        if self.is_finished {
+            return Status::Finished;
+        }
+        match errors.get(&self.number) {
+            Some(error) => Status::Error(Arc::clone(error)),
+            None => Status::Pending,
+        }
+    }
 }
 
 /// A hold that has ended.
 #[derive(Debug)]
 struct EndedHold {
-    handle_count: usize,
-    status: Compact,
+    handle_count: HandleCount,
+    status: Status,
 }
 
-/// A compact status: there may be millions, most of them pending or finished.
-#[derive(Debug)]
-enum Compact {
-    Pending,
-    Finished,
-    Other(Box<Status>),
-}
+/// The number of handles on a hold. At [`u32::MAX`] it is not exact any more and stays
+/// there, so that the hold is never released too early.
+#[derive(Clone, Copy, Debug)]
+struct HandleCount(u32);
 
-impl From<Status> for Compact {
-    fn from(status: Status) -> Self {
-        match status {
-            Status::Pending => Self::Pending,
-            Status::Finished => Self::Finished,
-            other => Self::Other(Box::new(other)),
-        }
-    }
-}
-
-impl Compact {
-    fn status(&self) -> Status {
-        match self {
-            Self::Pending => Status::Pending,
-            Self::Finished => Status::Finished,
-            Self::Other(status) => (**status).clone(),
-        }
+impl HandleCount {
+    const fn add(&mut self) {
+        self.0 = self.0.saturating_add(1);
     }
 
-    fn is(&self, other: &Status) -> bool {
-        match self {
-            Self::Pending => matches!(other, Status::Pending),
-            Self::Finished => matches!(other, Status::Finished),
-            Self::Other(status) => **status == *other,
+    /// Removes a handle. Returns whether it was the last.
+    const fn remove(&mut self) -> bool {
+        if self.0 != u32::MAX {
+            self.0 = self.0.saturating_sub(1);
         }
+        self.0 == 0
     }
 }
 
@@ -205,10 +205,12 @@ impl State {
             connection: ConnectionState::New,
             release: None,
             keys: HashMap::new(),
+            errors: HashMap::new(),
             ended: HashMap::new(),
             next_number: 0,
             marks: 0,
             answered: 0,
+            unanswered: VecDeque::new(),
             release_mark: 0,
             restart_mark: 0,
             released: HashSet::new(),
@@ -273,11 +275,11 @@ impl State {
     /// The status of a hold; `None` if all its handles were released.
     pub fn status(&self, hold: &Hold) -> Option<Status> {
         match self.keys.get(&hold.key) {
-            Some(held) if held.number == hold.number => Some(held.status.status()),
+            Some(held) if held.number == hold.number => Some(held.status(&self.errors)),
             _ => self
                 .ended
                 .get(&hold.number)
-                .map(|ended| ended.status.status()),
+                .map(|ended| ended.status.clone()),
         }
     }
 
@@ -363,6 +365,7 @@ impl State {
     /// Sends a mark.
     fn mark(&mut self) {
         self.marks += 1;
+        self.unanswered.push_back(self.next_number);
         let key = Key::from(format!("{}-{MARK}-{}", self.id, self.marks));
         if Dialect::of(self.release).answers_unknown_keys {
             // Unknown keys are answered at once, in the order of the stream.
@@ -387,10 +390,14 @@ impl State {
     }
 
     fn answered(&mut self, mark: u64) {
-        if mark > self.answered {
-            self.answered = mark;
-            self.actions.push(Action::Answered { mark });
+        if mark <= self.answered {
+            return;
         }
+        while self.answered < mark {
+            self.answered += 1;
+            self.unanswered.pop_front();
+        }
+        self.actions.push(Action::Answered { mark });
     }
 }
 

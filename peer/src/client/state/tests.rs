@@ -178,6 +178,58 @@ fn a_released_key_is_pending_when_it_is_submitted_again() {
     assert_eq!(client.status(&third), "finished");
 }
 
+/// A count of handles that can no longer be exact does not release the key too early.
+#[test]
+fn a_key_with_too_many_handles_stays_held() {
+    let mut client = Machine::new(Reconnect::Never);
+    let hold = client.submit("x");
+    let held = client.state.keys.get_mut(&hold.key).expect("it is held");
+    held.handle_count = HandleCount(u32::MAX - 1);
+    client.submit("x");
+    client.submit("x");
+    client.sent();
+    for _ in 0..3 {
+        client.handle(Event::Release(hold.clone()));
+    }
+    assert_eq!(client.sent(), [""; 0]);
+    assert_eq!(client.status(&hold), "pending");
+}
+
+/// An answered mark answers those before it, but not the later ones.
+#[test]
+fn each_hold_waits_for_the_last_mark_before_it() {
+    let mut client = Machine::new(Reconnect::Within(Duration::MAX));
+    let mut use_again = |key: &str| {
+        let hold = client.submit(key);
+        client.handle(Event::Release(hold));
+        client.submit(key)
+    };
+    let [first, second, third] = ["a", "b", "c"].map(&mut use_again);
+    let mut statuses_after = |mark: &str| {
+        client.receive(unknown(mark));
+        for key in ["a", "b", "c"] {
+            client.receive(in_memory(key));
+        }
+        [&first, &second, &third].map(|hold| client.status(hold))
+    };
+    let (none, two) = (["pending"; 3], ["finished", "finished", "pending"]);
+    assert_eq!(statuses_after("not-a-mark"), none);
+    assert_eq!(statuses_after("client-mark-2"), two);
+    assert_eq!(statuses_after("client-mark-1"), two);
+    assert_eq!(statuses_after("client-mark-3"), ["finished"; 3]);
+    // Holds of a new connection do not wait for marks of the earlier one.
+    client.handle(Event::Release(third));
+    let fourth = client.submit("c");
+    client.receive(in_memory("c"));
+    assert_eq!(client.status(&fourth), "pending");
+    let reason = "the cable was cut".to_owned();
+    client.handle(Event::Disconnected { reason });
+    client.handle(Event::Connected { release: None });
+    let fifth = client.submit("c");
+    client.receive(in_memory("c"));
+    assert_eq!(client.status(&fifth), "finished");
+}
+
 #[test]
 fn keys_that_are_used_once_take_few_marks() {
     let mut client = Machine::new(Reconnect::Never);

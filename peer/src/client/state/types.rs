@@ -16,7 +16,7 @@ const MAX_LEN: usize = 1024;
 
 /// The number of a type: one more than its index; 0 if the type is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TypeNumber(u32);
+pub(super) struct TypeNumber(u16);
 
 /// The types that were reported.
 #[derive(Debug, Default)]
@@ -40,13 +40,13 @@ impl Types {
             return TypeNumber::default();
         }
         self.names.push(name(&pickle));
-        let number = u32::try_from(self.names.len()).map_or_else(|_| TypeNumber(0), TypeNumber);
+        let number = u16::try_from(self.names.len()).map_or_else(|_| TypeNumber(0), TypeNumber);
         self.by_pickle.insert(pickle, number);
         number
     }
 
     pub(super) fn name(&self, number: TypeNumber) -> Option<Arc<str>> {
-        let index = usize::try_from(number.0.checked_sub(1)?).ok()?;
+        let index = usize::from(number.0.checked_sub(1)?);
         self.names.get(index)?.clone()
     }
 }
