@@ -229,6 +229,8 @@ impl Rust {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        // Without spare capacity, like the list of Python.
+        futures.reserve_exact(1);
         futures.push(first);
         futures
     }

@@ -58,9 +58,10 @@ def main():
 
     def futures():
         first = client.submit(operator.neg, 1, pure=False, resources={"no worker has it": 1})
-        held.extend(client.map(operator.sub, [first] * 100_000, range(100_000), pure=False))
+        # In this order, the list has no spare capacity.
         held.append(first)
-        last = held[-2].key
+        held.extend(client.map(operator.sub, [first] * 100_000, range(100_000), pure=False))
+        last = held[-1].key
         while client.sync(client.scheduler.get_task_status, keys=[last]).get(last) is None:
             time.sleep(0.01)
 

@@ -77,18 +77,6 @@ pub(super) async fn all_finished(futures: impl Iterator<Item = &TaskFuture>) {
     remaining.decided.notified().await;
 }
 
-/// A handle on a hold, which is released when the handle is dropped.
-struct Handle {
-    hold: Hold,
-    shared: Arc<Shared>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.release_hold(&self.hold);
-    }
-}
-
 /// A handle on the result of a task, or on scattered data.
 ///
 /// The cluster keeps the result while there are handles on it, and may forget it
@@ -102,34 +90,50 @@ impl Drop for Handle {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
-pub struct TaskFuture(Arc<Handle>);
+pub struct TaskFuture {
+    hold: Hold,
+    shared: Arc<Shared>,
+}
+
+impl Clone for TaskFuture {
+    fn clone(&self) -> Self {
+        self.shared.handle(Event::Clone(self.hold.clone()));
+        Self::new(self.hold.clone(), Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for TaskFuture {
+    fn drop(&mut self) {
+        self.shared.release_hold(&self.hold);
+    }
+}
 
 impl TaskFuture {
-    pub(super) fn new(hold: Hold, shared: Arc<Shared>) -> Self {
-        Self(Arc::new(Handle { hold, shared }))
+    /// Returns a handle that the state machine has counted.
+    pub(super) const fn new(hold: Hold, shared: Arc<Shared>) -> Self {
+        Self { hold, shared }
     }
 
     pub(super) fn hold(&self) -> &Hold {
-        &self.0.hold
+        &self.hold
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
-        &self.0.shared
+        &self.shared
     }
 
     pub(super) fn watch(&self, watcher: Watcher) {
-        self.0.shared.watch(&self.0.hold, watcher);
+        self.shared.watch(&self.hold, watcher);
     }
 
     /// The key of the result.
     pub fn key(&self) -> &Key {
-        self.0.hold.key()
+        self.hold.key()
     }
 
     /// The current status of the task.
     pub fn status(&self) -> Status {
-        self.0.shared.status(&self.0.hold)
+        self.shared.status(&self.hold)
     }
 
     /// Whether the task is done, successfully or not.
@@ -140,7 +144,7 @@ impl TaskFuture {
     /// Python's name of the result's type, such as `int` or `pandas.DataFrame`; `None`
     /// before the scheduler has reported it, and for scattered data.
     pub fn type_name(&self) -> Option<Arc<str>> {
-        self.0.shared.type_name(&self.0.hold)
+        self.shared.type_name(&self.hold)
     }
 
     /// Cancels the task, unless other clients want it too; see
@@ -149,8 +153,8 @@ impl TaskFuture {
     ///
     /// [`Disconnected`] if the client is not connected.
     pub fn cancel(&self) -> Result<(), Disconnected> {
-        self.0.shared.request(Event::Cancel {
-            holds: vec![self.0.hold.clone()],
+        self.shared.request(Event::Cancel {
+            holds: vec![self.hold.clone()],
             force: false,
         })
     }
@@ -161,7 +165,7 @@ impl TaskFuture {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn retry(&self) -> Result<(), RequestError> {
-        self.0.shared.retry(Keys(vec![self.key().clone()])).await
+        self.shared.retry(Keys(vec![self.key().clone()])).await
     }
 
     /// Waits until the task is done, and returns its exception; `None` if the task
@@ -268,7 +272,7 @@ impl TaskFuture {
     ///
     /// As [`result`](Self::result).
     pub async fn serialized(&self) -> Result<Serialized, TaskError> {
-        let shared = &self.0.shared;
+        let shared = &self.shared;
         let mut all = shared
             .gather(core::slice::from_ref(self), shared.route())
             .await?;
@@ -307,8 +311,7 @@ impl<'f> IntoFuture for &'f TaskFuture {
 /// Handles on the same result of the same client are equal.
 impl PartialEq for TaskFuture {
     fn eq(&self, other: &Self) -> bool {
-        let (one, other) = (&*self.0, &*other.0);
-        one.hold == other.hold && Arc::ptr_eq(&one.shared, &other.shared)
+        self.hold == other.hold && Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 

@@ -373,13 +373,13 @@ impl Shared {
     ) -> Result<Vec<TaskFuture>, Disconnected> {
         self.request_and(event, |state| {
             let holds = keys.iter().filter_map(|key| state.hold(key));
-            holds
-                .map(|hold| TaskFuture::new(hold, Arc::clone(self)))
-                .collect()
+            let mut futures = Vec::with_capacity(keys.len());
+            futures.extend(holds.map(|hold| TaskFuture::new(hold, Arc::clone(self))));
+            futures
         })
     }
 
-    /// Releases a hold after the last clone of its handle was dropped.
+    /// Releases a handle of a hold.
     pub(super) fn release_hold(&self, hold: &Hold) {
         let _guard = self.failure.guard();
         let mut notices = Notices::default();

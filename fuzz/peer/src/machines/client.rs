@@ -147,7 +147,14 @@ impl Client {
                     _ => Event::Stored(holds),
                 }
             }
-            7..=10 => {
+            7 => {
+                if let Some(hold) = self.hold(choices) {
+                    self.handle(Event::Clone(hold.clone()));
+                    self.handles.push(hold);
+                }
+                return;
+            }
+            8..=10 => {
                 let index = choices.below(self.handles.len());
                 if index < self.handles.len() {
                     self.release(index);

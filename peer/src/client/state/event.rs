@@ -119,6 +119,8 @@ pub enum Event {
     Store(Vec<Key>),
     /// The data of these holds was stored.
     Stored(Vec<Hold>),
+    /// A handle was cloned. Adds a handle.
+    Clone(Hold),
     /// A handle was dropped. The scheduler may forget the result after the last, unless
     /// there were 2³² - 1 handles at once: such a hold lasts as long as the connection.
     Release(Hold),

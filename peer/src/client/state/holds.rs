@@ -62,6 +62,15 @@ impl State {
         held.is_some_and(|held| held.number == hold.number)
     }
 
+    pub(super) fn clone_handle(&mut self, hold: &Hold) {
+        let held = self.keys.get_mut(&hold.key);
+        if let Some(held) = held.filter(|held| held.number == hold.number) {
+            held.handle_count.add();
+        } else if let Some(ended) = self.ended.get_mut(&hold.number) {
+            ended.handle_count.add();
+        }
+    }
+
     pub(super) fn drop_handle(&mut self, hold: &Hold) {
         if !self.is_current(hold) {
             if let Some(ended) = self.ended.get_mut(&hold.number)

@@ -306,6 +306,7 @@ impl State {
             Event::Disconnected { reason } => self.disconnect(now, reason),
             Event::Close => self.close(),
             Event::End { reason } => self.end(reason),
+            Event::Clone(hold) => self.clone_handle(&hold),
             Event::Release(hold) => self.drop_handle(&hold),
             _ if !self.is_connected() => {}
             Event::FromScheduler(message) => self.receive(now, message),

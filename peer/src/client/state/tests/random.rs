@@ -338,7 +338,13 @@ impl World {
                 let keys = self.keys();
                 self.handle(Event::Refresh(keys));
             }
-            22 => self.handle(Event::Settle),
+            22 => match self.hold() {
+                Some(hold) if self.number(2) == 0 => {
+                    self.handle(Event::Clone(hold.clone()));
+                    self.handles.push(hold);
+                }
+                _ => self.handle(Event::Settle),
+            },
             23 if self.number(4) == 0 => {
                 self.tasks.clear();
                 self.was_restarted = true;
