@@ -158,17 +158,13 @@ impl fmt::Display for CommError {
                 };
                 write!(f, "{what} within {after:?}")
             }
-            Self::Frame(error) => write!(f, "the message cannot be received: {error}"),
-            Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
-            Self::Prefix { peer: Prefix::None } => f.write_str(
-                "the peer sends no leading length, as distributed did up to 2021.2.0, \
-                 and this side does (see CommOptions::wire)",
-            ),
-            Self::Prefix { peer: Prefix::U64 } => f.write_str(
-                "the peer sends a leading length, as distributed does since 2021.3.0, \
-                 and this side does not (see CommOptions::wire)",
-            ),
-            Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
+            Self::Frame(error) => wire::comm::CommError::Frame(*error).fmt(f),
+            Self::Handshake(error) => wire::comm::CommError::Handshake(*error).fmt(f),
+            Self::Prefix { peer } => {
+                let error = wire::comm::CommError::Prefix { peer: *peer };
+                write!(f, "{error} (see CommOptions::wire)")
+            }
+            Self::Encode(error) => wire::comm::CommError::Encode(*error).fmt(f),
             Self::OutOfMemory { len } => {
                 write!(
                     f,

@@ -3,7 +3,8 @@
 //!
 //! A *comm* is a connection that carries messages, after a handshake. Messages are
 //! lists of frames here; the [`daskwire`](wire) crate encodes and decodes their
-//! contents. Transports are separate crates: `daskwire-tcp`
+//! contents; its module [`comm`](wire::comm) has the types of the same names without
+//! I/O. Transports are separate crates: `daskwire-tcp`
 //! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
 //!
 //! [`Transports`] makes comms and listens for them at addresses of any scheme;

@@ -225,17 +225,10 @@ impl<E: fmt::Display> fmt::Display for CommError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed(closed) => closed.fmt(f),
-            Self::Frame(error) => write!(f, "the message cannot be received: {error}"),
-            Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
-            Self::Prefix { peer: Prefix::None } => f.write_str(
-                "the peer sends no leading length, as distributed did up to 2021.2.0, \
-                 and this side does",
-            ),
-            Self::Prefix { peer: Prefix::U64 } => f.write_str(
-                "the peer sends a leading length, as distributed does since 2021.3.0, \
-                 and this side does not",
-            ),
-            Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
+            Self::Frame(error) => comm::CommError::Frame(*error).fmt(f),
+            Self::Handshake(error) => comm::CommError::Handshake(*error).fmt(f),
+            Self::Prefix { peer } => comm::CommError::Prefix { peer: *peer }.fmt(f),
+            Self::Encode(error) => comm::CommError::Encode(*error).fmt(f),
             Self::WriteCount { count, len } => {
                 write!(f, "the stream was given {len} bytes and accepted {count}")
             }
