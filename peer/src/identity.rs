@@ -166,13 +166,11 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     Ok(body_in(&frames, layout)?)
 }
 
-/// Converts to a string: other values as Python shows them, `None` as the empty
-/// string.
+/// Converts to a string, `None` to the empty string.
 fn display(value: &Value) -> String {
     match value {
-        Value::Str(string) => string.to_string(),
         Value::None => String::new(),
-        value => value.to_string(),
+        value => value.to_unquoted(),
     }
 }
 

@@ -80,13 +80,15 @@ impl Summary {
             }
         }
         if let Some(key) = body.get("key") {
-            about.push(shown(key));
+            about.push(key.to_unquoted());
         }
         for name in ["keys", "data", "who_has"] {
             match body.get(name) {
-                Some(Value::List(keys) | Value::Set(keys)) => about.extend(keys.iter().map(shown)),
+                Some(Value::List(keys) | Value::Set(keys)) => {
+                    about.extend(keys.iter().map(Value::to_unquoted))
+                }
                 Some(Value::Dict(entries)) if op != "compute-task" => {
-                    about.extend(entries.iter().map(|(key, _)| shown(key)));
+                    about.extend(entries.iter().map(|(key, _)| key.to_unquoted()));
                 }
                 _ => {}
             }
@@ -113,11 +115,6 @@ impl Summary {
             _ => return None,
         })
     }
-}
-
-/// Formats a key, with strings unquoted.
-fn shown(key: &Value) -> String {
-    key.as_str().map_or_else(|| key.to_string(), str::to_owned)
 }
 
 /// The steps of the journey, numbered as in the documentation.

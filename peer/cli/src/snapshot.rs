@@ -225,12 +225,10 @@ fn counts(states: &Value) -> States {
         .collect()
 }
 
-/// A string unchanged; other values in Python's notation.
 fn string(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::None) => String::new(),
-        Some(Value::Str(string)) => string.to_string(),
-        Some(value) => value.to_string(),
+        Some(value) => value.to_unquoted(),
     }
 }
 

@@ -60,24 +60,19 @@ impl NodeVersions {
         Ok(Self {
             host: pairs("host")?
                 .iter()
-                .map(|(name, value)| (shown(name), shown(value)))
+                .map(|(name, value)| (name.to_unquoted(), value.to_unquoted()))
                 .collect(),
             packages: pairs("packages")?
                 .iter()
                 .map(|(name, version)| {
                     let is_installed = !matches!(version, Value::None);
-                    (shown(name), is_installed.then(|| shown(version)))
+                    (
+                        name.to_unquoted(),
+                        is_installed.then(|| version.to_unquoted()),
+                    )
                 })
                 .collect(),
         })
-    }
-}
-
-/// Formats a value: a string as is, other values as Python shows them.
-pub(super) fn shown(value: &Value) -> String {
-    match value {
-        Value::Str(string) => string.to_string(),
-        value => value.to_string(),
     }
 }
 
@@ -122,7 +117,7 @@ impl StoryStep {
         const OP: &str = "get_story";
         let mut step: Vec<Value> = converted(OP, value)?;
         let time = converted(OP, step.pop().unwrap_or_default())?;
-        let stimulus = shown(&step.pop().unwrap_or_default());
+        let stimulus = step.pop().unwrap_or_default().to_unquoted();
         Ok(Self {
             worker: worker.map(str::to_owned),
             step,
@@ -137,11 +132,11 @@ impl fmt::Display for StoryStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.step.iter();
         if let Some(subject) = parts.next() {
-            write!(f, "{}:", shown(subject))?;
+            write!(f, "{}:", subject.to_unquoted())?;
         }
         match self.states() {
             Some((from, to)) => write!(f, " {from} -> {to}")?,
-            None => parts.try_for_each(|part| write!(f, " {}", shown(part)))?,
+            None => parts.try_for_each(|part| write!(f, " {}", part.to_unquoted()))?,
         }
         write!(f, " ({})", self.stimulus)
     }
@@ -211,7 +206,7 @@ impl Profile {
     fn from_value(value: &Value) -> Self {
         let text = |name| {
             let description = value.get("description")?;
-            description.get(name).map(shown)
+            description.get(name).map(Value::to_unquoted)
         };
         let count = |value: Option<&Value>| value.cloned().and_then(|value| value.try_into().ok());
         let description = value.get("description");
@@ -234,7 +229,7 @@ fn lines(op: &str, value: Value) -> Result<Vec<LogLine>, RequestError> {
     let lines: Vec<Value> = converted(op, value)?;
     let line = |line| {
         let line: Vec<Value> = converted(op, line)?;
-        let part = |index: usize| line.get(index).map(shown).unwrap_or_default();
+        let part = |index: usize| line.get(index).map(Value::to_unquoted).unwrap_or_default();
         Ok(LogLine {
             level: part(0),
             line: part(1),

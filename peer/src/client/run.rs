@@ -334,7 +334,7 @@ impl Client {
         for (worker, reply) in &replies {
             outcome(reply.clone()).map_err(|error| RunError::Failed {
                 function: name.to_owned(),
-                worker: Some(super::diagnostics::shown(worker)),
+                worker: Some(worker.to_unquoted()),
                 error: Box::new(error),
             })?;
         }

@@ -131,12 +131,12 @@ impl RemoteError {
             Value::Serialized(serialized) => match serialized.pickle() {
                 Ok((pickle, buffers)) => Self::of_pickle(&pickle, &buffers),
                 Err(error) => match serialized.open() {
-                    Ok(value) => Self::new("Exception", &display(&value)),
+                    Ok(value) => Self::new("Exception", &value.to_unquoted()),
                     Err(_) => Self::new("Exception", &error.to_string()),
                 },
             },
             Value::Bytes(data) => Self::of_pickle(data, &[]),
-            value => Self::new("Exception", &display(value)),
+            value => Self::new("Exception", &value.to_unquoted()),
         };
         if let Value::Serialized(serialized) = exception {
             error.serialized = Some(serialized.clone());
@@ -295,14 +295,6 @@ fn exceptions() -> &'static Registry<Known> {
         registry.allow_all(known::EXCEPTIONS);
         registry
     })
-}
-
-/// Returns a string as it is, and anything else as Python shows it.
-fn display(value: &Value) -> String {
-    match value {
-        Value::Str(string) => string.as_ref().to_owned(),
-        other => other.to_string(),
-    }
 }
 
 /// Writes the strings of an exception, up to a total length in proportion to the pickle.

@@ -288,6 +288,21 @@ impl Value {
         }
     }
 
+    /// Returns a string as it is, and any other value as it is displayed.
+    ///
+    /// ```
+    /// use daskwire_peer::Value;
+    /// assert_eq!(Value::from("x").to_string(), "'x'");
+    /// assert_eq!(Value::from("x").to_unquoted(), "x");
+    /// assert_eq!(Value::list(["x"]).to_unquoted(), "['x']");
+    /// ```
+    pub fn to_unquoted(&self) -> String {
+        match self {
+            Self::Str(string) => string.as_ref().to_owned(),
+            other => other.to_string(),
+        }
+    }
+
     /// Python's name of the value's type, without its module.
     pub fn type_name(&self) -> &str {
         match self {

@@ -223,8 +223,7 @@ impl Frame<'_> {
         let name = name.filter(|name| !name.is_none());
         let is_named = name.is_some();
         let name = match name.map(|name| self.value(name)).transpose()? {
-            Some(Value::Str(name)) => name.as_ref().to_owned(),
-            Some(other) => other.to_string(),
+            Some(name) => name.to_unquoted(),
             None => "__index_level_0__".to_owned(),
         };
         let data = match self.index_data(node)? {
