@@ -6,7 +6,7 @@ use super::{
     PayloadWriteError,
 };
 use daskwire::invariant::Ensured;
-use daskwire::message::{Layout, MessageBuilder, PayloadKind, SHARD_LEN, shards};
+use daskwire::message::{HeaderEntries, Layout, MessageBuilder, PayloadKind, SHARD_LEN, shards};
 use daskwire::msgpack;
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
@@ -262,8 +262,13 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         let pieces = frames.enumerate().flat_map(move |(index, frame)| {
             shards(frame, shard_len, 1).map(move |shard| (index, shard))
         });
+        let entries = HeaderEntries {
+            count: 2,
+            has_writeable: true,
+            write: &write,
+        };
         let count = buffers.len().saturating_add(1);
-        Ok(self.payload_from_pieces(PayloadKind::Serialized, (2, &write), true, count, pieces)?)
+        Ok(self.payload_from_pieces(PayloadKind::Serialized, entries, count, pieces)?)
     }
 
     fn pickled_payload(
@@ -275,8 +280,12 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
             writer.str("pickled-obj").bin(pickle);
         };
         let pieces = buffers.iter().map(PickleBuffer::as_bytes).enumerate();
-        let kind = PayloadKind::Pickled;
-        Ok(self.payload_from_pieces(kind, (1, &write), false, buffers.len(), pieces)?)
+        let entries = HeaderEntries {
+            count: 1,
+            has_writeable: false,
+            write: &write,
+        };
+        Ok(self.payload_from_pieces(PayloadKind::Pickled, entries, buffers.len(), pieces)?)
     }
 }
 
@@ -312,15 +321,15 @@ fn class_payload<'b, 's, 'a>(
             };
         }
     };
-    let entry_count = if is_modern {
-        4
-    } else {
-        count.saturating_add(4)
+    let class_count = if is_modern { 0 } else { count };
+    let entries = HeaderEntries {
+        count: class_count.saturating_add(4),
+        has_writeable: true,
+        write: &write_all,
     };
     let shard_len = options.shard_len;
     let pieces = shards(data, shard_len, item_len).map(|shard| (0, shard));
-    let kind = PayloadKind::Serialized;
-    Ok(builder.payload_from_pieces(kind, (entry_count, &write_all), true, 1, pieces)?)
+    Ok(builder.payload_from_pieces(PayloadKind::Serialized, entries, 1, pieces)?)
 }
 
 const fn value(kind: NumpyErrorKind) -> PayloadWriteError {

@@ -31,6 +31,28 @@ pub struct BuilderBuffers<'s, 'a> {
     pub slots: &'s mut [&'a [u8]],
 }
 
+/// The entries of a payload header that are not about frames, for
+/// [`MessageBuilder::payload_from_pieces`].
+#[derive(Clone, Copy)]
+pub struct HeaderEntries<'e> {
+    /// The number of entries.
+    pub count: u32,
+    /// Whether `writeable` is among them. Otherwise it is added in the layout that
+    /// requires it.
+    pub has_writeable: bool,
+    /// Writes the entries. Called more than once, and must write the same each time.
+    pub write: &'e dyn Fn(&mut Writer<'_>),
+}
+
+impl fmt::Debug for HeaderEntries<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeaderEntries")
+            .field("count", &self.count)
+            .field("has_writeable", &self.has_writeable)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The compressor for frames of payloads, its policy and its buffers; see
 /// [`MessageBuilder::with_compression`].
 ///
@@ -324,14 +346,17 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         let pieces = frames.iter().enumerate().flat_map(move |(index, frame)| {
             shards(frame, shard_len, 1).map(move |shard| (index, shard))
         });
-        let has_writeable = entries.iter().any(|(key, _)| *key == "writeable");
         let write = |writer: &mut Writer<'_>| {
             for (key, value) in entries {
                 writer.str(key).encoded(value);
             }
         };
-        let entries = (narrow(entries.len()), &write as &dyn Fn(&mut Writer<'_>));
-        self.payload_from_pieces(kind, entries, has_writeable, frames.len(), pieces)
+        let entries = HeaderEntries {
+            count: narrow(entries.len()),
+            has_writeable: entries.iter().any(|(key, _)| *key == "writeable"),
+            write: &write,
+        };
+        self.payload_from_pieces(kind, entries, frames.len(), pieces)
     }
 
     /// Writes a payload with an encoded header as the next value of the body.
@@ -373,12 +398,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Writes a payload as [`payload`](Self::payload) does, from pieces of its frames
-    /// and a function that writes the entries of the header. The number of entries
-    /// comes before the function, which is called more than once and must write the
-    /// same each time.
-    ///
-    /// `has_writeable` declares that `writeable` is among them; otherwise it is
-    /// added in the layout that requires it.
+    /// and a function that writes the entries of the header.
     ///
     /// `pieces` are those of the `logical_count` frames in order, each with the
     /// index of its frame. A frame of [`PayloadKind::Pickled`] must be one piece
@@ -390,8 +410,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     pub fn payload_from_pieces(
         &mut self,
         kind: PayloadKind,
-        (entry_count, write_entries): (u32, &dyn Fn(&mut Writer<'_>)),
-        has_writeable: bool,
+        entries: HeaderEntries<'_>,
         logical_count: usize,
         pieces: impl Iterator<Item = (usize, &'a [u8])> + Clone,
     ) -> Result<&mut Self, BuildError> {
@@ -402,7 +421,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             kind,
             logical_count,
             count,
-            with_writeable: !has_writeable,
+            with_writeable: !entries.has_writeable,
         };
         self.room(count)?;
         // First the frames, after the slot for the header, since the header
@@ -429,8 +448,8 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             codec: codec.filter(|_| !core::ptr::eq(plain, *sent)),
         });
         let header = self.encode(|writer: &mut Writer<'_>| {
-            writer.map(entry_count.saturating_add(narrow(frames.entry_count())));
-            write_entries(writer);
+            writer.map(entries.count.saturating_add(narrow(frames.entry_count())));
+            (entries.write)(writer);
             frames.write(writer, pieces.clone());
         });
         self.slots = slots;

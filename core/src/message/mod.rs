@@ -66,7 +66,9 @@ mod walk;
 use crate::Limits;
 use crate::msgpack::{RawStr, Reader, Token};
 
-pub use builder::{BuildError, BuilderBuffers, FrameCompressor, MessageBuilder, SHARD_LEN, shards};
+pub use builder::{
+    BuildError, BuilderBuffers, FrameCompressor, HeaderEntries, MessageBuilder, SHARD_LEN, shards,
+};
 pub use error::{CodecName, MessageError, MessageErrorKind};
 pub use header::{ItemList, PayloadHeader, Serializer};
 pub use item::{EnumMember, Item, PathElement};

@@ -11,9 +11,9 @@ use daskwire::BufferTooSmall;
 use daskwire::compression::{Codec, Compression, CompressionError, Policy};
 use daskwire::frame::{FramedMessage, Prefix, encode_prelude, prelude_len};
 use daskwire::message::{
-    BuildError, BuilderBuffers, FrameCompressor, Item, ItemList, Layout, Message, MessageBuilder,
-    MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind, ReadOptions, SHARD_LEN,
-    Serializer, Workspace, shards,
+    BuildError, BuilderBuffers, FrameCompressor, HeaderEntries, Item, ItemList, Layout, Message,
+    MessageBuilder, MessageError, MessageErrorKind, Payload, PayloadHeader, PayloadKind,
+    ReadOptions, SHARD_LEN, Serializer, Workspace, shards,
 };
 use daskwire::msgpack::{Reader, Token, WriteError, Writer};
 
@@ -1247,10 +1247,15 @@ fn pickle_buffers_are_never_split() {
     let mut store = Store::ample();
     let built = store.build(Layout::Classic, |builder| {
         let kind = PayloadKind::Pickled;
+        let none = HeaderEntries {
+            count: 0,
+            has_writeable: false,
+            write: &|_| (),
+        };
         for error in [
             builder.payload(kind, PICKLED, &buffers, 4).map(|_| ()),
             builder
-                .payload_from_pieces(kind, (0, &|_| ()), false, 0, core::iter::empty())
+                .payload_from_pieces(kind, none, 0, core::iter::empty())
                 .map(|_| ()),
             builder.payload_as_is(kind, b"\x80", &[], false).map(|_| ()),
         ] {
@@ -2295,15 +2300,12 @@ fn write<'f>(
                     writer.str(key).encoded(value);
                 }
             };
-            let entry_count = entries.len() as u32;
-            let frame_count = made.frames.len();
-            builder.payload_from_pieces(
-                made.kind,
-                (entry_count, &write),
-                false,
-                frame_count,
-                pieces,
-            )?;
+            let entries = HeaderEntries {
+                count: entries.len() as u32,
+                has_writeable: false,
+                write: &write,
+            };
+            builder.payload_from_pieces(made.kind, entries, made.frames.len(), pieces)?;
             items.push("payload".into());
         }
     }
