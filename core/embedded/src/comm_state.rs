@@ -4,10 +4,12 @@
 use core::fmt;
 
 use daskwire::Limits;
+use daskwire::comm::{CommOptions, HandshakeRole};
 use daskwire::frame::{
     EncodeError, FrameDecoder, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage,
     encode_prelude, prelude_len,
 };
+use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
 
 /// The reason why a comm is closed.
@@ -121,7 +123,7 @@ impl<P: PreludeStorage> Incoming<P> {
     /// Begins the handshake. The reader is in the failed state until the
     /// handshake is done, so that it cannot be used after an abandoned
     /// handshake.
-    pub(super) fn begin_handshake(&mut self) -> Result<(), Closed> {
+    fn begin_handshake(&mut self) -> Result<(), Closed> {
         if !self.start()? {
             return Err(Closed::BeforeHandshake);
         }
@@ -193,11 +195,35 @@ impl<S: AsMut<[u8]>> Outgoing<S> {
     }
 
     /// Begins the handshake, as [`Incoming::begin_handshake`].
-    pub(super) fn begin_handshake(&mut self) -> Result<(), Closed> {
+    fn begin_handshake(&mut self) -> Result<(), Closed> {
         self.check()?;
         self.state = WriteState::Failed;
         Ok(())
     }
+
+    /// Ends the handshake.
+    pub(super) fn established(&mut self, prefix: Prefix) {
+        self.prefix = prefix;
+        self.state = WriteState::Ready;
+    }
+}
+
+/// Begins the handshake on both sides, and returns its options.
+pub(super) fn begin_handshake<'h, P: PreludeStorage, S: AsMut<[u8]>>(
+    incoming: &mut Incoming<P>,
+    outgoing: &mut Outgoing<S>,
+    ours: &Handshake<'h>,
+    role: HandshakeRole,
+) -> Result<CommOptions<'h>, Closed> {
+    let begun = incoming.begin_handshake();
+    outgoing.begin_handshake()?;
+    begun?;
+    Ok(CommOptions {
+        role,
+        prefix: incoming.prefix,
+        handshake: *ours,
+        limits: Limits::HANDSHAKE,
+    })
 }
 
 /// Copies frames to `buffer` after the first `filled` bytes while they fit.
@@ -223,3 +249,97 @@ pub(super) fn gather<'b, 'f, 's>(
     }
     (buffer.get(..filled).ensured(), large, frames)
 }
+
+/// The methods of `MessageReader` and `MessageWriter` that do no I/O, which are the same for
+/// blocking and async streams.
+macro_rules! without_io {
+    () => {
+        impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
+            /// Creates a reader for `io`, which is at the start of a message.
+            ///
+            /// `storage` holds the lengths, 8 bytes per frame. `limits` apply
+            /// to all messages except the [`handshake`].
+            pub const fn new(io: R, prefix: Prefix, storage: P, limits: Limits) -> Self {
+                Self {
+                    io,
+                    incoming: Incoming::new(prefix, storage, limits),
+                }
+            }
+        }
+
+        impl<R, P: PreludeStorage> MessageReader<R, P> {
+            /// The lengths of the frames that the last call read; `None` before the
+            /// first one, while a message is arriving, and after an end or an error.
+            pub fn prelude(&self) -> Option<Prelude<'_>> {
+                self.incoming.prelude()
+            }
+        }
+
+        impl<R, P> MessageReader<R, P> {
+            /// Returns the stream. Between two messages it is at the start of the next
+            /// one.
+            pub fn into_inner(self) -> R {
+                self.io
+            }
+
+            /// The underlying stream.
+            pub const fn get_ref(&self) -> &R {
+                &self.io
+            }
+
+            /// The underlying stream. Bytes read from it are lost to this reader.
+            pub const fn get_mut(&mut self) -> &mut R {
+                &mut self.io
+            }
+        }
+
+        impl<R, P> fmt::Debug for MessageReader<R, P> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("MessageReader")
+                    .field("state", &self.incoming.state)
+                    .finish_non_exhaustive()
+            }
+        }
+
+        impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
+            /// Creates a writer to `io`, which is between two messages.
+            ///
+            /// `buffer` must hold the prelude of every message: 8 bytes per frame plus
+            /// 16 ([`prelude_len`](daskwire::frame::prelude_len)).
+            pub const fn new(io: W, prefix: Prefix, buffer: S) -> Self {
+                Self {
+                    io,
+                    outgoing: Outgoing::new(prefix, buffer),
+                }
+            }
+        }
+
+        impl<W, S> MessageWriter<W, S> {
+            /// The underlying stream.
+            pub fn into_inner(self) -> W {
+                self.io
+            }
+
+            /// The underlying stream.
+            pub const fn get_ref(&self) -> &W {
+                &self.io
+            }
+
+            /// The underlying stream. Bytes written to it are sent between two
+            /// messages.
+            pub const fn get_mut(&mut self) -> &mut W {
+                &mut self.io
+            }
+        }
+
+        impl<W, S> fmt::Debug for MessageWriter<W, S> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("MessageWriter")
+                    .field("prefix", &self.outgoing.prefix)
+                    .field("state", &self.outgoing.state)
+                    .finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(super) use without_io;

@@ -78,9 +78,11 @@ use core::fmt;
 
 use embedded_io_07::{Error, ErrorKind, Read, Write};
 
-use super::comm_state::{Incoming, Outgoing, ReadState, WriteState, gather};
+use super::comm_state::{
+    Incoming, Outgoing, ReadState, WriteState, begin_handshake, gather, without_io,
+};
 use daskwire::Limits;
-use daskwire::comm::{self, Comm, CommOptions, HANDSHAKE_LEN};
+use daskwire::comm::{self, Comm, HANDSHAKE_LEN};
 use daskwire::frame::{EncodeError, FrameBuffers, FrameError, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::{Handshake, HandshakeError};
 use daskwire::transport::{CommReader, CommWriter, TransportError};
@@ -269,6 +271,8 @@ impl<E> From<EncodeError> for CommError<E> {
     }
 }
 
+without_io!();
+
 /// The reader of a comm.
 ///
 /// Frames are read from the stream directly into the caller's buffers.
@@ -281,17 +285,6 @@ pub struct MessageReader<R, P> {
 }
 
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
-    /// Creates a reader for `io`, which is at the start of a message.
-    ///
-    /// `storage` holds the lengths, 8 bytes per frame. `limits` apply
-    /// to all messages except the [`handshake`].
-    pub const fn new(io: R, prefix: Prefix, storage: P, limits: Limits) -> Self {
-        Self {
-            io,
-            incoming: Incoming::new(prefix, storage, limits),
-        }
-    }
-
     /// Reads the next message into `frames` and returns how many frames it has;
     /// `None` when the peer has closed the comm between two messages.
     ///
@@ -346,32 +339,6 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     }
 }
 
-impl<R, P: PreludeStorage> MessageReader<R, P> {
-    /// The lengths of the frames that the last call read; `None` before the
-    /// first one, while a message is arriving, and after an end or an error.
-    pub fn prelude(&self) -> Option<Prelude<'_>> {
-        self.incoming.prelude()
-    }
-}
-
-impl<R, P> MessageReader<R, P> {
-    /// Returns the stream. Between two messages it is at the start of the next
-    /// one.
-    pub fn into_inner(self) -> R {
-        self.io
-    }
-
-    /// The underlying stream.
-    pub const fn get_ref(&self) -> &R {
-        &self.io
-    }
-
-    /// The underlying stream. Bytes read from it are lost to this reader.
-    pub const fn get_mut(&mut self) -> &mut R {
-        &mut self.io
-    }
-}
-
 impl<R, P> CommReader for MessageReader<R, P>
 where
     R: Read + Send,
@@ -392,14 +359,6 @@ where
     }
 }
 
-impl<R, P> fmt::Debug for MessageReader<R, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageReader")
-            .field("state", &self.incoming.state)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The writer of a comm.
 ///
 /// The buffer holds the prelude and after it the frames that fit, so that a
@@ -413,17 +372,6 @@ pub struct MessageWriter<W, S> {
 }
 
 impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
-    /// Creates a writer to `io`, which is between two messages.
-    ///
-    /// `buffer` must hold the prelude of every message: 8 bytes per frame plus
-    /// 16 ([`prelude_len`](daskwire::frame::prelude_len)).
-    pub const fn new(io: W, prefix: Prefix, buffer: S) -> Self {
-        Self {
-            io,
-            outgoing: Outgoing::new(prefix, buffer),
-        }
-    }
-
     /// Writes a message and flushes the stream. Blocks until the stream has
     /// accepted all of it.
     ///
@@ -513,24 +461,6 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     }
 }
 
-impl<W, S> MessageWriter<W, S> {
-    /// The underlying stream.
-    pub fn into_inner(self) -> W {
-        self.io
-    }
-
-    /// The underlying stream.
-    pub const fn get_ref(&self) -> &W {
-        &self.io
-    }
-
-    /// The underlying stream. Bytes written to it are sent between two
-    /// messages.
-    pub const fn get_mut(&mut self) -> &mut W {
-        &mut self.io
-    }
-}
-
 impl<W, S> CommWriter for MessageWriter<W, S>
 where
     W: Write + Send,
@@ -545,15 +475,6 @@ where
 
     async fn close(&mut self) -> Result<(), Self::Error> {
         Self::close(self)
-    }
-}
-
-impl<W, S> fmt::Debug for MessageWriter<W, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MessageWriter")
-            .field("prefix", &self.outgoing.prefix)
-            .field("state", &self.outgoing.state)
-            .finish_non_exhaustive()
     }
 }
 
@@ -590,15 +511,7 @@ where
     P: PreludeStorage,
     S: AsMut<[u8]>,
 {
-    let begun = reader.incoming.begin_handshake();
-    writer.outgoing.begin_handshake()?;
-    begun?;
-    let options = CommOptions {
-        role,
-        prefix: reader.incoming.prefix,
-        handshake: *ours,
-        limits: Limits::HANDSHAKE,
-    };
+    let options = begin_handshake(&mut reader.incoming, &mut writer.outgoing, ours, role)?;
     let mut outgoing = [0; HANDSHAKE_LEN];
     let mut comm = Comm::<16>::new(options, scratch, &mut outgoing)?;
     let agreement = loop {
@@ -617,9 +530,8 @@ where
             count => comm.received(count)?,
         }
     };
-    writer.outgoing.prefix = agreement.prefix;
     reader.incoming.established(agreement.prefix);
-    writer.outgoing.state = WriteState::Ready;
+    writer.outgoing.established(agreement.prefix);
     Ok(agreement.with_names(ours))
 }
 
