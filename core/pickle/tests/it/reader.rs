@@ -10,16 +10,16 @@ use daskwire_pickle::{
 use serde_json::Value;
 
 /// One pickle of `vectors/pickles`.
-struct Vector {
-    name: String,
-    pickle: Vec<u8>,
+pub(crate) struct Vector {
+    pub(crate) name: String,
+    pub(crate) pickle: Vec<u8>,
     tokens: Vec<String>,
     /// The out-of-band buffers, if any.
-    buffers: Option<Vec<Vec<u8>>>,
+    pub(crate) buffers: Option<Vec<Vec<u8>>>,
     read_only: Vec<bool>,
 }
 
-fn vectors() -> Vec<Vector> {
+pub(crate) fn vectors() -> Vec<Vector> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/pickles");
     let mut vectors = Vec::new();
     for entry in std::fs::read_dir(folder).expect("the folder of pickles") {

@@ -2,9 +2,9 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::path::Path;
 use std::thread;
 
+use crate::reader::vectors;
 use daskwire_pickle::tree::{Tree, Value};
 use daskwire_pickle::{
     ArgumentForm, Limits, Opcode, Operand, PickleError, PickleErrorKind, Reader,
@@ -94,42 +94,11 @@ fn shown(pickle: &[u8]) -> String {
     }
 }
 
-fn vectors() -> Vec<(String, Vec<u8>, Vec<Vec<u8>>)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors/pickles");
-    let mut vectors = Vec::new();
-    for entry in std::fs::read_dir(folder).expect("the folder of pickles") {
-        let path = entry.expect("an entry").path();
-        let text = std::fs::read_to_string(&path).expect("a readable file");
-        for line in text.lines() {
-            let json: serde_json::Value = serde_json::from_str(line).expect("JSON lines");
-            let bytes = |hex: &serde_json::Value| unhex(hex.as_str().expect("hex"));
-            vectors.push((
-                format!("{} {} {}", path.display(), json["name"], json["protocol"]),
-                bytes(&json["pickle"]),
-                json["buffers"]
-                    .as_array()
-                    .map(|list| list.iter().map(bytes).collect())
-                    .unwrap_or_default(),
-            ));
-        }
-    }
-    assert!(vectors.len() >= 550, "only {} pickles", vectors.len());
-    vectors
-}
-
-fn unhex(hex: &str) -> Vec<u8> {
-    let digits = hex.as_bytes().chunks(2);
-    digits
-        .map(|pair| {
-            let pair = std::str::from_utf8(pair).expect("ASCII");
-            u8::from_str_radix(pair, 16).expect("hex")
-        })
-        .collect()
-}
-
 #[test]
 fn every_cpython_pickle_builds_a_tree() {
-    for (name, pickle, buffers) in vectors() {
+    for vector in vectors() {
+        let (name, pickle) = (vector.name, vector.pickle);
+        let buffers = vector.buffers.unwrap_or_default();
         let tree = build(&pickle, &buffers).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(tree.pickle_len(), pickle.len(), "{name}");
         let text = tree.to_string();
@@ -159,7 +128,8 @@ fn tree_is_independent_of_the_opcodes_used() {
         random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         usize::try_from(random >> 33).expect("31 bits") % bound.max(1)
     };
-    for (_, mut pickle, buffers) in vectors() {
+    for vector in vectors() {
+        let (mut pickle, buffers) = (vector.pickle, vector.buffers.unwrap_or_default());
         for text_opcodes in [false, true] {
             crate::longer::check(&pickle, text_opcodes, &buffers, &WIDE);
         }
