@@ -73,7 +73,7 @@ fn programs_run_on_a_real_cluster() {
 fn the_program_for_tls_runs() {
     let cluster = daskwire_testing::scheduler_with_workers_over("tls", 1);
     with_scheduler(cluster.address(), blocks::over_tls).expect("it runs");
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }
 
 /// Starts a worker, which is the first of its cluster, has the check use it, and

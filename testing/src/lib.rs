@@ -417,11 +417,11 @@ fn worker_with(
     Peer::spawn_dask(interpreter, name, &arguments, ready)
 }
 
-/// The lines of a log that are warnings or errors, in the format of any release.
+/// The lines of a log that are warnings or errors, in the format of any release, except those
+/// of `distributed.gc`.
 ///
-/// The traceback of `Batched Comm Closed` is not one of them. Dask logs that, at level `INFO`,
-/// if a worker leaves while the scheduler has a message for it, such as that another worker
-/// has left.
+/// A traceback is one of them unless it belongs to a line of level `INFO`, such as `Batched Comm
+/// Closed`, which Dask logs if a worker leaves while the scheduler has a message for it.
 pub fn warnings(log: &str) -> Vec<String> {
     warnings_except(log, &[])
 }
@@ -430,14 +430,20 @@ pub fn warnings(log: &str) -> Vec<String> {
 /// follow them.
 pub fn warnings_except(log: &str, parts: &[&str]) -> Vec<String> {
     const MARKS: [&str; 3] = [" - WARNING - ", " - ERROR - ", " - CRITICAL - "];
+    let is_expected = |line: &str| {
+        line.contains("distributed.gc - ") || parts.iter().any(|part| line.contains(part))
+    };
     let mut before = "";
+    let mut is_harmless = false;
     let mut warnings = Vec::new();
-    for line in log.lines() {
-        let is_expected = |line: &str| parts.iter().any(|part| line.contains(part));
-        let is_left = before.contains(" - INFO - Batched Comm Closed");
-        let is_traceback = line.contains("Traceback") && !is_left && !is_expected(before);
+    for line in log.lines().filter(|line| !line.is_empty()) {
+        let is_traceback = line.contains("Traceback (");
+        // The traceback of a cause belongs to the same line.
+        if is_traceback && !before.contains("above exception") {
+            is_harmless = before.contains(" - INFO - ") || is_expected(before);
+        }
         let is_marked = MARKS.iter().any(|mark| line.contains(mark)) && !is_expected(line);
-        if is_traceback || is_marked {
+        if is_traceback && !is_harmless || is_marked {
             warnings.push(line.to_owned());
         }
         before = line;
@@ -713,28 +719,17 @@ impl Peer {
         &self.workers
     }
 
+    /// The addresses of the workers of a scheduler, sorted by name.
+    pub fn worker_addresses(&self) -> Vec<String> {
+        self.workers
+            .iter()
+            .map(|worker| worker.address.clone())
+            .collect()
+    }
+
     /// The standard error so far.
     pub fn log(&self) -> String {
         self.log.state().content.clone()
-    }
-
-    /// The warnings in the log: lines of any level but `INFO`, and their continuations, except
-    /// those of `distributed.gc`.
-    pub fn complaints(&self) -> Vec<String> {
-        let log = self.log();
-        // 2026-08-01 12:00:00,000 - distributed.core - WARNING - What happened.
-        let level = |line: &str| {
-            let mut parts = line.splitn(4, " - ").skip(1);
-            let (logger, level) = (parts.next()?, parts.next()?);
-            let is_level = level.chars().all(|letter| letter.is_ascii_uppercase());
-            is_level.then(|| level == "INFO" || logger == "distributed.gc")
-        };
-        let mut is_fine = false;
-        let complaints = log.lines().filter(|line| {
-            is_fine = level(line).unwrap_or(is_fine);
-            !is_fine
-        });
-        complaints.map(Into::into).collect()
     }
 
     /// The lines of the log that are warnings or errors, in the format of any release.

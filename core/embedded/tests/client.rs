@@ -143,5 +143,5 @@ async fn it_submits_waits_and_gathers() {
     session.client.close();
     session.until("ended", |client| client.status() == Status::Ended);
     scheduler.wait_for_log("Remove client mcu-client");
-    assert_eq!(scheduler.complaints(), Vec::<String>::new());
+    assert_eq!(scheduler.warnings(), Vec::<String>::new());
 }

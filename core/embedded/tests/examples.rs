@@ -61,7 +61,7 @@ fn clients_ask_a_scheduler_for_its_workers() {
     ));
     let outcome = asked.poll(&mut Context::from_waker(Waker::noop()));
     assert_eq!(outcome, Poll::Ready(Ok(Some(2))));
-    assert_eq!(scheduler.complaints(), Vec::<String>::new());
+    assert_eq!(scheduler.warnings(), Vec::<String>::new());
 
     // Less memory than the answer takes, which the error says.
     let mut socket = Socket(TcpStream::connect(address).unwrap());

@@ -33,21 +33,21 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a scheduler at a port; `0` selects a free one.
 fn scheduler_at(port: &str) -> Peer {
+    scheduler_with(&["--port", port])
+}
+
+fn scheduler_with(arguments: &[&str]) -> Peer {
     let mut command = Command::new(python(Environment::Current));
     command.args([
         "-m",
         "distributed.cli.dask_scheduler",
         "--host",
         "127.0.0.1",
-    ]);
-    command.args([
-        "--port",
-        port,
         "--no-dashboard",
         "--dashboard-address",
         "127.0.0.1:0",
     ]);
-    Peer::spawn_command("dask scheduler", &mut command, |log| {
+    Peer::spawn_command("dask scheduler", command.args(arguments), |log| {
         address_after(log, "Scheduler at:")
     })
 }
@@ -151,25 +151,9 @@ async fn a_service_survives_a_restart_of_its_scheduler() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn schedulers_are_found_by_file() {
-    let mut command = Command::new(python(Environment::Current));
     let path = std::env::temp_dir().join(format!("daskwire-scheduler-{}", std::process::id()));
-    command.args([
-        "-m",
-        "distributed.cli.dask_scheduler",
-        "--host",
-        "127.0.0.1",
-    ]);
-    command.args([
-        "--port",
-        "0",
-        "--no-dashboard",
-        "--dashboard-address",
-        "127.0.0.1:0",
-    ]);
-    command.arg("--scheduler-file").arg(&path);
-    let scheduler = Peer::spawn_command("dask scheduler", &mut command, |log| {
-        address_after(log, "Scheduler at:")
-    });
+    let file = path.to_str().expect("a UTF-8 path");
+    let scheduler = scheduler_with(&["--port", "0", "--scheduler-file", file]);
     let connecting = || Client::connect_to_file(&path, ClientOptions::default());
     let mut connected = connecting().await;
     // The scheduler writes the file after it has logged its address.

@@ -16,12 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 async fn a_cluster_is_described_as_to_a_python_client() {
     let mut cluster = Cluster::new(2);
     let client = client_at(cluster.scheduler.address()).await;
-    let workers: Vec<String> = cluster
-        .scheduler
-        .workers()
-        .iter()
-        .map(|worker| worker.address().to_owned())
-        .collect();
+    let workers = cluster.scheduler.worker_addresses();
 
     let versions = client
         .versions(["no-such-package"])

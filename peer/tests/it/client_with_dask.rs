@@ -9,7 +9,7 @@ use daskwire_peer::client::{Route, Status, Submission, SubmitError, TaskError, T
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Array, Client, Key, Value};
-use daskwire_testing::{Environment, Peer, TLS_PEM};
+use daskwire_testing::{Environment, Peer, TLS_PEM, warnings_except};
 use serde_json::json;
 
 /// Timeout of a single step; the machine may be busy.
@@ -383,23 +383,15 @@ async fn everything(client: &Client) {
     dropped_futures_release_their_keys(client).await;
 }
 
-fn no_complaints(cluster: &Peer) {
-    complaints_only_of(&[], cluster);
+fn check_logs(cluster: &Peer) {
+    check_logs_except(&[], cluster);
 }
 
-/// Asserts that the Python processes have logged no warnings or errors except those with
-/// these prefixes.
-fn complaints_only_of(expected: &[&str], cluster: &Peer) {
+/// Asserts that the Python processes have logged no warnings or errors except lines with
+/// these parts.
+fn check_logs_except(parts: &[&str], cluster: &Peer) {
     for process in core::iter::once(cluster).chain(cluster.workers()) {
-        let complaints = process.complaints();
-        let begins = |line: &String| line.contains(" - WARNING - ") || line.contains(" - ERROR - ");
-        let is_expected = |line: &String| expected.iter().any(|string| line.contains(string));
-        let all_expected = complaints
-            .iter()
-            .filter(|line| begins(line))
-            .all(is_expected);
-        let is_clean = complaints.is_empty() || !expected.is_empty() && all_expected;
-        assert!(is_clean, "{complaints:#?}");
+        assert_eq!(warnings_except(&process.log(), parts), [""; 0]);
     }
 }
 
@@ -411,7 +403,7 @@ async fn rust_client_works_like_a_python_client(protocol: &str) {
     cluster.wait_for_log("Close client connection");
     // One task divides by zero, and another needs a missing module.
     let deliberate = ["Compute Failed", "Error during deserialization of the task"];
-    complaints_only_of(&deliberate, &cluster);
+    check_logs_except(&deliberate, &cluster);
 }
 
 async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
@@ -439,7 +431,7 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
     let results = client.gather(&futures).await.expect("results");
     assert!(results.into_iter().map(integer).eq(-1..9_999));
     client.close().await.expect("closed");
-    no_complaints(&cluster);
+    check_logs(&cluster);
 }
 
 async fn computation_survives_a_killed_worker(protocol: &str) {
@@ -530,7 +522,7 @@ async fn a_gibibyte_is_scattered_and_gathered_directly(protocol: &str) {
         assert_eq!(integer(largest), expected, "piece {index}");
     }
     client.close().await.expect("closed");
-    no_complaints(&cluster);
+    check_logs(&cluster);
 }
 
 async fn rust_and_python_clients_share_results(protocol: &str) {
@@ -614,7 +606,7 @@ async fn rust_and_python_clients_share_results(protocol: &str) {
     assert_eq!(ask(json!({"op": "sum", "keys": keys}))["value"], "45");
     drop((sum, array, string));
     client.close().await.expect("closed");
-    no_complaints(&cluster);
+    check_logs(&cluster);
 }
 
 async fn losing_the_scheduler_ends_all_futures(protocol: &str) {

@@ -281,7 +281,7 @@ impl Cluster {
             // All earlier messages have been received by then. Dask's warnings about being
             // killed, or stopped during a heartbeat, come later and are expected.
             process.wait_for_log("All is done.");
-            assert_eq!(process.complaints(), [""; 0]);
+            assert_eq!(process.warnings(), [""; 0]);
         }
     }
 }

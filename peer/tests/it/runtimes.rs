@@ -16,7 +16,7 @@ fn tokio_with_dask() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let sum = runtime.block_on(sum_of_squares(scheduler.address()));
     assert_eq!(sum.unwrap(), SUM);
-    assert_eq!(scheduler.complaints(), [""; 0]);
+    assert_eq!(scheduler.warnings(), [""; 0]);
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn smol_with_dask() {
     let scheduler = daskwire_testing::scheduler_with_workers(1);
     let sum = smol::block_on(sum_of_squares(scheduler.address()));
     assert_eq!(sum.unwrap(), SUM);
-    assert_eq!(scheduler.complaints(), [""; 0]);
+    assert_eq!(scheduler.warnings(), [""; 0]);
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! Checks of the embedded scheduler with Python workers and Python clients.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
 use daskwire_peer::Release;
+use daskwire_peer::scheduler::FIRST_SERVED;
 use daskwire_peer::scheduler::state::State;
-use daskwire_peer::scheduler::{FIRST_SERVED, Notice, Options, Scheduler};
 use daskwire_testing::{Peer, worker_until};
 use serde_json::json;
 
 use super::mixed::{connect, ensure_warned};
+use super::support::Embedded;
 use super::{Failure, Outcome, Trial, ensure};
 
 const NAMES: [&str; 2] = ["embedded: worker", "embedded: client"];
@@ -18,42 +18,6 @@ const NAMES: [&str; 2] = ["embedded: worker", "embedded: client"];
 /// earlier releases wait for the scheduler's handshake before they send their own. Their
 /// layout is therefore unknown, and they do not understand the handshake.
 const FIRST_REFUSED: Release = Release::new(2021, 3, 1);
-
-struct Embedded {
-    scheduler: Scheduler,
-    notices: Arc<Mutex<Vec<Notice>>>,
-}
-
-impl Embedded {
-    async fn start() -> Result<Self, Failure> {
-        let notices = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&notices);
-        let on_notice = Arc::new(move |notice: &Notice| {
-            seen.lock().expect("no panic").push(notice.clone());
-        });
-        let options = Options {
-            on_notice: Some(on_notice),
-            ..Options::default()
-        };
-        let transports = daskwire_peer::transports();
-        let address = "tcp://127.0.0.1:0".parse()?;
-        let listener = transports.bind(&address, Default::default()).await?;
-        let scheduler = Scheduler::start([listener], options)?;
-        Ok(Self { scheduler, notices })
-    }
-
-    /// The notices of messages that cannot be parsed.
-    fn complaints(&self) -> Vec<String> {
-        let notices = self.notices.lock().expect("no panic");
-        let unusual = notices.iter().filter(|notice| {
-            matches!(
-                notice,
-                Notice::Malformed { .. } | Notice::UnknownClient { .. }
-            )
-        });
-        unusual.map(ToString::to_string).collect()
-    }
-}
 
 pub(crate) async fn checks(trial: &mut Trial) {
     let release: Release = trial.release.parse().expect("a release");
@@ -82,7 +46,7 @@ fn worker(python: &Path, scheduler: &str, name: &str) -> Peer {
 
 // ROLES SCHEDULER-1
 async fn refuses_worker(python: &Path) -> Result<(), Failure> {
-    let embedded = Embedded::start().await?;
+    let embedded = Embedded::start().await;
     let address = embedded.scheduler.address().to_string();
     // A log may contain the message more than once.
     let refusal = |log: &str| {
@@ -100,7 +64,7 @@ async fn refuses_worker(python: &Path) -> Result<(), Failure> {
 
 // ROLES SCHEDULER-1
 async fn refuses_client(python: &Path) -> Result<(), Failure> {
-    let embedded = Embedded::start().await?;
+    let embedded = Embedded::start().await;
     let answer = connect(python, &embedded.scheduler.address().to_string())?;
     let error = answer["error"].as_str().unwrap_or_default();
     let refusal = error.strip_prefix("ImportError: ");
@@ -111,7 +75,7 @@ async fn refuses_client(python: &Path) -> Result<(), Failure> {
 
 // ROLES SCHEDULER-2
 async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failure> {
-    let embedded = Embedded::start().await?;
+    let embedded = Embedded::start().await;
     let address = embedded.scheduler.address().to_string();
     let worker = worker(python, &address, "worker-0");
     let answer = connect(python, &address)?;
@@ -125,16 +89,13 @@ async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failu
         let second = tokio::task::block_in_place(start);
         second.wait_for_log("Mismatched versions found");
     }
-    embedded.scheduler.close().await;
+    embedded.close().await;
     worker.wait_for_log("End worker");
-    // Some informational messages have a traceback, such as that the scheduler has closed.
-    let complaints = worker.complaints();
-    ensure!(complaints.is_empty(), "{complaints:?}");
-    Ok(())
+    ensure_clean(&worker)
 }
 
 async fn serves_client(python: &Path) -> Result<(), Failure> {
-    let embedded = Embedded::start().await?;
+    let embedded = Embedded::start().await;
     let address = embedded.scheduler.address().to_string();
     let workers = ["worker-0", "worker-1"].map(|name| worker(python, &address, name));
     let steps = [
@@ -151,17 +112,20 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
     ensure!(client.address() == "done", "{}", client.address());
     let left = embedded.scheduler.inspect(State::task_count);
     ensure!(left == 0, "{left} tasks are left");
-    let complaints = embedded.complaints();
-    ensure!(complaints.is_empty(), "{complaints:?}");
-    embedded.scheduler.close().await;
+    let malformed = embedded.close().await;
+    ensure!(malformed.is_empty(), "{malformed:?}");
     for worker in &workers {
         worker.wait_for_log("End worker");
-        // The log also contains the tasks that fail on purpose.
-        let warnings = worker.warnings().into_iter();
-        let bad: Vec<String> = warnings
-            .filter(|line| !line.contains("Compute Failed") && !line.contains("Traceback"))
-            .collect();
-        ensure!(bad.is_empty(), "{bad:?}");
+        ensure_clean(worker)?;
     }
+    Ok(())
+}
+
+/// Checks that a worker has logged no warnings but those about tasks that fail on purpose.
+/// Some informational messages have a traceback, such as that the scheduler has closed.
+fn ensure_clean(worker: &Peer) -> Result<(), Failure> {
+    let mut warnings = worker.warnings();
+    warnings.retain(|line| !line.contains("Compute Failed") && !line.contains("Traceback"));
+    ensure!(warnings.is_empty(), "{warnings:?}");
     Ok(())
 }

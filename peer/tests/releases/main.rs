@@ -14,6 +14,8 @@ mod embedded;
 mod mixed;
 mod relay;
 mod report;
+#[path = "../it/support/embedded.rs"]
+mod support;
 mod worker;
 
 use std::error::Error;

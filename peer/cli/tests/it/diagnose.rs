@@ -341,7 +341,7 @@ fn shows_logs_and_stories() {
         ran.refused("unknown"),
         "neither the scheduler nor a worker has a record of unknown"
     );
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }
 
 #[test]

@@ -29,5 +29,5 @@ fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
     let ran = run(&["submit", at, "operator.neg", "1", "-o", file], None);
     let error = format!("{file}: expected a table or data frame, found int");
     assert_eq!(ran.refused("an integer"), error);
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }

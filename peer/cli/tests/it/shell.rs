@@ -67,7 +67,7 @@ fn a_journey_goes_through_a_real_cluster() {
         text.contains("scheduler → client       reply OK z"),
         "{text}"
     );
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn scatters_and_gathers_files() {
     assert_eq!(error.misused(&two), "--key is for a single file");
     let missing = daskwire(&format!("scatter {at} no-such-file"));
     assert!(missing.refused("missing").starts_with("no-such-file: "));
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }
 
 #[test]
@@ -504,5 +504,5 @@ fn results_are_readable_and_become_files() {
         let ran = daskwire("submit tcp://127.0.0.1:1 operator.neg 1 -o x.parquet");
         assert!(ran.misused("parquet").contains("with its feature parquet"));
     }
-    assert_eq!(cluster.complaints(), [""; 0]);
+    assert_eq!(cluster.warnings(), [""; 0]);
 }

@@ -393,7 +393,9 @@ async fn tasks_of_both_kinds_run_where_they_can() {
 fn a_message_for_a_worker_that_has_left_is_no_warning() {
     let left = "2026-11-24 03:30:47,399 - distributed.batched - INFO - Batched Comm Closed <TCP>";
     let traceback = "Traceback (most recent call last):";
-    assert!(warnings(&format!("{left}\n{traceback}\n  File")).is_empty());
+    let cause = "The above exception was the direct cause of the following exception:";
+    let log = format!("{left}\n{traceback}\n  File\n\n{cause}\n\n{traceback}");
+    assert!(warnings(&log).is_empty());
     let log = format!("{left}\nTask exception was never retrieved\n{traceback}");
     assert_eq!(warnings(&log), [traceback]);
     let error = left.replace("INFO", "ERROR");

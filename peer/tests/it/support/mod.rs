@@ -1,3 +1,4 @@
 //! Parts that several tests use.
 
 pub(crate) mod client;
+pub(crate) mod embedded;
