@@ -2,27 +2,13 @@
 //! frames.
 
 use crate::support;
+use crate::support::Random;
 use daskwire::compression::{
     Codec, Compression, CompressionError, Lz4, Policy, Snappy, decompress, decompressed_len,
 };
 use daskwire::frame::{FramedMessage, Prefix};
 use daskwire::message::{Layout, Message, MessageErrorKind, ReadOptions, Scratch};
 use daskwire::{BufferTooSmall, Limits};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
 
 /// `len` bytes of one of six kinds, some similar to arrays.
 fn payload(random: &mut Random, len: usize) -> Vec<u8> {

@@ -1,6 +1,7 @@
 //! Tests of framing: on split, damaged and random streams the incremental
 //! decoder and the whole-message parser agree.
 
+use crate::support::Random;
 use daskwire::frame::{
     Arena, EncodeError, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, FramedMessage,
     Prefix, PreludeStorage, SplitError, Wanted, encode_prelude, prelude_len,
@@ -163,22 +164,6 @@ fn decode<'a>(
         return Ok(Vec::new());
     }
     Ok(store.finish(decoder.prelude().unwrap().frame_count()))
-}
-
-/// A small deterministic generator to choose cases.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
 }
 
 // Splits.
