@@ -37,6 +37,39 @@ fn worker_with(
 }
 
 /// Programs whose results depend neither on the kind nor on the number of workers.
+/// The clusters that have run the same programs with the same results.
+struct Compared {
+    _workers: [Peer; 3],
+    _python: Cluster,
+    /// A cluster of workers in Rust.
+    rust: Cluster,
+    /// A cluster of a worker in Rust and one in Python.
+    mixed: Cluster,
+}
+
+impl Compared {
+    /// Runs programs, and asserts that the results are those of workers in Python.
+    fn new(programs: &[&str]) -> Self {
+        let interpreter = daskwire_testing::python(Environment::Current);
+        let mut python = Cluster::new(2);
+        let mut rust = Cluster::new(0);
+        let mut mixed = Cluster::new(1);
+        let workers = [(&rust, "a"), (&rust, "b"), (&mixed, "rust")]
+            .map(|(cluster, name)| worker(cluster, name, Some(&interpreter)));
+        for program in programs {
+            let expected = python.try_python(program);
+            assert_eq!(rust.try_python(program), expected, "{program}");
+            assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
+        }
+        Self {
+            _workers: workers,
+            _python: python,
+            rust,
+            mixed,
+        }
+    }
+}
+
 const PROGRAMS: [&str; 19] = [
     // Functions that run outside of tasks
     "set(client.run(lambda: 5).values())",
@@ -85,18 +118,7 @@ const PROGRAMS: [&str; 19] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn extensions_have_the_results_of_workers_in_python() {
-    let interpreter = daskwire_testing::python(Environment::Current);
-    let mut python = Cluster::new(2);
-    let mut rust = Cluster::new(0);
-    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
-    let mut mixed = Cluster::new(1);
-    let _mixed = worker(&mixed, "rust", Some(&interpreter));
-    for program in PROGRAMS {
-        let expected = python.try_python(program);
-        assert_eq!(rust.try_python(program), expected, "{program}");
-        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
-    }
-    rust.check_logs();
+    Compared::new(&PROGRAMS).rust.check_logs();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -482,20 +504,11 @@ const ACTORS: [&str; 11] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn actors_have_the_results_of_workers_in_python() {
-    let interpreter = daskwire_testing::python(Environment::Current);
-    let mut python = Cluster::new(2);
-    let mut rust = Cluster::new(0);
-    let _rust = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter)));
-    let mut mixed = Cluster::new(1);
-    let _mixed = worker(&mixed, "rust", Some(&interpreter));
-    for program in ACTORS {
-        let expected = python.try_python(program);
-        assert_eq!(rust.try_python(program), expected, "{program}");
-        assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
-    }
+    let mut compared = Compared::new(&ACTORS);
     // The actors that are created at once are on both workers.
     let places = "len({worker for held in client.who_has(many).values() for worker in held})";
-    assert_eq!(mixed.python(places), "2");
+    assert_eq!(compared.mixed.python(places), "2");
+    let rust = &mut compared.rust;
     rust.check_logs();
     // The end of a process fails calls of its actors with an error, and nothing else.
     let killed = "import os, signal\n\

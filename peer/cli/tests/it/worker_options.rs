@@ -1,6 +1,7 @@
 //! Tests of the options of `daskwire worker`, with a real scheduler.
 
 use crate::support::command;
+use crate::support::worker::worker_command;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,22 +32,13 @@ impl Worker {
 
     /// Starts the worker with these variables, and without other variables of Dask.
     fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let daskwire = env!("CARGO_BIN_EXE_daskwire");
-        let mut command = if cfg!(target_os = "linux") {
-            // The worker must not inherit an ignored SIGHUP, as under `nohup`.
-            let mut command = Command::new("env");
-            command.args(["--default-signal=HUP", daskwire]);
-            command
-        } else {
-            Command::new(daskwire)
-        };
+        let mut command = worker_command();
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("DASK_") {
                 command.env_remove(variable);
             }
         }
         let mut process = command
-            .arg("worker")
             .args(arguments)
             // Ignore settings of this machine.
             .env("DASK_ROOT_CONFIG", NO_SETTINGS)

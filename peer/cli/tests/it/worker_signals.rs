@@ -6,6 +6,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use crate::support::worker::worker_command;
 use daskwire_peer::client::{Route, Submission};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::{Key, Value};
@@ -19,17 +20,7 @@ struct Worker {
 
 impl Worker {
     fn start(arguments: &[&str]) -> Self {
-        let daskwire = env!("CARGO_BIN_EXE_daskwire");
-        let mut command = if cfg!(target_os = "linux") {
-            // The worker must not inherit an ignored SIGHUP, as under `nohup`.
-            let mut command = Command::new("env");
-            command.args(["--default-signal=HUP", daskwire]);
-            command
-        } else {
-            Command::new(daskwire)
-        };
-        let mut process = command
-            .arg("worker")
+        let mut process = worker_command()
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -4,6 +4,20 @@ use std::process::Command;
 
 use daskwire_testing::{Environment, Peer, address_after};
 
+/// The command `daskwire worker`, which does not inherit an ignored SIGHUP, as under `nohup`.
+pub(crate) fn worker_command() -> Command {
+    let daskwire = env!("CARGO_BIN_EXE_daskwire");
+    let mut command = if cfg!(target_os = "linux") {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", daskwire]);
+        command
+    } else {
+        Command::new(daskwire)
+    };
+    command.arg("worker");
+    command
+}
+
 /// Starts a `daskwire worker` without a nanny for the scheduler at `scheduler`, with these
 /// arguments and environment variables.
 pub(crate) fn rust_worker(
