@@ -86,9 +86,10 @@ impl<'a> Capture<'a> {
                 sent: Direction::default(),
                 received: Direction::default(),
             });
-            self.conversations.len() - 1
+            let index = self.conversations.len() - 1;
+            by_ends.insert(ends, index);
+            index
         });
-        by_ends.insert(ends, index);
         if let Some(conversation) = self.conversations.get_mut(index) {
             let direction = if segment.from == conversation.client {
                 &mut conversation.sent
