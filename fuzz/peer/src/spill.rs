@@ -91,12 +91,13 @@ fn damage(value: Value, mut choices: Choices<'_>) {
     }
 }
 
-/// A directory for this process.
+/// A directory for this process, in memory where the system has one.
 fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let name = format!("daskwire-fuzz-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
+        let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| memory.is_dir());
+        let folder = memory.unwrap_or_else(std::env::temp_dir).join(name);
         std::fs::create_dir_all(&folder).expect("a writable directory");
         folder
     })

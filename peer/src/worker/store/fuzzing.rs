@@ -47,15 +47,13 @@ impl Spilled {
     /// memory or cannot be serialized.
     pub fn new(parent: &Path, value: Value) -> Option<Self> {
         let directory = SpillDirectory::new(parent, "fuzz").expect("a writable directory");
-        let path = directory.path().to_owned();
+        let file = directory.path().join("0");
         let store = Store::spilling(directory, 0, u64::MAX, Pickling::default());
         let datum = store.made(value);
         store.insert(&"x".into(), datum.clone());
         if !matches!(datum.evict(), Evicted::Bytes(_)) {
             return None;
         }
-        let mut files = fs::read_dir(path).expect("its directory").flatten();
-        let file = files.next().expect("a spill file").path();
         Some(Self { store, datum, file })
     }
 
