@@ -18,8 +18,13 @@ pub(crate) fn msgpack(input: &[u8]) {
         match tokens.token() {
             Ok(token) => {
                 writer.token(token);
-                // As strings, since a NaN is not equal to itself.
-                assert_eq!(format!("{:?}", before.peek()), format!("Ok({token:?})"));
+                let peeked = before.peek();
+                if matches!(token, Token::F32(_) | Token::F64(_)) {
+                    // As strings, since a NaN is not equal to itself.
+                    assert_eq!(format!("{peeked:?}"), format!("Ok({token:?})"));
+                } else {
+                    assert_eq!(peeked, Ok(token));
+                }
             }
             Err(error) => {
                 assert_eq!(before.position(), tokens.position(), "moved on failure");

@@ -3,6 +3,7 @@
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::io::Read as _;
 
 use daskwire::Limits;
 use daskwire::frame::{FrameDecoder, Prefix, encode_prelude};
@@ -259,9 +260,8 @@ impl Sockets for Fake {
             return 0;
         };
         let count = max_len.min(socket.received.len());
-        for (place, byte) in into.iter_mut().zip(socket.received.drain(..count)) {
-            *place = byte;
-        }
+        let read = socket.received.read_exact(&mut into[..count]);
+        read.expect("that many are buffered");
         count
     }
 
@@ -337,13 +337,12 @@ impl Driver {
         self.sockets.max_transfer_len = usize::MAX;
         self.sockets.greeting_count = LINKS;
         self.sockets.links = [const { None }; LINKS];
-        let before = self.sockets.sent.len();
+        self.sockets.sent.clear();
         for _ in 0..200 {
             self.exchange(worker);
-            let mut sent = self.sockets.sent.iter().skip(before);
-            if worker.status() == worker::Status::Ended
-                || sent.any(|message| message.contains("task-finished"))
-            {
+            let is_outcome = |message: Sent| message.contains("task-finished");
+            let has_finished = self.sockets.sent.drain(..).any(is_outcome);
+            if has_finished || worker.status() == worker::Status::Ended {
                 return;
             }
             self.now += Duration::from_millis(100);
