@@ -39,7 +39,7 @@ summary() {
         objects+=(-object "$program")
     done
     "$tools/llvm-cov" export -summary-only -instr-profile "$profile" "${objects[@]}" \
-        -ignore-filename-regex '/registry/|/rustc/|/toolchains/|/fuzz/'
+        -ignore-filename-regex "/registry/|/rustc/|/toolchains/|^$PWD/fuzz/"
 }
 
 for program in "${programs[@]}"; do
