@@ -372,8 +372,9 @@ const BLOCKED_SHUFFLES: [(&str, &str); 3] = [
 
 /// Parts of the lines that Dask's scheduler logs when a worker reports that it has lost its
 /// part of a shuffle, and when the barrier of the run before this reaches a worker that has
-/// already left that run.
-const RESTARTS: [&str; 7] = [
+/// already left that run; and of the line of a worker in Python that has sent data of a run to a
+/// host that was started again and takes part in the next run.
+const RESTARTS: [&str; 8] = [
     // Of the barrier, to a worker whose host has ended
     "Failure during broadcast of ",
     " restarted due to data inconsistency during barrier",
@@ -382,6 +383,7 @@ const RESTARTS: [&str; 7] = [
     " failed: Exception: P2PConsistencyError(\"No active shuffle with id=",
     " failed: Exception: P2PConsistencyError('run_id=",
     "Exception while handling op shuffle_barrier",
+    "Exception while handling op shuffle_inputs_done",
 ];
 
 /// The starts of the lines that Dask's scheduler logs when the host of a worker ends while it
