@@ -16,11 +16,13 @@ import runpy
 import socket
 import sys
 
+# The scripts of this folder must not be imported in place of modules.
+del sys.path[0]
 for name in sys.argv[1:]:
     try:
         __import__(name)
-    except ImportError:
-        # Not all environments have all modules.
+    except Exception:
+        # Not all environments have all modules, and some modules fail there.
         pass
 
 
@@ -28,17 +30,22 @@ def run(request, descriptors):
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
+    directory = request["directory"]
     os.environ.update(request["environment"])
-    os.chdir(request["directory"])
+    os.chdir(directory)
+    if "multiprocessing.process" in sys.modules:
+        sys.modules["multiprocessing.process"].ORIGINAL_DIR = directory
     if "dask" in sys.modules:
-        sys.modules["dask"].config.refresh()
+        config = sys.modules["dask"].config
+        config.PATH = directory
+        config.refresh(paths=[directory])
     sys.argv = request["arguments"]
     if sys.argv[0] == "-m":
         del sys.argv[0]
-        sys.path[0] = request["directory"]
+        sys.path.insert(0, directory)
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(sys.argv[0])
+        sys.path.insert(0, os.path.dirname(sys.argv[0]))
         runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -22,7 +22,7 @@ use crate::{DIRECTORY_VARIABLES, isolate, scripts, target};
 /// The fork servers of this program. They end with the program.
 static SERVERS: Mutex<Vec<(Image, OwnedFd)>> = Mutex::new(Vec::new());
 
-/// What a fork server has loaded.
+/// The interpreter of a fork server, and the modules that it has imported.
 #[derive(Clone, Debug, PartialEq)]
 struct Image {
     interpreter: PathBuf,
@@ -111,19 +111,26 @@ fn ask(image: &Image, request: &Value, descriptors: &[BorrowedFd<'_>]) -> io::Re
             servers.len() - 1
         }
     };
-    let (_, server) = &servers[index];
+    let reply = exchange(&servers[index].1, request, descriptors);
+    if reply.is_err() {
+        servers.remove(index);
+    }
+    reply
+}
+
+fn exchange(
+    server: &OwnedFd,
+    request: &Value,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<Value> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let document = request.to_string();
-    sendmsg(
-        server,
-        &[IoSlice::new(document.as_bytes())],
-        &mut ancillary,
-        SendFlags::NOSIGNAL,
-    )?;
+    let document = [IoSlice::new(document.as_bytes())];
+    sendmsg(server, &document, &mut ancillary, SendFlags::NOSIGNAL)?;
     let mut reply = [0; 256];
     let (len, _) = retry_on_intr(|| recv(server, &mut reply, RecvFlags::empty()))?;
     if len == 0 {

@@ -15,7 +15,7 @@ pub fn children(parent: u32) -> Vec<String> {
 }
 
 /// The ids of the Python processes of a `daskwire worker` that have not ended, without the
-/// template, from which they are forked.
+/// template, from which they are forked. There are none if the template was killed.
 ///
 /// # Panics
 ///

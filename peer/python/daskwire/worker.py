@@ -1308,37 +1308,40 @@ def main(sock):
     """Forks a process for each socket that the worker sends, and ends those processes."""
     # Service managers signal all processes of a service, but the worker ends this one.
     signal.signal(signal.SIGTERM, lambda *_: None)
+    # The statuses of the processes would be lost if it were ignored.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Collections would write to the objects of the modules, and so copy their memory.
+    gc.collect()
     gc.freeze()
     link = Link(sock)
     while True:
         try:
             frames, descriptors = link.receive()
+            message = read(frames)
+            if message["op"] == "fork":
+                process, failure = None, ""
+                try:
+                    process = os.fork()
+                except OSError as error:
+                    failure = str(error)
+                if process == 0:
+                    break
+                if process:
+                    # A group of its own, with which the processes that it starts are killed.
+                    os.setpgid(process, process)
+                os.close(descriptors[0])
+                link.send(write({"op": "forked", "id": process, "error": failure}))
+            elif message["op"] == "kill":
+                for kill in [os.killpg, os.kill]:
+                    with contextlib.suppress(OSError):
+                        kill(message["id"], signal.SIGKILL)
+            elif message["op"] == "wait":
+                process, status = os.waitpid(message["id"], os.WNOHANG)
+                link.send(write({"op": "ended", "status": status if process else None}))
         except (EOFError, ConnectionError):
             return
-        message = read(frames)
-        if message["op"] == "fork":
-            process, failure = None, ""
-            try:
-                process = os.fork()
-            except OSError as error:
-                failure = str(error)
-            if process == 0:
-                sock.close()
-                run(socket.socket(fileno=descriptors[0]))
-                return
-            if process:
-                # A group of its own, with which the processes that it starts are killed.
-                os.setpgid(process, process)
-            os.close(descriptors[0])
-            link.send(write({"op": "forked", "id": process, "error": failure}))
-        elif message["op"] == "kill":
-            for kill in [os.killpg, os.kill]:
-                with contextlib.suppress(ProcessLookupError):
-                    kill(message["id"], signal.SIGKILL)
-        elif message["op"] == "wait":
-            process, status = os.waitpid(message["id"], os.WNOHANG)
-            link.send(write({"op": "ended", "status": status if process else None}))
+    sock.close()
+    run(socket.socket(fileno=descriptors[0]))
 
 
 def run(sock):

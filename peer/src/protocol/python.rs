@@ -11,11 +11,11 @@ use crate::Key;
 use crate::value::Serialized;
 
 maps! {
-    /// Requests the template to fork a process. The socket of the process is sent with the
+    /// Asks the template to fork a process. The socket of the process is sent with the
     /// message. The reply is [`PythonForked`].
     ForkPython = "fork" {}
 
-    /// Requests the template to kill a process and its process group. There is no reply.
+    /// Asks the template to kill a process and its process group. There is no reply.
     KillPython = "kill" {
         /// The id of the process.
         id: u64 = "id",
@@ -29,9 +29,9 @@ maps! {
 
     /// Returns the id of a process that was forked.
     PythonForked = "forked" {
-        /// The id of the process; nil if the system refused it.
+        /// The id of the process; nil if `fork` failed.
         id: Nullable<u64> = "id",
-        /// The error of the system.
+        /// The error of `fork`.
         error: String = "error",
     }
 

@@ -193,6 +193,8 @@ impl Executors {
 
     /// Records that a plugin was added, replaced or removed. The host is not notified.
     pub(super) fn change_plugin(&self, name: &str, plugin: Option<Bytes>) {
+        // It may install packages, in place of those that the template has imported.
+        self.template.renew();
         self.plugins.change(name, plugin);
     }
 
@@ -438,7 +440,8 @@ impl Executors {
     }
 
     /// Returns the memory that the processes use, without shared memory, and the length of
-    /// the shared memory, including what processes keep for reuse, in bytes.
+    /// the shared memory, including what processes keep for reuse, in bytes. What a process
+    /// shares with the template is counted for each process.
     pub(super) fn memory_len(&self) -> (u64, u64) {
         let pool = self.lock();
         let mut ids = Vec::with_capacity(pool.all.len());

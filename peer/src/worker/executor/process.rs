@@ -20,7 +20,7 @@ use super::host::Host;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
-use super::template::{START_TIMEOUT, Template, TemplateProcess, describe_end, not_ready};
+use super::template::{START_TIMEOUT, Template, TemplateProcess, not_ready};
 use crate::Key;
 use crate::failure::{Failure, lock_counter};
 use crate::protocol::{
@@ -34,7 +34,7 @@ const SEGMENTS_KEPT: Duration = Duration::from_secs(2);
 /// Maximum number of keys in a message that must fit into the buffer of the socket.
 const MAX_FORGOTTEN: usize = 100;
 
-/// Pause between questions whether a process has ended, if there are no pidfds.
+/// Interval at which the state of a process without a pidfd is polled.
 const WAIT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Stack size in bytes of a thread that waits for the end of a process.
@@ -74,10 +74,10 @@ struct Segments {
 pub(super) struct Running {
     pub(super) id: u32,
     parent: Arc<TemplateProcess>,
-    /// The process; `None` on systems without pidfds (before Linux 5.3).
+    /// The pidfd; `None` if the system provides none, as before Linux 5.3.
     handle: Option<OwnedFd>,
-    /// A description of how the process ended, if it was waited for. Until then, the system
-    /// cannot reuse the id.
+    /// A description of how the process ended, if its parent was asked. Until then, or until
+    /// the parent has ended, the system cannot reuse the id.
     ended: Mutex<Option<String>>,
     /// Pipe whose end makes the system kill the Python process, even if the worker crashes.
     lifeline: Mutex<Option<PipeWriter>>,
@@ -99,10 +99,8 @@ pub(super) fn start(
     memory: &Arc<SharedMemory>,
     mut on: impl FnMut(FromPython) -> io::Result<()>,
 ) -> io::Result<(UnixStream, Link, Arc<Running>)> {
-    let (socket, other) = UnixStream::pair()?;
     let (end, lifeline) = io::pipe()?;
-    let (id, parent) = template.fork(other.as_fd())?;
-    drop(other);
+    let (socket, id, parent) = template.fork()?;
     let running = Arc::new(Running {
         id,
         parent,
@@ -308,17 +306,8 @@ impl Running {
         if let Some(how) = &*ended {
             return how.clone();
         }
-        let status = self.parent.kill(self.id).and_then(|()| self.wait());
-        if status.is_err()
-            && let Some(handle) = &self.handle
-        {
-            // The parent has ended. The rest of the process group ends with the lifeline.
-            let _ = pidfd_send_signal(handle, Signal::KILL);
-        }
-        // Valid after a panic: dropping the pipe is all that is done with it.
-        let lifeline = self.lifeline.lock();
-        drop(lifeline.unwrap_or_else(PoisonError::into_inner).take());
-        let how = describe_end(self.id, status) + why;
+        self.kill();
+        let how = self.describe_end(self.wait()) + why;
         *ended = Some(how.clone());
         how
     }
@@ -333,25 +322,54 @@ impl Running {
             let mut end = [PollFd::new(handle, PollFlags::IN)];
             return !matches!(poll(&mut end, Some(&Timespec::default())), Ok(0));
         }
-        match self.parent.status(self.id).transpose() {
-            None => false,
-            Some(status) => {
-                *ended = Some(describe_end(self.id, status));
-                true
+        let status = match self.parent.status(self.id) {
+            Ok(None) => return false,
+            Ok(status) => status,
+            Err(_) => {
+                self.kill();
+                None
+            }
+        };
+        *ended = Some(self.describe_end(status));
+        true
+    }
+
+    /// Kills the process and its process group.
+    fn kill(&self) {
+        // Valid after a panic: dropping the pipe is all that is done with it. The system kills
+        // the process group.
+        let lifeline = self.lifeline.lock();
+        drop(lifeline.unwrap_or_else(PoisonError::into_inner).take());
+        // The process may have left its group, and may have closed the pipe.
+        if let Some(handle) = &self.handle {
+            let _ = pidfd_send_signal(handle, Signal::KILL);
+        }
+        let _ = self.parent.kill(self.id);
+    }
+
+    /// Waits until the process has ended. Returns its status, if its parent reports it.
+    fn wait(&self) -> Option<ExitStatus> {
+        loop {
+            match &self.handle {
+                Some(handle) => wait_for_end(handle),
+                None => thread::sleep(WAIT_PAUSE),
+            }
+            match self.parent.status(self.id) {
+                Ok(None) => {}
+                Ok(status) => return status,
+                Err(_) => return None,
             }
         }
     }
 
-    /// Waits until the process has ended.
-    fn wait(&self) -> io::Result<ExitStatus> {
-        loop {
-            match &self.handle {
-                Some(handle) => wait_for_end(handle)?,
-                None => thread::sleep(WAIT_PAUSE),
-            }
-            if let Some(status) = self.parent.status(self.id)? {
-                return Ok(status);
-            }
+    fn describe_end(&self, status: Option<ExitStatus>) -> String {
+        let id = self.id;
+        match status {
+            Some(status) => format!("the Python process {id} ended with {status}"),
+            None => format!(
+                "the Python process {id} ended with an unknown status, since the process that \
+                 had started it has ended, too"
+            ),
         }
     }
 
@@ -367,7 +385,7 @@ impl Running {
             return;
         };
         let watching = move || {
-            let _ = wait_for_end(&handle);
+            wait_for_end(&handle);
             // Bytes that the process has sent can still be received.
             let _ = socket.shutdown(Shutdown::Both);
         };
@@ -389,10 +407,10 @@ fn open(id: u32) -> Option<OwnedFd> {
 }
 
 /// Waits until the process of a pidfd has ended.
-fn wait_for_end(handle: &OwnedFd) -> io::Result<()> {
+fn wait_for_end(handle: &OwnedFd) {
     let mut end = [PollFd::new(handle, PollFlags::IN)];
-    retry_on_intr(|| poll(&mut end, None))?;
-    Ok(())
+    // Fails only without memory for one descriptor.
+    let _ = retry_on_intr(|| poll(&mut end, None));
 }
 
 impl Drop for Running {

@@ -1,22 +1,22 @@
 //! The process from which the Python processes of a worker are forked.
 //!
 //! It has imported Dask, so that a fork of it is ready in milliseconds and shares the memory of
-//! the modules. It runs no tasks and has one thread. It is started with the first process, and
-//! again if it has ended.
+//! the modules. It runs no tasks and starts no threads; libraries with threads stop them for a
+//! fork. It is started with the first process, and again if it has ended.
 
 use core::time::Duration;
 use std::io::{self, Write as _};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Interpreter;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use crate::failure::Failure;
-use crate::protocol::{ForkPython, KillPython, Nullable, PythonEnded, PythonForked, WaitForPython};
+use crate::protocol::{ForkPython, KillPython, PythonEnded, PythonForked, WaitForPython};
 
 /// The module that the process runs.
 const MODULE: &str = include_str!("../../../python/daskwire/worker.py");
@@ -47,6 +47,9 @@ main()
 /// Timeout for a process to become ready, which includes the import of distributed.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Timeout for a reply of a template that has replied before.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// Starts Python processes with an interpreter.
 #[derive(Debug)]
 pub(super) struct Template {
@@ -54,14 +57,17 @@ pub(super) struct Template {
     memory: Arc<SharedMemory>,
     /// The failure state of the worker, which ends if the lock here is poisoned.
     failure: Failure,
-    /// The last process that was started.
+    /// The process to fork, if one was started. Locked while it starts, so that only one is
+    /// started at a time.
     process: Mutex<Option<Arc<TemplateProcess>>>,
 }
 
 /// A process that forks others, and ends them. It is killed on drop.
 #[derive(Debug)]
 pub(super) struct TemplateProcess {
-    link: Mutex<Link>,
+    /// The link; `None` after the first error, since a late reply would be taken for that of
+    /// the next request.
+    link: Mutex<Option<Link>>,
     child: Mutex<Child>,
 }
 
@@ -79,21 +85,27 @@ impl Template {
         }
     }
 
-    /// Forks a process that reads its messages from `socket`, in a process group of its own.
-    /// Returns its id and its parent.
-    pub(super) fn fork(&self, socket: BorrowedFd<'_>) -> io::Result<(u32, Arc<TemplateProcess>)> {
-        let mut last = self.failure.check(self.process.lock());
-        // An error means that the process has ended.
-        if let Some(process) = &*last
-            && let Ok(forked) = process.fork(socket)
+    /// Forks a process in a process group of its own. Returns a socket to it, its id, and its
+    /// parent.
+    pub(super) fn fork(&self) -> io::Result<(UnixStream, u32, Arc<TemplateProcess>)> {
+        let mut current = self.failure.check(self.process.lock());
+        if let Some(process) = &*current
+            && let Ok(forked) = process.fork()
         {
-            return Ok((forked?, Arc::clone(process)));
+            let (socket, id) = forked?;
+            return Ok((socket, id, Arc::clone(process)));
         }
         let process = Arc::new(TemplateProcess::start(&self.interpreter, &self.memory)?);
-        let forked = process.fork(socket);
+        let forked = process.fork();
         let forked = forked.map_err(|error| not_ready(&process.end(), &error))?;
-        *last = Some(Arc::clone(&process));
-        Ok((forked?, process))
+        *current = Some(Arc::clone(&process));
+        let (socket, id) = forked?;
+        Ok((socket, id, process))
+    }
+
+    /// Forks the next process from a new one, which imports its modules again.
+    pub(super) fn renew(&self) {
+        *self.failure.check(self.process.lock()) = None;
     }
 }
 
@@ -111,7 +123,7 @@ impl TemplateProcess {
         socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
         socket.set_read_timeout(Some(START_TIMEOUT))?;
         let process = Self {
-            link: Mutex::new(Link::new(socket.try_clone()?, Arc::clone(memory))),
+            link: Mutex::new(Some(Link::new(socket.try_clone()?, Arc::clone(memory)))),
             child: Mutex::new(child),
         };
         // An error means that it has ended, which its first request reports.
@@ -121,63 +133,74 @@ impl TemplateProcess {
         Ok(process)
     }
 
-    /// The outer error is that of the process, the inner one that of the system.
-    fn fork(&self, socket: BorrowedFd<'_>) -> io::Result<io::Result<u32>> {
-        let mut link = self.link();
-        link.send_with(&ForkPython::default(), socket)?;
-        let forked = link.receive::<PythonForked>()?;
+    /// Forks a process. Returns a socket to it, and its id.
+    ///
+    /// After the outer error, this process cannot be used any more. The inner error is that of
+    /// the system, which refuses another process.
+    fn fork(&self) -> io::Result<io::Result<(UnixStream, u32)>> {
+        let (socket, other) = UnixStream::pair()?;
+        let forked: PythonForked = self.request(|link| {
+            link.send_with(&ForkPython::default(), other.as_fd())?;
+            let forked = link.receive()?;
+            link.set_timeout(Some(REPLY_TIMEOUT))?;
+            Ok(forked)
+        })?;
         let Some(id) = forked.id.0 else {
             return Ok(Err(io::Error::other(forked.error)));
         };
-        u32::try_from(id).map(Ok).map_err(io::Error::other)
+        let id = u32::try_from(id).map_err(io::Error::other)?;
+        Ok(Ok((socket, id)))
     }
 
     /// Kills a forked process and its process group.
     pub(super) fn kill(&self, id: u32) -> io::Result<()> {
-        self.link().send(&KillPython {
+        let message = KillPython {
             id: id.into(),
             ..KillPython::default()
-        })
+        };
+        self.request(|link| link.send(&message))
     }
 
-    /// The status of a forked process that has ended. The system may use the id again after
-    /// this call.
+    /// The status of a forked process; `None` if it has not ended. The system may use the id
+    /// again after this call has returned a status.
     pub(super) fn status(&self, id: u32) -> io::Result<Option<ExitStatus>> {
-        let mut link = self.link();
-        link.send(&WaitForPython {
+        let message = WaitForPython {
             id: id.into(),
             ..WaitForPython::default()
+        };
+        let ended: PythonEnded = self.request(|link| {
+            link.send(&message)?;
+            link.receive()
         })?;
-        let Nullable(status) = link.receive::<PythonEnded>()?.status;
-        let status = status.map(i32::try_from).transpose();
+        let status = ended.status.0.map(i32::try_from).transpose();
         Ok(status.map_err(io::Error::other)?.map(ExitStatus::from_raw))
+    }
+
+    /// Sends a request and receives its reply. After an error, no further request is sent.
+    fn request<T>(&self, request: impl FnOnce(&mut Link) -> io::Result<T>) -> io::Result<T> {
+        // Valid after a panic: the link is put back only after a request that succeeded.
+        let mut current = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut link = current.take().ok_or(io::ErrorKind::NotConnected)?;
+        let reply = request(&mut link)?;
+        *current = Some(link);
+        Ok(reply)
     }
 
     /// Kills the process, and returns a description of how it ended.
     fn end(&self) -> String {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = child.kill();
-        describe_end(child.id(), child.wait())
-    }
-
-    fn link(&self) -> MutexGuard<'_, Link> {
-        // After a panic, at worst the next reply is not the expected one, and then all
-        // further requests fail.
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+        let id = child.id();
+        match child.wait() {
+            Ok(status) => format!("the Python process {id} ended with {status}"),
+            Err(error) => format!("the Python process {id} ended: {error}"),
+        }
     }
 }
 
 impl Drop for TemplateProcess {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-/// A description of how a process ended.
-pub(super) fn describe_end(id: u32, status: io::Result<ExitStatus>) -> String {
-    match status {
-        Ok(status) => format!("the Python process {id} ended with {status}"),
-        Err(error) => format!("the Python process {id} ended: {error}"),
     }
 }
 
