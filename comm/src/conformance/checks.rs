@@ -111,17 +111,8 @@ pub(super) async fn messages_without_frames_are_refused<T: Pairs>(pairs: &T, _: 
 pub(super) async fn closing_loses_nothing<T: Pairs>(pairs: &T, settings: &Settings) {
     const COUNT: usize = 50;
     let len = settings.len(100_000) - 10;
-    let [(_reader, mut writer), (mut far_reader, _far_writer)] = pairs.pair().await;
-    let far = spawn(async move {
-        // Reading starts late, so that much is unread when the writer closes.
-        runtime::sleep(Duration::from_millis(50)).await;
-        let mut count = 0;
-        while let Some(frames) = expect(read(&mut far_reader).await) {
-            assert!(frames == message(count, &[len, 10]), "message {count}");
-            count += 1;
-        }
-        count
-    });
+    let [(_reader, mut writer), (far_reader, _far_writer)] = pairs.pair().await;
+    let far = spawn(count_late(far_reader, len));
     for seed in 0..COUNT {
         expect(write(&mut writer, &message(seed, &[len, 10])).await);
     }
@@ -138,7 +129,7 @@ pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
     const COUNT: usize = 50;
     let len = settings.len(40_000) - 10;
     for writer_goes_first in [true, false] {
-        let [(mut reader, mut writer), (mut far_reader, mut far_writer)] = pairs.pair().await;
+        let [(mut reader, mut writer), (far_reader, mut far_writer)] = pairs.pair().await;
         // A task, since the writer has to wait if the link has small buffers.
         let unread = spawn(async move {
             for seed in 0..5 {
@@ -149,15 +140,7 @@ pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
             }
             far_writer
         });
-        let far = spawn(async move {
-            runtime::sleep(Duration::from_millis(50)).await;
-            let mut count = 0;
-            while let Some(frames) = expect(read(&mut far_reader).await) {
-                assert!(frames == message(count, &[len, 10]), "message {count}");
-                count += 1;
-            }
-            count
-        });
+        let far = spawn(count_late(far_reader, len));
         // The first message has arrived, so the next ones are being sent.
         assert!(expect(read(&mut reader).await) == Some(message(0, &[1000])));
         for seed in 0..COUNT {
@@ -175,6 +158,18 @@ pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
         // The task may wait forever, because nothing reads its messages.
         drop(unread);
     }
+}
+
+/// Reads messages with frames of `len` and 10 bytes to the end, and counts them. Starts late,
+/// so that much is unread when the writer closes.
+async fn count_late<R: CommReader>(mut reader: R, len: usize) -> usize {
+    runtime::sleep(Duration::from_millis(50)).await;
+    let mut count = 0;
+    while let Some(frames) = expect(read(&mut reader).await) {
+        assert!(frames == message(count, &[len, 10]), "message {count}");
+        count += 1;
+    }
+    count
 }
 
 /// Whether a write failed because the peer has gone. Panics on other errors.
