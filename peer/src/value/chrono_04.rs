@@ -7,7 +7,7 @@ use chrono_04::{
 
 use super::convert::options;
 use super::into_value::into_value;
-use super::object::{Kind, Object};
+use super::object::{Kind, Object, from_object};
 use super::text::Zone;
 use super::{Value, WrongType};
 
@@ -139,25 +139,7 @@ fn fixed(object: &Object) -> Option<DateTime<FixedOffset>> {
     }
 }
 
-macro_rules! conversions {
-    ($($(#[$attribute:meta])* $type:ty: $wanted:literal, $read:expr;)*) => {$(
-        $(#[$attribute])*
-        impl TryFrom<Value> for $type {
-            type Error = WrongType;
-
-            fn try_from(value: Value) -> Result<Self, WrongType> {
-                let read: fn(&Object) -> Option<Self> = $read;
-                let found = match &value {
-                    Value::Object(object) => read(object),
-                    _ => None,
-                };
-                found.ok_or_else(|| WrongType::new($wanted, &value))
-            }
-        }
-    )*};
-}
-
-conversions! {
+from_object! {
     /// Converts a `datetime.date`.
     NaiveDate: "a datetime.date", |object| match object.kind() {
         Kind::Date => date(object.integers()?),

@@ -258,7 +258,7 @@ pub(super) trait Compare {
     fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool;
 }
 
-impl Compare for Items {
+impl<T: Item + Compare> Compare for Items<T> {
     fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool {
         if self.is_same(other) {
             return true;
@@ -274,19 +274,9 @@ impl Compare for Items {
     }
 }
 
-impl Compare for Items<(Value, Value)> {
+impl Compare for (Value, Value) {
     fn compare<'v>(&'v self, other: &'v Self, left: &mut Pairs<'v>) -> bool {
-        if self.is_same(other) {
-            return true;
-        }
-        let (one, two) = (self.totals(), other.totals());
-        self.len() == other.len()
-            && one.depth == two.depth
-            && one.count == two.count
-            && self
-                .iter()
-                .zip(other)
-                .all(|(one, other)| one.0.compare(&other.0, left) && one.1.compare(&other.1, left))
+        self.0.compare(&other.0, left) && self.1.compare(&other.1, left)
     }
 }
 

@@ -6,7 +6,7 @@ use jiff_02::{SignedDuration, Timestamp, Zoned};
 
 use super::convert::options;
 use super::into_value::into_value;
-use super::object::{Kind, Object};
+use super::object::{Kind, Object, from_object};
 use super::text::Zone;
 use super::{Value, WrongType};
 
@@ -154,25 +154,7 @@ fn zoned(object: &Object) -> Option<Zoned> {
     }
 }
 
-macro_rules! conversions {
-    ($($(#[$attribute:meta])* $type:ty: $wanted:literal, $read:expr;)*) => {$(
-        $(#[$attribute])*
-        impl TryFrom<Value> for $type {
-            type Error = WrongType;
-
-            fn try_from(value: Value) -> Result<Self, WrongType> {
-                let read: fn(&Object) -> Option<Self> = $read;
-                let found = match &value {
-                    Value::Object(object) => read(object),
-                    _ => None,
-                };
-                found.ok_or_else(|| WrongType::new($wanted, &value))
-            }
-        }
-    )*};
-}
-
-conversions! {
+from_object! {
     /// Converts a `datetime.date`.
     Date: "a datetime.date", |object| match object.kind() {
         Kind::Date => date(object.integers()?),

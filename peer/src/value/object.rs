@@ -539,3 +539,25 @@ pub(super) fn civil(days: i128) -> (i128, i128, i128) {
     };
     (year + era * 400 + carry, month, day)
 }
+
+/// Implements `TryFrom<Value>` for types that are read from an [`Object`].
+#[cfg(any(feature = "chrono-04", feature = "jiff-02"))]
+macro_rules! from_object {
+    ($($(#[$attribute:meta])* $type:ty: $wanted:literal, $read:expr;)*) => {$(
+        $(#[$attribute])*
+        impl TryFrom<Value> for $type {
+            type Error = WrongType;
+
+            fn try_from(value: Value) -> Result<Self, WrongType> {
+                let read: fn(&Object) -> Option<Self> = $read;
+                let found = match &value {
+                    Value::Object(object) => read(object),
+                    _ => None,
+                };
+                found.ok_or_else(|| WrongType::new($wanted, &value))
+            }
+        }
+    )*};
+}
+#[cfg(any(feature = "chrono-04", feature = "jiff-02"))]
+pub(super) use from_object;
