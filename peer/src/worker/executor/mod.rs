@@ -193,8 +193,6 @@ impl Executors {
 
     /// Records that a plugin was added, replaced or removed. The host is not notified.
     pub(super) fn change_plugin(&self, name: &str, plugin: Option<Bytes>) {
-        // It may install packages, in place of those that the template has imported.
-        self.template.renew();
         self.plugins.change(name, plugin);
     }
 

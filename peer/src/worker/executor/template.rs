@@ -102,11 +102,6 @@ impl Template {
         let (socket, id) = forked?;
         Ok((socket, id, process))
     }
-
-    /// Forks the next process from a new one, which imports its modules again.
-    pub(super) fn renew(&self) {
-        *self.failure.check(self.process.lock()) = None;
-    }
 }
 
 impl TemplateProcess {
