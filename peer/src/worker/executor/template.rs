@@ -1,7 +1,7 @@
 //! The process from which the Python processes of a worker are forked.
 //!
-//! It has imported Dask, so that a fork of it is ready in milliseconds and shares the memory of
-//! the modules. It runs no tasks and starts no threads; libraries with threads stop them for a
+//! It has imported Dask, so that a fork of it is ready without this import and shares the memory
+//! of the modules. It runs no tasks and starts no threads; libraries with threads stop them for a
 //! fork. It is started with the first process, and again if it has ended.
 
 use core::time::Duration;
