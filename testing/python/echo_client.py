@@ -29,7 +29,8 @@ async def main():
     comm = await connect(address, timeout=30, **arguments)
     for length in map(int, lengths):
         piece = os.urandom(min(length, 1 << 20))
-        data = (piece * (length // len(piece) + 1))[:length]
+        # A multiple of the piece is not copied.
+        data = (piece * -(-length // len(piece)))[:length]
         await comm.write({"op": "echo", "data": to_serialize(data), "length": length})
         answer = await comm.read()
         assert answer == {"op": "echo", "data": data, "length": length}, length

@@ -99,16 +99,16 @@ fn opcodes_of_the_corpus_match_pickletools() {
 }
 
 #[test]
-fn opcodes_of_100_000_random_pickles_match_pickletools() {
-    agree("written", 100_000, 100_000..=100_000);
+fn opcodes_of_random_pickles_match_pickletools() {
+    agree("written", 30_000, 30_000..=30_000);
 }
 
 #[test]
 fn damaged_pickles_are_read_and_refused_as_pickletools_does() {
-    agree("damaged", 50_000, 5_000..=45_000);
+    agree("damaged", 20_000, 2_000..=18_000);
 }
 
 #[test]
 fn text_opcodes_are_read_and_refused_as_pickletools_does() {
-    agree("text", 50_000, 1_000..=45_000);
+    agree("text", 20_000, 400..=18_000);
 }

@@ -99,31 +99,31 @@ fn trees_of_the_corpus_match_cpython() {
 }
 
 #[test]
-fn trees_of_50_000_random_pickles_match_cpython() {
+fn trees_of_random_pickles_match_cpython() {
     // All except those with one buffer too many or too few
     let question = r#""op": "inert", "kind": "written""#;
-    agree(question, 50_000, 42_000..=49_999, &inert);
+    agree(question, 20_000, 16_800..=19_999, &inert);
 }
 
 #[test]
 fn damaged_pickles_are_built_and_refused_as_cpython_does() {
     let question = r#""op": "inert", "kind": "damaged""#;
-    agree(question, 100_000, 10_000..=90_000, &inert);
+    agree(question, 30_000, 3_000..=27_000, &inert);
 }
 
 #[test]
 fn text_opcodes_are_built_as_cpython_does() {
     let question = r#""op": "inert", "kind": "text""#;
-    agree(question, 50_000, 1_000..=45_000, &inert);
+    agree(question, 20_000, 400..=18_000, &inert);
 }
 
 #[test]
-fn values_of_100_000_random_pickles_match_cpython() {
+fn values_of_random_pickles_match_cpython() {
     let mut registry = Registry::<Known>::new();
     for names in [known::BUILTINS, known::NUMPY, known::EXCEPTIONS] {
         registry.allow_all(names);
     }
-    agree(r#""op": "values""#, 100_000, 100_000..=100_000, &|tree| {
+    agree(r#""op": "values""#, 30_000, 30_000..=30_000, &|tree| {
         let mut out = String::new();
         value_text(&mut out, tree.root(), &registry);
         out

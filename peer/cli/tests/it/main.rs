@@ -8,8 +8,6 @@ mod diagnose;
 mod inspect;
 mod journey;
 mod old_schedulers;
-#[cfg(feature = "parquet")]
-mod parquet;
 mod pickle;
 #[cfg(unix)]
 mod processes;

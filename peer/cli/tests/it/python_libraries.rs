@@ -91,7 +91,7 @@ const ARRAYS: &[&str] = &[
     "import dask.array as da\nx = da.ones((200, 200), chunks=(50, 50))\n(x + x.T).sum().compute()",
     "(x @ x).mean().compute()",
     "x.rechunk((25, 200)).std(axis=0).compute().shape",
-    "y = da.arange(40_000, chunks=1_000).reshape(200, 200)\n\
+    "y = da.arange(40_000, chunks=5_000).reshape(200, 200)\n\
      y.rechunk((200, 20), method='tasks').sum(axis=0).compute()[:5].tolist()",
     "y.rechunk((200, 20), method='p2p').sum(axis=0).compute()[:5].tolist()",
     "da.random.default_rng(1).random((100, 100), chunks=50).sum().compute()",
@@ -129,15 +129,15 @@ const DATAFRAMES: &[&str] = &[
      data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), \
      'c': [f'x{n % 5}' for n in range(3000)], 't': pd.date_range('2026', periods=3000, freq='h')})\n\
      other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
-     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
+     left = dd.from_pandas(data, npartitions=6)\nright = dd.from_pandas(other, npartitions=2)\n\
      left.groupby('c').b.mean().compute().sort_index().to_dict()",
     "left.groupby(['a', 'c']).agg({'b': ['min', 'max', 'count']}).compute().sort_index().to_csv()",
     "left.groupby('a').b.apply(lambda b: b.iloc[-1] - b.iloc[0], meta=('b', float))\
      .compute().sort_index().to_dict()",
     "left.merge(right, on='a', shuffle_method='tasks').groupby('name').b.sum().compute().sort_index().to_dict()",
     "left.merge(right, on='a', shuffle_method='p2p').groupby('name').b.sum().compute().sort_index().to_dict()",
-    "left.shuffle('a', shuffle_method='tasks', npartitions=8).compute().sort_values('b').equals(data)",
-    "left.shuffle('a', shuffle_method='p2p', npartitions=8).compute().sort_values('b').equals(\
+    "left.shuffle('a', shuffle_method='tasks', npartitions=4).compute().sort_values('b').equals(data)",
+    "left.shuffle('a', shuffle_method='p2p', npartitions=4).compute().sort_values('b').equals(\
      left.compute())",
     "left.set_index('b', shuffle_method='tasks', npartitions=4).a.loc[100:110].compute().to_dict()",
     "left.sort_values('c', npartitions=4).c.compute().value_counts().sort_index().to_dict()",
@@ -165,7 +165,7 @@ const XARRAY: &[&str] = &[
      days = pd.date_range('2025', periods=400)\n\
      values = np.random.default_rng(3).random((400, 6, 8))\n\
      ds = xr.Dataset({'t': (('time', 'y', 'x'), values), 'mask': (('y', 'x'), values[0] > 0.5)}, \
-     coords={'time': days, 'y': np.arange(6.0), 'x': np.arange(8.0)}).chunk({'time': 50, 'x': 4})\n\
+     coords={'time': days, 'y': np.arange(6.0), 'x': np.arange(8.0)}).chunk({'time': 100, 'x': 4})\n\
      ds.t.mean().compute().item().__round__(9)",
     "ds.t.groupby('time.month').mean().compute().values.round(9).sum(axis=(1, 2)).round(6).tolist()",
     "ds.t.groupby('time.month').map(lambda days: days - days.mean('time')).std().compute().item().__round__(9)",
@@ -194,14 +194,14 @@ const SCIKIT_LEARN: &[&str] = &[
      from sklearn.model_selection import GridSearchCV, cross_val_score\n\
      X, y = make_classification(600, 12, random_state=1)\n\
      with joblib.parallel_config(backend='dask'):\n    \
-     doubled = joblib.Parallel()(joblib.delayed(operator.mul)(n, 2) for n in range(40))\n\
+     doubled = joblib.Parallel()(joblib.delayed(operator.mul)(n, 2) for n in range(20))\n\
      doubled",
     "with joblib.parallel_config(backend='dask', scatter=[X, y]):\n    \
-     forest = RandomForestClassifier(30, random_state=2).fit(X, y)\n\
+     forest = RandomForestClassifier(10, random_state=2).fit(X, y)\n\
      forest.score(X, y), forest.predict(X[:20]).tolist()",
     "with joblib.parallel_config(backend='dask'):\n    \
-     scores = cross_val_score(LogisticRegression(), X, y, cv=4)\nscores.round(9).tolist()",
-    "search = GridSearchCV(RandomForestClassifier(5, random_state=3), {'max_depth': [2, 3, 4]}, cv=3)\n\
+     scores = cross_val_score(LogisticRegression(), X, y, cv=3)\nscores.round(9).tolist()",
+    "search = GridSearchCV(RandomForestClassifier(5, random_state=3), {'max_depth': [2, 4]}, cv=2)\n\
      with joblib.parallel_config(backend='dask'):\n    _ = search.fit(X, y)\n\
      search.best_params_, search.cv_results_['mean_test_score'].round(9).tolist()",
     // Nested parallel calls
@@ -215,8 +215,8 @@ const SHUFFLES: &[&str] = &[
     "import dask\nimport dask.array as da\nimport dask.dataframe as dd\n\
      data = pd.DataFrame({'a': np.arange(3000) % 7, 'b': np.arange(3000.0), 'c': [f'x{n % 5}' for n in range(3000)]})\n\
      other = pd.DataFrame({'a': np.arange(7), 'name': list('abcdefg')})\n\
-     left = dd.from_pandas(data, npartitions=12)\nright = dd.from_pandas(other, npartitions=3)\n\
-     shuffled = left.shuffle('a', shuffle_method='p2p', npartitions=8).compute()\n\
+     left = dd.from_pandas(data, npartitions=6)\nright = dd.from_pandas(other, npartitions=2)\n\
+     shuffled = left.shuffle('a', shuffle_method='p2p', npartitions=4).compute()\n\
      len(shuffled), (shuffled.sort_values('b').a.to_numpy() == data.a.to_numpy()).all()",
     "parts = dask.compute(*left.shuffle('a', shuffle_method='p2p').to_delayed())\n\
      sorted(int(n) for part in parts for n in part.a.unique())",
@@ -227,12 +227,12 @@ const SHUFFLES: &[&str] = &[
     // Each of these has arrays of its own: Dask warns if a program uses tasks of an array that
     // the scheduler has not forgotten, because graphs are optimized differently.
     "def rows(start):\n    \
-     x = da.arange(start, start + 40_000, chunks=100).reshape(200, 200)\n    \
+     x = da.arange(start, start + 40_000, chunks=2_000).reshape(200, 200)\n    \
      return x.rechunk((50, 200), method='p2p')\n\
      [block for block in rows(0).rechunk((200, 25), method='p2p').sum(axis=0).compute()[:3]]",
     "client.gather([client.compute(rows(1).rechunk((200, 20), method='p2p').sum()),\
      client.compute(left.shuffle('c', shuffle_method='p2p').b.sum())])",
-    "bool((rows(2).rechunk((20, 20), method='p2p').compute() == \
+    "bool((rows(2).rechunk((50, 50), method='p2p').compute() == \
      np.arange(2, 40_002).reshape(200, 200)).all())",
 ];
 

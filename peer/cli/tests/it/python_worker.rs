@@ -590,12 +590,12 @@ async fn a_process_without_descriptors_for_its_inputs_is_replaced() {
 async fn a_task_may_have_more_inputs_than_there_are_descriptors() {
     let mut cluster = Cluster::new(0);
     let arguments = ["--memory-limit", "1GiB"];
-    let limit = "ulimit -n 1024";
+    let limit = "ulimit -n 512";
     let worker = worker_after(limit, &interpreter(), &cluster, "rust", &arguments);
-    let sum = "inputs = client.map(lambda n: bytes(70_000 + n), range(2000))\n\
+    let sum = "inputs = client.map(lambda n: bytes(70_000 + n), range(1000))\n\
                wait(inputs)\n\
                client.submit(lambda *inputs: sum(map(len, inputs)), *inputs).result()";
-    assert_eq!(cluster.python(sum), "141999000");
+    assert_eq!(cluster.python(sum), "70499500");
     assert!(!worker.log().contains("is run again"), "{}", worker.log());
     cluster.python("del inputs");
     cluster.check_logs();

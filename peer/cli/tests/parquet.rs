@@ -1,8 +1,13 @@
 //! Data frames in Parquet files, read by pandas.
+#![allow(missing_docs, reason = "tests")]
 
 use std::path::PathBuf;
 
-use crate::support::command::run;
+#[path = "it/support/command.rs"]
+#[allow(dead_code, reason = "the other tests use all of it")]
+mod command;
+
+use command::run;
 
 #[test]
 fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
