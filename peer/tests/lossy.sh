@@ -70,4 +70,4 @@ done
 
 echo "quic://, over a link that does worse:"
 DASKWIRE_MESSAGES=$count timeout 600 cargo test --quiet --release -p daskwire-quic \
-    --test bad_link -- --nocapture || fail "something got lost, or it took more than 10 minutes"
+    --test it bad_link:: -- --nocapture || fail "something got lost, or it took more than 10 minutes"

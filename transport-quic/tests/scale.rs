@@ -5,6 +5,7 @@
 
 use daskwire_comm::conformance::closed_comms_release_resources;
 
+#[path = "it/support/mod.rs"]
 mod support;
 use support::Quic;
 

@@ -7,6 +7,7 @@ use daskwire_comm::conformance::closed_comms_release_resources;
 
 use daskwire_tcp::TcpOptions;
 
+#[path = "it/support/mod.rs"]
 mod support;
 use support::bound;
 

@@ -91,7 +91,7 @@ impl Resources {
 }
 
 /// Checks that closed comms release all their resources. Each of up to eight rounds
-/// opens `comm_count` comms at the same time, echoes 20 messages on each and closes
+/// opens `comm_count` comms at the same time, echoes 4 messages on each and closes
 /// them. After every round, the process may have at most 1 % more open files than before
 /// the first. Its memory must stop growing: after some round from the third on it may be
 /// at most 5 % more than after the round before.
@@ -104,7 +104,7 @@ impl Resources {
 /// If the check fails, or a message is lost.
 #[cfg(target_os = "linux")]
 pub async fn closed_comms_release_resources<T: Pairs>(pairs: &T, comm_count: usize) {
-    const ECHO_COUNT: usize = 20;
+    const ECHO_COUNT: usize = 4;
     const MAX_ROUND_COUNT: usize = 8;
     // Resources that the transport itself keeps, and one-time allocations.
     drop(pairs.pair().await);

@@ -14,8 +14,7 @@ use daskwire_quic::{Congestion, QuicOptions};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
-mod support;
-use support::Node;
+use crate::support::{self, Node};
 
 /// The rates of faults, in thousandths of the packets.
 const LOST: u64 = 50;

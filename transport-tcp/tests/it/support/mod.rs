@@ -45,10 +45,15 @@ pub(crate) async fn bound(address: &str, options: TcpOptions) -> Bound<Box<dyn T
     Bound::new(transport(&address, options), &address, settings).await
 }
 
-/// TLS options with one self-signed certificate, which is also the authority.
+/// TLS options with one self-signed certificate, which is also the authority. Its key is one
+/// of an elliptic curve, since thousands of signatures with RSA take seconds.
 #[cfg(feature = "ring")]
 pub(crate) fn with_tls() -> TcpOptions {
-    let pem = daskwire_testing::certificate("self-signed.pem");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut certificate = rcgen::CertificateParams::default();
+    certificate.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let certificate = certificate.self_signed(&key).expect("a certificate");
+    let pem = key.serialize_pem() + &certificate.pem();
     let tls = daskwire_comm::tls::TlsSettings::new(&*pem, &*pem).build();
     TcpOptions::default().with_tls(tls.expect("a certificate and its key"))
 }

@@ -4,8 +4,7 @@ use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
 use daskwire_tcp::TcpOptions;
 
-mod support;
-use support::bound;
+use crate::support::{self, bound};
 
 /// Runs all checks over the transport of this address.
 async fn check(address: &str, options: TcpOptions) {

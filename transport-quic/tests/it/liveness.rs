@@ -13,8 +13,7 @@ use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-mod support;
-use support::{Node, tls};
+use crate::support::{Node, tls};
 
 /// Options whose idle timeout is much shorter than the limit of [`error_of`].
 fn impatient() -> QuicOptions {

@@ -1,7 +1,7 @@
 //! Comms over TLS, with the kinds of certificates that clusters use.
 //!
 //! The files in `comm/tests/tls/` are made by `make.sh` there, all others by these tests.
-#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc)]
 
 use core::time::Duration;
 use std::path::Path;
@@ -30,12 +30,12 @@ use rcgen::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-const CA: &str = include_str!("../../comm/tests/tls/ca.pem");
-const V1_CERT: &str = include_str!("../../comm/tests/tls/v1-cert.pem");
-const V1_KEY: &str = include_str!("../../comm/tests/tls/v1-key.pem");
-const V1_FORGED: &str = include_str!("../../comm/tests/tls/v1-forged.pem");
-const V1_EXPIRED: &str = include_str!("../../comm/tests/tls/v1-expired.pem");
-const SELF_SIGNED: &str = include_str!("../../comm/tests/tls/self-signed.pem");
+const CA: &str = include_str!("../../../comm/tests/tls/ca.pem");
+const V1_CERT: &str = include_str!("../../../comm/tests/tls/v1-cert.pem");
+const V1_KEY: &str = include_str!("../../../comm/tests/tls/v1-key.pem");
+const V1_FORGED: &str = include_str!("../../../comm/tests/tls/v1-forged.pem");
+const V1_EXPIRED: &str = include_str!("../../../comm/tests/tls/v1-expired.pem");
+const SELF_SIGNED: &str = include_str!("../../../comm/tests/tls/self-signed.pem");
 
 fn v1() -> String {
     format!("{V1_CERT}{V1_KEY}")

@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Frames};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
-mod support;
-use support::{bind, connect};
+use crate::support::{bind, connect};
 
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! Comms over QUIC, on the loopback interface.
-#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc)]
 
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
@@ -17,8 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
 use wire::Limits;
 
-mod support;
-use support::Node;
+use crate::support::Node;
 
 /// An authority, and one certificate that it has signed.
 struct Authority {

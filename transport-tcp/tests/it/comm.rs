@@ -1,5 +1,5 @@
 //! Comms over loopback and over misbehaving streams.
-#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc)]
 
 use core::future::Future;
 use core::pin::{Pin, pin};
@@ -19,8 +19,7 @@ use wire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_l
 use wire::handshake::HandshakeError;
 use wire::message::Layout;
 
-mod support;
-use support::{bind, connect};
+use crate::support::{bind, connect};
 
 /// The handshake of Dask 2026.8.0, with lz4.
 const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\

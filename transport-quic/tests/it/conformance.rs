@@ -2,8 +2,7 @@
 
 use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
-mod support;
-use support::Quic;
+use crate::support::Quic;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn quic_over_ipv4() {
