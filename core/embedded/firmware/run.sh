@@ -13,8 +13,9 @@
 #
 # Needs the Debian packages in bare-metal/common.sh, which are installed where
 # that is possible, and Python as the tests of `peer` do, whose environments it
-# shares. CARGO_TARGET_DIR says where things are built, `target` at the root of
-# the repository if it is not set.
+# shares. CARGO_TARGET_DIR is the directory of the builds. Default: `target` at the
+# root of the repository. DASKWIRE_LEVELS are the optimisation levels of the program
+# of both roles. Default: "3 s z".
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -100,7 +101,7 @@ quietly "${build[@]}" --features classic
 refused daskwire_panics "${build[@]}" --features classic,break-no-panic
 echo "firmware: links without allocator and panics"
 refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles
-for level in 3 s z; do
+for level in ${DASKWIRE_LEVELS:-3 s z}; do
     # The second with the formats of defmt for all errors and states.
     for features in roles defmt; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \

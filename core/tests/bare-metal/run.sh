@@ -27,17 +27,18 @@
 # * futures that are polled after they have completed;
 # * on the Cortex-M4 at levels s and z, the texts of errors, see below.
 #
-# Usage: core/tests/bare-metal/run.sh [host|cortex-m]      (both if not said)
+# Usage: core/tests/bare-metal/run.sh [host|cortex-m]      Default: both.
 #
 # Needs cargo and binutils; for the Cortex-M4 the Debian packages in common.sh,
-# which are installed where that is possible. CARGO_TARGET_DIR says
-# where things are built, `target` beside this file if it is not set.
+# which are installed where that is possible. CARGO_TARGET_DIR is the directory
+# of the builds. Default: `target` beside this file. DASKWIRE_LEVELS are the
+# optimisation levels. Default: "3 s z".
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/target}/bare-metal
 chip=thumbv7em-none-eabi
-levels=(3 s z)
+read -ra levels <<<"${DASKWIRE_LEVELS:-3 s z}"
 source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
 
@@ -78,7 +79,7 @@ panics_of() {
 cortex_m() {
     install_packages
     local build
-    build_for_chip "$here" "$target/cortex-m" "$chip"
+    build_for_chip "$here" "$target" "$chip"
     refused daskwire_panics "${build[@]}" --bin cortex-m --features break-no-panic
     local level program programs=(cortex-m-decode cortex-m) features told
     for level in "${levels[@]}"; do
@@ -90,7 +91,7 @@ cortex_m() {
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
             "${build[@]}" "${programs[@]/#/--bin=}" --features "$features"
         for program in "${programs[@]}"; do
-            told=$(run_on_chip "$target/cortex-m/$chip/release/$program") || {
+            told=$(run_on_chip "$target/$chip/release/$program") || {
                 echo "$told" >&2
                 fail "$program: the program says that something is wrong, or hangs"
             }

@@ -23,7 +23,8 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-target=${CARGO_TARGET_DIR:-$here/target}/bare-metal/sizes
+# Shared with run.sh, so that `core` is built once.
+target=${CARGO_TARGET_DIR:-$here/target}/bare-metal
 chip=thumbv7em-none-eabi
 levels=(3 s z)
 source "$here/common.sh"
