@@ -1,7 +1,9 @@
-# Python environments for the scripts here, which source this after common.sh.
+# Python environments for the scripts of this folder, which source this file after
+# common.sh.
 
-# The interpreter of the environment with the packages of requirements-$1.txt,
-# which is made if it is not there; the same one that the tests have.
+# Prints the interpreter of the environment with the packages of
+# requirements-$1.txt, which the tests use too. Creates the environment if it does
+# not exist.
 environment() {
     local pins=$root/testing/python/requirements-$1.txt
     local base candidate name

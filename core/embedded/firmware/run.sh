@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Runs the firmware in qemu against real Dask schedulers, and against peers that
-# are no good ones.
+# Runs the firmware in qemu with real Dask schedulers, and with peers that
+# misbehave.
 #
 # A scheduler with two workers is started, of the newest release and of one with
-# the classic layout; the board's serial line is joined to its TCP port, and the
-# firmware has to say that there are two workers. Then it is joined to peers
-# that say nothing, or too much, or something else (misbehave.py): it has to end
-# with an error that says so. As in core/tests/bare-metal, it links only if
-# nothing in it allocates or panics; so does the program of both roles.
+# the classic layout. The serial line of the board is connected to its TCP port,
+# and the firmware must report two workers. With peers that send nothing, too
+# much, or invalid data (misbehave.py), it must end with an error that describes
+# the fault. As in core/tests/bare-metal, it links only if nothing in it allocates
+# or panics; so does the program of both roles.
 #
 # Usage: core/embedded/firmware/run.sh
 #
@@ -29,14 +29,15 @@ scratch=$(mktemp -d)
 started=()
 
 finish() {
-    # Those that have ended already are not there to be killed.
+    # Some may have ended already.
     ((${#started[@]} == 0)) || kill "${started[@]}" 2>/dev/null || true
     wait
     rm -rf "$log" "$scratch"
 }
 trap finish EXIT
 
-# Starts a Python script that says `ready` when it is, into $scratch/NAME.
+# Starts a Python script with its output in $scratch/NAME, and waits until it prints
+# `ready`.
 start() {
     local name=$1
     shift
@@ -47,26 +48,26 @@ start() {
         "$@" <"$scratch/$name.stdin" >"$scratch/$name" 2>"$scratch/$name.log" &
     local process=$!
     started+=("$process")
-    # It ends when this does, however that is.
+    # The script ends when its standard input is closed, which this shell holds open.
     exec {stdin}>"$scratch/$name.stdin"
-    local patience=$((SECONDS + 120))
+    local deadline=$((SECONDS + 120))
     until grep -q ready "$scratch/$name"; do
-        if ! kill -0 "$process" 2>/dev/null || ((SECONDS > patience)); then
+        if ! kill -0 "$process" 2>/dev/null || ((SECONDS > deadline)); then
             tail -n 40 "$scratch/$name.log" >&2
-            fail "$name did not get ready; what it said stands above"
+            fail "$name did not become ready; its log is above"
         fi
         sleep 0.1
     done
 }
 
-# Runs the firmware with its serial line at a port; what it says is the output.
+# Runs the firmware with its serial line connected to a port, and prints its output.
 run() {
     timeout 60 qemu-system-arm -M lm3s6965evb -display none -monitor none \
         -serial "tcp:127.0.0.1:$1" -semihosting-config enable=on,target=native \
         -kernel "$firmware" 2>&1
 }
 
-# The firmware has to find two workers at the scheduler of an environment.
+# Checks that the firmware finds two workers at the scheduler of an environment.
 finds_two() {
     local python told port
     python=$(environment "$1")
@@ -74,23 +75,22 @@ finds_two() {
     port=$(sed -n 's/^ready //p' "$scratch/scheduler-$1")
     told=$(run "$port") || {
         echo "$told" >&2
-        fail "it does not get along with the $1 release of Dask"
+        fail "the firmware failed with the $1 release of Dask"
     }
     sed -n '/^    /p' <<<"$told"
     grep -Eq 'scheduler Scheduler-[-0-9a-f]+: 2 workers$' <<<"$told" ||
-        fail "it has not found the two workers of the $1 release of Dask"
+        fail "the firmware has not found the two workers of the $1 release of Dask"
 }
 
-# The firmware has to end at a peer that misbehaves: with status 1 and an error
-# that says this, or with status 0 and this.
+# Checks how the firmware ends at a peer that misbehaves: its status, and a pattern
+# in its output.
 ends() {
     local name=$1 expected_status=$2 text=$3 status=0 told port
     port=$(sed -n "s/^$name //p" "$scratch/misbehave")
     told=$(run "$port") || status=$?
     if ((status != expected_status)) || ! grep -q "$text" <<<"$told"; then
         echo "$told" >&2
-        fail "at the peer '$name' it should have ended with status $expected_status" \
-            "and '$text', it has with status $status"
+        fail "peer '$name': expected status $expected_status and '$text', got status $status"
     fi
     echo "$name: $(sed -n 's/^    \(failed\|scheduler\)/\1/p' <<<"$told")"
 }
@@ -110,7 +110,7 @@ for level in ${DASKWIRE_LEVELS:-3 s z}; do
             -serial none -semihosting-config enable=on,target=native \
             -kernel "$target/firmware/$chip/release/roles" 2>&1) || {
             echo "$used" >&2
-            fail "$features, level $level: the program says that something is wrong, or hangs"
+            fail "$features, level $level: the program reported an error, or timed out"
         }
         used=$(grep -o 'flash.*' <<<"$used") ||
             fail "$features, level $level: the program has not run to its end"
@@ -127,7 +127,7 @@ echo "roles: build for wasm32 without the standard library"
 finds_two current
 finds_two documented
 
-# One more than this is too long: MESSAGE_LEN in main.rs.
+# The maximum length of a message: MESSAGE_LEN in main.rs.
 room=32768
 start misbehave python3 "$here/misbehave.py" "$room"
 waiting=()

@@ -1,8 +1,8 @@
-# What the programs for chips have in common: sourced by their run.sh, which
-# removes $log when it ends.
+# Functions of the scripts that build programs for chips. The scripts source this
+# file, and remove $log when they end.
 
-# Debian's compiler comes with its library as source, from which `core` is built
-# for the chip.
+# Debian's compiler and the source of its library, from which `core` is built for
+# the chip.
 packages=(rustc-web rust-web-src cargo-web lld qemu-system-arm)
 log=$(mktemp)
 
@@ -11,23 +11,23 @@ fail() {
     exit 1
 }
 
-# Runs a command that is to succeed, and shows what it said if it does not.
+# Runs a command that must succeed. Shows its output if it fails.
 quietly() {
     "$@" >"$log" 2>&1 && return
     tail -n 40 "$log" | cut -c 1-400 >&2
-    fail "this failed: $*"
+    fail "the command failed: $*"
 }
 
-# A command that is to fail, for the reason given.
+# Runs a command that must fail with an output that matches REASON.
 refused() {
     local reason=$1
     shift
     if "$@" >"$log" 2>&1; then
-        fail "this should have failed with '$reason': $*"
+        fail "the command did not fail with '$reason': $*"
     fi
     if ! grep -q "$reason" "$log"; then
         tail -n 40 "$log" | cut -c 1-400 >&2
-        fail "this failed for another reason than '$reason': $*"
+        fail "the command failed, but not with '$reason': $*"
     fi
 }
 
@@ -54,9 +54,13 @@ install_packages() {
         apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
-# Sets `build`: cargo for the package in a directory, a target directory, a chip,
-# and the script for the linker if it is not in that directory. Debian's compiler, whatever else is in front of it; nightly options are
-# for building `core`, the code itself uses stable Rust.
+# Sets `build` to the command that builds a package for a chip.
+#
+# Usage: build_for_chip PACKAGE TARGET CHIP [SCRIPT]
+#
+# SCRIPT is that of the linker. Default: link.x of the package. The compiler is
+# Debian's, also if another one precedes it in PATH. The unstable options build
+# `core`; the package uses stable Rust.
 build_for_chip() {
     build=(env -u RUSTUP_TOOLCHAIN -u CARGO_ENCODED_RUSTFLAGS -u CARGO
         PATH="/usr/bin:$PATH" RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1
@@ -66,8 +70,8 @@ build_for_chip() {
         -Zbuild-std=core --target "$3")
 }
 
-# Runs a program on a Cortex-M4 and prints what it says. Fails if it does, or
-# hangs.
+# Runs a program on an emulated Cortex-M4 and prints its output. Fails if the
+# program fails, or takes more than two minutes.
 run_on_chip() {
     timeout 120 qemu-system-arm -M netduinoplus2 -display none \
         -monitor none -serial none \

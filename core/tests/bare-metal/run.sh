@@ -4,11 +4,10 @@
 # The programs here have no `#[global_allocator]`, so that they build only if
 # nothing in them needs a heap. Their panic handler calls a function that does
 # not exist, so that they link only if no panic is left in them. Both are then
-# run, on this machine and on an emulated Cortex-M4, because code that has been
-# optimised away proves nothing. Two builds that break one promise each make
-# sure that the proof would notice. All of that at the optimisation levels 3, s
-# and z, because each leaves other code in; on the Cortex-M4 the program with all
-# error texts at level 3 alone.
+# run, on this machine and on an emulated Cortex-M4, because code that was
+# optimised away proves nothing. Two builds that allocate or panic must fail to
+# link. The optimisation levels are 3, s and z, because each removes other code;
+# on the Cortex-M4, the program with all error texts has level 3 only.
 #
 # The futures of comms over async streams have one panic, which the compiler adds
 # to each `async fn`: for a future that is polled again after it has completed. A
@@ -20,8 +19,8 @@
 # without I/O and over embedded-io, blocking and async, and the text of every
 # error. core/embedded/firmware/run.sh does the same for the roles.
 # What is not, of all that needs no `alloc`:
-# * lz4 compression: the crate lz4_flex has panics; whether they can be reached is
-#   its promise, not the linker's;
+# * lz4 compression: the crate lz4_flex has panics, and the linker does not prove
+#   that they are unreachable;
 # * decompression of zlib, with the crate miniz_oxide, for the same reason;
 # * `daskwire::display`, which prints floats with the code of the standard library;
 # * futures that are polled after they have completed;
@@ -52,13 +51,13 @@ host() {
     for level in "${levels[@]}"; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}"
         text=$(size -A "$program" | awk '$1 == ".text" { print $2 }')
-        "$program" || fail "host: the program says that something is wrong"
+        "$program" || fail "host: the program reported an error"
         echo "host, level $level: links without allocator and panics," \
             "$text bytes of text; runs"
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" "${build[@]}" --features async
         panics=$(panics_of "$program")
-        [[ -z $panics ]] || fail "async, level $level: these can panic:"$'\n'"$panics"
-        "$program" >"$log" || fail "async: the program says that something is wrong"
+        [[ -z $panics ]] || fail "async, level $level: these functions can panic:"$'\n'"$panics"
+        "$program" >"$log" || fail "async: the program reported an error"
         echo "async, level $level: no panics but for futures that are polled too often; runs"
     done
     quietly "${build[@]}" --features async,break-no-panic
@@ -83,9 +82,9 @@ cortex_m() {
     refused daskwire_panics "${build[@]}" --bin cortex-m --features break-no-panic
     local level program programs=(cortex-m-decode cortex-m) features told
     for level in "${levels[@]}"; do
-        # For this chip the standard library's own formatting keeps a panic at the
-        # other levels, so texts are proven at this one: `Display` of u64 a bounds
-        # check at level s, `Display` of EscapeAscii an index of a slice at level z.
+        # At the other levels, formatting in the standard library has panics on this
+        # chip: a bounds check in `Display` of u64 at level s, and an index of a slice
+        # in `Display` of EscapeAscii at level z.
         features=without-texts
         [[ $level != 3 ]] || features=
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
@@ -93,12 +92,12 @@ cortex_m() {
         for program in "${programs[@]}"; do
             told=$(run_on_chip "$target/$chip/release/$program") || {
                 echo "$told" >&2
-                fail "$program: the program says that something is wrong, or hangs"
+                fail "$program: the program reported an error, or timed out"
             }
             echo "$told"
-            # qemu has other ways to end well than a program that has run.
+            # qemu can succeed although the program has not run.
             grep -q "flash .* bytes" <<<"$told" ||
-                fail "$program: it has not run to its end"
+                fail "$program: the program has not run to its end"
             echo "$program, level $level: links without allocator and panics;" \
                 "$(grep -o 'flash.*' <<<"$told" | tail -n 1); runs in qemu"
         done

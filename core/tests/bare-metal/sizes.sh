@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Prints what programs for a Cortex-M4 take: bytes of flash, of stack and of
+# Prints the sizes of programs for a Cortex-M4: bytes of flash, of stack and of
 # static variables, at the optimisation levels 3, s and z.
 #
-# | program  | what it does |
+# | program  | work |
 # | -------- | --- |
-# | empty    | starts the chip and prints the figures, which all others do too |
+# | empty    | starts the chip and prints the sizes, as all programs do |
 # | find     | frames from a stream; entries of the body by key |
 # | open     | frames from a stream; the whole body, with the frames of a payload |
 # | lz4      | as open, with the payload decompressed |
@@ -12,14 +12,14 @@
 # | postcard | a message of the same fields from a stream, into a struct |
 # | minicbor | the same without a stream |
 #
-# All run in qemu and check what they have read. Flash does not include the
-# recorded messages; stack includes all buffers.
+# All programs run in qemu and check the values that they have read. Flash does not
+# include the recorded messages; stack includes all buffers.
 #
 # Usage: core/tests/bare-metal/sizes.sh [PROGRAM...]
-#        core/tests/bare-metal/sizes.sh --check    all programs at level s alone; fails
-#                                                  if one takes more flash than it may
+#        core/tests/bare-metal/sizes.sh --check    all programs, at level s only; fails
+#                                                  if one exceeds its limit of flash
 #
-# Needs what run.sh needs for the Cortex-M4.
+# Requires the packages of run.sh for the Cortex-M4.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,7 +29,7 @@ chip=thumbv7em-none-eabi
 levels=(3 s z)
 source "$here/common.sh"
 trap 'rm -f "$log"' EXIT
-# The most flash that a program may take at level s, in bytes.
+# The maximum flash of a program at level s, in bytes.
 declare -A limits=([find]=10240 [open]=16384 [lz4]=24576)
 
 install_packages
@@ -45,14 +45,14 @@ if ((${#programs[@]} == 0)); then
 fi
 build_for_chip "$here/sizes" "$target" "$chip" "$here/link.x"
 format='%-10s %5s %10s %10s %10s\n'
-# shellcheck disable=SC2059 # the format has no input in it
+# shellcheck disable=SC2059 # the format contains no input
 printf "$format" program level flash stack static
 for program in "${programs[@]}"; do
     for level in "${levels[@]}"; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
             "${build[@]}" --bin "$program" --features "$program"
         told=$(run_on_chip "$target/$chip/release/$program") ||
-            fail "$program at level $level: it says that something is wrong, or hangs"
+            fail "$program at level $level: the program reported an error, or timed out"
         read -r flash stack static <<<"$told"
         # shellcheck disable=SC2059
         printf "$format" "$program" "$level" "$flash" "$stack" "$static"
