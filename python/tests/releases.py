@@ -131,7 +131,8 @@ def install(environment, python, release, version, wheel):
     else:
         newest = [pin for pin in pins if re.match("(numpy|pandas|pyarrow)==", pin)]
         requirements += PACKAGES_310 if version == "3.10" else newest
-    install = [interpreter, "-m", "pip", "install", "--quiet"]
+    # Modules are compiled at their first import: most are never imported.
+    install = [interpreter, "-m", "pip", "install", "--quiet", "--no-compile"]
     subprocess.run([*install, *requirements], check=True)
     # Without dependencies, so that releases outside the range that the wheel names can be tested.
     subprocess.run([*install, "--no-deps", wheel], check=True)

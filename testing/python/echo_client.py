@@ -29,7 +29,7 @@ async def main():
     comm = await connect(address, timeout=30, **arguments)
     for length in map(int, lengths):
         piece = os.urandom(min(length, 1 << 20))
-        # A multiple of the piece is not copied.
+        # If the length is a multiple of the piece, the slice does not copy.
         data = (piece * -(-length // len(piece)))[:length]
         await comm.write({"op": "echo", "data": to_serialize(data), "length": length})
         answer = await comm.read()

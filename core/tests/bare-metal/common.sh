@@ -58,8 +58,8 @@ install_packages() {
 #
 # Usage: build_for_chip PACKAGE TARGET CHIP [SCRIPT]
 #
-# SCRIPT is that of the linker. Default: link.x of the package. The compiler is
-# Debian's, also if another one precedes it in PATH. The unstable options build
+# SCRIPT is the linker script. Default: link.x of the package. The compiler is
+# Debian's, even if another one precedes it in PATH. The unstable options build
 # `core`; the package uses stable Rust.
 build_for_chip() {
     build=(env -u RUSTUP_TOOLCHAIN -u CARGO_ENCODED_RUSTFLAGS -u CARGO

@@ -1,14 +1,14 @@
-"""Makes a Python environment with pinned packages, once, and prints its interpreter.
+"""Creates a Python environment with pinned packages, once, and prints its interpreter.
 
     environment.py DIRECTORY REQUIREMENTS
 
-DIRECTORY is made with `venv` and filled by `pip` from the file REQUIREMENTS;
-when it is there and complete, nothing happens. Any number of processes may ask
-for the same directory at the same time: one makes it, the others wait. A
-directory that was left half made is made again.
+DIRECTORY is created with `venv` and filled by `pip` from the file REQUIREMENTS. A
+complete directory is not changed, and an incomplete one is created again. Several
+processes may request the same directory at the same time: one creates it, the
+others wait.
 
-Needs nothing but the standard library, of Python 3.8 or newer; what REQUIREMENTS
-names may need more.
+Requires the standard library of Python 3.8 or newer; the packages in REQUIREMENTS may
+require a newer one.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ COMPLETE = "complete"
 
 
 def make(directory, requirements):
-    """The interpreter of the environment in `directory`, which is made if need be."""
+    """Returns the interpreter of the environment in `directory`, and creates it if necessary."""
     directory, requirements = pathlib.Path(directory).absolute(), pathlib.Path(requirements)
     interpreter = directory / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,8 @@ def make(directory, requirements):
             _run("create the environment", sys.executable, "-m", "venv", directory)
             _run(
                 "install the packages (it needs a package index that it can reach)",
-                interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", requirements,
+                # Modules are compiled at their first import: most are never imported.
+                interpreter, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "-r", requirements,
             )  # fmt: skip
             (directory / COMPLETE).touch()
     return interpreter
@@ -47,13 +48,13 @@ def _check_this_python(oldest):
         sys.exit(f"{sys.executable} is Python {sys.version.split()[0]}, but {oldest[0]}.{oldest[1]} or newer is needed")
     if importlib.util.find_spec("ensurepip") is None:
         sys.exit(
-            f"{sys.executable} has no ensurepip, without which it cannot make an environment: "
+            f"{sys.executable} has no ensurepip, which creating an environment requires: "
             "install it (on Debian and Ubuntu: apt install python3-venv) or set DASKWIRE_PYTHON to another Python"
         )
 
 
 def _main_package(requirements):
-    """The line that names `distributed`, which is what an environment is for."""
+    """Returns the line of `distributed`, the main package of an environment."""
     lines = requirements.read_text().split()
     return next((line for line in lines if line.startswith("distributed==")), requirements.name)
 
@@ -78,12 +79,12 @@ def _run(purpose, *command):
 
 @contextlib.contextmanager
 def _locked(path):
-    """Holds a lock that the system lets go of when this process ends, however it ends."""
+    """Holds a lock, which the system releases when this process ends."""
     with open(path, "w") as file:
         if os.name == "nt":
             import msvcrt
 
-            # Gives up after ten tries, one a second; making it can take longer.
+            # Each call fails after ten attempts in ten seconds; creation can take longer.
             while True:
                 with contextlib.suppress(OSError):
                     msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)

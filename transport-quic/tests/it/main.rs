@@ -2,8 +2,8 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod bad_link;
-mod conformance;
 mod liveness;
+#[cfg(feature = "ring")]
 mod quic;
 mod spec;
 mod support;

@@ -19,7 +19,7 @@ use wire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_l
 use wire::handshake::HandshakeError;
 use wire::message::Layout;
 
-use crate::support::{bind, connect};
+use crate::support::{bind, connect, raise_file_limit};
 
 /// The handshake of Dask 2026.8.0, with lz4.
 const MODERN: &[u8] = b"\x3d\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x2d\0\0\0\0\0\0\0\
@@ -1219,7 +1219,7 @@ async fn dropping_an_incoming_connection_closes_it() {
 /// test_inproc_continues_listening_after_handshake_error, with 500 of them.
 #[tokio::test]
 async fn bad_peers_do_not_stop_a_listener() {
-    rlimit::increase_nofile_limit(5000).unwrap();
+    raise_file_limit();
     let (listener, address) = listen("127.0.0.1", CommOptions::default()).await;
     let serving = tokio::spawn(async move {
         let mut good_count = 0;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Frames};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf};
 
-use crate::support::{bind, connect};
+use crate::support::{bind, connect, raise_file_limit};
 
 /// The kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -236,7 +236,7 @@ async fn every_operation_can_fail_in_every_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_thousand_slow_peers_do_not_block_others() {
     const SLOW_COUNT: usize = 1000;
-    rlimit::increase_nofile_limit(10_000).expect("10,000 open files");
+    raise_file_limit();
     let options = CommOptions {
         handshake_timeout: Duration::from_secs(4),
         ..CommOptions::default()

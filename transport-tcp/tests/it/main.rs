@@ -2,7 +2,6 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod comm;
-mod conformance;
 mod faults;
 mod support;
 #[cfg(feature = "ring")]

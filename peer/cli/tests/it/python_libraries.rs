@@ -165,7 +165,7 @@ const XARRAY: &[&str] = &[
      days = pd.date_range('2025', periods=400)\n\
      values = np.random.default_rng(3).random((400, 6, 8))\n\
      ds = xr.Dataset({'t': (('time', 'y', 'x'), values), 'mask': (('y', 'x'), values[0] > 0.5)}, \
-     coords={'time': days, 'y': np.arange(6.0), 'x': np.arange(8.0)}).chunk({'time': 100, 'x': 4})\n\
+     coords={'time': days, 'y': np.arange(6.0), 'x': np.arange(8.0)}).chunk({'time': 80, 'x': 4})\n\
      ds.t.mean().compute().item().__round__(9)",
     "ds.t.groupby('time.month').mean().compute().values.round(9).sum(axis=(1, 2)).round(6).tolist()",
     "ds.t.groupby('time.month').map(lambda days: days - days.mean('time')).std().compute().item().__round__(9)",
@@ -232,7 +232,7 @@ const SHUFFLES: &[&str] = &[
      [block for block in rows(0).rechunk((200, 25), method='p2p').sum(axis=0).compute()[:3]]",
     "client.gather([client.compute(rows(1).rechunk((200, 20), method='p2p').sum()),\
      client.compute(left.shuffle('c', shuffle_method='p2p').b.sum())])",
-    "bool((rows(2).rechunk((50, 50), method='p2p').compute() == \
+    "bool((rows(2).rechunk((20, 100), method='p2p').compute() == \
      np.arange(2, 40_002).reshape(200, 200)).all())",
 ];
 

@@ -284,11 +284,10 @@ async fn computes_with_four_times_the_memory_limit() {
                 some = (0, 64, 127)\n\
                 pairs = [client.submit(native('dot'), xs[i], xs[i], pure=False) for i in some]\n\
                 expected = [np.linspace(i, i + 1, 1 << 20) for i in some]\n\
-                (len(set(client.gather(hashes))) == 128,\n\
-                 all(hashes[i].result() == hashlib.sha256(e).hexdigest() for i, e in zip(some, expected)),\n\
+                (client.gather(hashes) == [hashlib.sha256(np.linspace(i, i + 1, 1 << 20)).hexdigest() for i in range(128)],\n\
                  all(abs(pair.result() / float(e @ e) - 1) < 1e-9 for pair, e in zip(pairs, expected)),\n\
                  all((xs[i].result() == e).all() for i, e in zip(some, expected)))";
-    assert_eq!(cluster.python(code), "(True, True, True, True)");
+    assert_eq!(cluster.python(code), "(True, True, True)");
     assert!(scratch.files().len() > 64, "most of it is on disk");
     let peak = peak(&worker);
     assert!(

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use std::sync::Once;
+
 use daskwire_comm::conformance::{Bound, Settings};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Transport, Transports};
 use daskwire_tcp::{Tcp, TcpOptions};
@@ -35,18 +37,26 @@ fn transport(address: &Address, options: TcpOptions) -> Box<dyn Transport> {
     }
 }
 
+/// Raises the limit of open files to two for each of 2,000 comms, in six tests at once. Calls
+/// at the same time with different limits could lower the limit.
+pub(crate) fn raise_file_limit() {
+    static RAISED: Once = Once::new();
+    RAISED.call_once(|| {
+        rlimit::increase_nofile_limit(30_000).expect("30,000 open files");
+    });
+}
+
 /// A transport and one listener at `address`.
 pub(crate) async fn bound(address: &str, options: TcpOptions) -> Bound<Box<dyn Transport>> {
-    // Two sockets for each of 2,000 comms, in six tests at once.
-    rlimit::increase_nofile_limit(30_000).expect("30,000 open files");
+    raise_file_limit();
     let address = address.parse().expect("an address");
     let mut settings = Settings::default();
     settings.comm_count = 2000;
     Bound::new(transport(&address, options), &address, settings).await
 }
 
-/// TLS options with one self-signed certificate, which is also the authority. Its key is one
-/// of an elliptic curve, since thousands of signatures with RSA take seconds.
+/// TLS options with one self-signed certificate, which is also the authority. The key is on an
+/// elliptic curve, because thousands of RSA signatures take seconds.
 #[cfg(feature = "ring")]
 pub(crate) fn with_tls() -> TcpOptions {
     let key = rcgen::KeyPair::generate().expect("a key");

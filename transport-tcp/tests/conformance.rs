@@ -4,7 +4,9 @@ use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
 use daskwire_tcp::TcpOptions;
 
-use crate::support::{self, bound};
+#[path = "it/support/mod.rs"]
+mod support;
+use support::bound;
 
 /// Runs all checks over the transport of this address.
 async fn check(address: &str, options: TcpOptions) {

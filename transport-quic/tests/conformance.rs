@@ -2,7 +2,9 @@
 
 use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
 
-use crate::support::Quic;
+#[path = "it/support/mod.rs"]
+mod support;
+use support::Quic;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn quic_over_ipv4() {
