@@ -31,7 +31,7 @@ def cluster(request, security):
         threads_per_worker=2,
         protocol=scheme,
         security=None if scheme == "tcp+rs" else security,
-        dashboard_address=None,
+        dashboard_address=":0",
     ) as cluster:
         yield cluster
 
@@ -98,7 +98,7 @@ def test_a_killed_worker_is_replaced(cluster):
 def test_peers_in_rust(security, certificates):
     """A Rust worker and a Rust client in a Python cluster over `quic://`."""
     with LocalCluster(
-        n_workers=1, protocol="quic", security=security, dashboard_address=None
+        n_workers=1, protocol="quic", security=security, dashboard_address=":0"
     ) as cluster:
         address = cluster.scheduler_address
         worker = rust_worker(address, "--name", "rust", *certificates)
@@ -130,8 +130,9 @@ def test_the_commands_of_dask(certificates, security, tmp_path):
     file = tmp_path / "scheduler.json"
     listening = ["--protocol", "quic", "--host", "127.0.0.1", "--no-dashboard"]
     scheduler = dask(
-        "scheduler", *listening, "--port", 0, "--scheduler-file", file, *certificates
-    )
+        "scheduler", *listening, "--port", 0, "--dashboard-address", ":0",
+        "--scheduler-file", file, *certificates,
+    )  # fmt: skip
     worker = dask(
         "worker", "--scheduler-file", file, "--host", "127.0.0.1", "--no-nanny",
         "--protocol", "quic", *certificates,
@@ -167,7 +168,10 @@ class Scheduler:
         file.unlink(missing_ok=True)
         listening = ["--protocol", "quic", "--host", "127.0.0.1", "--no-dashboard"]
         for arguments in [
-            ["scheduler", *listening, "--port", port, "--scheduler-file", file],
+            [
+                "scheduler", *listening, "--port", port, "--dashboard-address", ":0",
+                "--scheduler-file", file,
+            ],
             [
                 "worker", "--scheduler-file", file, "--host", "127.0.0.1", "--no-nanny",
                 "--protocol", "quic", "--no-dashboard",

@@ -127,7 +127,7 @@ def test_control_c_ends_other_commands():
 
 def test_several_workers():
     """Worker processes are started by the same interpreter, with the same arguments."""
-    with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=0, dashboard_address=":0") as cluster:
         options = ["--nworkers", "2", "--nthreads", "1", "--name", "rust", "--memory-limit", "1GiB"]
         workers = rust_worker(cluster.scheduler_address, *options)
         with workers, Client(cluster) as client:

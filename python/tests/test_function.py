@@ -31,7 +31,7 @@ with_fallback = daskwire.native("sha256", fallback=in_python)
 def client():
     """A client of a cluster with a Python worker `0` and a Rust worker `rust`."""
     with LocalCluster(
-        n_workers=1, threads_per_worker=2, dashboard_address=None
+        n_workers=1, threads_per_worker=2, dashboard_address=":0"
     ) as cluster:
         worker = rust_worker(cluster.scheduler_address, "--name", "rust", "--nthreads", "2")
         with worker, Client(cluster) as client:

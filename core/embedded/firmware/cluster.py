@@ -144,7 +144,7 @@ def client_on_board(client, scheduler):
 
 
 def main():
-    with LocalCluster(n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=None) as cluster:
+    with LocalCluster(n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0") as cluster:
         with Client(cluster) as client:
             # Not by the cluster, for a name.
             async def start():
