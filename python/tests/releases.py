@@ -5,7 +5,7 @@
 
 RELEASE[@PYTHON] is a release such as `2025.3.0` or `2026.8.0@3.10`; default: all of `RELEASES`.
 FILE is a file such as `test_comm.py`; default: all tests. Each release is installed into a virtual
-environment below `target/python/package`, with the wheels in FOLDER. Default: wheels built for this
+environment below `target/python`, with the wheels in FOLDER. Default: wheels built for this
 run, one for CPython 3.11 and later, and one for 3.10.
 
 Prints the Markdown table of `python/README.md`. The output of pytest is in `tests.log` of the
@@ -14,6 +14,7 @@ environment. Interpreters are those that DASKWIRE_PYTHONS names, separated by sp
 """
 
 import argparse
+import importlib.util
 import os
 import pathlib
 import re
@@ -43,7 +44,8 @@ PACKAGES_310 = ["numpy==2.2.6", "pandas==2.3.3", "pyarrow==22.0.0"]
 
 TESTS = pathlib.Path(__file__).resolve().parent
 ROOT = TESTS.parent.parent
-FOLDER = ROOT / "target/python/package"
+FOLDER = ROOT / "target/python"
+ENVIRONMENT = ROOT / "core/tests/vectors/environment.py"
 
 
 def main():
@@ -65,7 +67,7 @@ def main():
         if kind not in wheels:
             folder = arguments.wheels or build(found[version], kind)
             wheels[kind] = the_wheel(folder, kind)
-        environment = FOLDER / f"{release}-{version}"
+        environment = FOLDER / f"package-{release}-{version}"
         python = install(environment, found[version], release, version, wheels[kind])
         rows.append([release, version, kind, *run(python, environment, arguments.tests)])
         print(f"{name}: {rows[-1][-2]} passed, {rows[-1][-1]} failed", file=sys.stderr, flush=True)
@@ -96,7 +98,7 @@ def default_python(release):
 
 def build(python, kind):
     """Builds a wheel of the package with `python` and returns its new folder."""
-    folder = FOLDER / "wheels" / kind
+    folder = FOLDER / "package-wheels" / kind
     shutil.rmtree(folder, ignore_errors=True)
     target = os.environ.get("CARGO_TARGET_DIR", str(ROOT / "target"))
     subprocess.run(
@@ -117,8 +119,7 @@ def the_wheel(folder, kind):
 
 def install(environment, python, release, version, wheel):
     """Creates an environment with a release and a wheel, and returns its interpreter."""
-    subprocess.run([python, "-m", "venv", "--clear", environment], check=True)
-    interpreter = environment / "bin/python"
+    shutil.rmtree(environment, ignore_errors=True)
     pins = (TESTS / "requirements.txt").read_text().split()
     own = re.compile("(distributed|dask|numpy|pandas|pyarrow)==")
     requirements = [pin for pin in pins if not own.match(pin)]
@@ -131,12 +132,23 @@ def install(environment, python, release, version, wheel):
     else:
         newest = [pin for pin in pins if re.match("(numpy|pandas|pyarrow)==", pin)]
         requirements += PACKAGES_310 if version == "3.10" else newest
-    # Modules are compiled at their first import: most are never imported.
-    install = [interpreter, "-m", "pip", "install", "--quiet", "--no-compile"]
-    subprocess.run([*install, *requirements], check=True)
+    file = FOLDER / f"{environment.name}.txt"
+    file.write_text("\n".join(requirements))
+    made = subprocess.run([python, ENVIRONMENT, environment, file], stdout=subprocess.PIPE, text=True)
+    if made.returncode != 0:
+        sys.exit(made.returncode)
+    interpreter = pathlib.Path(made.stdout.strip())
     # Without dependencies, so that releases outside the range that the wheel names can be tested.
-    subprocess.run([*install, "--no-deps", wheel], check=True)
+    load_environment().install(interpreter, "--no-deps", "--no-cache-dir", wheel)
     return interpreter
+
+
+def load_environment():
+    """Returns the module that creates environments."""
+    spec = importlib.util.spec_from_file_location("environment", ENVIRONMENT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run(python, environment, files):

@@ -207,7 +207,7 @@ pub fn make_environment(
         .args([directory, requirements])
         .current_dir(workspace())
         .stdin(Stdio::null())
-        // Creating an environment takes a minute, so progress is printed.
+        // Creating an environment may take a minute, so it prints what it does.
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cannot run {}: {error}", base.display()))?;
