@@ -149,6 +149,7 @@ impl TaskFuture {
 
     /// Cancels the task, unless other clients want it too; see
     /// [`Client::cancel`](super::Client::cancel).
+    ///
     /// # Errors
     ///
     /// [`Disconnected`] if the client is not connected.
