@@ -19,8 +19,8 @@ use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
 use serde_json::json;
 
+use crate::command::terminal;
 use crate::table::{bytes, count};
-use crate::terminal;
 
 /// A recorded message.
 #[derive(Clone, Debug)]

@@ -15,33 +15,14 @@
 //! }
 //! # Ok::<(), daskwire_cli::inspect::InspectError>(())
 //! ```
-// All output of the command goes through `terminal`.
+// All output of the command goes through `command::terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod command;
 pub mod encode;
 pub mod inspect;
 pub mod journey;
 pub mod pickle;
 pub mod table;
-
-mod arguments;
-mod cluster_command;
-mod command;
-mod config;
-mod connect;
-mod diagnose;
-mod examples;
-mod failure;
-mod generate;
-mod inspect_command;
-mod json;
-#[cfg(feature = "tracing")]
-mod log;
-mod running;
-mod show;
-mod snapshot;
-mod terminal;
-mod top;
-mod worker_command;
 
 pub use command::main;

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::terminal;
+use crate::command::terminal;
 use daskwire_pickle::{
     Argument, Limits, Opcode, OutOfBandReader, PickleError, Reader, Token, Unescaped,
 };

@@ -10,8 +10,8 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 /// The exit code with which a worker asks to be restarted.
 pub(super) const RESTART: u8 = 3;
@@ -65,7 +65,7 @@ pub(super) async fn run(count: usize, variables: Vec<(String, String)>) -> Resul
     }
     let mut outcome = Ok(());
     loop {
-        let requested = crate::running::stop_requested()?;
+        let requested = crate::command::running::stop_requested()?;
         tokio::select! {
             () = requested => stop.send_modify(|times| *times = times.saturating_add(1)),
             ended = workers.join_next() => match ended {

@@ -102,7 +102,7 @@ pub(super) fn functions() -> Functions {
         .with("words", |arguments| Ok(words(&string(&arguments)?)))
         .with("parse_csv", |arguments| parse_csv(&string(&arguments)?))
         .with("parse_json", |arguments| {
-            crate::json::parse(&string(&arguments)?)
+            crate::command::json::parse(&string(&arguments)?)
                 .map_err(|error| RemoteError::new("ValueError", &error.to_string()))
         })
         .function("mean", |array: Array| -> Result<f64, RemoteError> {

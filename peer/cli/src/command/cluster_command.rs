@@ -17,12 +17,12 @@ use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::arguments::TlsArguments;
-use crate::connect::{address, connecting, report_first_failure};
-use crate::failure::{Failure, Result};
-use crate::show::{ResultArguments, key_json, value_json};
+use crate::command::arguments::TlsArguments;
+use crate::command::connect::{address, connecting, report_first_failure};
+use crate::command::failure::{Failure, Result};
+use crate::command::show::{ResultArguments, key_json, value_json};
+use crate::command::{json, terminal};
 use crate::table::{bytes, duration};
-use crate::{json, terminal};
 
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -170,7 +170,7 @@ impl TransportChoice {
 /// which reports it.
 fn warn_of_release(client: &Client) {
     #[cfg(feature = "tracing")]
-    if crate::log::is_on() {
+    if crate::command::log::is_on() {
         return;
     }
     if let Some(warning) = client.untested_release() {
@@ -319,7 +319,7 @@ async fn with_progress<T>(
 ) -> T {
     const SLOW: Duration = Duration::from_millis(300);
     #[cfg(feature = "tracing")]
-    if crate::log::is_on() {
+    if crate::command::log::is_on() {
         return work.await;
     }
     let (start, started) = (done(), Instant::now());
@@ -372,12 +372,12 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     let mut data = Vec::new();
     let mut total = 0;
     for file in &arguments.files {
-        let bytes = crate::arguments::read(file)?;
+        let bytes = crate::command::arguments::read(file)?;
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key(name),
             // A name that begins with a dash would be parsed as an option.
-            (None, _) if crate::arguments::is_standard_input(file) => Key::unique("stdin"),
+            (None, _) if crate::command::arguments::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };

@@ -1,4 +1,23 @@
-//! The command line, and the smaller commands.
+//! The command line of `daskwire`, and the smaller commands.
+
+mod arguments;
+mod cluster_command;
+mod config;
+mod connect;
+mod diagnose;
+mod examples;
+mod failure;
+mod generate;
+mod inspect_command;
+mod json;
+#[cfg(feature = "tracing")]
+mod log;
+mod running;
+mod show;
+mod snapshot;
+pub(crate) mod terminal;
+mod top;
+mod worker_command;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};
@@ -12,16 +31,10 @@ use daskwire_peer::relay::{RelayError, RelayStats};
 use daskwire_quic::{Congestion, Quic, QuicOptions};
 use serde_json::json;
 
-use crate::arguments::{LayoutChoice, PrefixChoice, TlsArguments, name, read};
 use crate::encode::{Target, documents};
-use crate::failure::{Failure, Result};
-#[cfg(feature = "tracing")]
-use crate::log;
-use crate::running::{on_cluster, stop_requested};
-use crate::{
-    cluster_command, connect, diagnose, examples, generate, inspect_command, terminal, top,
-    worker_command,
-};
+use arguments::{LayoutChoice, PrefixChoice, TlsArguments, name, read};
+use failure::{Failure, Result};
+use running::{on_cluster, stop_requested};
 
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]

@@ -11,7 +11,7 @@ use ratatui::style::{Modifier, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Gauge, Row, Table};
 
-use crate::snapshot::{Snapshot, States, Worker};
+use crate::command::snapshot::{Snapshot, States, Worker};
 
 /// The state from which the screen is drawn.
 #[derive(Debug, Default)]

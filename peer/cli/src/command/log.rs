@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::terminal;
+use crate::command::terminal;
 
 /// The variable that selects what to log, such as `daskwire_peer::worker=debug`.
 const VARIABLE: &str = "RUST_LOG";

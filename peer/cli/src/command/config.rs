@@ -16,7 +16,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
 use serde_json::{Map, Value};
 
-use crate::failure::Result;
+use crate::command::failure::Result;
 
 /// Settings by their names, such as `distributed.worker.memory.target`.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::view::{Key, View};
-use crate::snapshot::{Snapshot, Worker};
+use crate::command::snapshot::{Snapshot, Worker};
 
 fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");

@@ -9,7 +9,7 @@ use daskwire::message::Layout;
 use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{Address, Transports};
 
-use crate::failure::{Failure, Result};
+use crate::command::failure::{Failure, Result};
 
 /// The prefix of a message's frames.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -13,8 +13,8 @@ use daskwire_comm::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 /// Time for the handshake, after which the command checks whether the peer is an HTTP
 /// server.
@@ -111,7 +111,7 @@ pub(crate) fn report_first_failure(
 ) -> Transports {
     // The log reports each attempt.
     #[cfg(feature = "tracing")]
-    if crate::log::is_on() {
+    if crate::command::log::is_on() {
         return transports;
     }
     Transports::new().with(ReportingTransport {

@@ -12,8 +12,8 @@ use daskwire_numpy::{ByteOrder, DType, Kind, Order};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
 
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 /// The options for showing a result.
 #[derive(Debug, Args)]

@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::quantity::{self, MemoryLimit};
 use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
-use crate::config::Config;
-use crate::connect::address;
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::config::Config;
+use crate::command::connect::address;
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 /// The way to find the scheduler.
 #[derive(Clone, Debug)]

@@ -12,9 +12,9 @@ use clap::Args;
 use daskwire::frame::{FrameErrorKind, Prefix};
 use serde_json::Value as Json;
 
-use crate::arguments::{LayoutChoice, PrefixChoice, name, read};
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::arguments::{LayoutChoice, PrefixChoice, name, read};
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {

@@ -14,10 +14,10 @@ use daskwire_peer::client::ClientOptions;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
-use crate::cluster_command::{SchedulerArguments, message};
-use crate::connect::{address, connecting};
-use crate::failure::{Failure, Result};
-use crate::snapshot::Snapshot;
+use crate::command::cluster_command::{SchedulerArguments, message};
+use crate::command::connect::{address, connecting};
+use crate::command::failure::{Failure, Result};
+use crate::command::snapshot::Snapshot;
 use view::{Key, View};
 
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
         .options(&scheduler, ClientOptions::default())?;
     // Failures are displayed, and `watch` connects again.
     options.comm.connect_retry = false;
-    let stop = crate::running::stop_requested()?;
+    let stop = crate::command::running::stop_requested()?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);

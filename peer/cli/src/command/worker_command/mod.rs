@@ -24,11 +24,11 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::arguments::TlsArguments;
-use crate::config::Config;
-use crate::connect::{address, connecting};
-use crate::failure::{Failure, Result};
-use crate::terminal;
+use crate::command::arguments::TlsArguments;
+use crate::command::config::Config;
+use crate::command::connect::{address, connecting};
+use crate::command::failure::{Failure, Result};
+use crate::command::terminal;
 use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
 use settings::{Listen, Scheduler, Settings};
@@ -299,7 +299,7 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let mut settings = Settings::new(arguments, &config)?;
     if let Some(index) = arguments.worker_process {
         settings.for_process(index);
-        return crate::running::on_cluster(worker(arguments, settings));
+        return crate::command::running::on_cluster(worker(arguments, settings));
     }
     if !settings.has_nanny {
         tune_allocator(&settings);
@@ -308,9 +308,9 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let _pid_file = pid_file.transpose()?;
     if settings.has_nanny {
         let variables = allocator_settings(&settings).into_iter().collect();
-        return crate::running::on_cluster(nanny::run(settings.nworkers, variables));
+        return crate::command::running::on_cluster(nanny::run(settings.nworkers, variables));
     }
-    crate::running::on_cluster(worker(arguments, settings))
+    crate::command::running::on_cluster(worker(arguments, settings))
 }
 
 /// The source of requests to stop: signals, and orders of a nanny.
@@ -350,7 +350,7 @@ impl Stops {
     /// Waits for the next request.
     async fn next(&mut self) -> Result<Order> {
         loop {
-            let signal = crate::running::stop_requested()?;
+            let signal = crate::command::running::stop_requested()?;
             let order = async {
                 match &mut self.orders {
                     Some(orders) => orders.recv().await.unwrap_or(Order::Gone),
@@ -636,7 +636,7 @@ fn outcome(ended: &Ended, is_supervised: bool) -> Result {
 /// Whether warnings are logged.
 #[cfg(feature = "tracing")]
 fn is_logging() -> bool {
-    crate::log::has_warnings()
+    crate::command::log::has_warnings()
 }
 
 /// Whether warnings are logged.

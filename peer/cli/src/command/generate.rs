@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::failure::Result;
-use crate::terminal;
+use crate::command::failure::Result;
+use crate::command::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {

@@ -8,11 +8,11 @@ use daskwire_peer::Client;
 use daskwire_peer::client::{LogLine, StoryStep};
 use serde_json::{Value as Json, json};
 
-use crate::cluster_command::{SchedulerArguments, key, message};
-use crate::failure::Result;
-use crate::show::value_json;
-use crate::snapshot::Snapshot;
-use crate::terminal;
+use crate::command::cluster_command::{SchedulerArguments, key, message};
+use crate::command::failure::Result;
+use crate::command::show::value_json;
+use crate::command::snapshot::Snapshot;
+use crate::command::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct Ps {

@@ -1,6 +1,6 @@
 //! The executor that commands run on, and the signals that end them.
 
-use crate::failure::Result;
+use crate::command::failure::Result;
 
 /// Runs a command that uses comms.
 pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {

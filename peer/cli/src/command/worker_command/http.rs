@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::terminal;
+use crate::command::terminal;
 
 /// Maximum length of the head of a request, in bytes.
 const MAX_HEAD_LEN: usize = 8 << 10;
