@@ -1,4 +1,4 @@
-//! Properties of comms, roles and the command-line tool for any input, one
+//! Properties of comms, roles and the library of the command for any input, one
 //! function per fuzz target.
 //!
 //! This crate is separate from `daskwire-fuzz`, whose targets need only the core,

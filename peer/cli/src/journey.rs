@@ -19,7 +19,7 @@ use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
 use serde_json::json;
 
-use crate::command::terminal;
+use crate::printable;
 use crate::table::{bytes, count};
 
 /// A recorded message.
@@ -375,7 +375,7 @@ fn messages_json(seen: &[RecordedMessage], started: Instant, part: &str) -> Stri
             "bytes": message.len,
             "messages": summaries.collect::<Vec<_>>(),
         });
-        output.push_str(&terminal::json(&document));
+        output.push_str(&printable::json(&document));
         output.push('\n');
     }
     output

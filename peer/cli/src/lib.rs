@@ -2,6 +2,8 @@
 //! inspecting recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
 //! ([`pickle`]), and following a task through a cluster ([`journey`]).
 //!
+//! The command and journeys need the feature `command`, which is a default.
+//!
 //! ```
 //! use daskwire_cli::inspect::{Inspector, Options};
 //!
@@ -18,11 +20,15 @@
 // All output of the command goes through `command::terminal`.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(feature = "command")]
 mod command;
 pub mod encode;
 pub mod inspect;
+#[cfg(feature = "command")]
 pub mod journey;
 pub mod pickle;
+mod printable;
 pub mod table;
 
+#[cfg(feature = "command")]
 pub use command::main;

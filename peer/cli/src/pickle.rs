@@ -11,7 +11,7 @@ use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::command::terminal;
+use crate::printable;
 use daskwire_pickle::{
     Argument, Limits, Opcode, OutOfBandReader, PickleError, Reader, Token, Unescaped,
 };
@@ -146,7 +146,7 @@ pub fn list_json(
             "argument": line.argument,
             "remark": line.remark,
         });
-        writeln!(out, "{}", terminal::json(&document))
+        writeln!(out, "{}", printable::json(&document))
     })?;
     let names = machine.sorted_names().into_iter().map(|(name, mentions)| {
         json!({"name": name, "named": mentions.named_count, "called": mentions.called_count})
@@ -165,7 +165,7 @@ pub fn list_json(
         "unknown_names": machine.unknown_names,
         "other_calls": machine.other_calls,
     });
-    writeln!(out, "{}", terminal::json(&document))?;
+    writeln!(out, "{}", printable::json(&document))?;
     Ok(fault)
 }
 

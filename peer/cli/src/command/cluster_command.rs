@@ -22,6 +22,7 @@ use crate::command::connect::{address, connecting, report_first_failure};
 use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::{json, terminal};
+use crate::printable;
 use crate::table::{bytes, duration};
 
 /// The client id that holds keys between two commands.
@@ -394,7 +395,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
             .iter()
             .map(|future| key_json(future.key()))
             .collect();
-        terminal::print(terminal::json(&serde_json::json!({"keys": keys})))?;
+        terminal::print(printable::json(&serde_json::json!({"keys": keys})))?;
     } else {
         for future in &futures {
             terminal::print(Printable(&shown(future.key())))?;
@@ -478,7 +479,7 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
             .map_err(message)?;
         if arguments.result.json {
             let document = serde_json::json!({"key": key_json(future.key())});
-            terminal::print(terminal::json(&document))?;
+            terminal::print(printable::json(&document))?;
         } else {
             terminal::print(Printable(&shown(future.key())))?;
         }
@@ -503,7 +504,7 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     client.release_as(HOLDER, keys).map_err(message)?;
     client.close().await.map_err(message)?;
     if has_json {
-        terminal::print(terminal::json(&document))?;
+        terminal::print(printable::json(&document))?;
     }
     Ok(())
 }
@@ -587,7 +588,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     if arguments.json {
         let result = value_json(&result);
         let document = serde_json::json!({"result": result, "took": took.as_secs_f64()});
-        show(&format!("{}\n", terminal::json(&document)));
+        show(&format!("{}\n", printable::json(&document)));
     } else {
         show(&format!("\nz = {result} took {}\n", time(took)));
     }

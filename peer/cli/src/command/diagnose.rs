@@ -13,6 +13,7 @@ use crate::command::failure::Result;
 use crate::command::show::value_json;
 use crate::command::snapshot::Snapshot;
 use crate::command::terminal;
+use crate::printable;
 
 #[derive(Debug, Args)]
 pub(crate) struct Ps {
@@ -54,7 +55,7 @@ pub(crate) async fn ps(arguments: &Ps) -> Result {
     let client = arguments.scheduler.connect().await?;
     let snapshot = Snapshot::take(&client).await.map_err(message)?;
     if arguments.json {
-        terminal::print(terminal::json(&snapshot.json()))?;
+        terminal::print(printable::json(&snapshot.json()))?;
     } else {
         terminal::print(table(&snapshot).trim_end())?;
     }
@@ -143,7 +144,7 @@ pub(crate) async fn logs(arguments: &Logs) -> Result {
     if arguments.json {
         let logs = logs.iter().map(|(worker, lines)| log_json(worker, lines));
         let document = json!({"logs": logs.collect::<Vec<_>>()});
-        terminal::print(terminal::json(&document))?;
+        terminal::print(printable::json(&document))?;
     } else {
         let is_one = logs.len() == 1;
         for (worker, lines) in &logs {
@@ -185,7 +186,7 @@ pub(crate) async fn story(arguments: &Story) -> Result {
     let workers = client.workers().await.map_err(message)?;
     if arguments.json {
         let steps: Vec<Json> = steps.iter().map(step_json).collect();
-        terminal::print(terminal::json(&json!({"steps": steps})))?;
+        terminal::print(printable::json(&json!({"steps": steps})))?;
     } else if steps.is_empty() {
         return Err(format!(
             "neither the scheduler nor a worker has a record of {}",

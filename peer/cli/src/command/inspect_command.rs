@@ -15,6 +15,7 @@ use serde_json::Value as Json;
 use crate::command::arguments::{LayoutChoice, PrefixChoice, name, read};
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::printable;
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
@@ -140,7 +141,7 @@ impl Inspect {
         if let Json::Object(document) = document {
             extended.extend(document);
         }
-        Ok(Some(terminal::json(&Json::Object(extended)) + "\n"))
+        Ok(Some(printable::json(&Json::Object(extended)) + "\n"))
     }
 }
 

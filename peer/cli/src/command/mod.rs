@@ -15,7 +15,7 @@ mod log;
 mod running;
 mod show;
 mod snapshot;
-pub(crate) mod terminal;
+mod terminal;
 mod top;
 mod worker_command;
 
@@ -32,6 +32,7 @@ use daskwire_quic::{Congestion, Quic, QuicOptions};
 use serde_json::json;
 
 use crate::encode::{Target, documents};
+use crate::printable;
 use arguments::{LayoutChoice, PrefixChoice, TlsArguments, name, read};
 use failure::{Failure, Result};
 use running::{on_cluster, stop_requested};
@@ -329,7 +330,7 @@ fn identity(arguments: &Identity) -> Result {
     };
     if arguments.json {
         let document = crate::table::identity_json(&identity, &agreement);
-        return Ok(terminal::print(terminal::json(&document))?);
+        return Ok(terminal::print(printable::json(&document))?);
     }
     facts.push_str(&format!(
         "\n  comm       {layout} layout, pickle protocol {}\n",

@@ -14,6 +14,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::printable;
 
 /// The options for showing a result.
 #[derive(Debug, Args)]
@@ -58,7 +59,7 @@ impl ResultArguments {
             return write(file, result);
         }
         if self.json {
-            return Ok(terminal::print(terminal::json(&document(key, result)))?);
+            return Ok(terminal::print(printable::json(&document(key, result)))?);
         }
         match result {
             Value::Str(string) if self.raw => print_raw(&[string.as_bytes(), b"\n"]),

@@ -10,9 +10,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::printable;
 use daskwire::display::{Printable, is_printable};
-use serde::Serialize as _;
-use serde_json::ser::{CompactFormatter, Formatter};
 
 /// A writer that escapes invalid UTF-8, and unprintable characters except newlines and
 /// tabs. A character must not be split between two writes.
@@ -105,40 +104,7 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
         document.extend(fields);
     }
     // The command continues if its events cannot be written.
-    let _ = print(json(&document));
-}
-
-/// Formats JSON in one line. Unprintable characters are escaped as `\uXXXX`,
-/// which parses to the same value.
-pub(crate) fn json(value: &serde_json::Value) -> String {
-    let mut out = Vec::new();
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
-    // Serializing a value and writing to a vector cannot fail.
-    let _ = value.serialize(&mut serializer);
-    String::from_utf8(out).ensured()
-}
-
-struct PrintableJson;
-
-impl Formatter for PrintableJson {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(|character| !is_printable(character)) {
-            let (plain, escaped) = rest.split_at(at);
-            CompactFormatter.write_string_fragment(writer, plain)?;
-            let mut characters = escaped.chars();
-            let character = characters.next().ensured();
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(writer, "\\u{unit:04x}")?;
-            }
-            rest = characters.as_str();
-        }
-        CompactFormatter.write_string_fragment(writer, rest)
-    }
+    let _ = print(printable::json(&document));
 }
 
 #[cfg(test)]
@@ -169,21 +135,11 @@ mod tests {
             assert_eq!(escaped(input.as_bytes()), expected(&input, is_plain));
             let line = Printable(&input).to_string();
             assert_eq!(line, expected(&input, is_printable));
-            let value = serde_json::Value::from(input);
-            let shown = json(&value);
-            assert!(shown.chars().all(is_printable), "{shown}");
-            assert_eq!(serde_json::from_str(&shown).ok(), Some(value));
         }
     }
 
     #[test]
     fn what_is_no_utf_8_is_escaped() {
         assert_eq!(escaped(b"a\xffb\xc2\x1b\n"), "a\\xffb\\xc2\\u{1b}\n");
-    }
-
-    #[test]
-    fn json_without_such_characters_is_as_ever() {
-        let value = serde_json::json!({"a\"\\": [1, -2.5, null, true, "naïve ☃ 🦀"]});
-        assert_eq!(json(&value), value.to_string());
     }
 }

@@ -29,6 +29,7 @@ use crate::command::config::Config;
 use crate::command::connect::{address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::printable;
 use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
 use settings::{Listen, Scheduler, Settings};
@@ -649,7 +650,7 @@ fn list(is_json: bool) -> Result {
     if is_json {
         for (name, what) in functions::LIST {
             let document = json!({"function": name, "description": what});
-            terminal::print(terminal::json(&document))?;
+            terminal::print(printable::json(&document))?;
         }
         return Ok(());
     }
