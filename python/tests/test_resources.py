@@ -71,7 +71,7 @@ async def main(scheme):
         security = Security.temporary()
         arguments = [security.get_listen_args("scheduler"), security.get_connection_args("client")]
     # Pools, caches and threads reach their size.
-    await open_and_close(scheme, 1000, *arguments)
+    await open_and_close(scheme, 500, *arguments)
     in_use()  # Its first call allocates, too.
     # QUIC keeps a connection, and the socket of a stopped listener, for a second.
     await asyncio.sleep(2)
