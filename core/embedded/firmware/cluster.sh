@@ -17,11 +17,11 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$log" "$scratch"' EXIT
 
 install_packages
-build_for_chip "$here" "$target/firmware-network" "$chip"
+build_for_chip "$here" "$target/firmware" "$chip"
 # Small rather than fast: it waits for the network most of the time.
 quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL=s "${build[@]}" --features network --bin worker --bin client
 python=$(environment current)
 # No settings of the user's Python or Dask.
 env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
     DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
-    timeout 300 "$python" "$here/cluster.py" "$target/firmware-network/$chip/release"
+    timeout 300 "$python" "$here/cluster.py" "$target/firmware/$chip/release"

@@ -100,8 +100,10 @@ build_for_chip "$here" "$target/firmware" "$chip"
 quietly "${build[@]}" --features classic
 refused daskwire_panics "${build[@]}" --features classic,break-no-panic
 echo "firmware: links without allocator and panics"
-refused daskwire_panics "${build[@]}" --features roles,break-no-panic --bin roles
-for level in ${DASKWIRE_LEVELS:-3 s z}; do
+read -ra levels <<<"${DASKWIRE_LEVELS:-3 s z}"
+refused daskwire_panics env CARGO_PROFILE_RELEASE_OPT_LEVEL="${levels[0]}" \
+    "${build[@]}" --features roles,break-no-panic --bin roles
+for level in "${levels[@]}"; do
     # The second with the formats of defmt for all errors and states.
     for features in roles defmt; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
