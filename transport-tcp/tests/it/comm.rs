@@ -748,9 +748,18 @@ fn a_write_dropped_within_a_message_ends_the_comm() {
     let frames: [&[u8]; 4] = [b"body", &large, b"", b"after"];
     let whole = message(Prefix::U64, &frames);
     let inside = (1..100).chain((100..whole.len()).step_by(509));
-    for allowed in inside.chain([whole.len() - 1]) {
+    let small = inside
+        .chain([whole.len() - 1])
+        .map(|allowed| (&frames, &whole, allowed));
+    // A frame that is written in parts, of which the second is not written completely
+    let parts = pattern((2 << 20) + 5);
+    let in_parts: [&[u8]; 4] = [b"body", &parts, b"", b"after"];
+    let long = message(Prefix::U64, &in_parts);
+    let second = [1 << 20, (1 << 20) + 500, (2 << 20) + 50];
+    let large = second.map(|allowed| (&in_parts, &long, allowed));
+    for (frames, whole, allowed) in small.chain(large) {
         let (sluice, mut writer) = sluice(allowed);
-        assert!(poll_once(writer.write_message(&frames)).is_pending());
+        assert!(poll_once(writer.write_message(frames)).is_pending());
         sluice.0.lock().unwrap().allowed = usize::MAX;
         let Poll::Ready(Err(error)) = poll_once(writer.write_message(&[b"x"])) else {
             panic!("written after {allowed} bytes of another message");
@@ -805,7 +814,7 @@ fn small_messages_take_one_write_and_large_frames_no_copy() {
     assert!(poll_once(writer.write_message(&small)).is_ready());
     assert_eq!(sluice.0.lock().unwrap().write_count, 1);
 
-    let large = [Bytes::from(pattern(1 << 20)), Bytes::from(pattern(2 << 20))];
+    let large = [1 << 20, (1 << 20) + 5].map(|len| Bytes::from(pattern(len)));
     let frames = [
         Bytes::from_static(b"body"),
         large[0].clone(),
@@ -815,9 +824,10 @@ fn small_messages_take_one_write_and_large_frames_no_copy() {
     ];
     assert!(poll_once(writer.write_message(&frames)).is_ready());
     let flow = sluice.0.lock().unwrap();
-    assert_eq!(flow.write_count, 1 + 3);
-    for frame in &large {
-        let place = (frame.as_ptr() as usize, frame.len());
+    // A frame is written in parts of 1 MiB.
+    assert_eq!(flow.write_count, 1 + 4);
+    for part in large.iter().flat_map(|frame| frame.chunks(1 << 20)) {
+        let place = (part.as_ptr() as usize, part.len());
         assert!(flow.places.contains(&place), "it was copied");
     }
     let frames: Vec<&[u8]> = frames.iter().map(AsRef::as_ref).collect();
