@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use daskwire_testing::Random;
 
 use super::*;
 use crate::worker::store::file::{self, ReadError};
@@ -205,22 +206,10 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A deterministic random number generator.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
-}
-
 /// A payload of random frames, which cannot be opened.
 fn any_payload(random: &mut Random) -> Serialized {
     let bodies = [Serialized::default(), Serialized::pickled(b"N.")];
-    let body = &bodies[usize::from(random.below(2) == 1)].message()[0];
+    let body = &bodies[random.below(2)].message()[0];
     let mut message = vec![body.clone()];
     for _ in 0..=random.below(8) {
         let len = match random.below(4) {
