@@ -11,36 +11,21 @@ use std::sync::Arc;
 
 use daskwire_comm::CommOptions;
 use daskwire_quic::{Congestion, QuicOptions};
+use daskwire_testing::Random;
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
 use crate::support::{self, Node};
 
-/// The rates of faults, in thousandths of the packets.
-const LOST: u64 = 50;
-const REPEATED: u64 = 20;
-const REORDERED: u64 = 50;
-const DAMAGED: u64 = 1;
+/// One packet in this many has the fault, on average.
+const LOST: usize = 20;
+const REPEATED: usize = 50;
+const REORDERED: usize = 20;
+const DAMAGED: usize = 1000;
 
 /// The delay of a packet: 20 milliseconds, and up to 10 more or less.
 fn delay(random: &mut Random) -> Duration {
     Duration::from_micros(10_000 + random.next() % 20_000)
-}
-
-/// A random number generator, deterministic for each seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 >> 11
-    }
-
-    fn happens(&mut self, thousandths: u64) -> bool {
-        self.next() % 1000 < thousandths
-    }
 }
 
 /// Forwards one direction, from `from` to `to`, with faults.
@@ -59,23 +44,23 @@ async fn carry(from: Arc<UdpSocket>, to: Arc<UdpSocket>, seed: u64) {
             received = from.recv(&mut buffer) => {
                 // The system reports packets that were not received.
                 let Ok(len) = received else { continue };
-                if random.happens(LOST) {
+                if random.one_in(LOST) {
                     continue;
                 }
                 let mut packet = buffer[..len].to_vec();
-                if random.happens(DAMAGED) {
-                    let at = random.next() as usize % len.max(1);
+                if random.one_in(DAMAGED) {
+                    let at = random.below(len);
                     if let Some(byte) = packet.get_mut(at) {
                         *byte ^= 1 << (random.next() % 8);
                     }
                 }
                 let mut due = latest.max(Instant::now() + delay(&mut random));
-                if random.happens(REORDERED) {
+                if random.one_in(REORDERED) {
                     due += delay(&mut random);
                 } else {
                     latest = due;
                 }
-                if random.happens(REPEATED) {
+                if random.one_in(REPEATED) {
                     number += 1;
                     waiting.insert((due + delay(&mut random), number), packet.clone());
                 }
