@@ -132,12 +132,12 @@ fn program(out: &mut Semihosting) -> bool {
     session.client.close();
     session.until(|client| client.status() == Status::Ended);
     let (flash, stack) = cortex_m::memory_used();
-    let told = writeln!(
+    let printed = writeln!(
         out,
         "    flash {flash} bytes, stack {stack}, static {}",
         cortex_m::static_len(),
     );
-    told.is_ok()
+    printed.is_ok()
 }
 
 fn run(session: &mut Session<'_>, out: &mut Semihosting) -> Result<(), Failure> {

@@ -86,12 +86,12 @@ fn program(out: &mut Semihosting) -> bool {
         let _ = writeln!(out, "    failed: {fault}");
     }
     let (flash, stack) = cortex_m::memory_used();
-    let told = writeln!(
+    let printed = writeln!(
         out,
         "    flash {flash} bytes, stack {stack}, static {}",
         cortex_m::static_len(),
     );
-    asked.is_ok() && told.is_ok()
+    asked.is_ok() && printed.is_ok()
 }
 
 /// Runs the conversation. Each side waits for the other to finish. Dask does not

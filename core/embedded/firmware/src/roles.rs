@@ -111,10 +111,10 @@ fn program(out: &mut Semihosting) -> bool {
         return false;
     }
     let (flash, stack) = cortex_m::memory_used();
-    let told = writeln!(
+    let printed = writeln!(
         out,
         "    flash {flash} bytes, stack {stack}, static {}",
         cortex_m::static_len(),
     );
-    told.is_ok() && key_count == 0
+    printed.is_ok() && key_count == 0
 }

@@ -119,12 +119,12 @@ fn program(out: &mut Semihosting) -> bool {
         }
     }
     let (flash, stack) = cortex_m::memory_used();
-    let told = writeln!(
+    let printed = writeln!(
         out,
         "    flash {flash} bytes, stack {stack}, static {}",
         cortex_m::static_len(),
     );
-    told.is_ok()
+    printed.is_ok()
 }
 
 /// Called by the panic handler. Unlike the worker, smoltcp can panic, so this program

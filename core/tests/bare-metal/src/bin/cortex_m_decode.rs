@@ -19,12 +19,12 @@ fn program(out: &mut cortex_m::Semihosting) -> bool {
     );
     let right = decoded.is_ok_and(|found| found == (message.plain_len, message.plain_hash));
     let (flash, stack) = cortex_m::memory_used();
-    let told = writeln!(
+    let printed = writeln!(
         out,
         "    flash {} bytes ({} more are the recorded message), stack {stack}, static {}",
         flash.wrapping_sub(message.bytes.len()),
         message.bytes.len(),
         cortex_m::static_len(),
     );
-    right && told.is_ok()
+    right && printed.is_ok()
 }
