@@ -90,10 +90,10 @@ pub(crate) const MAX_COMMS: usize = 1 << 16;
 /// Number of frames that need no allocation. Most messages do not have more.
 const INLINE_FRAMES: usize = 8;
 
-/// A field as the whole body of a message.
-pub(crate) struct Whole<'m, T>(pub(crate) &'m T);
+/// A field as the body of a message.
+pub(crate) struct Body<'m, T>(pub(crate) &'m T);
 
-impl<T: Field> Encode for Whole<'_, T> {
+impl<T: Field> Encode for Body<'_, T> {
     fn encode<'a>(
         &'a self,
         to: &mut daskwire::message::MessageBuilder<'_, 'a>,
@@ -124,8 +124,8 @@ impl Sender {
                 many.resize(self.room.slot_count(), &[][..]);
                 &mut many[..]
             };
-            let whole = Whole(message);
-            let error = match self.room.build(&whole, slots) {
+            let body = Body(message);
+            let error = match self.room.build(&body, slots) {
                 Ok(frames) => {
                     self.ends.report(true, frames);
                     match &mut self.converter {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use daskwire::message::BuildError;
 
-use crate::channel::{Whole, read_batch};
+use crate::channel::{Body, read_batch};
 use crate::graph::{Graph, GraphError};
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::state::State;
@@ -50,7 +50,7 @@ impl<T: Field> Message for T {
     }
 
     fn encode(&self) -> Result<Vec<Bytes>, BuildError> {
-        MessageScratch::new().with_frames(&Whole(self), |frames| {
+        MessageScratch::new().with_frames(&Body(self), |frames| {
             let copy = |frame: &&[u8]| Bytes::copy_from_slice(frame);
             frames.iter().map(copy).collect()
         })

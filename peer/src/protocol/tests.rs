@@ -1,21 +1,11 @@
 use super::*;
 use crate::Key;
-use crate::scratch::{Encode, MessageScratch};
-
-struct Whole<T>(T);
-
-impl<T: Field> Encode for Whole<T> {
-    fn encode<'a>(
-        &'a self,
-        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
-    ) -> Result<(), daskwire::message::BuildError> {
-        self.0.write(to)
-    }
-}
+use crate::channel::Body;
+use crate::scratch::MessageScratch;
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {
     MessageScratch::new()
-        .with_frames(&Whole(message), |frames| {
+        .with_frames(&Body(&message), |frames| {
             frames
                 .iter()
                 .map(|frame| Bytes::copy_from_slice(frame))

@@ -75,9 +75,9 @@ async fn panicking_callback_is_not_called_again() {
 }
 
 /// Panics at the second message of one client.
-struct Fragile;
+struct PanickingObserver;
 
-impl Observer for Fragile {
+impl Observer for PanickingObserver {
     fn message(&self, seen: &ObservedMessage<'_>) {
         assert!(
             seen.is_leaving || seen.peer != "broken",
@@ -89,7 +89,7 @@ impl Observer for Fragile {
 #[tokio::test]
 async fn a_client_whose_stream_ends_by_a_panic_is_removed() {
     let options = Options {
-        observer: Some(Arc::new(Fragile)),
+        observer: Some(Arc::new(PanickingObserver)),
         ..Options::default()
     };
     let scheduler = scheduler_with("inproc://observer", options).await;

@@ -29,7 +29,7 @@ use rustix::net::{
 };
 
 use super::memory::{LONG, Region, SharedMemory};
-use crate::channel::Whole;
+use crate::channel::Body;
 use crate::protocol::{Field, Opener};
 use crate::scratch::MessageScratch;
 
@@ -84,7 +84,7 @@ impl Link {
         descriptor: BorrowedFd<'_>,
     ) -> io::Result<()> {
         let Self { scratch, out, .. } = self;
-        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, None, out));
+        let built = scratch.with_frames(&Body(message), |frames| pack(frames, None, out));
         built.map_err(io::Error::other)?;
         out[4..8].copy_from_slice(&1_u32.to_le_bytes());
         write(&self.socket, out, &[descriptor])
@@ -98,7 +98,7 @@ impl Link {
             memory,
             ..
         } = self;
-        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, Some(memory), out));
+        let built = scratch.with_frames(&Body(message), |frames| pack(frames, Some(memory), out));
         let regions = built.map_err(io::Error::other)?;
         let descriptors: Vec<BorrowedFd<'_>> =
             regions.iter().map(|region| region.file().as_fd()).collect();
@@ -127,7 +127,7 @@ impl Link {
     /// If the socket fails, or takes only a part of the message.
     pub(super) fn try_send(&mut self, message: &impl Field) -> io::Result<bool> {
         let Self { scratch, out, .. } = self;
-        let built = scratch.with_frames(&Whole(message), |frames| pack(frames, None, out));
+        let built = scratch.with_frames(&Body(message), |frames| pack(frames, None, out));
         built.map_err(io::Error::other)?;
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match retry_on_intr(|| rustix::net::send(&self.socket, out, flags)) {

@@ -46,7 +46,7 @@ struct Forms {
     /// The error of serializing the datum, which would fail again.
     unserializable: Option<Box<ValueError>>,
     /// Whether a thread is creating a form, for which other threads wait.
-    is_making: bool,
+    is_creating: bool,
     /// Whether threads wait for the form that is being created.
     is_awaited: bool,
     /// Whether the datum is being written to disk. Tasks do not wait for this.
@@ -193,17 +193,17 @@ pub(super) enum Evicted {
 
 /// The result of looking up a form: an existing one, or the lock for creating it.
 enum Found<'f, T> {
-    Made(T),
-    ToMake(MutexGuard<'f, Forms>),
+    Existing(T),
+    Missing(MutexGuard<'f, Forms>),
 }
 
 /// Guard that ends the creation of a form, even after a panic.
-struct Making<'d>(&'d Inner);
+struct CreationGuard<'d>(&'d Inner);
 
-impl Drop for Making<'_> {
+impl Drop for CreationGuard<'_> {
     fn drop(&mut self) {
         let mut forms = self.0.lock();
-        forms.is_making = false;
+        forms.is_creating = false;
         // Notify only if threads wait: each notification costs a system call.
         let is_awaited = core::mem::take(&mut forms.is_awaited);
         drop(forms);
@@ -400,17 +400,17 @@ impl Datum {
     /// Blocks while another thread creates the same value, and while reading from
     /// disk.
     pub(crate) fn open(&self, steps: &Steps) -> Result<Opened, DatumError> {
-        let made = |forms: &Forms| match (&forms.value, &forms.unopenable) {
+        let existing = |forms: &Forms| match (&forms.value, &forms.unopenable) {
             (Some(value), _) => Some(Ok(Opened(Arc::clone(value)))),
             (None, Some(error)) => Some(Err(ValueError::clone(error))),
             (None, None) => None,
         };
-        let mut forms = match self.unless(made)? {
-            Found::Made(opened) => return Ok(opened),
-            Found::ToMake(forms) => forms,
+        let mut forms = match self.unless(existing)? {
+            Found::Existing(opened) => return Ok(opened),
+            Found::Missing(forms) => forms,
         };
-        forms.is_making = true;
-        let making = Making(&self.0);
+        forms.is_creating = true;
+        let creation = CreationGuard(&self.0);
         let (serialized, file) = (forms.serialized.clone(), forms.file.clone());
         drop(forms);
         let is_on_disk = serialized.is_none();
@@ -448,7 +448,7 @@ impl Datum {
         };
         self.0.account(&mut forms, true);
         drop(forms);
-        drop(making);
+        drop(creation);
         opened
     }
 
@@ -457,14 +457,14 @@ impl Datum {
     /// Blocks while another thread creates it, and while reading from disk. Data that
     /// is read from disk for this call is not kept in memory.
     pub(crate) fn serialize(&self, steps: &Steps) -> Result<Serialized, DatumError> {
-        let made = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
+        let existing = |forms: &Forms| match (&forms.serialized, &forms.unserializable) {
             (Some(serialized), _) => Some(Ok(serialized.clone())),
             (None, Some(error)) => Some(Err(ValueError::clone(error))),
             (None, None) => None,
         };
-        let mut forms = match self.unless(made)? {
-            Found::Made(serialized) => return Ok(serialized),
-            Found::ToMake(forms) => forms,
+        let mut forms = match self.unless(existing)? {
+            Found::Existing(serialized) => return Ok(serialized),
+            Found::Missing(forms) => forms,
         };
         // The data is not kept: only the receiver needs it, not this worker.
         if let Some(file) = forms.file.clone() {
@@ -475,8 +475,8 @@ impl Datum {
                 read => return read,
             }
         }
-        forms.is_making = true;
-        let making = Making(&self.0);
+        forms.is_creating = true;
+        let creation = CreationGuard(&self.0);
         let value = forms.value.clone();
         drop(forms);
         let start = Instant::now();
@@ -496,7 +496,7 @@ impl Datum {
         }
         self.0.account(&mut forms, true);
         drop(forms);
-        drop(making);
+        drop(creation);
         made.map_err(DatumError::Value)
     }
 
@@ -530,22 +530,22 @@ impl Datum {
         Ok(shared)
     }
 
-    /// Returns a form found by `made`, after waiting for another thread that
+    /// Returns a form found by `existing`, after waiting for another thread that
     /// creates one; otherwise locks the forms, for the caller to create it.
     fn unless<T>(
         &self,
-        made: impl Fn(&Forms) -> Option<Result<T, ValueError>>,
+        existing: impl Fn(&Forms) -> Option<Result<T, ValueError>>,
     ) -> Result<Found<'_, T>, DatumError> {
         let mut forms = self.0.lock();
         loop {
-            match made(&forms) {
+            match existing(&forms) {
                 Some(Ok(form)) => {
                     self.0.account(&mut forms, true);
-                    return Ok(Found::Made(form));
+                    return Ok(Found::Existing(form));
                 }
                 Some(Err(error)) => return Err(DatumError::Value(error)),
                 None if forms.is_lost => return Err(DatumError::Lost),
-                None if !forms.is_making => return Ok(Found::ToMake(forms)),
+                None if !forms.is_creating => return Ok(Found::Missing(forms)),
                 None => {
                     forms.is_awaited = true;
                     forms = self.0.common.failure.check(self.0.changed.wait(forms));
@@ -607,7 +607,7 @@ impl Datum {
         let is_idle = |forms: &Forms| {
             forms.stored_count != 0
                 && forms.use_count == 0
-                && !forms.is_making
+                && !forms.is_creating
                 && forms.memory_len != 0
         };
         let mut forms = self.0.lock();

@@ -28,7 +28,7 @@ impl Task {
     }
 }
 
-struct World {
+struct Simulation {
     seed: u64,
     random: u64,
     now: Duration,
@@ -51,9 +51,9 @@ struct World {
     history: Vec<String>,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
-        let mut world = Self {
+        let mut simulation = Self {
             seed,
             random: seed.wrapping_mul(2).wrapping_add(1),
             now: Duration::ZERO,
@@ -71,8 +71,8 @@ impl World {
             was_restarted: false,
             history: Vec::new(),
         };
-        world.handle(Event::Connected { release: None });
-        world
+        simulation.handle(Event::Connected { release: None });
+        simulation
     }
 
     fn number(&mut self, below: usize) -> usize {
@@ -383,20 +383,20 @@ impl World {
     }
 
     fn run(seed: u64) -> Vec<String> {
-        let mut world = Self::new(seed);
+        let mut simulation = Self::new(seed);
         for step in 0..500 {
-            world.step();
+            simulation.step();
             if step % 100 == 99 {
-                world.settle();
+                simulation.settle();
             }
         }
-        for hold in mem::take(&mut world.handles) {
-            world.handle(Event::Release(hold));
+        for hold in mem::take(&mut simulation.handles) {
+            simulation.handle(Event::Release(hold));
         }
-        world.settle();
-        assert!(world.client.ended.is_empty(), "seed {seed}");
-        world.handle(Event::Close);
-        world.history
+        simulation.settle();
+        assert!(simulation.client.ended.is_empty(), "seed {seed}");
+        simulation.handle(Event::Close);
+        simulation.history
     }
 }
 
@@ -410,11 +410,11 @@ const fn is_farewell(message: &FromClient) -> bool {
 #[test]
 fn random_events_lead_to_a_consistent_state() {
     for seed in 0..100 {
-        World::run(seed);
+        Simulation::run(seed);
     }
 }
 
 #[test]
 fn same_seed_gives_same_actions() {
-    assert_eq!(World::run(7), World::run(7));
+    assert_eq!(Simulation::run(7), Simulation::run(7));
 }

@@ -94,7 +94,7 @@ enum View {
     Cancelled,
 }
 
-struct World {
+struct Simulation {
     state: State,
     random: u64,
     now: Duration,
@@ -103,7 +103,7 @@ struct World {
     worker_count: u64,
 }
 
-impl World {
+impl Simulation {
     fn new(seed: u64) -> Self {
         let policy = Policy {
             seed,
@@ -111,7 +111,7 @@ impl World {
             allowed_failures: u32::MAX,
             ..Policy::default()
         };
-        let mut world = Self {
+        let mut simulation = Self {
             state: State::new(policy),
             random: seed,
             now: Duration::ZERO,
@@ -121,15 +121,15 @@ impl World {
         };
         for (number, name) in ["one", "two"].into_iter().enumerate() {
             let id = ClientId(number as u64);
-            world.clients.insert(id, BTreeMap::new());
+            simulation.clients.insert(id, BTreeMap::new());
             let name = name.to_owned();
-            world.handle(Event::ClientJoined {
+            simulation.handle(Event::ClientJoined {
                 id,
                 name,
                 versions: Value::None,
             });
         }
-        world
+        simulation
     }
 
     fn number(&mut self, below: usize) -> usize {
@@ -443,20 +443,20 @@ impl World {
     }
 
     fn run(seed: u64) {
-        let mut world = Self::new(seed);
-        world.add_worker();
+        let mut simulation = Self::new(seed);
+        simulation.add_worker();
         for _ in 0..400 {
-            world.step();
+            simulation.step();
         }
-        world.complete();
-        for (client, views) in &world.clients {
+        simulation.complete();
+        for (client, views) in &simulation.clients {
             for (key, view) in views {
-                let status = world.state.status(key);
-                let wants = world
+                let status = simulation.state.status(key);
+                let wants = simulation
                     .state
                     .by_key
                     .get(key)
-                    .is_some_and(|id| world.state.tasks[*id].wanted_by.contains(client));
+                    .is_some_and(|id| simulation.state.tasks[*id].wanted_by.contains(client));
                 match view {
                     View::InMemory => {
                         assert_eq!((status, wants), (Some(TaskState::Memory), true), "{key}")
@@ -469,19 +469,19 @@ impl World {
                 }
             }
         }
-        for client in world.clients.keys().copied().collect::<Vec<_>>() {
-            world.handle(Event::ClientLeft(client));
+        for client in simulation.clients.keys().copied().collect::<Vec<_>>() {
+            simulation.handle(Event::ClientLeft(client));
         }
         for _ in 0..3 {
-            world.now += Duration::from_millis(500);
-            world.handle(Event::Tick);
-            world.complete();
+            simulation.now += Duration::from_millis(500);
+            simulation.handle(Event::Tick);
+            simulation.complete();
         }
-        assert_eq!(world.state.task_count(), 0, "seed {seed}");
-        for (id, worker) in &world.workers {
+        assert_eq!(simulation.state.task_count(), 0, "seed {seed}");
+        for (id, worker) in &simulation.workers {
             assert!(worker.data.is_empty(), "seed {seed}: {:?}", worker.data);
             assert!(worker.tasks.is_empty(), "seed {seed}");
-            assert!(world.state.workers[id].has.is_empty());
+            assert!(simulation.state.workers[id].has.is_empty());
         }
     }
 }
@@ -489,18 +489,18 @@ impl World {
 #[test]
 fn random_events_lead_to_a_consistent_state() {
     for seed in 0..100 {
-        World::run(seed);
+        Simulation::run(seed);
     }
 }
 
 #[test]
 fn same_seed_gives_same_actions() {
     let history = |seed| {
-        let mut world = World::new(seed);
+        let mut simulation = Simulation::new(seed);
         let mut history = Vec::new();
         for _ in 0..300 {
-            world.step();
-            let inboxes = world
+            simulation.step();
+            let inboxes = simulation
                 .workers
                 .values()
                 .map(|worker| format!("{:?}", worker.inbox));
