@@ -97,37 +97,47 @@ fn assert_process_ended(error: &io::Error) {
 // PROTOCOL QUIC-25
 #[test]
 fn the_end_of_a_process_is_noticed() {
-    for (ours, theirs) in [
-        ("127.0.0.1", "127.0.0.1"),
-        ("", "127.0.0.1"),
-        ("[::1]", "[::1]"),
-    ] {
-        // The peer that ends has accepted the connection, or made it.
-        for accepted in [true, false] {
-            let quic = QuicOptions {
-                keep_alive: Some(Duration::from_millis(400)),
-                ..QuicOptions::default()
-            };
-            let [near, far] = [ours, theirs].map(|host| End::new(host, quic.clone()));
-            let (mut ours, theirs) = if accepted {
-                let address = format!("quic://{theirs}:{}", far.port());
-                let [near, far] = comm(&near, &far, &address);
-                (near, far)
-            } else {
-                let address = format!("quic://{theirs}:{}", near.port());
-                let [far, near] = comm(&far, &near, &address);
-                (near, far)
-            };
-            // The comm keeps the socket open too.
-            drop((far.fall_silent(), theirs));
-            assert_process_ended(&error_of(&near, &mut ours));
-            // All operations of the comm fail for the same reason.
-            let outcome = near.runtime.block_on(ours.write_message(&[b"late"]));
-            match outcome.expect_err("a loss") {
-                CommError::Io(error) => assert_process_ended(&error),
-                error => assert!(error.is_closed(), "{error}"),
+    std::thread::scope(|scope| {
+        for hosts in [
+            ["127.0.0.1", "127.0.0.1"],
+            ["", "127.0.0.1"],
+            ["[::1]", "[::1]"],
+        ] {
+            // The peer that ends has accepted the connection, or made it.
+            for accepted in [true, false] {
+                let name = format!("{hosts:?}, accepted: {accepted}");
+                let builder = std::thread::Builder::new().name(name);
+                let run = move || the_end_is_noticed(hosts, accepted);
+                builder.spawn_scoped(scope, run).expect("a thread");
             }
         }
+    });
+}
+
+fn the_end_is_noticed(hosts: [&str; 2], accepted: bool) {
+    let quic = QuicOptions {
+        keep_alive: Some(Duration::from_millis(400)),
+        ..QuicOptions::default()
+    };
+    let [near, far] = hosts.map(|host| End::new(host, quic.clone()));
+    let theirs = hosts[1];
+    let (mut ours, theirs) = if accepted {
+        let address = format!("quic://{theirs}:{}", far.port());
+        let [near, far] = comm(&near, &far, &address);
+        (near, far)
+    } else {
+        let address = format!("quic://{theirs}:{}", near.port());
+        let [far, near] = comm(&far, &near, &address);
+        (near, far)
+    };
+    // The comm keeps the socket open too.
+    drop((far.fall_silent(), theirs));
+    assert_process_ended(&error_of(&near, &mut ours));
+    // All operations of the comm fail for the same reason.
+    let outcome = near.runtime.block_on(ours.write_message(&[b"late"]));
+    match outcome.expect_err("a loss") {
+        CommError::Io(error) => assert_process_ended(&error),
+        error => assert!(error.is_closed(), "{error}"),
     }
 }
 
@@ -163,25 +173,33 @@ fn the_idle_timeout_alone_decides_without_probes() {
 // PROTOCOL QUIC-25
 #[test]
 fn refusals_of_a_router_do_not_count() {
-    refusals_do_not_count(Duration::ZERO, true);
+    refusals_do_not_count(&impatient(), Duration::ZERO, true);
 }
 
 /// The same, if the router does not answer the first probe: the system limits such answers.
 #[test]
 fn refusals_of_a_router_do_not_count_if_the_first_probe_has_no_answer() {
-    refusals_do_not_count(Duration::ZERO, false);
+    refusals_do_not_count(&impatient(), Duration::ZERO, false);
 }
 
 /// The same, if the router forwards nothing for a while after the first refusal.
 #[test]
 fn refusals_of_a_router_do_not_count_after_an_outage() {
-    // More than the time of the first probe and two intervals, and less than four.
-    refusals_do_not_count(Duration::from_millis(950), true);
+    let quic = QuicOptions {
+        keep_alive: Some(Duration::from_millis(400)),
+        // Without discovery of the path MTU: its packets would fill the congestion window while
+        // they are lost, and delay the message after the outage.
+        max_udp_payload: 1_200,
+        ..impatient()
+    };
+    // The first probe takes 250 ms. The outage outlasts the two silent intervals after it
+    // (1,050 ms), and ends before the next probe (1,850 ms).
+    refusals_do_not_count(&quic, Duration::from_millis(1_400), true);
 }
 
-fn refusals_do_not_count(outage: Duration, answers_first: bool) {
+fn refusals_do_not_count(quic: &QuicOptions, outage: Duration, answers_first: bool) {
     let is_out = Arc::new(AtomicBool::new(false));
-    let [near, far] = ["127.0.0.1"; 2].map(|host| End::new(host, impatient()));
+    let [near, far] = ["127.0.0.1"; 2].map(|host| End::new(host, quic.clone()));
     let router = End::new("127.0.0.1", QuicOptions::default()).runtime;
     let loopback = |port| (core::net::Ipv4Addr::LOCALHOST, port);
     let ends = [&near, &far].map(|end| SocketAddr::from(loopback(end.port())));
@@ -215,10 +233,18 @@ fn refusals_do_not_count(outage: Duration, answers_first: bool) {
     });
     let outside = outside.expect("sockets");
     let port = outside.local_addr().expect("it is bound").port();
-    let [mut ours, theirs] = comm(&near, &far, &format!("quic://127.0.0.1:{port}"));
-    is_out.store(true, Ordering::Relaxed);
-    std::thread::sleep(outage);
-    is_out.store(false, Ordering::Relaxed);
+    let [mut ours, mut theirs] = comm(&near, &far, &format!("quic://127.0.0.1:{port}"));
+    if !outage.is_zero() {
+        is_out.store(true, Ordering::Relaxed);
+        std::thread::sleep(outage);
+        is_out.store(false, Ordering::Relaxed);
+        // A message is sent at once. Packets that keep the connection alive may be late, since
+        // each lost one doubles the time to the next.
+        let write = theirs.write_message(&[b"message"]);
+        far.runtime.block_on(write).expect("a connection");
+        let read = near.runtime.block_on(ours.read_message());
+        assert!(matches!(read, Ok(Some(_))), "{read:?}");
+    }
     // The connection is idle and kept alive, while probes are refused.
     let idle = async { timeout(Duration::from_secs(3), ours.read_message()).await };
     let outcome = near.runtime.block_on(idle);
