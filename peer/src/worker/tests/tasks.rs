@@ -31,17 +31,21 @@ async fn runs_tasks_and_serves_their_results() {
             acknowledge(&mut comm).await;
         }
         assert_eq!(worker.counters().serialized.count, 2);
-        worker.close().await;
-        assert!(matches!(
-            stream.next_message().await,
-            FromWorker::WorkerStatusChange(_)
-        ));
-        assert!(matches!(
-            stream.next_message().await,
-            FromWorker::CloseStream(_)
-        ));
-        let end = stream.channel.receiver.receive_batch::<FromWorker>().await;
-        assert!(matches!(end, Ok(None)), "{end:?}");
+        drop(comm);
+        // Over QUIC, the worker waits for the peers to close their comms.
+        let reading = async move {
+            assert!(matches!(
+                stream.next_message().await,
+                FromWorker::WorkerStatusChange(_)
+            ));
+            assert!(matches!(
+                stream.next_message().await,
+                FromWorker::CloseStream(_)
+            ));
+            let end = stream.channel.receiver.receive_batch::<FromWorker>().await;
+            assert!(matches!(end, Ok(None)), "{end:?}");
+        };
+        tokio::join!(worker.close(), reading);
     }
 }
 
