@@ -47,7 +47,7 @@ use ensure;
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Number of heartbeats to wait for; workers of a small cluster send two per second.
-const HEARTBEAT_COUNT: u32 = 10;
+const HEARTBEAT_COUNT: u32 = 4;
 
 /// Number of heartbeats to wait for if releases are named: those of one minute.
 const HEARTBEATS_OF_A_MINUTE: u32 = 120;

@@ -507,7 +507,14 @@ impl Code<'_> {
             "client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.counted) >= {count}"
         );
         self.until(&code, "True").await?;
-        ensure!(worker.keys().is_empty(), "{:?}", worker.keys());
+        // The scheduler releases the results of the earlier checks.
+        let released = async {
+            while !worker.keys().is_empty() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let released = tokio::time::timeout(Duration::from_secs(20), released).await;
+        ensure!(released.is_ok(), "{:?}", worker.keys());
         Ok(())
     }
 
