@@ -685,7 +685,7 @@ async fn tasks_reach_a_cluster_with_certificates() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_arrays_are_mapped() {
-    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let mut rust = RustCluster::new(&["--memory-limit", "512MiB"]);
     let cluster = &mut rust.cluster;
     // Too large for the cache of the process that created it.
     cluster.python(
@@ -695,10 +695,10 @@ async fn long_arrays_are_mapped() {
          if start <= at < end: return line.split()[-2:]\n\
          def use(array):\n    before = anonymous()\n    total = array.sum()\n    \
          return total, mapping(array)[0], anonymous() - before < 1 << 20, array.flags.writeable, array.flags.aligned\n\
-         def read_only():\n    array = np.ones(10_000_000)\n    array.flags.writeable = False\n    return array\n\
-         f = client.submit(np.ones, 10_000_000)",
+         def read_only():\n    array = np.ones(5_000_000)\n    array.flags.writeable = False\n    return array\n\
+         f = client.submit(np.ones, 5_000_000)",
     );
-    let expected = "(np.float64(10000000.0), '/memfd:daskwire', True, True, True)";
+    let expected = "(np.float64(5000000.0), '/memfd:daskwire', True, True, True)";
     let used = "client.submit(use, f, pure=False).result()";
     assert_eq!(cluster.python(used), expected);
     // Writes of a task to its input are private to the task.
@@ -710,13 +710,16 @@ async fn long_arrays_are_mapped() {
         "False"
     );
     // Arrays received over the network are mapped, too.
-    let scattered = "g = client.scatter(np.ones(10_000_000))\nclient.submit(use, g).result()";
+    let scattered = "g = client.scatter(np.ones(5_000_000))\nclient.submit(use, g).result()";
     assert_eq!(cluster.python(scattered), expected);
     // Arrays read from disk are mapped, too.
-    let spilled = "many = client.map(lambda n: np.full(10_000_000, n), range(10))\nwait(many)\n\
-                   [client.submit(use, one, key=f'use-{n}').result()[0] for n, one in enumerate(many)]";
+    let spilled = "many = client.map(lambda n: np.full(5_000_000, n), range(10))\nwait(many)\n\
+                   def spilled(): return client.run_on_scheduler(lambda dask_scheduler: \
+                   sum(w.metrics['spilled_bytes']['disk'] for w in dask_scheduler.workers.values()))\n\
+                   while not spilled(): time.sleep(0.01)\n\
+                   [client.submit(use, one, key=f'use-{n}').result()[:2] for n, one in enumerate(many)]";
     let sums: Vec<String> = (0..10)
-        .map(|n| format!("np.int64({})", n * 10_000_000))
+        .map(|n| format!("(np.int64({}), '/memfd:daskwire')", n * 5_000_000))
         .collect();
     assert_eq!(cluster.python(spilled), format!("[{}]", sums.join(", ")));
     cluster.python("del f, g, many");
