@@ -349,7 +349,8 @@ async fn with_progress<T>(
 }
 
 /// Formats the mean rate of a transfer since it began, and the time that remains at
-/// this rate; empty until data has been transferred.
+/// this rate; empty until data has been transferred. Once all of it is, says that the
+/// command waits for the other side, whose time is unknown.
 // The bar's own estimate counts what was sent before the bar was shown as one burst.
 #[expect(
     clippy::cast_precision_loss,
@@ -358,6 +359,9 @@ async fn with_progress<T>(
     reason = "for people"
 )]
 fn speed(done: u64, total: u64, elapsed: Duration) -> String {
+    if done >= total {
+        return ", waiting for the reply".to_owned();
+    }
     let rate = done as f64 / elapsed.as_secs_f64();
     if done == 0 || !rate.is_finite() {
         return String::new();
@@ -603,7 +607,8 @@ mod tests {
     fn rates_are_those_since_the_start() {
         let of = |done, millis| speed(done, 100 << 20, Duration::from_millis(millis));
         assert_eq!(of(10 << 20, 500), ", 20.0 MiB/s, 4 s left");
-        assert_eq!(of(100 << 20, 500), ", 200.0 MiB/s, 0 s left");
+        assert_eq!(of(99 << 20, 990), ", 100.0 MiB/s, 0 s left");
+        assert_eq!(of(100 << 20, 500), ", waiting for the reply");
         assert_eq!(of(0, 500), "");
         assert_eq!(of(10, 0), "");
     }
