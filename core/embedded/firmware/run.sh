@@ -69,30 +69,30 @@ run() {
 
 # Checks that the firmware finds two workers at the scheduler of an environment.
 finds_two() {
-    local python told port
+    local python output port
     python=$(environment "$1")
     start "scheduler-$1" "$python" "$here/scheduler.py"
     port=$(sed -n 's/^ready //p' "$scratch/scheduler-$1")
-    told=$(run "$port") || {
-        echo "$told" >&2
+    output=$(run "$port") || {
+        echo "$output" >&2
         fail "the firmware failed with the $1 release of Dask"
     }
-    sed -n '/^    /p' <<<"$told"
-    grep -Eq 'scheduler Scheduler-[-0-9a-f]+: 2 workers$' <<<"$told" ||
+    sed -n '/^    /p' <<<"$output"
+    grep -Eq 'scheduler Scheduler-[-0-9a-f]+: 2 workers$' <<<"$output" ||
         fail "the firmware has not found the two workers of the $1 release of Dask"
 }
 
 # Checks how the firmware ends at a peer that misbehaves: its status, and a pattern
 # in its output.
 ends() {
-    local name=$1 expected_status=$2 text=$3 status=0 told port
+    local name=$1 expected_status=$2 text=$3 status=0 output port
     port=$(sed -n "s/^$name //p" "$scratch/misbehave")
-    told=$(run "$port") || status=$?
-    if ((status != expected_status)) || ! grep -q "$text" <<<"$told"; then
-        echo "$told" >&2
+    output=$(run "$port") || status=$?
+    if ((status != expected_status)) || ! grep -q "$text" <<<"$output"; then
+        echo "$output" >&2
         fail "peer '$name': expected status $expected_status and '$text', got status $status"
     fi
-    echo "$name: $(sed -n 's/^    \(failed\|scheduler\)/\1/p' <<<"$told")"
+    echo "$name: $(sed -n 's/^    \(failed\|scheduler\)/\1/p' <<<"$output")"
 }
 
 install_packages

@@ -80,7 +80,7 @@ cortex_m() {
     local build
     build_for_chip "$here" "$target" "$chip"
     refused daskwire_panics "${build[@]}" --bin cortex-m --features break-no-panic
-    local level program programs=(cortex-m-decode cortex-m) features told
+    local level program programs=(cortex-m-decode cortex-m) features output
     for level in "${levels[@]}"; do
         # At the other levels, formatting in the standard library has panics on this
         # chip: a bounds check in `Display` of u64 at level s, and an index of a slice
@@ -90,16 +90,16 @@ cortex_m() {
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
             "${build[@]}" "${programs[@]/#/--bin=}" --features "$features"
         for program in "${programs[@]}"; do
-            told=$(run_on_chip "$target/$chip/release/$program") || {
-                echo "$told" >&2
+            output=$(run_on_chip "$target/$chip/release/$program") || {
+                echo "$output" >&2
                 fail "$program: the program reported an error, or timed out"
             }
-            echo "$told"
+            echo "$output"
             # qemu can succeed although the program has not run.
-            grep -q "flash .* bytes" <<<"$told" ||
+            grep -q "flash .* bytes" <<<"$output" ||
                 fail "$program: the program has not run to its end"
             echo "$program, level $level: links without allocator and panics;" \
-                "$(grep -o 'flash.*' <<<"$told" | tail -n 1); runs in qemu"
+                "$(grep -o 'flash.*' <<<"$output" | tail -n 1); runs in qemu"
         done
     done
 }

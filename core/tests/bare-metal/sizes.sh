@@ -51,9 +51,9 @@ for program in "${programs[@]}"; do
     for level in "${levels[@]}"; do
         quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL="$level" \
             "${build[@]}" --bin "$program" --features "$program"
-        told=$(run_on_chip "$target/$chip/release/$program") ||
+        output=$(run_on_chip "$target/$chip/release/$program") ||
             fail "$program at level $level: the program reported an error, or timed out"
-        read -r flash stack static <<<"$told"
+        read -r flash stack static <<<"$output"
         # shellcheck disable=SC2059
         printf "$format" "$program" "$level" "$flash" "$stack" "$static"
         ((flash <= ${limits[$program]:-flash})) ||

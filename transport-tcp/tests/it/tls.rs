@@ -551,8 +551,12 @@ async fn both_ends_report_refused_certificates() {
             let peer = unchecked(&peer_believes, chain, key, &[version]);
             let this = unchecked(&refusal.authorities, SELF_SIGNED, SELF_SIGNED, BOTH);
             let (connector, listener) = meet(peer.clone(), this.clone()).await;
-            let (refused, told) = (connector.unwrap_err(), tls_error(listener));
-            assert_eq!(told, rustls::Error::AlertReceived(refusal.alert), "{name}");
+            let (refused, reported) = (connector.unwrap_err(), tls_error(listener));
+            assert_eq!(
+                reported,
+                rustls::Error::AlertReceived(refusal.alert),
+                "{name}"
+            );
             assert!(
                 refused.to_string().contains(refusal.says),
                 "{name}: {refused}"
@@ -560,8 +564,12 @@ async fn both_ends_report_refused_certificates() {
             assert!((refusal.why)(&tls_error(Err(refused))), "{name}");
 
             let (connector, listener) = meet(this, peer).await;
-            let (refused, told) = (listener.unwrap_err(), tls_error(connector));
-            assert_eq!(told, rustls::Error::AlertReceived(refusal.alert), "{name}");
+            let (refused, reported) = (listener.unwrap_err(), tls_error(connector));
+            assert_eq!(
+                reported,
+                rustls::Error::AlertReceived(refusal.alert),
+                "{name}"
+            );
             assert!(
                 refused.to_string().contains(refusal.says),
                 "{name}: {refused}"
@@ -642,14 +650,14 @@ async fn clients_without_certificate_are_refused() {
             listener.accept().await?.handshake().await
         });
         assert_eq!(tls_error(listened), rustls::Error::NoCertificatesPresented);
-        let told = connector.unwrap_err();
-        let says = told.to_string();
+        let error = connector.unwrap_err();
+        let says = error.to_string();
         assert!(
             says.contains("settings cert and key") || says.contains("Handshake"),
             "{says}"
         );
         assert!(matches!(
-            tls_error(Err(told)),
+            tls_error(Err(error)),
             rustls::Error::AlertReceived(_)
         ));
     }

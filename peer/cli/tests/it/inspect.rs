@@ -752,7 +752,7 @@ fn encode_converts_layouts_or_reports_why_not() {
             "classic" => "--layout modern --prefix u64",
             _ => "--layout classic --prefix none",
         };
-        let (mut stream, mut told) = (Vec::new(), Vec::new());
+        let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for (vector, line) in group.iter().zip(with_data(group)) {
             let name = &vector.name;
             let encoded = of_input(&format!("encode {options}"), line.as_bytes());
@@ -764,7 +764,7 @@ fn encode_converts_layouts_or_reports_why_not() {
                     "{name}"
                 );
                 stream.extend(encoded.out);
-                told.push(vector);
+                expected.push(vector);
             } else {
                 let error = encoded.refused(name);
                 let what = error.strip_prefix("standard input: line 1: ").unwrap();
@@ -773,14 +773,14 @@ fn encode_converts_layouts_or_reports_why_not() {
                 refused.fetch_add(1, Ordering::Relaxed);
             }
         }
-        if told.is_empty() {
+        if expected.is_empty() {
             return;
         }
         let name = &group[0].name;
         let back = of_input(&format!("inspect --json --payloads {options}"), &stream);
         let lines: Vec<&str> = back.good(name).lines().collect();
-        assert_eq!(lines.len(), told.len(), "{name}");
-        for (vector, line) in told.iter().zip(lines) {
+        assert_eq!(lines.len(), expected.len(), "{name}");
+        for (vector, line) in expected.iter().zip(lines) {
             let name = &vector.name;
             let found = parse(line, name);
             if !READ_AS_MAPS.contains(&name.as_str()) {

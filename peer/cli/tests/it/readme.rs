@@ -161,7 +161,7 @@ fn messages(line: &str) -> Vec<String> {
 
 #[test]
 fn journey_prints_what_is_shown() {
-    let told = shell(&block("README.md", "-- journey"));
+    let output = shell(&block("README.md", "-- journey"));
     assert_eq!(
         block("docs/src/journey.md", "daskwire journey"),
         "daskwire journey\n"
@@ -181,7 +181,7 @@ fn journey_prints_what_is_shown() {
     let shown = block("docs/src/journey.md", "# we follow z");
     // The status of z after `submit` depends on timing.
     let same = |text: &str| steps(&text.replace("\"finished\"", "\"pending\""));
-    assert_eq!(same(&told).trim(), same(&shown).trim(), "{told}");
+    assert_eq!(same(&output).trim(), same(&shown).trim(), "{output}");
 
     // The README shows a part of the journey.
     for line in block("README.md", "# we follow z").lines() {
@@ -191,8 +191,8 @@ fn journey_prints_what_is_shown() {
 
 #[test]
 fn inspect_prints_what_is_shown() {
-    let told = shell(&block("docs/src/codec.md", "-- inspect"));
-    let mut told = told.lines();
+    let output = shell(&block("docs/src/codec.md", "-- inspect"));
+    let mut output = output.lines();
     // Omitted parts follow the mark.
     let shown = block("docs/src/codec.md", "message \"get-data\"");
     for shown in shown.trim_end().lines() {
@@ -200,10 +200,10 @@ fn inspect_prints_what_is_shown() {
             Some(begin) => line.starts_with(begin.trim_end()),
             None => line == shown,
         };
-        let line = told.find(|line| !line.starts_with("            "));
+        let line = output.find(|line| !line.starts_with("            "));
         assert!(line.is_some_and(is_it), "{shown}: {line:?}");
     }
-    assert_eq!(told.next(), None);
+    assert_eq!(output.next(), None);
 }
 
 #[test]
@@ -219,9 +219,9 @@ fn first_commands_work() {
     let lines = block("README.md", "daskwire identity");
     let (install, lines) = lines.split_once('\n').expect("several commands");
     assert!(install.starts_with("cargo install "), "{install}");
-    let told = shell(&lines.replace("tcp://127.0.0.1:8786", cluster.address()));
-    assert!(told.contains("workers    1, 1 thread"), "{told}");
-    assert!(told.ends_with("\n3\n"), "{told}");
+    let output = shell(&lines.replace("tcp://127.0.0.1:8786", cluster.address()));
+    assert!(output.contains("workers    1, 1 thread"), "{output}");
+    assert!(output.ends_with("\n3\n"), "{output}");
 }
 
 #[test]
@@ -254,12 +254,12 @@ fn identity_prints_what_is_shown() {
         .strip_prefix("$ ")
         .and_then(|text| text.split_once('\n'))
         .expect("a command and what it prints");
-    let told = shell(&line.replace("tcp://127.0.0.1:8786", cluster.address()));
+    let output = shell(&line.replace("tcp://127.0.0.1:8786", cluster.address()));
     // Workers in tests have names and one thread.
-    let told = told
+    let output = output
         .replace("worker-0", cluster.workers()[0].address())
         .replace("1 thread,", "2 threads,");
-    assert_eq!(shape(&told), shape(shown), "{told}");
+    assert_eq!(shape(&output), shape(shown), "{output}");
 }
 
 /// Runs the commands for both sides, with free ports.
@@ -290,8 +290,8 @@ fn relays_carry_a_cluster_over_quic() {
         .replace("quic://scheduler.example:8787", &inner.address)
         .replace("tcp://127.0.0.1:8786", "tcp://127.0.0.1:0");
     let outer = Relay::start(&outer, &directory);
-    let told = shell(&format!("daskwire identity {}", outer.address));
-    assert!(told.contains("workers    0"), "{told}");
+    let output = shell(&format!("daskwire identity {}", outer.address));
+    assert!(output.contains("workers    0"), "{output}");
 }
 
 /// A `daskwire relay` process with the given command line.

@@ -290,9 +290,9 @@ fn output_of_a_worker() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command starts");
-    let mut told = BufReader::new(worker.stderr.take().expect("a pipe"));
+    let mut stderr = BufReader::new(worker.stderr.take().expect("a pipe"));
     let mut printed = String::new();
-    told.read_line(&mut printed).expect("UTF-8");
+    stderr.read_line(&mut printed).expect("UTF-8");
     assert!(printed.contains("works for"), "{printed}");
     runtime.block_on(async {
         let client = cluster.client().await.expect("a client");
@@ -318,7 +318,7 @@ fn output_of_a_worker() {
         client.close().await.expect("it closes");
         cluster.close().await;
     });
-    told.read_to_string(&mut printed).expect("UTF-8");
+    stderr.read_to_string(&mut printed).expect("UTF-8");
     worker.wait().expect("it ends");
     is_clean("worker", &printed);
     assert!(printed.matches("owned").count() >= 2, "{printed}");
