@@ -5,8 +5,9 @@
 //! Every contestant has its own connection; in each round all of them transfer the
 //! same message, one after the other. A figure is the ratio of our time to that of
 //! raw tokio (1.00 is as fast, less is faster): the median of all rounds, with
-//! minimum and maximum. Raw tokio writes the same prelude and payload, and reads
-//! them into a buffer that it reuses; a small message takes one write and one read.
+//! minimum and maximum. Raw tokio writes the same prelude and payload with
+//! `write_all`, and reads them into a buffer that it reuses; a small message takes one
+//! write and one read. `in parts` writes 1 MiB at a time, as a comm does.
 #![allow(missing_docs)]
 
 use std::future::Future;
@@ -92,6 +93,22 @@ impl Source for OwnedWriteHalf {
             .await
             .expect("it is taken");
         self.write_all(payload).await.expect("it is taken");
+    }
+}
+
+/// A sender over raw tokio that writes parts of 1 MiB.
+struct RawParts(OwnedWriteHalf);
+
+impl Source for RawParts {
+    async fn send(&mut self, payload: &daskwire_comm::Bytes) {
+        if payload.len() == SMALL {
+            return self.0.send(payload).await;
+        }
+        let prelude = prelude(payload.len());
+        self.0.write_all(&prelude).await.expect("it is taken");
+        for part in payload.chunks(1 << 20) {
+            self.0.write_all(part).await.expect("it is taken");
+        }
     }
 }
 
@@ -219,6 +236,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
     };
     let mut first = Lane::new(|io| io, raw, len).await;
     let mut again = Lane::new(|io| io, raw, len).await;
+    let mut parts = Lane::new(RawParts, raw, len).await;
     let mut raw_fresh = Lane::new(|io| io, |io| RawFresh(io, len), len).await;
     let mut ours = Lane::new(writer, reused, len).await;
     let mut ours_fresh = Lane::new(writer, |io| Fresh(reader(io)), len).await;
@@ -236,6 +254,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
     .await;
     let names = [
         "raw tokio, again",
+        "raw tokio, in parts",
         "ours, into a buffer that is kept",
         "ours, into memory of a pool",
         "raw tokio, into fresh memory",
@@ -248,6 +267,7 @@ async fn race(title: &str, len: usize, rounds: usize) {
         let floor = first.round(&payload).await.as_secs_f64();
         let times = [
             again.round(&payload).await,
+            parts.round(&payload).await,
             ours.round(&payload).await,
             ours_pooled.round(&payload).await,
             raw_fresh.round(&payload).await,
