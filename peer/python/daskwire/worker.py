@@ -28,6 +28,7 @@ import ctypes
 import errno
 import fcntl
 import gc
+import importlib
 import inspect
 import logging
 import mmap
@@ -1305,11 +1306,22 @@ async def serve_host(link, start):
 
 
 def main(sock):
-    """Forks a process for each socket that the worker sends, and ends those processes."""
+    """Forks a process for each socket that the worker sends, and ends those processes.
+
+    The modules that the command line names are imported first, so that all processes share
+    their memory.
+    """
     # Service managers signal all processes of a service, but the worker ends this one.
     signal.signal(signal.SIGTERM, lambda *_: None)
     # The statuses of the processes would be lost if it were ignored.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for module in sys.argv[1:]:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            sys.exit(f"cannot import {module}: {type(error).__name__}: {error}")
+    # Tasks do not see these arguments.
+    del sys.argv[1:]
     # Collections would write to the objects of the modules, and so copy their memory.
     gc.collect()
     gc.freeze()

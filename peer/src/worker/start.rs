@@ -440,6 +440,7 @@ async fn start_python(
     let interpreter = Interpreter {
         path,
         variables: python.variables,
+        imports: python.imports,
     };
     let start = StartPython {
         scheduler: builder.scheduler.to_string(),

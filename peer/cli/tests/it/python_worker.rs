@@ -836,6 +836,44 @@ async fn tasks_find_their_workers_in_a_mixed_cluster() {
     cluster.check_logs();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_are_imported_for_all_processes() {
+    const MODULE: &str = "xml.dom.minidom";
+    let mut rust = RustCluster::new(&["--python-import", MODULE]);
+    let _without = worker(&rust.cluster, "without", &[]);
+    let code = format!(
+        "import sys\n\
+         def imported(n): return {MODULE:?} in sys.modules, sys.argv\n\
+         [client.submit(imported, name, workers=name).result() for name in ('rust', 'without')]"
+    );
+    assert_eq!(
+        rust.cluster.python(&code),
+        "[(True, ['-c']), (False, ['-c'])]"
+    );
+    rust.cluster.check_logs();
+
+    let python = interpreter();
+    let python = python.to_str().expect("UTF-8");
+    let address = rust.cluster.scheduler.address();
+    let arguments = [
+        "worker",
+        address,
+        "--python",
+        python,
+        "--python-import",
+        "no_such_module",
+    ];
+    let ran = command::run(&arguments, None);
+    assert_eq!(ran.status, Some(1));
+    let cause = "cannot import no_such_module: ModuleNotFoundError: No module named";
+    let error = "a Python process of the worker cannot be started";
+    assert!(
+        ran.err.contains(cause) && ran.err.contains(error),
+        "{}",
+        ran.err
+    );
+}
+
 #[test]
 fn an_interpreter_without_distributed_is_refused() {
     let scheduler = daskwire_testing::scheduler();

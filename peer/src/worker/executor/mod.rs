@@ -101,6 +101,8 @@ pub(super) struct Interpreter {
     pub(super) path: PathBuf,
     /// Variables added to the environment.
     pub(super) variables: Vec<(String, String)>,
+    /// The modules that are imported before processes are forked.
+    pub(super) imports: Vec<String>,
 }
 
 /// The outcome of a task.
@@ -652,6 +654,7 @@ mod tests {
         let interpreter = Interpreter {
             path: PathBuf::from("no-such-python"),
             variables: Vec::new(),
+            imports: Vec::new(),
         };
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();

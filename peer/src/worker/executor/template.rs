@@ -1,7 +1,7 @@
 //! The process from which the Python processes of a worker are forked.
 //!
-//! It has imported Dask, so that a fork of it is ready without this import and shares the memory
-//! of the modules. It runs no tasks and starts no threads; libraries with threads stop them for a
+//! It has imported Dask, and other modules if the worker names them, so that a fork of it is ready
+//! without these imports and shares the memory of the modules. It runs no tasks and starts no threads; libraries with threads stop them for a
 //! fork. It is started with the first process, and again if it has ended.
 
 use core::time::Duration;
@@ -111,6 +111,7 @@ impl TemplateProcess {
         // in a process group of its own, so that Ctrl-C reaches the worker only.
         let child = Command::new(&interpreter.path)
             .args(["-u", "-c", BOOTSTRAP])
+            .args(&interpreter.imports)
             .envs(interpreter.variables.iter().cloned())
             .stdin(Stdio::from(OwnedFd::from(other)))
             .process_group(0)

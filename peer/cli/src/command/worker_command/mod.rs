@@ -171,6 +171,11 @@ pub(crate) struct WorkerArguments {
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "python")]
     python_warm: bool,
+    /// Import a module, such as pandas, once for all Python processes, which share its
+    /// memory; may be given several times
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "MODULE", requires = "python")]
+    python_import: Vec<String>,
     /// With --python: a module, file or URL that each Python process loads; its dask_setup
     /// and dask_teardown are called with the worker [default: distributed.worker.preload]
     #[arg(long, value_name = "MODULE")]
@@ -505,6 +510,9 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
     #[cfg(target_os = "linux")]
     if let Some(python) = &arguments.python {
         builder = builder.python(python).warm_python(arguments.python_warm);
+        for module in &arguments.python_import {
+            builder = builder.python_import(module);
+        }
         builder = builder.preload(settings.preload.clone(), arguments.preload_argv.clone());
         if let Some(count) = settings.allowed_failures {
             builder = builder.allowed_failures(count);
