@@ -1,6 +1,6 @@
 """Measures `daskwire worker --python` beside `dask worker`, in one run.
 
-Usage: python_worker.py DASKWIRE [--rounds N] [--threads N] [--large MIB] [WORK...]
+Usage: python_worker.py DASKWIRE [--rounds N] [--threads N] [--large MIB] [--import MODULE] [WORK...]
 
 DASKWIRE is the command, from a release build. The Python that runs this needs
 distributed 2026.8.0, pandas and pyarrow, such as `target/python/libraries-*/bin/python`,
@@ -128,6 +128,8 @@ class Cluster:
             if self.kind == "daskwire":
                 command = [self.options.daskwire, "worker", self.scheduler.found, *own]
                 command += ["--python", sys.executable]
+                for module in self.options.imports:
+                    command += ["--python-import", module]
                 line = r" at (\S+)"
             else:
                 command = [sys.executable, "-m", "distributed.cli.dask_worker"]
@@ -406,6 +408,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--large", type=int, default=1024, help="MiB of the large input")
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="start daskwire with --python-import MODULE; may be given several times",
+    )
     options = parser.parse_intermixed_args()
     wanted = options.work or names
     for name in set(wanted).difference(names):
