@@ -20,6 +20,10 @@ fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
     lines.collect()
 }
 
+fn words(line: &str) -> Vec<&str> {
+    line.split_whitespace().collect()
+}
+
 fn worker(name: &str, cpu: f64, memory: u64) -> Worker {
     Worker {
         address: format!("tcp://10.0.0.{}:4000", name.len()),
@@ -87,11 +91,6 @@ fn shows_totals_workers_and_tasks() {
         "tasks  2 waiting  3 processing  4 in memory  0 released  1 erred  on workers: 4 running, \
          2 ready"
     );
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
     assert_eq!(
         words(&lines[4]),
         [
@@ -198,11 +197,6 @@ fn narrow_terminals_have_fewer_columns() {
         ..View::default()
     };
     let lines = drawn(&view, 64, 16);
-    let words = |line: &str| {
-        line.split_whitespace()
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
     assert_eq!(
         words(&lines[4]),
         ["name▼", "cpu", "memory", "running", "in", "out"]
