@@ -480,13 +480,13 @@ impl Datum {
         let value = forms.value.clone();
         drop(forms);
         let start = Instant::now();
-        let made = match &value {
+        let serialized = match &value {
             Some(value) => Serialized::with_pickling(value, self.0.common.pickling),
             None => Ok(Serialized::default()),
         };
         drop(value);
         let mut forms = self.0.lock();
-        match &made {
+        match &serialized {
             Ok(serialized) => {
                 self.0.common.meters.serialized.add(serialized.len(), start);
                 steps.add(Step::Serialize, serialized.len(), start);
@@ -497,7 +497,7 @@ impl Datum {
         self.0.account(&mut forms, true);
         drop(forms);
         drop(creation);
-        made.map_err(DatumError::Value)
+        serialized.map_err(DatumError::Value)
     }
 
     #[cfg(target_os = "linux")]
