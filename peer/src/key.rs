@@ -2,16 +2,18 @@
 
 mod prefix;
 
+use core::cmp::Ordering;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
 use daskwire::invariant::Ensured;
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use daskwire::msgpack::{Malformed, Reader, Token, Writer};
 use daskwire_pickle as pickle;
+use triomphe::ThinArc;
 
 use crate::Value;
 use crate::protocol::Source;
@@ -36,8 +38,12 @@ const SHORT: usize = 64;
 /// assert_eq!(block.to_string(), "('x', 0)");
 /// assert_ne!(key, block);
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(Arc<[u8]>);
+#[derive(Clone)]
+pub struct Key(
+    /// The encoding as a MessagePack value. The pointer takes one word, because a
+    /// program may hold millions of keys.
+    ThinArc<(), u8>,
+);
 
 /// The empty string.
 impl Default for Key {
@@ -54,7 +60,7 @@ impl Key {
         Self::written(|writer| {
             writer.array(u32::try_from(parts.len()).unwrap_or(u32::MAX));
             for part in &parts {
-                writer.encoded(&part.0);
+                writer.encoded(part.as_msgpack());
             }
         })
     }
@@ -78,7 +84,7 @@ impl Key {
             raw,
             [0x00..=0x7f | 0xa0..=0xbf | 0xe0..=0xff, ..] | [0xd9, 0x20..=0xff, ..]
         ) {
-            return Ok(Self(raw.into()));
+            return Ok(Self::encoded(raw));
         }
         if let Ok(number @ (Token::UInt(_) | Token::Int(_))) = Reader::new(raw).token() {
             return Ok(Self::written(|writer| {
@@ -94,19 +100,19 @@ impl Key {
 
     /// The key as a MessagePack value.
     pub fn as_msgpack(&self) -> &[u8] {
-        &self.0
+        &self.0.slice
     }
 
     /// The key as a value.
     pub(crate) fn to_value(&self) -> Value {
-        let document = [Bytes::copy_from_slice(&self.0)];
+        let document = [Bytes::copy_from_slice(self.as_msgpack())];
         let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
         value.ensured()
     }
 
     /// The string, if the key is one.
     pub fn as_str(&self) -> Option<&str> {
-        Reader::new(&self.0)
+        Reader::new(self.as_msgpack())
             .str()
             .ok()
             .map(|string| string.to_str())
@@ -122,7 +128,7 @@ impl Key {
     /// assert_eq!(key.prefix(), "inc");
     /// ```
     pub fn prefix(&self) -> Cow<'_, str> {
-        let mut reader = Reader::new(&self.0);
+        let mut reader = Reader::new(self.as_msgpack());
         loop {
             let name = match reader.token() {
                 Ok(Token::Array(1..)) => continue,
@@ -136,7 +142,7 @@ impl Key {
 
     /// Writes the key in its Python form, with lists as tuples.
     pub(crate) fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
-        let mut reader = Reader::new(&self.0);
+        let mut reader = Reader::new(self.as_msgpack());
         while !reader.is_empty() {
             match reader.token() {
                 Ok(Token::Array(count)) => writer.tuple(count as usize),
@@ -152,17 +158,39 @@ impl Key {
         }
     }
 
+    /// Whether both keys are clones of one key.
+    #[cfg(feature = "client")]
+    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+
+    /// The address of the memory that the key shares with its clones.
+    #[cfg(feature = "client")]
+    pub(crate) fn address(&self) -> usize {
+        self.as_msgpack().as_ptr().addr()
+    }
+
+    /// An equal key that is a clone of no other.
+    #[cfg(feature = "client")]
+    pub(crate) fn separate(&self) -> Self {
+        Self::encoded(self.as_msgpack())
+    }
+
+    fn encoded(bytes: &[u8]) -> Self {
+        Self(ThinArc::from_header_and_slice((), bytes))
+    }
+
     fn written(write: impl Fn(&mut Writer<'_>)) -> Self {
         let mut short = [0; SHORT];
         let mut writer = Writer::new(&mut short);
         write(&mut writer);
         let len = writer.len();
         if let Some(bytes) = short.get(..len) {
-            return Self(bytes.into());
+            return Self::encoded(bytes);
         }
         let mut bytes = vec![0; len];
         write(&mut Writer::new(&mut bytes));
-        Self(bytes.into())
+        Self::encoded(&bytes)
     }
 }
 
@@ -201,9 +229,30 @@ fn canonical(raw: &[u8]) -> Result<Key, Malformed> {
     }))
 }
 
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_msgpack() == other.as_msgpack()
+    }
+}
+
+impl Eq for Key {}
+
+/// Orders keys by their encodings.
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_msgpack().cmp(other.as_msgpack())
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(&self.0);
+        state.write(self.as_msgpack());
     }
 }
 
@@ -265,7 +314,7 @@ impl fmt::Display for Key {
         if let Some(string) = self.as_str() {
             return write!(f, "{}", string.escape_debug());
         }
-        let mut reader = Reader::new(&self.0);
+        let mut reader = Reader::new(self.as_msgpack());
         // For each open list, the number of items left and in total.
         let mut open: Vec<(u32, u32)> = Vec::new();
         while let Ok(token) = reader.token() {

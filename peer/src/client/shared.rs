@@ -68,8 +68,8 @@ pub(super) struct Machine {
     /// Whether the client was closed: the scheduler closes the connection once it
     /// has read everything.
     pub(super) is_closing: bool,
-    /// The watchers of pending holds, by the numbers of the holds.
-    watchers: HashMap<u64, Vec<Watcher>>,
+    /// The watchers of pending holds.
+    watchers: HashMap<Hold, Vec<Watcher>>,
 }
 
 /// An attempt to connect.
@@ -124,7 +124,7 @@ impl Machine {
                     let watchers = match status {
                         // The watchers continue to wait.
                         Status::Pending => None,
-                        _ => self.watchers.remove(&hold.number()),
+                        _ => self.watchers.remove(&hold),
                     };
                     notices.changes.push(Change {
                         hold,
@@ -387,7 +387,7 @@ impl Shared {
         machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
         if !machine.watchers.is_empty() && machine.state.status(hold).is_none() {
             // These watchers belong to waits that were dropped.
-            machine.watchers.remove(&hold.number());
+            machine.watchers.remove(hold);
         }
         drop(machine);
         self.notify(notices);
@@ -405,7 +405,7 @@ impl Shared {
         let mut machine = self.lock();
         match machine.state.status(hold) {
             None | Some(Status::Pending) => {
-                let watchers = machine.watchers.entry(hold.number()).or_default();
+                let watchers = machine.watchers.entry(hold.clone()).or_default();
                 if watchers.len() == watchers.capacity() {
                     watchers.retain(|watcher| !watcher.is_closed());
                 }

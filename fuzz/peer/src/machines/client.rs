@@ -2,7 +2,7 @@
 //! scheduler.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 use daskwire_peer::client::state::{Action, Event, Hold, Reconnect, State, Status};
 use daskwire_peer::fuzzing::{self, Message as _};
@@ -32,7 +32,7 @@ pub(crate) fn client_machine(input: &[u8]) {
             state: State::new("client", reconnect),
             now: Duration::ZERO,
             handles: Vec::new(),
-            reported: BTreeMap::new(),
+            reported: HashMap::new(),
             wake_at: Duration::MAX,
             attempt: None,
             answered: 0,
@@ -50,8 +50,8 @@ struct Client {
     now: Duration,
     /// One entry for each handle.
     handles: Vec<Hold>,
-    /// The statuses of holds, by their numbers, as actions have reported them.
-    reported: BTreeMap<u64, Status>,
+    /// The statuses of holds, as actions have reported them.
+    reported: HashMap<Hold, Status>,
     wake_at: Duration,
     /// The time at which to connect.
     attempt: Option<Duration>,
@@ -69,7 +69,7 @@ impl Client {
                     sent::<FromClient>(&vec![message]);
                 }
                 Action::Status { hold, status } => {
-                    self.reported.insert(hold.number(), status);
+                    self.reported.insert(hold, status);
                 }
                 Action::Answered { mark } => {
                     assert!(mark >= self.answered, "marks are answered in order");
@@ -86,7 +86,7 @@ impl Client {
         fuzzing::check_client(&self.state);
         for hold in &self.handles {
             let status = self.state.status(hold).expect("it has handles");
-            let reported = self.reported.get(&hold.number());
+            let reported = self.reported.get(hold);
             assert_eq!(
                 Some(&status),
                 reported.or(Some(&Status::Pending)),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{MAX_RELEASED, State, Status};
+use super::{Hold, MAX_RELEASED, State, Status};
 
 impl State {
     /// The number of holds that have handles.
@@ -13,28 +13,30 @@ impl State {
 
     /// Panics if the state is inconsistent. Called between events.
     pub(crate) fn check(&self) {
-        let mut numbers = HashSet::new();
+        let mut holds = HashSet::new();
         for (key, held) in &self.keys {
+            let hold = Hold { key: key.clone() };
             assert!(self.is_connected(), "{key} is held without a connection");
             assert!(held.handle_count.0 > 0, "{key}");
-            assert!(numbers.insert(held.number), "{key}");
-            let has_error = self.errors.contains_key(&held.number);
+            let has_error = self.errors.contains_key(&hold);
             assert!(!(held.is_finished && has_error), "{key}");
+            holds.insert(hold);
         }
-        let has_key = |number| numbers.contains(number);
-        assert!(self.errors.keys().all(has_key), "an error has no key");
-        for (number, ended) in &self.ended {
-            assert!(ended.handle_count.0 > 0, "{number}");
+        let is_current = |hold| holds.contains(hold);
+        assert!(self.errors.keys().all(is_current), "an error has no key");
+        for (hold, ended) in &self.ended {
+            assert!(ended.handle_count.0 > 0, "{hold:?}");
             assert!(
                 !matches!(ended.status, Status::Pending | Status::Finished),
-                "{number}"
+                "{hold:?}"
             );
-            assert!(numbers.insert(*number), "{number}");
+            assert!(!holds.contains(hold), "{hold:?}");
         }
-        assert!(numbers.iter().all(|number| *number < self.next_number));
-        assert_eq!(self.unanswered.len() as u64, self.marks - self.answered);
-        assert!(self.unanswered.iter().is_sorted());
-        assert!(self.unanswered.back() <= Some(&self.next_number));
+        for (key, mark) in &self.awaited {
+            assert!(self.keys.contains_key(key), "{key} awaits a mark");
+            assert!((self.answered + 1..=self.marks).contains(mark), "{key}");
+        }
+        assert!(self.answered <= self.marks);
         assert!(self.restart_mark <= self.marks);
         assert!(self.release_mark <= self.marks + 1);
         assert!(self.released.len() <= MAX_RELEASED);

@@ -4,7 +4,7 @@ use core::mem;
 use core::time::Duration;
 use std::collections::HashSet;
 
-use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Reconnect, State, Status};
+use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Hold, Reconnect, State, Status};
 use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
 use crate::{Key, Release};
 
@@ -108,14 +108,15 @@ impl State {
     /// more. Failed tasks keep their status.
     pub(super) fn end_holds(&mut self, status: &Status) {
         let mut all: Vec<(Key, HeldKey)> = mem::take(&mut self.keys).into_iter().collect();
-        all.sort_unstable_by_key(|(_, held)| held.number);
+        all.sort_unstable_by(|(key, _), (other, _)| key.cmp(other));
         let mut errors = mem::take(&mut self.errors);
         for (key, held) in all {
-            if let Some(error) = errors.remove(&held.number) {
-                self.keep_ended(&held, Status::Error(error));
+            let hold = Hold { key };
+            if let Some(error) = errors.remove(&hold) {
+                self.keep_ended(hold, &held, Status::Error(error));
             } else {
-                self.report(key, held.number, status.clone());
-                self.keep_ended(&held, status.clone());
+                self.report(hold.clone(), status.clone());
+                self.keep_ended(hold, &held, status.clone());
             }
         }
         self.released = HashSet::new();

@@ -1,5 +1,6 @@
 //! Events and actions of a client's state machine, and the statuses of its keys.
 
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -64,11 +65,12 @@ pub enum Reconnect {
 }
 
 /// One use of a key: from the event that made the scheduler hold the key, to the
-/// release of the last handle on it. A later use of the same key is another hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// release of the last handle on it. A later use of the same key is another hold, which
+/// does not equal this one.
+#[derive(Clone, Debug)]
 pub struct Hold {
+    /// A key that only the clones of this hold share, which identifies the hold.
     pub(super) key: Key,
-    pub(super) number: u64,
 }
 
 impl Hold {
@@ -76,10 +78,19 @@ impl Hold {
     pub const fn key(&self) -> &Key {
         &self.key
     }
+}
 
-    /// The number of the hold, which is unique in its state machine.
-    pub const fn number(&self) -> u64 {
-        self.number
+impl PartialEq for Hold {
+    fn eq(&self, other: &Self) -> bool {
+        self.key.is_clone_of(&other.key)
+    }
+}
+
+impl Eq for Hold {}
+
+impl Hash for Hold {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_usize(self.key.address());
     }
 }
 

@@ -29,14 +29,17 @@ impl State {
         if self.released.contains(&hash(key)) {
             self.mark();
         }
+        // The handles of the hold share this key, and nothing else does.
+        let key = key.separate();
         let held = HeldKey {
-            number: self.next_number,
             handle_count: HandleCount(1),
             type_number: TypeNumber::default(),
             is_finished: false,
         };
-        self.next_number += 1;
-        self.keys.insert(key.clone(), held);
+        if self.answered < self.marks {
+            self.awaited.insert(key.clone(), self.marks);
+        }
+        self.keys.insert(key, held);
         true
     }
 
@@ -57,38 +60,46 @@ impl State {
         }
     }
 
+    /// The data of the current hold of a key; `None` if the hold has ended.
+    pub(super) fn current(&self, hold: &Hold) -> Option<&HeldKey> {
+        let (key, held) = self.keys.get_key_value(&hold.key)?;
+        key.is_clone_of(&hold.key).then_some(held)
+    }
+
+    pub(super) fn current_mut(&mut self, hold: &Hold) -> Option<&mut HeldKey> {
+        self.current(hold)?;
+        self.keys.get_mut(&hold.key)
+    }
+
     pub(super) fn is_current(&self, hold: &Hold) -> bool {
-        let held = self.keys.get(&hold.key);
-        held.is_some_and(|held| held.number == hold.number)
+        self.current(hold).is_some()
     }
 
     pub(super) fn clone_handle(&mut self, hold: &Hold) {
-        let held = self.keys.get_mut(&hold.key);
-        if let Some(held) = held.filter(|held| held.number == hold.number) {
+        if let Some(held) = self.current_mut(hold) {
             held.handle_count.add();
-        } else if let Some(ended) = self.ended.get_mut(&hold.number) {
+        } else if let Some(ended) = self.ended.get_mut(hold) {
             ended.handle_count.add();
         }
     }
 
     pub(super) fn drop_handle(&mut self, hold: &Hold) {
-        if !self.is_current(hold) {
-            if let Some(ended) = self.ended.get_mut(&hold.number)
+        let Some(held) = self.current_mut(hold) else {
+            if let Some(ended) = self.ended.get_mut(hold)
                 && ended.handle_count.remove()
             {
-                self.ended.remove(&hold.number);
+                self.ended.remove(hold);
                 shrink(&mut self.ended);
             }
             return;
-        }
-        if let Some(held) = self.keys.get_mut(&hold.key)
-            && !held.handle_count.remove()
-        {
+        };
+        if !held.handle_count.remove() {
             return;
         }
         self.keys.remove(&hold.key);
         shrink(&mut self.keys);
-        self.errors.remove(&hold.number);
+        self.awaited.remove(&hold.key);
+        self.errors.remove(hold);
         shrink(&mut self.errors);
         self.send_release(vec![hold.key.clone()]);
         self.remember_released(&hold.key);
@@ -120,11 +131,11 @@ impl State {
             if self.is_current(&hold) {
                 keys.push(hold.key.clone());
                 self.end_hold(&hold.key, status);
-            } else if let Some(ended) = self.ended.get_mut(&hold.number)
+            } else if let Some(ended) = self.ended.get_mut(&hold)
                 && ended.status != status
             {
                 ended.status = status.clone();
-                self.report(hold.key, hold.number, status);
+                self.report(hold, status);
             }
         }
         if keys.is_empty() {
@@ -164,42 +175,44 @@ impl State {
 
     /// Sets the status of a held key: pending, finished or an error.
     pub(super) fn set(&mut self, key: &Key, status: Status) {
-        let Some(held) = self.keys.get_mut(key) else {
+        let Some(hold) = self.hold(key) else {
             return;
         };
-        if held.status(&self.errors) == status {
+        if self.status(&hold).as_ref() == Some(&status) {
             return;
         }
-        let number = held.number;
-        held.is_finished = status == Status::Finished;
+        if let Some(held) = self.keys.get_mut(key) {
+            held.is_finished = status == Status::Finished;
+        }
         match &status {
-            Status::Error(error) => self.errors.insert(number, Arc::clone(error)),
-            _ => self.errors.remove(&number),
+            Status::Error(error) => self.errors.insert(hold.clone(), Arc::clone(error)),
+            _ => self.errors.remove(&hold),
         };
-        self.report(key.clone(), number, status);
+        self.report(hold, status);
     }
 
-    pub(super) fn report(&mut self, key: Key, number: u64, status: Status) {
-        let hold = Hold { key, number };
+    pub(super) fn report(&mut self, hold: Hold, status: Status) {
         self.actions.push(Action::Status { hold, status });
     }
 
     /// Ends the hold of a key that the scheduler no longer holds for this client.
     /// Submitting the key again makes another hold.
     pub(super) fn end_hold(&mut self, key: &Key, status: Status) {
-        if let Some(held) = self.keys.remove(key) {
-            self.errors.remove(&held.number);
-            self.report(key.clone(), held.number, status.clone());
-            self.keep_ended(&held, status);
+        if let Some((key, held)) = self.keys.remove_entry(key) {
+            self.awaited.remove(&key);
+            let hold = Hold { key };
+            self.errors.remove(&hold);
+            self.report(hold.clone(), status.clone());
+            self.keep_ended(hold, &held, status);
         }
     }
 
-    pub(super) fn keep_ended(&mut self, held: &HeldKey, status: Status) {
+    pub(super) fn keep_ended(&mut self, hold: Hold, held: &HeldKey, status: Status) {
         let ended = EndedHold {
             handle_count: held.handle_count,
             status,
         };
-        self.ended.insert(held.number, ended);
+        self.ended.insert(hold, ended);
     }
 }
 
@@ -210,7 +223,7 @@ fn hash(key: &Key) -> u64 {
 }
 
 /// Frees the unused capacity of a map that was much larger.
-fn shrink<K: Hash + Eq, V>(map: &mut HashMap<K, V>) {
+pub(super) fn shrink<K: Hash + Eq, V>(map: &mut HashMap<K, V>) {
     if map.capacity() > 1 << 10 && map.len() < map.capacity() / 8 {
         map.shrink_to_fit();
     }

@@ -97,9 +97,7 @@ impl State {
     /// Whether a report is about the current hold of its key, rather than about an
     /// earlier one.
     pub(super) fn is_reported(&self, key: &Key) -> bool {
-        let end = self.unanswered.front();
-        let held = self.keys.get(key);
-        held.is_some_and(|held| end.is_none_or(|end| held.number < *end))
+        self.keys.contains_key(key) && !self.awaited.contains_key(key)
     }
 
     pub(super) fn reported(&mut self, key: &Key, status: impl FnOnce() -> Status) {
@@ -111,13 +109,9 @@ impl State {
     /// Handles a restart: the scheduler has forgotten all tasks, except those that it
     /// has read since.
     pub(super) fn restarted(&mut self) {
-        let mut keys: Vec<(u64, Key)> = self
-            .keys
-            .iter()
-            .map(|(key, held)| (held.number, key.clone()))
-            .collect();
-        keys.sort_unstable_by_key(|(number, _)| *number);
-        self.refresh(keys.into_iter().map(|(_, key)| key).collect());
+        let mut keys: Vec<Key> = self.keys.keys().cloned().collect();
+        keys.sort_unstable();
+        self.refresh(keys);
         self.mark();
         self.restart_mark = self.marks;
     }

@@ -64,7 +64,7 @@ mod messages;
 mod types;
 
 use core::time::Duration;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Disconnected;
@@ -75,6 +75,7 @@ use crate::protocol::{
 use crate::{Key, Release, RemoteError, Value};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
+use holds::shrink;
 use types::{TypeNumber, Types};
 
 /// Number of released keys that are remembered before a mark is sent, which makes
@@ -102,17 +103,16 @@ pub struct State {
     /// The keys that the scheduler holds for this client; none without a
     /// connection.
     keys: HashMap<Key, HeldKey>,
-    /// The errors of held keys whose tasks failed, by the numbers of the holds.
-    errors: HashMap<u64, Arc<RemoteError>>,
-    /// Holds that have ended and still have handles, by their numbers.
-    ended: HashMap<u64, EndedHold>,
-    next_number: u64,
+    /// The errors of current holds whose tasks failed.
+    errors: HashMap<Hold, Arc<RemoteError>>,
+    /// Holds that have ended and still have handles.
+    ended: HashMap<Hold, EndedHold>,
     /// Number of marks sent, and number of the last that was answered.
     marks: u64,
     answered: u64,
-    /// For each mark that is not answered, the number of the first hold after it.
-    /// Reports that arrive before the answer are not about this hold and later ones.
-    unanswered: VecDeque<u64>,
+    /// The held keys whose reports are still about an earlier use, and the number of the
+    /// mark that has to be answered before.
+    awaited: HashMap<Key, u64>,
     /// The mark after the last release or other message that may have to be read
     /// before a request, and the mark after the last restart of the cluster.
     release_mark: u64,
@@ -146,7 +146,6 @@ enum ConnectionState {
 /// millions.
 #[derive(Debug)]
 struct HeldKey {
-    number: u64,
     handle_count: HandleCount,
     /// The number of the type of the result.
     type_number: TypeNumber,
@@ -155,19 +154,7 @@ struct HeldKey {
     is_finished: bool,
 }
 
-const _: () = assert!(size_of::<HeldKey>() == 16);
-
-impl HeldKey {
-    fn status(&self, errors: &HashMap<u64, Arc<RemoteError>>) -> Status {
-        if self.is_finished {
-            return Status::Finished;
-        }
-        match errors.get(&self.number) {
-            Some(error) => Status::Error(Arc::clone(error)),
-            None => Status::Pending,
-        }
-    }
-}
+const _: () = assert!(size_of::<(Key, HeldKey)>() == 16);
 
 /// A hold that has ended.
 #[derive(Debug)]
@@ -207,10 +194,9 @@ impl State {
             keys: HashMap::new(),
             errors: HashMap::new(),
             ended: HashMap::new(),
-            next_number: 0,
             marks: 0,
             answered: 0,
-            unanswered: VecDeque::new(),
+            awaited: HashMap::new(),
             release_mark: 0,
             restart_mark: 0,
             released: HashSet::new(),
@@ -265,30 +251,28 @@ impl State {
 
     /// The current hold of a key; `None` if the key is not held.
     pub fn hold(&self, key: &Key) -> Option<Hold> {
-        let held = self.keys.get(key)?;
-        Some(Hold {
-            key: key.clone(),
-            number: held.number,
-        })
+        let (key, _) = self.keys.get_key_value(key)?;
+        Some(Hold { key: key.clone() })
     }
 
     /// The status of a hold; `None` if all its handles were released.
     pub fn status(&self, hold: &Hold) -> Option<Status> {
-        match self.keys.get(&hold.key) {
-            Some(held) if held.number == hold.number => Some(held.status(&self.errors)),
-            _ => self
-                .ended
-                .get(&hold.number)
-                .map(|ended| ended.status.clone()),
+        let Some(held) = self.current(hold) else {
+            return self.ended.get(hold).map(|ended| ended.status.clone());
+        };
+        if held.is_finished {
+            return Some(Status::Finished);
         }
+        Some(match self.errors.get(hold) {
+            Some(error) => Status::Error(Arc::clone(error)),
+            None => Status::Pending,
+        })
     }
 
     /// The name of the type of a hold's result, such as `int` or `numpy.ndarray`, if
     /// the scheduler has reported it.
     pub fn type_name(&self, hold: &Hold) -> Option<Arc<str>> {
-        let held = self.keys.get(&hold.key)?;
-        let is_current = held.number == hold.number;
-        self.types.name(held.type_number).filter(|_| is_current)
+        self.types.name(self.current(hold)?.type_number)
     }
 
     /// The number of the mark that follows the last release of a key, or the last message
@@ -366,7 +350,6 @@ impl State {
     /// Sends a mark.
     fn mark(&mut self) {
         self.marks += 1;
-        self.unanswered.push_back(self.next_number);
         let key = Key::from(format!("{}-{MARK}-{}", self.id, self.marks));
         if Dialect::of(self.release).answers_unknown_keys {
             // Unknown keys are answered at once, in the order of the stream.
@@ -394,10 +377,9 @@ impl State {
         if mark <= self.answered {
             return;
         }
-        while self.answered < mark {
-            self.answered += 1;
-            self.unanswered.pop_front();
-        }
+        self.answered = mark;
+        self.awaited.retain(|_, awaited| *awaited > mark);
+        shrink(&mut self.awaited);
         self.actions.push(Action::Answered { mark });
     }
 }

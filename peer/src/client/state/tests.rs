@@ -262,8 +262,8 @@ fn restart_cancels_forgotten_tasks() {
     assert_eq!(
         client.sent(),
         [
-            "report-key old",
             "report-key new",
+            "report-key old",
             "report-key client-mark-1"
         ]
     );

@@ -4,7 +4,7 @@
 //! the scheduler agree.
 
 use core::mem;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::*;
 use crate::error::exception;
@@ -36,9 +36,9 @@ struct Simulation {
     /// The handles, and for each hold the number of messages sent before it was
     /// known to the scheduler.
     handles: Vec<Hold>,
-    known_since: BTreeMap<u64, u64>,
+    known_since: HashMap<Hold, u64>,
     /// The statuses of holds as reported by actions.
-    reported: BTreeMap<u64, Status>,
+    reported: HashMap<Hold, Status>,
     wake_at: Duration,
     attempt: Option<Duration>,
     sent_count: u64,
@@ -59,8 +59,8 @@ impl Simulation {
             now: Duration::ZERO,
             client: State::new("client", Reconnect::Within(Duration::from_secs(60))),
             handles: Vec::new(),
-            known_since: BTreeMap::new(),
-            reported: BTreeMap::new(),
+            known_since: HashMap::new(),
+            reported: HashMap::new(),
             wake_at: Duration::MAX,
             attempt: None,
             sent_count: 0,
@@ -105,7 +105,7 @@ impl Simulation {
                     self.inbox.push_back(message);
                     self.sent_count += 1;
                 }
-                Action::Status { hold, status } => self.reported(&hold, status),
+                Action::Status { hold, status } => self.reported(hold, status),
                 Action::Wake { at } => self.wake_at = at,
                 Action::Connect { at, .. } => self.attempt = Some(at),
                 Action::Disconnect { .. } | Action::Answered { .. } => {}
@@ -114,12 +114,12 @@ impl Simulation {
         self.client.check();
         for hold in &self.handles {
             let status = self.client.status(hold).expect("it has handles");
-            let reported = &self.reported[&hold.number];
+            let reported = &self.reported[hold];
             assert_eq!(status, *reported, "{}: {hold:?}", self.seed);
         }
     }
 
-    fn reported(&mut self, hold: &Hold, status: Status) {
+    fn reported(&mut self, hold: Hold, status: Status) {
         // The reports contain the number of messages that the scheduler had read.
         let read_count = match &status {
             Status::Error(error) => error.message.parse::<u64>().ok(),
@@ -127,7 +127,7 @@ impl Simulation {
             _ => None,
         };
         if let Some(read_count) = read_count {
-            let since = self.known_since[&hold.number];
+            let since = self.known_since[&hold];
             assert!(
                 read_count >= since,
                 "seed {}: {hold:?} is {status:?}, and was submitted by message {since}: {:#?}",
@@ -135,7 +135,7 @@ impl Simulation {
                 self.history
             );
         }
-        self.reported.insert(hold.number, status);
+        self.reported.insert(hold, status);
     }
 
     /// Handles an event that adds a handle for each of the keys.
@@ -150,10 +150,10 @@ impl Simulation {
                 continue;
             };
             self.known_since
-                .entry(hold.number)
+                .entry(hold.clone())
                 .or_insert(self.sent_count - extra);
             let status = Status::Pending;
-            self.reported.entry(hold.number).or_insert(status);
+            self.reported.entry(hold.clone()).or_insert(status);
             self.handles.push(hold);
         }
     }
@@ -172,7 +172,7 @@ impl Simulation {
             // Unless the cluster was restarted meanwhile.
             if self.client.hold(&hold.key).as_ref() == Some(hold) {
                 self.tasks.insert(hold.key.clone(), Task::Memory);
-                self.known_since.insert(hold.number, self.read_count);
+                self.known_since.insert(hold.clone(), self.read_count);
             }
         }
         self.handle(Event::Stored(holds));
