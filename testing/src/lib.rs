@@ -92,6 +92,8 @@ pub fn python(environment: Environment) -> PathBuf {
         .clone()
 }
 
+static WITH_LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
+
 /// The interpreter of the current release with pyarrow, scikit-learn and xarray. It is
 /// created if it is missing.
 ///
@@ -99,13 +101,17 @@ pub fn python(environment: Environment) -> PathBuf {
 ///
 /// As [`python`].
 pub fn python_with_libraries() -> PathBuf {
-    static INTERPRETER: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
         let (base, minor) = base_python(Environment::Current);
         create_environment_for(&base, minor, "libraries")
             .unwrap_or_else(|reason| panic!("no Python environment with libraries: {reason}"))
     };
-    INTERPRETER.get_or_init(make).clone()
+    WITH_LIBRARIES.get_or_init(make).clone()
+}
+
+/// Whether an interpreter is that of [`python_with_libraries`].
+fn has_libraries(interpreter: &Path) -> bool {
+    WITH_LIBRARIES.get().is_some_and(|path| path == interpreter)
 }
 
 fn create_environment(environment: Environment) -> PathBuf {

@@ -23,9 +23,12 @@ impl Clusters {
         let python = Cluster::with(&interpreter, 2);
         let rust = Cluster::with(&interpreter, 0);
         let mixed = Cluster::with(&interpreter, 1);
+        let imports = ["dask.dataframe", "sklearn.ensemble", "xarray"];
+        let imports = imports.map(|module| ["--python-import", module]);
+        let arguments = [&["--no-nanny"], imports.as_flattened()].concat();
         let workers = vec![
-            worker(&rust, "a", Some(&interpreter), &["--no-nanny"]),
-            worker(&rust, "b", Some(&interpreter), &["--no-nanny"]),
+            worker(&rust, "a", Some(&interpreter), &arguments),
+            worker(&rust, "b", Some(&interpreter), &arguments),
             worker(&mixed, "c", Some(&interpreter), &["--no-nanny"]),
             worker(&mixed, "without", None, &["--no-nanny"]),
         ];
