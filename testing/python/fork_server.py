@@ -10,11 +10,15 @@ descriptors of its standard streams. The process behaves as `python ARGUMENTS`, 
 """
 
 import array
+import ctypes
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
+
+PR_SET_PDEATHSIG = 1
 
 # The scripts of this folder must not be imported in place of modules.
 del sys.path[0]
@@ -27,6 +31,8 @@ for name in sys.argv[1:]:
 
 
 def run(request, descriptors):
+    # The process ends with this server, also if the test program was killed.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
