@@ -2,6 +2,7 @@
 
 use core::hash::{Hash, Hasher as _};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
@@ -67,8 +68,10 @@ impl State {
     }
 
     pub(super) fn current_mut(&mut self, hold: &Hold) -> Option<&mut HeldKey> {
-        self.current(hold)?;
-        self.keys.get_mut(&hold.key)
+        match self.keys.entry(hold.key.clone()) {
+            Entry::Occupied(entry) if entry.key().is_clone_of(&hold.key) => Some(entry.into_mut()),
+            _ => None,
+        }
     }
 
     pub(super) fn is_current(&self, hold: &Hold) -> bool {
@@ -88,19 +91,16 @@ impl State {
             if let Some(ended) = self.ended.get_mut(hold)
                 && ended.handle_count.remove()
             {
-                self.ended.remove(hold);
-                shrink(&mut self.ended);
+                remove(&mut self.ended, hold);
             }
             return;
         };
         if !held.handle_count.remove() {
             return;
         }
-        self.keys.remove(&hold.key);
-        shrink(&mut self.keys);
-        self.awaited.remove(&hold.key);
-        self.errors.remove(hold);
-        shrink(&mut self.errors);
+        remove(&mut self.keys, &hold.key);
+        remove(&mut self.awaited, &hold.key);
+        remove(&mut self.errors, hold);
         self.send_release(vec![hold.key.clone()]);
         self.remember_released(&hold.key);
     }
@@ -186,7 +186,7 @@ impl State {
         }
         match &status {
             Status::Error(error) => self.errors.insert(hold.clone(), Arc::clone(error)),
-            _ => self.errors.remove(&hold),
+            _ => remove(&mut self.errors, &hold),
         };
         self.report(hold, status);
     }
@@ -199,9 +199,9 @@ impl State {
     /// Submitting the key again makes another hold.
     pub(super) fn end_hold(&mut self, key: &Key, status: Status) {
         if let Some((key, held)) = self.keys.remove_entry(key) {
-            self.awaited.remove(&key);
+            remove(&mut self.awaited, &key);
             let hold = Hold { key };
-            self.errors.remove(&hold);
+            remove(&mut self.errors, &hold);
             self.report(hold.clone(), status.clone());
             self.keep_ended(hold, &held, status);
         }
@@ -220,6 +220,17 @@ fn hash(key: &Key) -> u64 {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     hasher.finish()
+}
+
+/// Removes an entry, and frees memory of a map that was much larger.
+fn remove<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
+    // Most of the maps are usually empty, and hashing takes longer than this check.
+    if map.is_empty() {
+        return None;
+    }
+    let value = map.remove(key);
+    shrink(map);
+    value
 }
 
 /// Frees the unused capacity of a map that was much larger.
