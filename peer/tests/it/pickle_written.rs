@@ -7,7 +7,7 @@ use daskwire_pickle::{
     Framing, Mutability, OutOfBandReader, PickleBuffer, PickleErrorKind, Placement, Protocol,
     Reader, Writer, WriterLevel, WriterOptions,
 };
-use daskwire_testing::Peer;
+use daskwire_testing::{Peer, Random};
 use serde_json::json;
 
 /// Number of values.
@@ -412,21 +412,18 @@ fn int(value: i64) -> Vec<u8> {
 }
 
 /// A generator of random values, the same in each run.
-struct Random {
-    state: u64,
+struct Values {
+    numbers: Random,
     protocol: Protocol,
 }
 
-impl Random {
+impl Values {
     fn next(&mut self) -> u64 {
-        self.state ^= self.state << 13;
-        self.state ^= self.state >> 7;
-        self.state ^= self.state << 17;
-        self.state
+        self.numbers.next()
     }
 
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from((self.next() >> 11) % bound as u64).expect("below a usize")
+    fn below(&mut self, end: usize) -> usize {
+        self.numbers.below(end)
     }
 
     /// Returns a number of items, usually small and sometimes large.
@@ -593,8 +590,8 @@ fn cpython_loads_random_values_and_pickles_them_alike() {
 
 fn values_are_loaded_and_pickled_alike(peer: &mut Peer) {
     let version = peer.address().to_owned();
-    let mut random = Random {
-        state: 0x7069_636b_6c65,
+    let mut random = Values {
+        numbers: Random(0x7069_636b_6c65),
         protocol: Protocol::V5,
     };
     let question = json!({"op": "modules", "globals": GLOBALS});

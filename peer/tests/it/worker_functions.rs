@@ -2,7 +2,7 @@
 
 use daskwire_peer::Value;
 use daskwire_peer::worker::{Arguments, Functions};
-use daskwire_testing::{Environment, Peer};
+use daskwire_testing::{Environment, Peer, Random};
 
 /// Functions of `operator` with two arguments.
 const BINARY: [&str; 15] = [
@@ -201,13 +201,8 @@ fn functions_take_the_arguments_that_they_take_in_python() {
         Value::dict([(1, 2), (2, 3)]),
         Value::Set([Value::from(1)].into()),
     ];
-    let mut seed = 0x2545_f491_4f6c_dd1d_u64;
-    let mut below = |bound: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        usize::try_from(seed % bound as u64).expect("below a usize")
-    };
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut below = |end: usize| random.below(end);
     let mut calls = Calls::new();
     let strings: Vec<String> = pool.iter().map(Value::to_string).collect();
     let names: Vec<String> = calls.functions.names().map(str::to_owned).collect();

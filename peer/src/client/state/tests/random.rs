@@ -6,6 +6,8 @@
 use core::mem;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use daskwire_testing::Random;
+
 use super::*;
 use crate::error::exception;
 use crate::protocol::TaskRetried;
@@ -30,7 +32,7 @@ impl Task {
 
 struct Simulation {
     seed: u64,
-    random: u64,
+    random: Random,
     now: Duration,
     client: State,
     /// The handles, and for each hold the number of messages sent before it was
@@ -55,7 +57,7 @@ impl Simulation {
     fn new(seed: u64) -> Self {
         let mut simulation = Self {
             seed,
-            random: seed.wrapping_mul(2).wrapping_add(1),
+            random: Random(seed.wrapping_mul(2).wrapping_add(1)),
             now: Duration::ZERO,
             client: State::new("client", Reconnect::Within(Duration::from_secs(60))),
             handles: Vec::new(),
@@ -75,22 +77,16 @@ impl Simulation {
         simulation
     }
 
-    fn number(&mut self, below: usize) -> usize {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005);
-        self.random = self.random.wrapping_add(1_442_695_040_888_963_407);
-        (self.random >> 33) as usize % below.max(1)
-    }
-
     fn key(&mut self) -> Key {
-        Key::from(format!("k-{}", self.number(5)))
+        Key::from(format!("k-{}", self.random.below(5)))
     }
 
     fn keys(&mut self) -> Vec<Key> {
-        (0..self.number(4)).map(|_| self.key()).collect()
+        (0..self.random.below(4)).map(|_| self.key()).collect()
     }
 
     fn hold(&mut self) -> Option<Hold> {
-        let index = self.number(self.handles.len());
+        let index = self.random.below(self.handles.len());
         self.handles.get(index).cloned()
     }
 
@@ -244,13 +240,13 @@ impl Simulation {
 
     /// A task of the scheduler changes.
     fn compute(&mut self) {
-        let index = self.number(self.tasks.len());
+        let index = self.random.below(self.tasks.len());
         let Some((key, task)) = self.tasks.iter().nth(index) else {
             return;
         };
         let (key, task) = (key.clone(), *task);
         let next = match task {
-            Task::Pending if self.number(2) == 0 => Task::Erred,
+            Task::Pending if self.random.below(2) == 0 => Task::Erred,
             Task::Pending => Task::Memory,
             Task::Memory | Task::Erred => Task::Pending,
         };
@@ -285,19 +281,19 @@ impl Simulation {
     }
 
     fn step(&mut self) {
-        let passed = self.number(400);
+        let passed = self.random.below(400);
         self.now += Duration::from_millis(passed as u64);
         if self.now >= self.wake_at {
             self.handle(Event::Tick);
         }
         if let Some(at) = self.attempt.take_if(|at| *at <= self.now) {
             self.now = self.now.max(at);
-            match self.number(3) {
+            match self.random.below(3) {
                 0 => self.handle(Event::ConnectFailed),
                 _ => self.handle(Event::Connected { release: None }),
             }
         }
-        match self.number(64) {
+        match self.random.below(64) {
             0..6 => {
                 let keys = self.keys();
                 let message = UpdateGraph {
@@ -321,7 +317,7 @@ impl Simulation {
                 self.store(&keys);
             }
             10..18 => {
-                let index = self.number(self.handles.len());
+                let index = self.random.below(self.handles.len());
                 if index < self.handles.len() {
                     let hold = self.handles.swap_remove(index);
                     self.handle(Event::Release(hold.clone()));
@@ -339,18 +335,18 @@ impl Simulation {
                 self.handle(Event::Refresh(keys));
             }
             22 => match self.hold() {
-                Some(hold) if self.number(2) == 0 => {
+                Some(hold) if self.random.below(2) == 0 => {
                     self.handle(Event::Clone(hold.clone()));
                     self.handles.push(hold);
                 }
                 _ => self.handle(Event::Settle),
             },
-            23 if self.number(4) == 0 => {
+            23 if self.random.below(4) == 0 => {
                 self.tasks.clear();
                 self.was_restarted = true;
                 self.outbox.push_back(ToClient::from(Restart::default()));
             }
-            24 if self.number(8) == 0 => self.disconnect(),
+            24 if self.random.below(8) == 0 => self.disconnect(),
             25..37 => self.compute(),
             37..50 => self.read(),
             _ => self.deliver(),

@@ -1,19 +1,15 @@
 //! Consistency of the state under random events.
 
+use daskwire_testing::Random;
+
 use super::*;
 
 /// Handles random events: the state stays consistent, and is empty once all keys
 /// are freed.
 #[test]
 fn random_events_leave_a_consistent_state() {
-    // Xorshift, with a fixed seed
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = move |end: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        usize::try_from(seed >> 33).expect("31 bits") % end
-    };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut random = move |end: usize| random.below(end);
     let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
     let peers = [A, B, HERE];
     for _ in 0..300 {
