@@ -32,11 +32,12 @@ impl State {
             );
             assert!(!holds.contains(hold), "{hold:?}");
         }
-        for (key, mark) in &self.awaited {
-            assert!(self.keys.contains_key(key), "{key} awaits a mark");
-            assert!((self.answered + 1..=self.marks).contains(mark), "{key}");
+        let unanswered: HashSet<&Hold> = self.unanswered.iter().flatten().collect();
+        for hold in &holds {
+            let awaits_mark = self.keys[&hold.key].awaits_mark;
+            assert_eq!(awaits_mark, unanswered.contains(hold), "{hold:?}");
         }
-        assert!(self.answered <= self.marks);
+        assert_eq!(self.unanswered.len() as u64, self.marks - self.answered);
         assert!(self.restart_mark <= self.marks);
         assert!(self.release_mark <= self.marks + 1);
         assert!(self.released.len() <= MAX_RELEASED);

@@ -108,6 +108,7 @@ impl State {
     /// more. Failed tasks keep their status.
     pub(super) fn end_holds(&mut self, status: &Status) {
         let mut all: Vec<(Key, HeldKey)> = mem::take(&mut self.keys).into_iter().collect();
+        // The same events lead to the same actions.
         all.sort_unstable_by(|(key, _), (other, _)| key.cmp(other));
         let mut errors = mem::take(&mut self.errors);
         for (key, held) in all {

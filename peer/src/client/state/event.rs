@@ -66,10 +66,12 @@ pub enum Reconnect {
 
 /// One use of a key: from the event that made the scheduler hold the key, to the
 /// release of the last handle on it. A later use of the same key is another hold, which
-/// does not equal this one.
+/// does not equal this one. A hold is of use to the state machine that made it only;
+/// others ignore it.
 #[derive(Clone, Debug)]
 pub struct Hold {
-    /// A key that only the clones of this hold share, which identifies the hold.
+    /// The key, a clone of that in the state machine. No other hold has a clone of it, so
+    /// its address identifies the hold.
     pub(super) key: Key,
 }
 

@@ -30,15 +30,16 @@ impl State {
         if self.released.contains(&hash(key)) {
             self.mark();
         }
-        // The handles of the hold share this key, and nothing else does.
+        // The caller's key may be that of an earlier hold, and would not identify this one.
         let key = key.separate();
         let held = HeldKey {
             handle_count: HandleCount(1),
             type_number: TypeNumber::default(),
             is_finished: false,
+            awaits_mark: !self.unanswered.is_empty(),
         };
-        if self.answered < self.marks {
-            self.awaited.insert(key.clone(), self.marks);
+        if let Some(holds) = self.unanswered.back_mut() {
+            holds.push(Hold { key: key.clone() });
         }
         self.keys.insert(key, held);
         true
@@ -67,11 +68,10 @@ impl State {
         key.is_clone_of(&hold.key).then_some(held)
     }
 
+    /// Like [`current`](Self::current), to change the data.
     pub(super) fn current_mut(&mut self, hold: &Hold) -> Option<&mut HeldKey> {
-        match self.keys.entry(hold.key.clone()) {
-            Entry::Occupied(entry) if entry.key().is_clone_of(&hold.key) => Some(entry.into_mut()),
-            _ => None,
-        }
+        self.current(hold)?;
+        self.keys.get_mut(&hold.key)
     }
 
     pub(super) fn is_current(&self, hold: &Hold) -> bool {
@@ -99,7 +99,6 @@ impl State {
             return;
         }
         remove(&mut self.keys, &hold.key);
-        remove(&mut self.awaited, &hold.key);
         remove(&mut self.errors, hold);
         self.send_release(vec![hold.key.clone()]);
         self.remember_released(&hold.key);
@@ -175,15 +174,17 @@ impl State {
 
     /// Sets the status of a held key: pending, finished or an error.
     pub(super) fn set(&mut self, key: &Key, status: Status) {
-        let Some(hold) = self.hold(key) else {
+        let Entry::Occupied(mut entry) = self.keys.entry(key.clone()) else {
             return;
         };
-        if self.status(&hold).as_ref() == Some(&status) {
+        let hold = Hold {
+            key: entry.key().clone(),
+        };
+        let held = entry.get_mut();
+        if held.status(&hold, &self.errors) == status {
             return;
         }
-        if let Some(held) = self.keys.get_mut(key) {
-            held.is_finished = status == Status::Finished;
-        }
+        held.is_finished = status == Status::Finished;
         match &status {
             Status::Error(error) => self.errors.insert(hold.clone(), Arc::clone(error)),
             _ => remove(&mut self.errors, &hold),
@@ -199,7 +200,6 @@ impl State {
     /// Submitting the key again makes another hold.
     pub(super) fn end_hold(&mut self, key: &Key, status: Status) {
         if let Some((key, held)) = self.keys.remove_entry(key) {
-            remove(&mut self.awaited, &key);
             let hold = Hold { key };
             remove(&mut self.errors, &hold);
             self.report(hold.clone(), status.clone());
@@ -229,13 +229,8 @@ fn remove<K: Hash + Eq, V>(map: &mut HashMap<K, V>, key: &K) -> Option<V> {
         return None;
     }
     let value = map.remove(key);
-    shrink(map);
-    value
-}
-
-/// Frees the unused capacity of a map that was much larger.
-pub(super) fn shrink<K: Hash + Eq, V>(map: &mut HashMap<K, V>) {
     if map.capacity() > 1 << 10 && map.len() < map.capacity() / 8 {
         map.shrink_to_fit();
     }
+    value
 }

@@ -97,7 +97,7 @@ impl State {
     /// Whether a report is about the current hold of its key, rather than about an
     /// earlier one.
     pub(super) fn is_reported(&self, key: &Key) -> bool {
-        self.keys.contains_key(key) && !self.awaited.contains_key(key)
+        self.keys.get(key).is_some_and(|held| !held.awaits_mark)
     }
 
     pub(super) fn reported(&mut self, key: &Key, status: impl FnOnce() -> Status) {
@@ -110,6 +110,7 @@ impl State {
     /// has read since.
     pub(super) fn restarted(&mut self) {
         let mut keys: Vec<Key> = self.keys.keys().cloned().collect();
+        // The same events lead to the same actions.
         keys.sort_unstable();
         self.refresh(keys);
         self.mark();

@@ -64,7 +64,7 @@ mod messages;
 mod types;
 
 use core::time::Duration;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Disconnected;
@@ -75,7 +75,6 @@ use crate::protocol::{
 use crate::{Key, Release, RemoteError, Value};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
-use holds::shrink;
 use types::{TypeNumber, Types};
 
 /// Number of released keys that are remembered before a mark is sent, which makes
@@ -110,9 +109,9 @@ pub struct State {
     /// Number of marks sent, and number of the last that was answered.
     marks: u64,
     answered: u64,
-    /// The held keys whose reports are still about an earlier use, and the number of the
-    /// mark that has to be answered before.
-    awaited: HashMap<Key, u64>,
+    /// For each mark that is not answered, the holds that were made after it and before
+    /// the next mark.
+    unanswered: VecDeque<Vec<Hold>>,
     /// The mark after the last release or other message that may have to be read
     /// before a request, and the mark after the last restart of the cluster.
     release_mark: u64,
@@ -152,9 +151,24 @@ struct HeldKey {
     /// Whether the task is finished. Otherwise it is pending, unless it has an error in
     /// [`State::errors`].
     is_finished: bool,
+    /// Whether the hold is in [`State::unanswered`]: reports may be about an earlier use of
+    /// the key.
+    awaits_mark: bool,
 }
 
-const _: () = assert!(size_of::<(Key, HeldKey)>() == 16);
+const _: () = assert!(size_of::<(Key, HeldKey)>() <= 16);
+
+impl HeldKey {
+    fn status(&self, hold: &Hold, errors: &HashMap<Hold, Arc<RemoteError>>) -> Status {
+        if self.is_finished {
+            return Status::Finished;
+        }
+        match errors.get(hold) {
+            Some(error) => Status::Error(Arc::clone(error)),
+            None => Status::Pending,
+        }
+    }
+}
 
 /// A hold that has ended.
 #[derive(Debug)]
@@ -196,7 +210,7 @@ impl State {
             ended: HashMap::new(),
             marks: 0,
             answered: 0,
-            awaited: HashMap::new(),
+            unanswered: VecDeque::new(),
             release_mark: 0,
             restart_mark: 0,
             released: HashSet::new(),
@@ -257,16 +271,10 @@ impl State {
 
     /// The status of a hold; `None` if all its handles were released.
     pub fn status(&self, hold: &Hold) -> Option<Status> {
-        let Some(held) = self.current(hold) else {
-            return self.ended.get(hold).map(|ended| ended.status.clone());
-        };
-        if held.is_finished {
-            return Some(Status::Finished);
+        match self.current(hold) {
+            Some(held) => Some(held.status(hold, &self.errors)),
+            None => self.ended.get(hold).map(|ended| ended.status.clone()),
         }
-        Some(match self.errors.get(hold) {
-            Some(error) => Status::Error(Arc::clone(error)),
-            None => Status::Pending,
-        })
     }
 
     /// The name of the type of a hold's result, such as `int` or `numpy.ndarray`, if
@@ -350,6 +358,7 @@ impl State {
     /// Sends a mark.
     fn mark(&mut self) {
         self.marks += 1;
+        self.unanswered.push_back(Vec::new());
         let key = Key::from(format!("{}-{MARK}-{}", self.id, self.marks));
         if Dialect::of(self.release).answers_unknown_keys {
             // Unknown keys are answered at once, in the order of the stream.
@@ -377,9 +386,14 @@ impl State {
         if mark <= self.answered {
             return;
         }
-        self.answered = mark;
-        self.awaited.retain(|_, awaited| *awaited > mark);
-        shrink(&mut self.awaited);
+        while self.answered < mark {
+            self.answered += 1;
+            for hold in self.unanswered.pop_front().unwrap_or_default() {
+                if let Some(held) = self.current_mut(&hold) {
+                    held.awaits_mark = false;
+                }
+            }
+        }
         self.actions.push(Action::Answered { mark });
     }
 }

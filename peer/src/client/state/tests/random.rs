@@ -57,7 +57,7 @@ impl Simulation {
     fn new(seed: u64) -> Self {
         let mut simulation = Self {
             seed,
-            random: Random(seed.wrapping_mul(2).wrapping_add(1)),
+            random: Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
             now: Duration::ZERO,
             client: State::new("client", Reconnect::Within(Duration::from_secs(60))),
             handles: Vec::new(),
@@ -78,7 +78,10 @@ impl Simulation {
     }
 
     fn key(&mut self) -> Key {
-        Key::from(format!("k-{}", self.random.below(5)))
+        match self.hold() {
+            Some(hold) if self.random.one_in(4) => hold.key().clone(),
+            _ => Key::from(format!("k-{}", self.random.below(5))),
+        }
     }
 
     fn keys(&mut self) -> Vec<Key> {
