@@ -30,9 +30,11 @@ for name in sys.argv[1:]:
         pass
 
 
-def run(request, descriptors):
-    # The process ends with this server, also if the test program was killed.
+def run(request, descriptors, parent):
+    # The process ends with the server, also if the test program was killed.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
     for stream, descriptor in enumerate(descriptors):
         os.dup2(descriptor, stream)
         os.close(descriptor)
@@ -67,10 +69,11 @@ def main():
         else:
             ((_, _, data),) = ancillary
             descriptors = array.array("i", data)
+            parent = os.getpid()
             process = os.fork()
             if process == 0:
                 server.close()
-                run(request, descriptors)
+                run(request, descriptors, parent)
                 return
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -17,7 +17,7 @@ use rustix::net::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 
-use crate::{DIRECTORY_VARIABLES, has_libraries, isolate, scripts, target};
+use crate::{DIRECTORY_VARIABLES, LIBRARIES, has_libraries, isolate, scripts, target};
 
 /// The fork servers of this program. They end with the program.
 static SERVERS: Mutex<Vec<(Image, OwnedFd)>> = Mutex::new(Vec::new());
@@ -53,15 +53,10 @@ pub(crate) fn fork(
         "environment": BTreeMap::from(environment),
     });
     // Scripts are clients and other peers that use data frames. A module of Dask is started
-    // without them, since pandas has effects on tasks: it creates a decimal context. Where
-    // there are libraries, all processes of a cluster import them sooner or later.
+    // without them, since pandas has effects on tasks: it creates a decimal context. Tests of
+    // libraries have no such tasks, and all processes of their clusters import the libraries.
     let modules: &[&str] = match arguments {
-        _ if has_libraries(interpreter) => &[
-            "distributed",
-            "dask.dataframe",
-            "sklearn.ensemble",
-            "xarray",
-        ],
+        _ if has_libraries(interpreter) => LIBRARIES,
         ["-m", ..] => &["distributed"],
         _ => &["distributed", "pandas"],
     };

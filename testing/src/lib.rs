@@ -109,7 +109,16 @@ pub fn python_with_libraries() -> PathBuf {
     WITH_LIBRARIES.get_or_init(make).clone()
 }
 
+/// The modules of [`python_with_libraries`] that take long to import.
+pub const LIBRARIES: &[&str] = &[
+    "distributed",
+    "dask.dataframe",
+    "sklearn.ensemble",
+    "xarray",
+];
+
 /// Whether an interpreter is that of [`python_with_libraries`].
+#[cfg(target_os = "linux")]
 fn has_libraries(interpreter: &Path) -> bool {
     WITH_LIBRARIES.get().is_some_and(|path| path == interpreter)
 }

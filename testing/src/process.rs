@@ -37,3 +37,13 @@ fn stat(id: &str) -> Option<(String, String)> {
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
 }
+
+/// The starts of the lines that Dask's scheduler logs when the host of a worker ends while it
+/// answers: the reply is an error, or the worker closes the comm.
+pub fn host_ended(address: &str) -> [String; 2] {
+    [
+        "Exception: OSError('the Python host process of the worker ",
+        "CommClosedError: ",
+    ]
+    .map(|reason| format!("broadcast to {address} failed: {reason}"))
+}

@@ -13,11 +13,11 @@ mod pickle;
 mod processes;
 mod python_agrees;
 #[cfg(target_os = "linux")]
+mod python_clusters;
+#[cfg(target_os = "linux")]
 mod python_extensions;
 #[cfg(target_os = "linux")]
 mod python_faults;
-#[cfg(target_os = "linux")]
-mod python_libraries;
 #[cfg(target_os = "linux")]
 mod python_logs;
 #[cfg(target_os = "linux")]
