@@ -530,7 +530,7 @@ async fn terminates_for_a_peer_that_has_left() {
 
 #[tokio::test]
 async fn malformed_requests_are_replied_to_on_demand_only() {
-    let scheduler = scheduler("inproc://malformed").await;
+    let scheduler = scheduler("inproc://malformed-requests").await;
     let mut channel = connect(scheduler.address()).await;
     let malformed = |reply| {
         Unknown::new("gather")
