@@ -432,6 +432,27 @@ fn worker_with(
     Peer::spawn_dask(interpreter, name, &arguments, ready)
 }
 
+/// Starts `daskwire worker`, whose program is the file at `program`, and waits until the worker
+/// is registered with the scheduler at the address `scheduler`. With an interpreter, the worker
+/// runs functions of Python.
+pub fn rust_worker(
+    program: &str,
+    scheduler: &str,
+    name: &str,
+    interpreter: Option<&Path>,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Peer {
+    let mut command = Command::new(program);
+    command.args(["worker", scheduler, "--name", name]);
+    if let Some(interpreter) = interpreter {
+        command.arg("--python").arg(interpreter);
+    }
+    command.args(arguments).envs(variables.iter().copied());
+    let label = format!("worker {name} at");
+    Peer::spawn_command(name, &mut command, |log| address_after(log, &label))
+}
+
 /// The lines of a log that are warnings or errors, in the format of any release, except those
 /// of `distributed.gc`.
 ///
@@ -620,7 +641,7 @@ impl Peer {
         Self::start_python(interpreter, name, &arguments).when_logged(ready)
     }
 
-    /// Runs a command, ignoring its standard output, and waits until `ready` finds an
+    /// Runs a command, discarding its standard output, and waits until `ready` finds an
     /// address in its log.
     ///
     /// # Panics
@@ -631,18 +652,15 @@ impl Peer {
         command: &mut Command,
         ready: impl Fn(&str) -> Option<String>,
     ) -> Self {
-        Self::start(name, |directory, (stdin, stdout, stderr)| {
+        Self::start(name, |directory, (stdin, _, stderr)| {
             let child = isolate(command, directory)
                 .current_dir(directory)
                 .stdin(stdin)
-                .stdout(stdout)
+                .stdout(Stdio::null())
                 .stderr(stderr)
                 .spawn()?;
             // The command holds the ends of the pipes until they are replaced.
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null());
+            command.stdin(Stdio::null()).stderr(Stdio::null());
             Ok(Process::Spawned(child))
         })
         .when_logged(ready)
