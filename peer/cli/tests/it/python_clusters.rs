@@ -4,23 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::worker;
 use daskwire_testing::cluster::Cluster;
 use daskwire_testing::{Environment, Peer, address_after};
 
-/// Starts a worker with one thread. Output of its tasks is discarded.
-fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>, arguments: &[&str]) -> Peer {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
-        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
-        .arg(cluster.scheduler.address())
-        .args(["--nthreads", "1", "--name", name])
-        .args(["--memory-limit", "2GiB"])
-        .args(arguments);
-    if let Some(interpreter) = interpreter {
-        command.arg("--python").arg(interpreter);
-    }
-    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+/// Starts a worker with one thread, under a nanny.
+fn worker(cluster: &Cluster, name: &str, interpreter: &Path) -> Peer {
+    let arguments = ["--nthreads", "1", "--memory-limit", "2GiB"];
+    let scheduler = cluster.scheduler.address();
+    worker::rust_worker(scheduler, name, Some(interpreter), &arguments, &[])
 }
 
 /// Starts a Python worker with a nanny.
@@ -72,10 +64,10 @@ async fn clusters_restart_as_those_of_python() {
     let mut rust = Cluster::with(&interpreter, 0);
     let mut mixed = Cluster::with(&interpreter, 0);
     let _python = ["a", "b"].map(|name| worker_with_nanny(&interpreter, &python, name));
-    let rust_workers = ["a", "b"].map(|name| worker(&rust, name, Some(&interpreter), &[]));
+    let rust_workers = ["a", "b"].map(|name| worker(&rust, name, &interpreter));
     let _mixed = (
         worker_with_nanny(&interpreter, &mixed, "a"),
-        worker(&mixed, "b", Some(&interpreter), &[]),
+        worker(&mixed, "b", &interpreter),
     );
     for program in PROGRAMS {
         let expected = python.python(program);

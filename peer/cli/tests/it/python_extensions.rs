@@ -2,18 +2,18 @@
 //! workers, of Rust workers, and of both.
 
 use std::path::Path;
-use std::process::Command;
 
+use crate::support::worker;
 use daskwire_testing::cluster::{Cluster, until};
 use daskwire_testing::process::host_ended;
-use daskwire_testing::{Environment, Peer, address_after};
+use daskwire_testing::{Environment, Peer};
 
-/// Starts a worker with two threads. Output of its tasks is discarded.
+/// Starts a worker with two threads and no nanny.
 fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>) -> Peer {
     worker_with(cluster, name, interpreter, &["--no-nanny"], &[])
 }
 
-/// Starts a worker with arguments and environment variables.
+/// Starts a worker with two threads, arguments and environment variables.
 fn worker_with(
     cluster: &Cluster,
     name: &str,
@@ -21,19 +21,10 @@ fn worker_with(
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> Peer {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
-        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
-        .arg(cluster.scheduler.address())
-        .args(["--nthreads", "2", "--name", name])
-        .args(["--memory-limit", "1GiB"])
-        .envs(variables.iter().copied());
-    if let Some(interpreter) = interpreter {
-        command.arg("--python").arg(interpreter);
-    }
-    command.args(arguments);
-    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+    let limits = ["--nthreads", "2", "--memory-limit", "1GiB"];
+    let arguments = [&limits[..], arguments].concat();
+    let scheduler = cluster.scheduler.address();
+    worker::rust_worker(scheduler, name, interpreter, &arguments, variables)
 }
 
 /// The clusters that have run the same programs with the same results.

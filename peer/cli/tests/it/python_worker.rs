@@ -11,6 +11,7 @@ use daskwire_testing::process::{children, has_ended, python_processes};
 use daskwire_testing::{Environment, Peer, address_after};
 
 use crate::support::command;
+use crate::support::worker::{python_worker, rust_worker};
 
 /// A cluster with one worker, which is a Rust worker.
 struct RustCluster {
@@ -35,7 +36,7 @@ impl RustCluster {
     }
 }
 
-/// Starts a worker with two threads. Output of its tasks is discarded.
+/// Starts a worker with two threads and no nanny.
 fn worker(cluster: &Cluster, name: &str, arguments: &[&str]) -> Peer {
     worker_of(&interpreter(), cluster, name, arguments)
 }
@@ -53,7 +54,7 @@ fn worker_after(
     arguments: &[&str],
 ) -> Peer {
     let mut command = Command::new("sh");
-    let script = format!("{prepare} && exec \"$0\" \"$@\" >/dev/null");
+    let script = format!("{prepare} && exec \"$0\" \"$@\"");
     command
         .args(["-c", &script])
         .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
@@ -66,11 +67,8 @@ fn worker_after(
 
 /// Starts a worker that runs no Python.
 fn worker_without(cluster: &Cluster) -> Peer {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command
-        .args(["worker", cluster.scheduler.address()])
-        .args(["--no-nanny", "--name", "without"]);
-    Peer::spawn_command("without", &mut command, |log| address_after(log, " at "))
+    let scheduler = cluster.scheduler.address();
+    rust_worker(scheduler, "without", None, &["--no-nanny"], &[])
 }
 
 /// Programs whose results or exceptions do not depend on the kind of worker.
@@ -653,15 +651,12 @@ async fn processes_have_the_environment_of_a_nanny() {
 async fn tasks_reach_a_cluster_with_certificates() {
     let interpreter = interpreter();
     let scheduler = daskwire_testing::scheduler_in(&interpreter, "tls", 0);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command
-        .args(["worker", scheduler.address(), "--nthreads", "2"])
-        .args(["--no-nanny", "--memory-limit", "1GiB"])
-        .args(daskwire_testing::TLS_ARGUMENTS)
-        .arg("--python")
-        .arg(&interpreter);
-    let ready = |log: &str| address_after(log, " at ");
-    let _worker = Peer::spawn_command("rust", &mut command, ready);
+    let _worker = python_worker(
+        scheduler.address(),
+        "rust",
+        &daskwire_testing::TLS_ARGUMENTS,
+        &[],
+    );
     let program = "import sys\n\
                    from distributed import Client, get_client\n\
                    from distributed.security import Security\n\

@@ -33,9 +33,15 @@ fn spilling(cluster: &Cluster, name: &str, scratch: &Scratch) -> Builder {
 }
 
 fn rust_worker(cluster: &Cluster, name: &str, scratch: &Scratch, arguments: &[&str]) -> Peer {
-    let own = ["--local-directory", scratch.path(), "--nthreads", "2"];
-    let arguments: Vec<&str> = own.iter().chain(arguments).copied().collect();
-    worker::rust_worker(cluster.scheduler.address(), name, &arguments, &[])
+    let own = [
+        "--no-nanny",
+        "--local-directory",
+        scratch.path(),
+        "--nthreads",
+        "2",
+    ];
+    let arguments = [&own[..], arguments].concat();
+    worker::rust_worker(cluster.scheduler.address(), name, None, &arguments, &[])
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 
 use crate::support::worker;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -567,7 +568,7 @@ async fn tasks_survive_a_killed_holder_of_their_inputs() {
 async fn tasks_survive_a_stopped_holder_of_their_inputs() {
     let cluster = Cluster::new(0);
     let worker = cluster.worker("rust");
-    survive_a_stopped_holder(cluster, worker, &[]).await;
+    survive_a_stopped_holder(cluster, worker, None).await;
 }
 
 #[cfg(target_os = "linux")]
@@ -576,14 +577,18 @@ async fn tasks_in_python_survive_a_stopped_holder_of_their_inputs() {
     let cluster = Cluster::new(0);
     let python = daskwire_testing::python(daskwire_testing::Environment::Current);
     let worker = cluster.worker("rust").python(&python);
-    let arguments = ["--python", python.to_str().expect("a UTF-8 path")];
-    survive_a_stopped_holder(cluster, worker, &arguments).await;
+    survive_a_stopped_holder(cluster, worker, Some(&python)).await;
 }
 
-/// Stops a worker, started with `arguments`, while another one waits for its data.
-async fn survive_a_stopped_holder(mut cluster: Cluster, worker: Builder, arguments: &[&str]) {
+/// Stops a worker, which has this interpreter, while another one waits for its data.
+async fn survive_a_stopped_holder(
+    mut cluster: Cluster,
+    worker: Builder,
+    interpreter: Option<&Path>,
+) {
     let worker = worker.start().await.expect("worker starts");
-    let stopped = worker::rust_worker(cluster.scheduler.address(), "stopped", arguments, &[]);
+    let scheduler = cluster.scheduler.address();
+    let stopped = worker::rust_worker(scheduler, "stopped", interpreter, &["--no-nanny"], &[]);
     let code = "there = dict(workers='stopped', allow_other_workers=True)\n\
                 a, b = client.map(operator.neg, [1, 2], **there)\n\
                 wait([a, b])\n\
@@ -711,7 +716,8 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_command_works_in_a_cluster_over_tls() {
     let scheduler = daskwire_testing::scheduler_with_workers_over("tls", 1);
-    let worker = worker::rust_worker(scheduler.address(), "rust", &TLS_ARGUMENTS, &[]);
+    let arguments = [&["--no-nanny"], &TLS_ARGUMENTS[..]].concat();
+    let worker = worker::rust_worker(scheduler.address(), "rust", None, &arguments, &[]);
     assert!(worker.address().starts_with("tls://"), "{worker:?}");
     let client = client_at(scheduler.address()).await;
     // Created in Python, fetched and read in Rust, fetched and read in Python

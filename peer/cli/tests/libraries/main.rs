@@ -6,23 +6,14 @@ mod results;
 mod shuffles;
 
 use std::path::Path;
-use std::process::Command;
 
+use daskwire_testing::Peer;
 use daskwire_testing::cluster::Cluster;
-use daskwire_testing::{Peer, address_after};
 
-/// Starts a worker. Output of its tasks is discarded.
+/// Starts a worker with a memory limit of 2 GiB, under a nanny.
 fn worker(cluster: &Cluster, name: &str, interpreter: Option<&Path>, arguments: &[&str]) -> Peer {
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", "exec \"$0\" \"$@\" >/dev/null"])
-        .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
-        .arg(cluster.scheduler.address())
-        .args(["--name", name])
-        .args(["--memory-limit", "2GiB"])
-        .args(arguments);
-    if let Some(interpreter) = interpreter {
-        command.arg("--python").arg(interpreter);
-    }
-    Peer::spawn_command(name, &mut command, |log| address_after(log, " at "))
+    let program = env!("CARGO_BIN_EXE_daskwire");
+    let arguments = [&["--memory-limit", "2GiB"], arguments].concat();
+    let scheduler = cluster.scheduler.address();
+    daskwire_testing::rust_worker(program, scheduler, name, interpreter, &arguments, &[])
 }

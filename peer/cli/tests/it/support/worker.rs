@@ -1,8 +1,9 @@
 //! A `daskwire worker` process.
 
+use std::path::Path;
 use std::process::Command;
 
-use daskwire_testing::{Environment, Peer, address_after};
+use daskwire_testing::{Environment, Peer};
 
 /// The command `daskwire worker`, which does not inherit an ignored SIGHUP, as under `nohup`.
 pub(crate) fn worker_command() -> Command {
@@ -18,24 +19,20 @@ pub(crate) fn worker_command() -> Command {
     command
 }
 
-/// Starts a `daskwire worker` without a nanny for the scheduler at `scheduler`, with these
-/// arguments and environment variables.
+/// Starts a `daskwire worker` for the scheduler at `scheduler`, with these arguments and
+/// environment variables. With an interpreter, the worker runs functions of Python.
 pub(crate) fn rust_worker(
     scheduler: &str,
     name: &str,
+    interpreter: Option<&Path>,
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> Peer {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
-    command
-        .args(["worker", scheduler, "--no-nanny", "--name", name])
-        .args(arguments)
-        .envs(variables.iter().copied());
-    let label = format!("worker {name} at");
-    Peer::spawn_command(name, &mut command, |log| address_after(log, &label))
+    let program = env!("CARGO_BIN_EXE_daskwire");
+    daskwire_testing::rust_worker(program, scheduler, name, interpreter, arguments, variables)
 }
 
-/// Starts a `daskwire worker --python` with two threads and a memory limit of 1 GiB, as
+/// Starts a `daskwire worker --python` with two threads, a memory limit of 1 GiB and no nanny, as
 /// [`rust_worker`] does.
 pub(crate) fn python_worker(
     scheduler: &str,
@@ -43,9 +40,8 @@ pub(crate) fn python_worker(
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> Peer {
-    let python = daskwire_testing::python(Environment::Current);
-    let python = python.to_str().expect("a UTF-8 path");
-    let limits = ["--nthreads", "2", "--memory-limit", "1GiB"];
-    let arguments = [&["--python", python][..], &limits, arguments].concat();
-    rust_worker(scheduler, name, &arguments, variables)
+    let limits = ["--no-nanny", "--nthreads", "2", "--memory-limit", "1GiB"];
+    let arguments = [&limits[..], arguments].concat();
+    let interpreter = daskwire_testing::python(Environment::Current);
+    rust_worker(scheduler, name, Some(&interpreter), &arguments, variables)
 }
