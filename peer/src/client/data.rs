@@ -366,6 +366,9 @@ impl Client {
     /// Stores data on the cluster under given keys, over a given route. Not cancel
     /// safe, as [`scatter`](Self::scatter).
     ///
+    /// Do not use a key whose last future was just dropped: Dask's scheduler tells the worker
+    /// of the old data to delete the key, which may happen after the new data has arrived.
+    ///
     /// # Errors
     ///
     /// [`ScatterError`] if the data cannot be serialized or transferred.
@@ -379,7 +382,8 @@ impl Client {
     }
 
     /// Stores data on the cluster under given keys, on given workers or all. Not cancel
-    /// safe, as [`scatter`](Self::scatter).
+    /// safe, and with the same warning about keys that were just released, as
+    /// [`scatter_by`](Self::scatter_by).
     ///
     /// # Errors
     ///
