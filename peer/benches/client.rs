@@ -4,12 +4,14 @@
 //! `cargo bench -p daskwire-peer --bench client -- PYTHON [ROUNDS [WORK...]]`
 //!
 //! PYTHON is an interpreter that has `distributed` 2026.8.0, such as those that
-//! the tests make in `target/python`; WORK is some of `latency`, `graph`, `singles`,
-//! `gather`, `pool` and `futures`, otherwise all of them. A scheduler and two
+//! the tests make in `target/python`; WORK is some of `latency`, `graph`, `reports`,
+//! `singles`, `gather`, `raw`, `pool` and `futures`, otherwise all of them. A scheduler and two
 //! workers are started with it, then in every round the two clients do the same
 //! work one after the other. A figure is the median over the rounds of what Rust
 //! takes, over what Python does, with the least and the most; processor time is
-//! that of the client's process. The memory of futures is what both clients have
+//! that of the client's process. `reports` and `raw` are what receiving costs with nothing but
+//! sockets: reading what the scheduler sends to a client of the graph, and receiving the arrays
+//! into fresh memory. The memory of futures is what both clients have
 //! allocated and not freed, by a counting allocator here and by `tracemalloc` in a
 //! round of its own there, since that slows Python down.
 //!
@@ -18,19 +20,26 @@
 //! on a runtime of one thread, which needs no wake-ups, and on one of many.
 #![allow(missing_docs)]
 
+mod raw;
+
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use daskwire::msgpack::Writer;
 use daskwire_comm::{BufferPool, CommOptions};
 use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
 use daskwire_testing::bench::{Process, dask, heading, median, processor_time, show};
+use futures_util::future::join_all;
+
+use raw::{RawComm, Reports};
 
 /// Counts the bytes that are allocated.
 struct Counting;
@@ -129,11 +138,14 @@ struct Rust {
     /// A client that receives into memory which it has used before.
     pooled: Client,
     pooled_arrays: Vec<TaskFuture>,
+    scheduler: String,
+    /// Comms to the workers, with the keys of the arrays that each of them has.
+    raw: Vec<(RawComm, Vec<Key>)>,
 }
 
 impl Rust {
     async fn work(&mut self, word: &str) -> Cost {
-        if (word == "gather" || word == "pool") && self.arrays.is_empty() {
+        if ["gather", "pool", "raw"].contains(&word) && self.arrays.is_empty() {
             for index in 0..16 {
                 let call = self.client.call("numpy.full").argument(8 << 20);
                 self.arrays.push(
@@ -151,7 +163,19 @@ impl Rust {
             let all = self.pooled.gather_by(&self.pooled_arrays, Route::Direct);
             all.await.expect("arrays");
         }
+        if word == "raw" && self.raw.is_empty() {
+            let holders = self.client.who_has(&self.arrays).await.expect("answered");
+            let mut keys = BTreeMap::<String, Vec<Key>>::new();
+            for (key, holders) in holders {
+                keys.entry(holders[0].clone()).or_default().push(key);
+            }
+            for (worker, keys) in keys {
+                self.raw.push((RawComm::connect(&worker).await, keys));
+            }
+        }
         self.count += 1;
+        let run = Key::unique("run").to_string();
+        let mut reports = None;
         let allocated_before = ALLOCATED.load(Ordering::Relaxed);
         let (cpu_before, started) = (processor_time("self"), Instant::now());
         let mut held = Vec::new();
@@ -164,8 +188,12 @@ impl Rust {
                     future.result().await.expect("a result");
                 }
             }
-            "graph" => {
-                held = self.graph("operator.add", 10_000).await;
+            "graph" | "reports" => {
+                held = self.graph(&run).await;
+                if word == "reports" {
+                    self.known(held[held.len() - 1].key()).await;
+                    reports = Some(self.reports(&run).await);
+                }
                 self.client.gather(&held).await.expect("results");
                 held.clear();
             }
@@ -185,6 +213,10 @@ impl Rust {
                 let all = self.client.gather_by(&self.arrays, Route::Direct).await;
                 assert_eq!(all.expect("arrays").len(), 16);
             }
+            "raw" => {
+                let received = join_all(self.raw.iter_mut().map(receive_raw)).await;
+                assert!(received.iter().map(Vec::len).sum::<usize>() > 1 << 30);
+            }
             "pool" => {
                 let all = self.pooled.gather_by(&self.pooled_arrays, Route::Direct);
                 assert_eq!(all.await.expect("arrays").len(), 16);
@@ -193,9 +225,18 @@ impl Rust {
                 held = self.waiting(FUTURES).await;
             }
         }
+        let (time, mut cpu) = (
+            started.elapsed().as_secs_f64(),
+            processor_time("self") - cpu_before,
+        );
+        if let Some(reports) = reports {
+            let (reads, reading) = reports.stop();
+            println!("  {reads} reads");
+            cpu = reading;
+        }
         let cost = Cost {
-            time: started.elapsed().as_secs_f64(),
-            cpu: processor_time("self") - cpu_before,
+            time,
+            cpu,
             memory: ALLOCATED.load(Ordering::Relaxed) as f64 - allocated_before as f64,
         };
         drop(held);
@@ -222,32 +263,69 @@ impl Rust {
             .submit_graph(&graph, keys, &Submission::default())
             .expect("submitted");
         drop(graph);
-        loop {
-            let status = self.client.task_status([last.clone()]).await;
-            if status.expect("a status")[0].1.is_some() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        self.known(&last).await;
         // Without spare capacity, like the list of Python.
         futures.reserve_exact(1);
         futures.push(first);
         futures
     }
 
-    async fn graph(&self, function: &str, count: i64) -> Vec<TaskFuture> {
-        let run = Key::unique("run").to_string();
-        let key = |index: i64| Key::list([Key::from(run.as_str()), Key::from(index)]);
-        let graph: Graph = (0..count)
-            .map(|index| Task::new(key(index), function, [index, self.count]))
+    /// Waits until the scheduler knows a task.
+    async fn known(&self, key: &Key) {
+        loop {
+            let status = self.client.task_status([key.clone()]).await;
+            if status.expect("a status")[0].1.is_some() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A client without a program that wants the tasks of [`graph`](Self::graph).
+    async fn reports(&self, run: &str) -> Reports {
+        let keys = |body: &mut Writer<'_>| {
+            body.array(TASKS);
+            for index in 0..TASKS {
+                body.array(2).str(run).u64(index.into());
+            }
+        };
+        Reports::start(&self.scheduler, keys).await
+    }
+
+    async fn graph(&self, run: &str) -> Vec<TaskFuture> {
+        let key = |index: i64| Key::list([Key::from(run), Key::from(index)]);
+        let graph: Graph = (0..i64::from(TASKS))
+            .map(|index| Task::new(key(index), "operator.add", [index, self.count]))
             .collect();
-        let keys = (0..count).map(key).collect();
+        let keys = (0..i64::from(TASKS)).map(key).collect();
         let futures = self
             .client
             .submit_graph(&graph, keys, &Submission::default());
         futures.expect("submitted")
     }
 }
+
+/// Receives results from a worker.
+async fn receive_raw((comm, keys): &mut (RawComm, Vec<Key>)) -> Vec<u8> {
+    comm.send(|body| {
+        body.map(3).str("op").str("get_data");
+        body.str("reply").bool(true);
+        body.str("keys").array(keys.len() as u32);
+        for key in &*keys {
+            body.str(key.as_str().expect("a string"));
+        }
+    })
+    .await;
+    let data = comm.receive().await;
+    comm.send(|body| {
+        body.str("OK");
+    })
+    .await;
+    data
+}
+
+/// The number of tasks of one graph.
+const TASKS: u32 = 10_000;
 
 /// So many futures are held at the same time.
 const FUTURES: i64 = 100_000;
@@ -277,6 +355,8 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         arrays: Vec::new(),
         pooled: pooled.expect("a scheduler"),
         pooled_arrays: Vec::new(),
+        raw: Vec::new(),
+        scheduler: address.clone(),
     };
     heading("on a real cluster");
     for (word, what, unit, scale, per) in [
@@ -288,6 +368,7 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
             100.0,
         ),
         ("graph", "10,000 tasks in one graph", "s", 1.0, 1.0),
+        ("reports", "the same, read without a client", "s", 1.0, 1.0),
         ("singles", "10,000 tasks one by one", "s", 1.0, 1.0),
         (
             "gather",
@@ -296,6 +377,7 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
             1.0,
             1.0,
         ),
+        ("raw", "the same, received without a client", "s", 1.0, 1.0),
         ("pool", "the same into memory of a pool", "s", 1.0, 1.0),
         ("futures", "100,000 futures, waiting", "s", 1.0, 1.0),
     ] {
@@ -305,7 +387,11 @@ async fn beside_python(python: &Path, rounds: usize, only: &[String]) {
         let (mut times, mut cpus) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             let rust = ours.work(word).await;
-            let python = theirs.work(if word == "pool" { "gather" } else { word });
+            let python = theirs.work(match word {
+                "pool" | "raw" => "gather",
+                "reports" => "graph",
+                word => word,
+            });
             times.push((rust.time / per, python.time / per));
             cpus.push((rust.cpu / per, python.cpu / per));
         }
