@@ -84,8 +84,7 @@ const WORKERS_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct ClientOptions {
     /// The available transports. Default: [`transports`](crate::transports);
-    /// `tls://` and `quic://` need
-    /// [`transports_with_tls`](crate::transports_with_tls).
+    /// `tls://` and `quic://` need `transports_with_tls`, of the feature `tls`.
     pub transports: Transports,
     /// Options of comms: timeouts, limits, a pool of buffers.
     pub comm: CommOptions,

@@ -292,7 +292,7 @@ impl Builder {
     }
 
     /// Sets the transports of all comms. Default: [`transports`](crate::transports); `tls://`
-    /// and `quic://` need [`transports_with_tls`](crate::transports_with_tls).
+    /// and `quic://` need `transports_with_tls`, of the feature `tls`.
     #[must_use]
     pub fn transports(mut self, transports: Transports) -> Self {
         self.transports = transports;
