@@ -13,6 +13,9 @@ Three clusters of a real scheduler are compared, each with the same number of th
     threads     one `dask worker` with all threads
     processes   one `dask worker` of one thread for each thread
 
+No worker has a nanny, but Dask's have the environment that a nanny would give them
+(`distributed.nanny.pre-spawn-environ`).
+
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
 if daskwire takes less. WORK is some of these, otherwise all of them.
@@ -46,6 +49,7 @@ With workers of their own, of one thread and 512 MiB:
 import argparse
 import asyncio
 import contextlib
+import os
 import re
 import shutil
 import signal
@@ -70,9 +74,13 @@ ARRAY = 64 * MIB // 8
 class Process:
     """A process that has logged a line, and its children."""
 
-    def __init__(self, command, line):
+    def __init__(self, command, line, variables):
         self.process = subprocess.Popen(
-            command, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True
+            command,
+            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**variables, **os.environ},
         )
         log = []
         for text in self.process.stdout:
@@ -110,7 +118,7 @@ class Cluster:
         self.directory = directory
         scheduler = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
         scheduler += ["--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        self.scheduler = Process([sys.executable, *scheduler], r"Scheduler at: +(\S+)")
+        self.scheduler = Process([sys.executable, *scheduler], r"Scheduler at: +(\S+)", {})
         self.client = Client(self.scheduler.found, set_as_default=False)
         self.workers = []
         self.count = 0
@@ -131,12 +139,15 @@ class Cluster:
                 for module in self.options.imports:
                     command += ["--python-import", module]
                 line = r" at (\S+)"
+                variables = {}
             else:
                 command = [sys.executable, "-m", "distributed.cli.dask_worker"]
                 command += [self.scheduler.found, *own, "--host", "127.0.0.1"]
                 command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
                 line = r"Registered to: +(\S+)"
-            self.workers.append(Process(command, line))
+                variables = dask.config.get("distributed.nanny.pre-spawn-environ")
+                variables = {name: str(value) for name, value in variables.items()}
+            self.workers.append(Process(command, line, variables))
         self.client.wait_for_workers(len(self.workers), timeout=60)
         return names
 
