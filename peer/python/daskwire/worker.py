@@ -27,12 +27,14 @@ import contextvars
 import ctypes
 import errno
 import fcntl
+import functools
 import gc
 import importlib
 import inspect
 import logging
 import mmap
 import os
+import pickle as builtin_pickle
 import resource
 import select
 import signal
@@ -80,6 +82,11 @@ from distributed.worker_state_machine import SecedeEvent
 from tornado.iostream import IOStream
 
 logger = logging.getLogger("distributed.worker")
+
+# Without Dask's meters, which take longer than a small task.
+serialize_and_split = inspect.unwrap(serialize_and_split)
+merge_and_deserialize = inspect.unwrap(merge_and_deserialize)
+decompress = inspect.unwrap(decompress)
 
 # The layout of a message, as in link.rs: the number of frames, the number of
 # descriptors, and the length of the inline frames; for each frame the index of its
@@ -446,11 +453,13 @@ class Segments:
 class Payload:
     """A serialized value of a message."""
 
-    __slots__ = ("kind", "header", "frames")
+    __slots__ = ("kind", "header", "fields", "frames")
 
-    def __init__(self, kind, header, frames):
+    def __init__(self, kind, header, fields, frames):
         self.kind = kind
         self.header = header
+        # The header, without conversion of its extension types.
+        self.fields = fields
         self.frames = frames
 
     @property
@@ -458,6 +467,11 @@ class Payload:
         return sum(frame.nbytes for frame in self.frames)
 
     def load(self):
+        # Most tasks and small values are one pickle.
+        fields = self.fields
+        is_pickle = fields.get("serializer") == "pickle" and len(self.frames) == 1
+        if is_pickle and not any(fields.get("compression") or ()):
+            return pickle.loads(self.frames[0])
         if self.kind == "__Pickled__":
             header = msgpack.loads(self.header)
             frames = decompress(header, self.frames)
@@ -482,8 +496,9 @@ def read(frames):
             index = obj.get(kind, 0)
             if index:
                 header = frames[index]
-                count = msgpack.loads(header, strict_map_key=False)["num-sub-frames"]
-                return Payload(kind, header, frames[index + 1 : index + 1 + count])
+                fields = msgpack.loads(header, strict_map_key=False)
+                end = index + 1 + fields["num-sub-frames"]
+                return Payload(kind, header, fields, frames[index + 1 : end])
         return msgpack_decode_default(obj)
 
     return msgpack.loads(frames[0], object_hook=decode, use_list=False, **msgpack_opts)
@@ -493,6 +508,33 @@ def write(message, *frames):
     """Encodes a message, and returns its frames."""
     body = msgpack.dumps(message, default=msgpack_encode_default, use_bin_type=True)
     return [body, *frames]
+
+
+# Types of frequent results that Dask pickles, with the same header for all of them.
+SCALARS = {type(None), bool, int, float, complex, str}
+
+
+def serialize(value):
+    """Returns the header and the frames of a value, as Dask serializes it."""
+    if type(value) in SCALARS:
+        frame = builtin_pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+        if len(frame) < LONG:
+            return scalar_header(), [memoryview(frame)]
+    return serialize_with_dask(value)
+
+
+def serialize_with_dask(value):
+    header, frames = serialize_and_split(to_serialize(value), on_error="raise", context={})
+    header["num-sub-frames"] = len(frames)
+    header = msgpack.dumps(header, default=msgpack_encode_default, use_bin_type=True)
+    return memoryview(header), [ensure_memoryview(frame) for frame in frames]
+
+
+@functools.cache
+def scalar_header():
+    """Returns the header of a scalar."""
+    header, _ = serialize_with_dask(None)
+    return header
 
 
 class Cache:
@@ -1002,12 +1044,7 @@ class Executor:
         if is_actor:
             self.host.state.actors[key] = result
             stored = ActorReference(type(result), self.host.address, key)
-        header, frames = serialize_and_split(
-            to_serialize(stored), on_error="raise", context={}
-        )
-        header["num-sub-frames"] = len(frames)
-        header = msgpack.dumps(header, default=msgpack_encode_default, use_bin_type=True)
-        frames = [ensure_memoryview(frame) for frame in frames]
+        header, frames = serialize(stored)
         nbytes = safe_sizeof(result)
         length = sum(frame.nbytes for frame in frames)
         name, class_pickle = self.describe(type(result))
@@ -1016,7 +1053,7 @@ class Executor:
         is_view = longest >= MAX_VIEWED and longest > 4 * max(length, nbytes)
         gone += [key] if is_view else self.cache.put(key, result, max(length, nbytes))
         # The first frame is the body, which is filled in below.
-        frames = [memoryview(b""), ensure_memoryview(header), *frames]
+        frames = [memoryview(b""), header, *frames]
         try:
             shared = self.segments.share(frames)
         except BaseException:

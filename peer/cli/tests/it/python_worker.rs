@@ -723,8 +723,18 @@ async fn long_arrays_are_mapped() {
 
 #[test]
 fn shared_memory_is_used_again_when_no_one_has_it() {
+    test_in_python(include_str!("support/segments.py"));
+}
+
+#[test]
+fn values_are_serialized_as_by_dask() {
+    test_in_python(include_str!("support/serialized.py"));
+}
+
+/// Runs a test of the module of Python processes, whose path is its argument.
+fn test_in_python(program: &str) {
     let ran = Command::new(interpreter())
-        .args(["-c", include_str!("support/segments.py")])
+        .args(["-c", program])
         .arg(concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../python/daskwire/worker.py"
