@@ -1005,6 +1005,8 @@ class Executor:
             for name, payload in inputs.items()
             if payload is None
         }
+        # To measure a data frame takes as long as to load it.
+        sizes = message["nbytes"]
         loaded = [
             (name, payload.load(), payload.nbytes)
             for name, payload in inputs.items()
@@ -1013,7 +1015,8 @@ class Executor:
         gone.clear()
         for name, value, length in loaded:
             data[name] = value
-            gone += self.cache.put(name, value, max(length, safe_sizeof(value)))
+            size = sizes[name] if name in sizes else safe_sizeof(value)
+            gone += self.cache.put(name, value, max(length, size))
         del message, inputs, loaded
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()

@@ -301,13 +301,20 @@ impl Executors {
             false => self.take(data)?,
         };
         let mut inputs = Vec::with_capacity(data.len());
+        let mut nbytes = Vec::new();
         for (name, datum) in data {
             let payload = if executor.keeps(name, datum) {
                 None
             } else {
                 let shared = datum.shared(steps, |serialized| self.memory.share(serialized));
                 Some(match shared {
-                    Ok(payload) => payload,
+                    Ok(payload) => {
+                        // The size of received data is the length of its serialized form.
+                        if datum.nbytes() != payload.len() {
+                            nbytes.push((name.clone(), datum.nbytes()));
+                        }
+                        payload
+                    }
                     Err(error) => {
                         self.give_back(executor, &[]);
                         return Err(RunError::Input(name.clone(), error));
@@ -320,6 +327,7 @@ impl Executors {
             key: key.clone(),
             run_spec: call.run_spec.clone(),
             data: inputs,
+            nbytes,
             is_actor: call.is_actor,
             ..RunInPython::default()
         };
