@@ -524,6 +524,7 @@ def serialize(value):
 
 
 def serialize_with_dask(value):
+    """Like `serialize`, by Dask's functions for values of any type."""
     header, frames = serialize_and_split(to_serialize(value), on_error="raise", context={})
     header["num-sub-frames"] = len(frames)
     header = msgpack.dumps(header, default=msgpack_encode_default, use_bin_type=True)

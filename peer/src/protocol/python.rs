@@ -80,7 +80,7 @@ maps! {
         run_spec: Serialized = "run_spec",
         /// The inputs; nil for those that the process already has.
         data: Map<Key, Nullable<Serialized>> = "data",
-        /// The sizes in bytes of inputs that are not nil, where a process has measured them.
+        /// The sizes in bytes, as Dask counts them, of inputs that are not nil, where known.
         nbytes: Map<Key, u64> = "nbytes",
         /// Whether the result is an actor, which stays in the process.
         is_actor: bool = "is_actor",
