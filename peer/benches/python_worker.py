@@ -20,6 +20,10 @@ In each round (default: 3) they do the same work one after the other, in an orde
 rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
 if daskwire takes less. WORK is some of these, otherwise all of them.
 
+On one node, without a real scheduler, which takes longer for a small task than a worker:
+
+    flood     4,000 lambdas that are sent to the node at once, without inputs
+
 On one node:
 
     rest      memory before any work: the proportional set sizes of all its processes
@@ -54,6 +58,7 @@ import re
 import shutil
 import signal
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -63,8 +68,12 @@ import time
 import dask
 import numpy
 import psutil
+from dask._task_spec import Task
 from distributed import Client, wait
+from distributed.comm import CommClosedError, listen
 from distributed.core import rpc
+from distributed.protocol import dumps, to_serialize
+from distributed.protocol.utils import pack_frames
 
 KINDS = ["daskwire", "threads", "processes"]
 MIB = 1 << 20
@@ -109,6 +118,21 @@ class Process:
             self.process.wait()
 
 
+def start_worker(kind, scheduler, own, options):
+    """Starts a worker with options of its own, and returns its process."""
+    own = [scheduler, "--no-nanny", *own]
+    if kind == "daskwire":
+        command = [options.daskwire, "worker", *own, "--python", sys.executable]
+        for module in options.imports:
+            command += ["--python-import", module]
+        return Process(command, r" at (\S+)", {})
+    command = [sys.executable, "-m", "distributed.cli.dask_worker", *own]
+    command += ["--host", "127.0.0.1", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
+    variables = dask.config.get("distributed.nanny.pre-spawn-environ")
+    variables = {name: str(value) for name, value in variables.items()}
+    return Process(command, r"Registered to: +(\S+)", variables)
+
+
 class Cluster:
     """A scheduler, a client, and nodes of one kind."""
 
@@ -131,34 +155,19 @@ class Cluster:
         for _ in range(threads // each):
             names.append(f"{self.kind}-{self.count}")
             self.count += 1
-            own = ["--nthreads", str(each), "--memory-limit", memory, "--no-nanny"]
-            own += ["--name", names[-1], "--local-directory", self.directory]
-            if self.kind == "daskwire":
-                command = [self.options.daskwire, "worker", self.scheduler.found, *own]
-                command += ["--python", sys.executable]
-                for module in self.options.imports:
-                    command += ["--python-import", module]
-                line = r" at (\S+)"
-                variables = {}
-            else:
-                command = [sys.executable, "-m", "distributed.cli.dask_worker"]
-                command += [self.scheduler.found, *own, "--host", "127.0.0.1"]
-                command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-                line = r"Registered to: +(\S+)"
-                variables = dask.config.get("distributed.nanny.pre-spawn-environ")
-                variables = {name: str(value) for name, value in variables.items()}
-            self.workers.append(Process(command, line, variables))
+            own = ["--nthreads", str(each), "--memory-limit", memory, "--name", names[-1]]
+            own += ["--local-directory", self.directory]
+            address = self.scheduler.found
+            self.workers.append(start_worker(self.kind, address, own, self.options))
         self.client.wait_for_workers(len(self.workers), timeout=60)
         return names
 
-    def processes(self):
-        return [process for worker in self.workers for process in worker.tree()]
-
     def processor_time(self):
-        return sum(sum(process.cpu_times()[:2]) for process in self.processes())
+        return processor_time(self.workers)
 
     def memory(self):
-        return sum(process.memory_full_info().pss for process in self.processes()) / MIB
+        processes = [process for worker in self.workers for process in worker.tree()]
+        return sum(process.memory_full_info().pss for process in processes) / MIB
 
     def settle(self):
         """Waits until the scheduler has no task any more."""
@@ -170,6 +179,110 @@ class Cluster:
         self.client.close()
         for process in [*self.workers, self.scheduler]:
             process.close()
+
+
+def processor_time(workers):
+    """The seconds that workers and their children have run."""
+    return sum(sum(process.cpu_times()[:2]) for worker in workers for process in worker.tree())
+
+
+class BareScheduler:
+    """Registers workers, sends each of them tasks, and counts the results."""
+
+    async def start(self, kind, options, directory):
+        self.kind = kind
+        self.registered = asyncio.Queue()
+        self.listener = await listen("tcp://127.0.0.1:0", self.serve)
+        threads = 1 if kind == "processes" else options.threads
+        self.workers, self.comms = [], []
+        for count in range(options.threads // threads):
+            own = ["--nthreads", str(threads), "--memory-limit", "8GiB"]
+            own += ["--name", f"{kind}-{count}", "--local-directory", directory]
+            address = self.listener.contact_address
+            # In a thread, since the worker logs that it runs when it is registered.
+            start = asyncio.to_thread(start_worker, kind, address, own, options)
+            self.workers.append(await start)
+            self.comms.append(await self.registered.get())
+
+    async def serve(self, comm):
+        reply = {"status": "OK", "heartbeat-interval": 5, "worker-plugins": {}}
+        with contextlib.suppress(CommClosedError):
+            while True:
+                request = await comm.read()
+                await comm.write({**reply, "time": time.time()})
+                if request["op"] == "register-worker":
+                    self.registered.put_nowait(comm)
+                    return
+
+    async def run(self, count, round):
+        """Runs tasks, divided among the workers, and returns the figures for each of them."""
+        each = count // len(self.workers)
+        keys = [f"flood-{round}-{index}" for index in range(each)]
+        tasks = [compute_task(key, Task(key, lambda x: x + 1, 1)) for key in keys]
+        # Encoded before, to measure the worker alone.
+        batches = [pack_frames(dumps(tasks[at : at + 100])) for at in range(0, each, 100)]
+        data = b"".join(struct.pack("<Q", len(batch)) + batch for batch in batches)
+        processor = processor_time(self.workers)
+        started = time.perf_counter()
+        await asyncio.gather(*(self.run_on(comm, data, each) for comm in self.comms))
+        elapsed = time.perf_counter() - started
+        processor = processor_time(self.workers) - processor
+        for comm in self.comms:
+            await comm.write([{"op": "free-keys", "keys": keys, "stimulus_id": "flood"}])
+        return {
+            "4,000 lambdas, sent to the node at once, each (µs)": elapsed / count * 1e6,
+            "  processor time of the workers (µs)  ": processor / count * 1e6,
+        }
+
+    async def run_on(self, comm, data, count):
+        await comm.stream.write(data)
+        while count:
+            for message in await comm.read():
+                if message["op"] == "task-erred":
+                    sys.exit(f"{self.kind}: {message}")
+                count -= message["op"] == "task-finished"
+
+    def close(self):
+        self.listener.stop()
+        for worker in self.workers:
+            worker.close()
+
+
+def compute_task(key, task):
+    return {
+        "op": "compute-task",
+        "key": key,
+        "run_spec": to_serialize(task),
+        "priority": (0,),
+        "who_has": {},
+        "nbytes": {},
+        "run_id": 0,
+        "resource_restrictions": {},
+        "actor": False,
+        "annotations": {},
+        "span_id": None,
+        "stimulus_id": "flood",
+    }
+
+
+async def flood(options, directory):
+    schedulers = []
+    figures = {}
+    try:
+        for kind in KINDS:
+            schedulers.append(BareScheduler())
+            await schedulers[-1].start(kind, options, directory)
+        for round in range(-1, options.rounds):
+            for index in range(len(schedulers)):
+                scheduler = schedulers[(index + round) % len(schedulers)]
+                result = await scheduler.run(4000, round)
+                await asyncio.sleep(0.2)
+                if round >= 0:
+                    add(figures, scheduler.kind, result)
+    finally:
+        for scheduler in schedulers:
+            await asyncio.to_thread(scheduler.close)
+    report(figures)
 
 
 def timed(cluster, work):
@@ -400,19 +513,28 @@ def measure(works, wanted, clusters, rounds):
                     result = work(cluster)
                 cluster.settle()
                 if round >= 0:
-                    for what, figure in result.items():
-                        figures.setdefault(what, {}).setdefault(cluster.kind, []).append(figure)
-        for what, of in figures.items():
-            medians = [statistics.median(of[kind]) for kind in KINDS]
-            ratios = " | ".join(f"{medians[0] / other:.2f}" for other in medians[1:])
-            shown = " | ".join(
-                f"{median:,.0f}" if median >= 1000 else f"{median:.4g}" for median in medians
-            )
-            print(f"| {what} | {shown} | {ratios} |", flush=True)
+                    add(figures, cluster.kind, result)
+        report(figures)
+
+
+def add(figures, kind, result):
+    for what, figure in result.items():
+        figures.setdefault(what, {}).setdefault(kind, []).append(figure)
+
+
+def report(figures):
+    """Prints a line of the table for each figure, with its medians and their ratios."""
+    for what, of in figures.items():
+        medians = [statistics.median(of[kind]) for kind in KINDS]
+        ratios = " | ".join(f"{medians[0] / other:.2f}" for other in medians[1:])
+        shown = " | ".join(
+            f"{median:,.0f}" if median >= 1000 else f"{median:.4g}" for median in medians
+        )
+        print(f"| {what} | {shown} | {ratios} |", flush=True)
 
 
 def main():
-    names = [*ON_ONE_NODE, *ON_TWO_NODES, *ON_A_SMALL_WORKER]
+    names = ["flood", *ON_ONE_NODE, *ON_TWO_NODES, *ON_A_SMALL_WORKER]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("daskwire", help="the command")
     parser.add_argument("work", nargs="*", help=f"some of {', '.join(names)}")
@@ -434,11 +556,15 @@ def main():
     directory = tempfile.mkdtemp(prefix="daskwire-bench-")
     clusters = []
     try:
+        print(f"| | {' | '.join(KINDS)} | to threads | to processes |")
+        print("| --- |" + " ---: |" * 5, flush=True)
+        if "flood" in wanted:
+            asyncio.run(flood(options, directory))
+        if wanted == ["flood"]:
+            return
         for kind in KINDS:
             clusters.append(Cluster(kind, options, directory))
             clusters[-1].nodes = [clusters[-1].add_node()]
-        print(f"| | {' | '.join(KINDS)} | to threads | to processes |")
-        print("| --- |" + " ---: |" * 5, flush=True)
         measure(ON_ONE_NODE, wanted, clusters, options.rounds)
         if not ON_TWO_NODES.keys().isdisjoint(wanted):
             for cluster in clusters:
