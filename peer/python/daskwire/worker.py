@@ -75,8 +75,8 @@ from distributed.utils import (
     ensure_memoryview,
     import_file,
     in_async_call,
-    set_thread_state,
     sync,
+    thread_state,
 )
 from distributed.worker_state_machine import SecedeEvent
 from tornado.iostream import IOStream
@@ -95,6 +95,9 @@ HEAD = struct.Struct("<IIQ")
 ENTRY = struct.Struct("<qQQ")
 MAX_DESCRIPTORS = 200
 LONG = 64 << 10
+
+# Length in bytes of what is received with one system call: several short messages.
+RECEIVED_AT_ONCE = 16 << 10
 
 # Length in bytes of the inputs of which short results are not cached.
 MAX_VIEWED = 1 << 20
@@ -120,6 +123,11 @@ class Link:
 
     def __init__(self, sock):
         self.sock = sock
+        self.buffer = memoryview(bytearray(RECEIVED_AT_ONCE))
+        # The part of the buffer that is not in a message yet.
+        self.unread = self.buffer[:0]
+        # Received in the order of their messages.
+        self.descriptors = deque()
         self.lock = threading.Lock()
         # Log records to send. The worker reads messages of a process only while it runs a
         # task. Until then, the last records are kept, so that no thread waits to log.
@@ -128,18 +136,14 @@ class Link:
 
     def receive(self):
         """Waits for a message, and returns its frames and its descriptors."""
-        head = bytearray(HEAD.size)
-        descriptors = self._receive_descriptors(head)
-        frame_count, descriptor_count, length = HEAD.unpack(head)
-        while len(descriptors) < descriptor_count:
-            count = len(descriptors)
-            descriptors += self._receive_descriptors(bytearray(1))
-            if len(descriptors) == count:
-                raise OSError("descriptors are missing")
-        table = bytearray(frame_count * ENTRY.size)
-        self._fill(memoryview(table))
-        rest = memoryview(bytearray(length))
-        self._fill(rest)
+        frame_count, descriptor_count, length = HEAD.unpack(self._take(HEAD.size))
+        # The first descriptors come with the head, and up to as many with each byte after it.
+        self._take(max(0, (descriptor_count - 1) // MAX_DESCRIPTORS))
+        if len(self.descriptors) < descriptor_count:
+            raise OSError("descriptors are missing")
+        descriptors = [self.descriptors.popleft() for _ in range(descriptor_count)]
+        table = self._take(frame_count * ENTRY.size)
+        rest = self._take(length)
         maps = {}
         frames = []
         for index, offset, length in ENTRY.iter_unpack(table):
@@ -154,28 +158,33 @@ class Link:
             frames.append(maps[index][offset : offset + length])
         return frames, descriptors
 
-    def _receive_descriptors(self, into):
+    def _take(self, count):
+        """Returns the next bytes, in memory of their own: a value may refer to it."""
+        taken = memoryview(bytearray(count))
+        end = 0
+        while end < count:
+            if not self.unread:
+                self._receive_more()
+            part = self.unread[: count - end]
+            taken[end : end + len(part)] = part
+            self.unread = self.unread[len(part) :]
+            end += len(part)
+        return taken
+
+    def _receive_more(self):
+        # The system returns bytes of one message with descriptors at most.
         space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
         count, ancillary, flags, _ = self.sock.recvmsg_into(
-            [into], space, socket.MSG_CMSG_CLOEXEC
+            [self.buffer], space, socket.MSG_CMSG_CLOEXEC
         )
         if not count:
             raise EOFError
         if flags & socket.MSG_CTRUNC:
             raise OSError("too many open files: descriptors are missing")
-        descriptors = array.array("i")
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % 4])
-        self._fill(memoryview(into)[count:])
-        return list(descriptors)
-
-    def _fill(self, view):
-        while view:
-            count = self.sock.recv_into(view)
-            if not count:
-                raise EOFError
-            view = view[count:]
+                self.descriptors.extend(array.array("i", data[: len(data) - len(data) % 4]))
+        self.unread = self.buffer[:count]
 
     def send(self, frames, shared=None):
         """Sends a message. May be called by several threads.
@@ -492,6 +501,9 @@ def read(frames):
     """Parses the body of a message, without deserializing its payloads."""
 
     def decode(obj):
+        # Most tasks have no inputs.
+        if not obj:
+            return obj
         for kind in ("__Serialized__", "__Pickled__"):
             index = obj.get(kind, 0)
             if index:
@@ -900,7 +912,7 @@ class Executor:
         arrival.register(self.link.sock, select.POLLIN)
         idle_since = 0
         while True:
-            if self.segments.len:
+            if self.segments.len and not self.link.unread:
                 left = max(0, idle_since + SEGMENTS_KEPT - monotonic())
                 if not arrival.poll(left * 1000):
                     self.segments.clear()
@@ -1025,16 +1037,17 @@ class Executor:
         if self.host:
             self.host.links[key] = self.link
         times["start"] = time()
+        thread_state.start_time = times["start"]
+        thread_state.execution_state = self.state
+        thread_state.key = key
         try:
-            with set_thread_state(
-                start_time=times["start"], execution_state=self.state, key=key
-            ):
-                if task.is_coro:
-                    return sync(self.worker.loop, self.await_task, task, data)
-                # As in Dask, changes to context variables end with the task.
-                return contextvars.copy_context().run(task, data)
+            if task.is_coro:
+                return sync(self.worker.loop, self.await_task, task, data)
+            # As in Dask, changes to context variables end with the task.
+            return contextvars.copy_context().run(task, data)
         finally:
             times["stop"] = time()
+            del thread_state.start_time, thread_state.execution_state, thread_state.key
             del self.worker.active_threads[ident]
             if self.host:
                 self.host.links.pop(key, None)
