@@ -1,6 +1,6 @@
-//! The `daskwire` command ([`main`]), and its parts for other programs and tests:
+//! The `daskwire` command (`main`), and its parts for other programs and tests:
 //! inspecting recorded streams ([`inspect`]), encoding them ([`encode`]), listing pickles
-//! ([`pickle`]), and following a task through a cluster ([`journey`]).
+//! ([`pickle`]), and following a task through a cluster (`journey`).
 //!
 //! The command and journeys need the feature `command`, which is a default.
 //!
