@@ -242,10 +242,12 @@ class BareScheduler:
                     sys.exit(f"{self.kind}: {message}")
                 count -= message["op"] == "task-finished"
 
-    def close(self):
+    async def close(self):
         self.listener.stop()
+        for comm in self.comms:
+            comm.abort()
         for worker in self.workers:
-            worker.close()
+            await asyncio.to_thread(worker.close)
 
 
 def compute_task(key, task):
@@ -281,7 +283,7 @@ async def flood(options, directory):
                     add(figures, scheduler.kind, result)
     finally:
         for scheduler in schedulers:
-            await asyncio.to_thread(scheduler.close)
+            await scheduler.close()
     report(figures)
 
 
