@@ -1,24 +1,24 @@
-//! The conformance battery: checks that every transport must pass, those of this
+//! Conformance checks that every transport must pass, those of this
 //! project and those of other crates.
 //!
 //! The checks cover the promises of [`daskwire::transport`](wire::transport) that can be observed
 //! within seconds from outside the transport, and the behaviours that Dask's own
 //! tests of comms require (`distributed/comm/tests`); each check names the Dask
 //! test that it corresponds to. Limits, deadlines and peers that vanish are left
-//! to the tests of the transport. Call [`battery`] from a test:
+//! to the tests of the transport. Call [`check_transport`] from a test:
 //!
 //! ```
 //! use daskwire_comm::Inproc;
-//! use daskwire_comm::conformance::{Settings, battery};
+//! use daskwire_comm::conformance::{Settings, check_transport};
 //!
 //! # #[tokio::main(flavor = "multi_thread", worker_threads = 4)]
 //! # async fn main() {
-//! let address = "inproc://battery".parse().expect("an address");
-//! battery(Inproc, &address, Settings::default()).await;
+//! let address = "inproc://checks".parse().expect("an address");
+//! check_transport(Inproc, &address, Settings::default()).await;
 //! # }
 //! ```
 //!
-//! [`battery_of`] takes halves of any type ([`Pairs`]). Halves that block their
+//! [`check_comms`] takes halves of any type ([`Pairs`]). Halves that block their
 //! thread pass too, if the runtime has four threads.
 
 mod checks;
@@ -133,8 +133,12 @@ type Frames = Vec<Vec<u8>>;
 /// # Panics
 ///
 /// If a check fails; the message begins with the name of the check.
-pub async fn battery(transport: impl Transport + 'static, address: &Address, settings: Settings) {
-    battery_of(&Bound::new(transport, address, settings).await).await;
+pub async fn check_transport(
+    transport: impl Transport + 'static,
+    address: &Address,
+    settings: Settings,
+) {
+    check_comms(&Bound::new(transport, address, settings).await).await;
 }
 
 /// A transport and a listener of it, which together make comms.
@@ -199,7 +203,7 @@ impl<T: Transport> Pairs for Bound<T> {
 /// # Panics
 ///
 /// If a check fails; the message begins with the name of the check.
-pub async fn battery_of<T: Pairs>(pairs: &T) {
+pub async fn check_comms<T: Pairs>(pairs: &T) {
     let settings = pairs.settings();
     macro_rules! check {
         ($($name:ident),* $(,)?) => {$(

@@ -56,7 +56,7 @@
 //!
 //! * `tls`: the module `tls`, with a crypto provider of the caller;
 //! * `ring`, `aws-lc-rs`: a crypto provider. `ring` is used if both are on;
-//! * `conformance`: the battery of checks that every transport must pass;
+//! * `conformance`: the conformance checks that every transport must pass;
 //! * `runtime-smol`: smol as the executor outside of tokio runtimes;
 //! * `tracing`: events of connections and comms, with the target `daskwire_comm` and the
 //!   field `peer`: attempts to connect, handshakes and how comms end, none for single

@@ -21,7 +21,7 @@ use crate::runtime::{self, Spawner};
 /// The time that the peer has to end a connection that was closed and dropped locally.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
-/// The maximum number of bytes that the peer may send until then.
+/// The maximum number of bytes that the peer may send while a connection lingers.
 const MAX_LEN: u64 = 64 << 20;
 
 /// The maximum number of connections of the process that linger at the same time, so that

@@ -1,7 +1,7 @@
-//! The conformance battery over comms within the process, small pipes and blocking
+//! The conformance checks over comms within the process, small pipes and blocking
 //! sockets, and its message for a link that fails a check.
 
-use daskwire_comm::conformance::{Pairs, Settings, battery, battery_of};
+use daskwire_comm::conformance::{Pairs, Settings, check_comms, check_transport};
 use daskwire_comm::{CommReader, CommWriter, Inproc};
 use tokio::io::DuplexStream;
 use wire::Limits;
@@ -12,7 +12,7 @@ async fn within_the_process() {
     let address = "inproc://conformance".parse().expect("an address");
     let mut settings = Settings::default();
     settings.comm_count = 2000;
-    battery(Inproc, &address, settings).await;
+    check_transport(Inproc, &address, settings).await;
 }
 
 /// Pipes with buffers of `len` bytes.
@@ -43,7 +43,7 @@ impl Pairs for Pipes {
 #[tokio::test]
 async fn links_with_small_buffers() {
     let settings = Settings::small();
-    battery_of(&Pipes { len: 256, settings }).await;
+    check_comms(&Pipes { len: 256, settings }).await;
 }
 
 /// A link that buffers more than its settings allow.
@@ -51,7 +51,7 @@ async fn links_with_small_buffers() {
 async fn a_failure_names_its_check() {
     let settings = Settings::small();
     let len = 4 * settings.buffered_len;
-    let failing = tokio::spawn(async move { battery_of(&Pipes { len, settings }).await });
+    let failing = tokio::spawn(async move { check_comms(&Pipes { len, settings }).await });
     let panic = failing.await.expect_err("it fails").into_panic();
     let message = panic.downcast_ref::<String>().expect("a string");
     let expected = "a_writer_waits_for_its_reader: 33 messages of 4096 bytes were sent";
@@ -65,7 +65,7 @@ mod embedded_io {
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
 
-    use daskwire_comm::conformance::{Pairs, Settings, battery_of};
+    use daskwire_comm::conformance::{Pairs, Settings, check_comms};
     use daskwire_embedded::embedded_io_07::{CommError, MessageReader, MessageWriter};
     use embedded_io::{ErrorType, Read, Write};
     use wire::Limits;
@@ -157,6 +157,6 @@ mod embedded_io {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn embedded_io_over_a_pipe() {
-        battery_of(&Pipes).await;
+        check_comms(&Pipes).await;
     }
 }

@@ -1,6 +1,6 @@
-//! The conformance battery over each transport of this package, on tokio and on smol.
+//! The conformance checks over each transport of this package, on tokio and on smol.
 
-use daskwire_comm::conformance::{battery_of, dying_peers_are_detected};
+use daskwire_comm::conformance::{check_comms, dying_peers_are_detected};
 
 use daskwire_tcp::TcpOptions;
 
@@ -11,7 +11,7 @@ use support::bound;
 /// Runs all checks over the transport of this address.
 async fn check(address: &str, options: TcpOptions) {
     let scheme = bound(address, options).await;
-    battery_of(&scheme).await;
+    check_comms(&scheme).await;
     dying_peers_are_detected(&scheme, 1000).await;
 }
 

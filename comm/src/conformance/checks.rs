@@ -1,4 +1,4 @@
-//! The checks of the battery.
+//! The checks that `check_comms` runs.
 
 use core::future::poll_fn;
 use core::pin::pin;

@@ -1,5 +1,5 @@
-//! Checks that dying peers are detected and that resources are released. They are not part of
-//! the battery.
+//! Checks that dying peers are detected and that resources are released. `check_comms`
+//! does not run them.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::runtime::{self, spawn};
 /// Checks that a peer that dies within a message of 1 MiB is detected, at `count`
 /// positions: the reader gets an error within a second, and no part of the message.
 ///
-/// This check is not part of the battery, because it writes incomplete messages and
+/// [`check_comms`](super::check_comms) does not run this check, because it writes incomplete messages and
 /// therefore needs the halves of this crate.
 ///
 /// # Panics
@@ -96,7 +96,7 @@ impl Resources {
 /// the first. Its memory must stop growing: after some round from the third on it may be
 /// at most 5 % more than after the round before.
 ///
-/// This check is not part of the battery, because it measures the whole process, in
+/// [`check_comms`](super::check_comms) does not run this check, because it measures the whole process, in
 /// which nothing else may run. Linux only.
 ///
 /// # Panics

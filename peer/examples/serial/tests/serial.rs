@@ -1,6 +1,6 @@
-//! The transport passes the battery, and carries a client and a relay.
+//! The transport passes the conformance checks, and carries a client and a relay.
 
-use daskwire_comm::conformance::{Settings, battery};
+use daskwire_comm::conformance::{Settings, check_transport};
 use daskwire_comm::{Address, CommOptions, Transports};
 use daskwire_example_serial::Serial;
 use daskwire_peer::Client;
@@ -12,8 +12,8 @@ fn address(address: &str) -> Address {
 }
 
 #[tokio::test]
-async fn it_passes_the_battery() {
-    battery(
+async fn it_passes_the_conformance_checks() {
+    check_transport(
         Serial::default(),
         &address("serial:///dev/one"),
         Settings::small(),
@@ -22,9 +22,9 @@ async fn it_passes_the_battery() {
 }
 
 #[test]
-fn it_passes_the_battery_on_smol() {
+fn it_passes_the_conformance_checks_on_smol() {
     let line = address("serial:///dev/one");
-    smol::block_on(battery(Serial::default(), &line, Settings::small()));
+    smol::block_on(check_transport(Serial::default(), &line, Settings::small()));
 }
 
 /// What a graph of two tasks comes to, for a client at this address.
