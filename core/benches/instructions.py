@@ -69,7 +69,7 @@ def instructions(program, case):
 
 def table(cases, counts):
     """The lines of the table, and how many counts are above their goals."""
-    lines = ["| work | message | daskwire | of each peer |", "| --- | --- | ---: | --- |"]
+    lines = ["| work | message | daskwire | ratio to other programs |", "| --- | --- | ---: | --- |"]
     missed = 0
     for work, message in dict.fromkeys(case[:2] for case in cases):
         ours = counts[work, message, "daskwire"]

@@ -136,8 +136,8 @@ pub struct CommOptions<'h> {
     pub prefix: Prefix,
     /// Our handshake. Default: without compression.
     pub handshake: Handshake<'h>,
-    /// The limits for messages after the handshake. Messages that are within
-    /// them and larger than the buffers fail, too, with an error of the caller.
+    /// The limits for messages after the handshake. A message within
+    /// them that is larger than the buffers fails with an error of the caller.
     /// Default: [`Limits::MICROCONTROLLER`].
     pub limits: Limits,
 }
@@ -190,9 +190,9 @@ pub enum CommError {
 impl CommError {
     /// Whether the caller can resolve the error and continue. All other errors are the
     /// peer's and final: every later call returns them again.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         match self {
-            Self::Frame(error) => error.is_callers(),
+            Self::Frame(error) => error.is_caller_fault(),
             Self::Encode(_) | Self::NotOpen | Self::MessageWaiting => true,
             Self::Handshake(_) | Self::Prefix { .. } | Self::EndedInHandshake => false,
         }
@@ -483,7 +483,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     /// Records an error that is final, which every later call returns.
     fn record_failure(&mut self, outcome: Result<(), CommError>) -> Result<(), CommError> {
         if let Err(error) = outcome
-            && !error.is_callers()
+            && !error.is_caller_fault()
         {
             self.state = State::Failed(error);
         }

@@ -4,7 +4,7 @@
 //! caller: supply `needed` bytes and call again, no state was changed. Faults
 //! in the peer's data are in the error type of the module that found them, with
 //! an offset. An exceeded limit is reported with its value. An error type with
-//! several causes has a method `is_callers`; all others name their one cause.
+//! several causes has a method `is_caller_fault`; all others name their one cause.
 
 use core::fmt;
 
@@ -50,12 +50,14 @@ pub enum Error {
 impl Error {
     /// Whether the caller is at fault, usually because of a buffer that is too
     /// small. All other errors are faults in the peer's data.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         match self {
-            Self::Comm(error) => error.is_callers(),
-            Self::Frame(error) => error.is_callers(),
-            Self::Message(error) | Self::Build(BuildError::Payload(error)) => error.is_callers(),
-            Self::Compression(error) => error.is_callers(),
+            Self::Comm(error) => error.is_caller_fault(),
+            Self::Frame(error) => error.is_caller_fault(),
+            Self::Message(error) | Self::Build(BuildError::Payload(error)) => {
+                error.is_caller_fault()
+            }
+            Self::Compression(error) => error.is_caller_fault(),
             Self::Handshake(_) | Self::Document(_) => false,
             Self::Split(_)
             | Self::Encode(_)

@@ -13,7 +13,7 @@ fn refuses_the_classic_layout() {
     let opened = Message::open(&frames, layout, &options, &mut scratch);
     let error = opened.expect_err("the layout is not compiled in");
     assert_eq!(error.kind, MessageErrorKind::NotCompiledIn { layout });
-    assert!(error.is_callers());
+    assert!(error.is_caller_fault());
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn drive(options: CommOptions<'static>, script: &[u8], stream: &[u8]) -> Outcome
         Err(error) => {
             // A final error stays, and so does a buffer that is too small.
             assert_eq!(comm.space().map(|_| ()), Err(error));
-            if !error.is_callers() {
+            if !error.is_caller_fault() {
                 assert_eq!(comm.end(), Err(error));
                 assert_eq!(comm.received(1), Err(error));
                 assert!(!comm.is_open() && comm.take_message().is_none());

@@ -26,10 +26,10 @@ pub trait Role {
     /// The connection that the role wants on a link now.
     fn wanted(&self, link: usize) -> Wanted<'_>;
 
-    /// Tells the role that a wanted connection is established.
+    /// Notifies the role that a wanted connection is established.
     fn connected(&mut self, link: usize);
 
-    /// Tells the role that the connection of a link is closed, or could not be
+    /// Notifies the role that the connection of a link is closed, or could not be
     /// established.
     fn disconnected(&mut self, link: usize);
 
@@ -37,14 +37,14 @@ pub trait Role {
     /// earlier ones.
     fn space(&mut self, link: usize) -> &mut [u8];
 
-    /// Tells the role that `count` bytes have been written to the start of
+    /// Notifies the role that `count` bytes have been written to the start of
     /// [`space`](Self::space).
     fn received(&mut self, link: usize, count: usize);
 
     /// The next bytes to send.
     fn unsent(&self, link: usize) -> &[u8];
 
-    /// Tells the role that the first `count` of the [`unsent`](Self::unsent)
+    /// Notifies the role that the first `count` of the [`unsent`](Self::unsent)
     /// bytes have been sent.
     fn sent(&mut self, link: usize, count: usize);
 

@@ -75,7 +75,7 @@ fn clients_ask_a_scheduler_for_its_workers() {
         panic!("256 bytes were enough");
     };
     assert!(
-        error.is_callers() && error.needed().is_some_and(|len| len > 1000),
+        error.is_caller_fault() && error.needed().is_some_and(|len| len > 1000),
         "{error}"
     );
 }

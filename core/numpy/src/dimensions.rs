@@ -47,7 +47,7 @@ pub struct Dimensions<const MAX: usize = MAX_DIMENSIONS> {
 
 /// A fault in a shape or in strides: of the caller who passed them, or of the peer in
 /// the [`NumpyError`](crate::NumpyError) of a payload, where
-/// [`is_callers`](crate::NumpyError::is_callers) distinguishes the two.
+/// [`is_caller_fault`](crate::NumpyError::is_caller_fault) distinguishes the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {

@@ -89,11 +89,13 @@ impl NumpyError {
     /// Whether the caller can resolve the error: with a larger buffer, a copy,
     /// or a request for the type of the payload. All other errors are faults in
     /// the payload.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         let (frame, at) = (self.frame, self.at);
         match self.kind {
-            NumpyErrorKind::Message(kind) => MessageError { frame, at, kind }.is_callers(),
-            NumpyErrorKind::Pickle { offset, kind } => PickleError { offset, kind }.is_callers(),
+            NumpyErrorKind::Message(kind) => MessageError { frame, at, kind }.is_caller_fault(),
+            NumpyErrorKind::Pickle { offset, kind } => {
+                PickleError { offset, kind }.is_caller_fault()
+            }
             NumpyErrorKind::OtherType { .. }
             | NumpyErrorKind::OtherClass { .. }
             | NumpyErrorKind::Compressed

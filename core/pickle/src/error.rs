@@ -206,7 +206,7 @@ impl fmt::Display for Operand {
 impl PickleError {
     /// Whether the caller supplied too few or too many buffers. All other errors
     /// are faults in the pickle.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         matches!(
             self.kind,
             PickleErrorKind::TooFewBuffers { .. }

@@ -178,7 +178,7 @@ pub enum CompressionError {
 impl CompressionError {
     /// Whether this side is at fault: its buffer, its memory or its build. All
     /// other errors are the peer's.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         matches!(
             self,
             Self::BufferTooSmall(_) | Self::OutOfMemory { .. } | Self::NotCompiledIn { .. }

@@ -27,7 +27,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// distributed 2023.5.0 and later: 10 kB to 2 GiB, at most 70 %.
+    /// Dask's policy since distributed 2023.5.0: frames of 10 kB to 2 GiB, compressed to at
+    /// most 70 % of their length.
     pub const DASK: Self = Self {
         min_len: 10_000,
         max_len: 1 << 31,

@@ -416,7 +416,7 @@ pub enum FrameErrorKind {
 impl FrameError {
     /// Whether the caller is at fault: buffers that are too small, or a wrong
     /// count. All other errors are the peer's.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         matches!(
             self.kind,
             FrameErrorKind::PreludeStorage(_)

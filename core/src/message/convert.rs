@@ -526,5 +526,5 @@ fn regrouped(error: MessageError) -> BuildError {
 /// from `sub-header` (PROTOCOL FORWARD-7).
 const KEPT: [&str; 3] = ["type", "type-serialized", "key"];
 
-/// The number of collections in each other that are converted.
+/// The maximum depth of nested collections that are converted.
 const MAX_NESTING: usize = 16;

@@ -160,9 +160,9 @@ impl MessageError {
 
     /// Whether the caller can resolve the error, mostly by supplying larger
     /// buffers. All other errors are the peer's.
-    pub const fn is_callers(&self) -> bool {
+    pub const fn is_caller_fault(&self) -> bool {
         if let MessageErrorKind::Compression(error) = self.kind {
-            return error.is_callers();
+            return error.is_caller_fault();
         }
         matches!(
             self.kind,

@@ -399,7 +399,7 @@ fn wide_i64(out: &mut [u8], at: usize, value: i64) -> usize {
     }
 }
 
-/// The head of a container or of data, with the shortest of three markers. A
+/// Writes the head of a container or of data, with the shortest of three markers. A
 /// marker of 0 is absent.
 #[inline(never)]
 fn long_head(out: &mut [u8], at: usize, markers: [u8; 3], len: u32) -> usize {

@@ -128,7 +128,7 @@ fn recorded_handshakes_are_understood() {
         if prefix == Prefix::None {
             let error = CommError::Prefix { peer: prefix };
             assert_eq!(pushed, Err(error));
-            assert!(!error.is_callers());
+            assert!(!error.is_caller_fault());
             assert_eq!(comm.push(&mut &b"more"[..]), Err(error));
             assert_eq!(comm.space().map(|_| ()), Err(error));
             assert_eq!(comm.end(), Err(error));
@@ -175,7 +175,7 @@ fn a_stream_may_end_only_between_messages() {
 }
 
 #[test]
-fn errors_for_want_of_room_say_how_much_and_can_be_retried() {
+fn buffer_errors_have_the_needed_length_and_can_be_retried() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     let (mut incoming, mut outgoing, mut larger) = ([0; 64], [0; 100], [0; 300]);
     let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
@@ -185,7 +185,7 @@ fn errors_for_want_of_room_say_how_much_and_can_be_retried() {
     message.extend([7; 300]);
     let mut input = &message[..];
     let error = comm.push(&mut input).unwrap_err();
-    assert!(error.is_callers());
+    assert!(error.is_caller_fault());
     assert_eq!(Error::from(error).needed(), Some(300));
     assert_eq!(input.len(), 300);
     assert_eq!(comm.space().map(|_| ()), Err(error));
@@ -252,7 +252,7 @@ fn invalid_messages_are_final() {
     let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
     comm.push(&mut &theirs[..]).unwrap();
     let error = comm.push(&mut &[0xff; 24][..]).unwrap_err();
-    assert!(!error.is_callers() && !Error::from(error).is_callers());
+    assert!(!error.is_caller_fault() && !Error::from(error).is_caller_fault());
     assert_eq!(comm.push(&mut &theirs[..]), Err(error));
     // A message instead of a handshake.
     let request = vector("modern-nosplit-2026.8.0/docs-status-ok").bytes;
@@ -274,7 +274,7 @@ fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
     let kind = FrameErrorKind::TooManyFrames { count: 5, limit: 4 };
     let at = 8;
     assert_eq!(error, CommError::Frame(FrameError { at, kind }));
-    assert!(!error.is_callers());
+    assert!(!error.is_caller_fault());
     assert_eq!(comm.space().map(|_| ()), Err(error));
     assert_eq!(comm.end(), Err(error));
 
@@ -287,5 +287,5 @@ fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
     let kind = FrameErrorKind::TooManyFrames { count: 2, limit: 1 };
     let at = 0;
     assert_eq!(error, CommError::Frame(FrameError { at, kind }));
-    assert!(!error.is_callers());
+    assert!(!error.is_caller_fault());
 }

@@ -72,8 +72,8 @@ fn compress(compression: &mut dyn Compression, payload: &[u8]) -> Vec<u8> {
         available: room - 1,
     };
     assert_eq!(error, CompressionError::BufferTooSmall(too_small));
-    assert!(error.is_callers());
-    assert!(!CompressionError::OverLimit { limit: 1 }.is_callers());
+    assert!(error.is_caller_fault());
+    assert!(!CompressionError::OverLimit { limit: 1 }.is_caller_fault());
     assert!(short.iter().all(|byte| *byte == 0xee));
     out
 }

@@ -702,7 +702,7 @@ fn the_other_prefix_is_recognised() {
                 error.to_string().contains("the peer seems to send"),
                 "{error}"
             );
-            assert!(!error.is_callers());
+            assert!(!error.is_caller_fault());
         }
     }
     // Text is neither, and an invalid message keeps its own error.
@@ -802,7 +802,7 @@ fn retry_with_the_size_reported_succeeds() {
             panic!("{error}");
         };
         assert_eq!(short.available, 0);
-        assert!(error.is_callers());
+        assert!(error.is_caller_fault());
         for chunk_len in [1, 9, bytes.len()] {
             let mut table = vec![0xa5; short.needed];
             let mut room = Vec::new();

@@ -624,7 +624,7 @@ fn the_other_layout_is_recognised() {
             return;
         }
         let error = opened.map(|_| vector.name.clone()).unwrap_err();
-        assert!(!error.is_callers(), "{}: {error}", vector.name);
+        assert!(!error.is_caller_fault(), "{}: {error}", vector.name);
         if vector.layout() == Layout::Modern && frames.len() == 1 {
             let likely = Layout::Modern;
             assert_eq!(error.kind, MessageErrorKind::WrongLayout { likely });
@@ -1943,7 +1943,7 @@ fn slots_are_needed_for_payloads_sets_and_enum_members() {
             continue;
         }
         let error = opened.unwrap_err();
-        assert!(error.is_callers());
+        assert!(error.is_caller_fault());
         let MessageErrorKind::TooFewSlots(short) = error.kind else {
             panic!("{error}");
         };
@@ -1979,7 +1979,7 @@ fn merging_needs_exactly_the_length_reported() {
                 .merge_into(&mut vec![0; len], &mut vec![0; count])
                 .map(|frames| frames.iter().len())
                 .map_err(|error| {
-                    assert!(error.is_callers(), "{error}");
+                    assert!(error.is_caller_fault(), "{error}");
                     error.kind
                 })
         };

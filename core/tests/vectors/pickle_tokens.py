@@ -1,6 +1,6 @@
 """The opcodes of a pickle as `pickletools.genops` sees them, one line for each.
 
-A line is `<offset> <opcode> <argument>`, as `core/tests/support/pickle_tokens.rs`
+A line is `<offset> <opcode> <argument>`, as `core/pickle/tests/it/tokens.rs`
 writes it too:
 
 | argument | written |

@@ -387,7 +387,7 @@ fn an_array_that_repeats_few_bytes_is_not_copied() {
     let (count, limit) = (1 << 37, (1 << 16) + 8);
     let expected = daskwire_numpy::DimensionsError::Repetitive { count, limit };
     assert_eq!(error.kind, expected.into());
-    assert!(error.is_callers());
+    assert!(error.is_caller_fault());
     assert_eq!(repeated().to_value(), Err(ValueError::TooLarge));
     let first = repeated()
         .view()

@@ -233,7 +233,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
     }
 
     /// Submits a call of a function, given by its full name, such as
-    /// `operator.add`, or `native:hypot` for a worker that is not Python.
+    /// `operator.add`, or `native:hypot` for a worker that is not written in Python.
     ///
     /// # Errors
     ///

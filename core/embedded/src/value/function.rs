@@ -203,7 +203,7 @@ pub const MAX_STR: usize = 200;
 
 pub(crate) const NO_ROOM: Failure = Failure {
     class: "MemoryError",
-    message: "no memory left for the task or its result: the constants of the role's Memory bound it",
+    message: "the task or its result does not fit in the memory of the role: use larger constants for its Memory",
 };
 
 /// The maximum length of the message of a [`Failure`], in bytes. The rest of a

@@ -697,7 +697,7 @@ fn inconsistent_arrays_are_refused() {
         &[0; 8],
     );
     assert_eq!(error.kind, NumpyErrorKind::NotPlain);
-    assert!(!error.is_callers());
+    assert!(!error.is_caller_fault());
 }
 
 /// PROTOCOL TYPED-1
@@ -1241,7 +1241,7 @@ fn non_contiguous_arrays_are_refused() {
     let refused = pickle_array(&mut writer, &array, modules, |_| Placement::OutOfBand);
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind, not);
-    assert!(refused.is_callers());
+    assert!(refused.is_caller_fault());
     assert!(writer.is_empty());
     let mut workspaces = [0; 16];
     assert_eq!(
@@ -1309,7 +1309,7 @@ fn repetition_of_few_bytes_is_refused() {
         let dimensions = Dimensions::with_strides(shape, strides).expect("as many");
         let array = Array::with_dimensions(dtype, dimensions, bytes).expect("in bounds");
         array.check_repetition().map_err(|error| {
-            assert!(error.is_callers(), "{error}");
+            assert!(error.is_caller_fault(), "{error}");
             error.kind
         })
     };

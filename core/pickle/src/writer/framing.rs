@@ -36,7 +36,7 @@ impl Writer<'_, '_> {
         self.long_data([opcode.byte(), a, b, c, d, e, f, g, h], data);
     }
 
-    /// An opcode that may be too long for a frame.
+    /// Writes an opcode whose data may be too long for a frame.
     pub(super) fn long_data<const N: usize>(&mut self, head: [u8; N], data: &[u8]) {
         self.head(head, data.len());
         self.len = append(self.out, self.len, data);

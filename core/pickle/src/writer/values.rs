@@ -354,7 +354,7 @@ impl Writer<'_, '_> {
         self.open(WriterLevel::new(Kind::Update, 1, count.saturating_mul(2)))
     }
 
-    /// An integer that is longer than an `i32`.
+    /// Writes an integer that does not fit in an `i32`.
     #[inline(never)]
     pub(super) fn long(&mut self, twos_complement: &[u8]) -> &mut Self {
         let bytes = shortest(twos_complement);

@@ -190,7 +190,7 @@ impl<'a> ClassicHeader<'a> {
             return Err(MessageError::new(next_frame, 0, kind));
         }
 
-        // ClassicHeader without a key belong to no payload.
+        // Headers without a key belong to no payload.
         let count = keep(slots, |entry| {
             entry.path().is_some_and(|entry| entry.claimed)
         });

@@ -701,7 +701,7 @@ pub fn sans_io_comm(greeting: &[u8], stream: &[u8], role: HandshakeRole) -> Resu
                     0 => comm.push(&mut piece),
                     _ => fill(&mut comm, &mut piece),
                 };
-                if pushed.is_err_and(|error| error.is_callers())
+                if pushed.is_err_and(|error| error.is_caller_fault())
                     && let Some(larger) = second.take()
                 {
                     comm.set_incoming(larger)?;
