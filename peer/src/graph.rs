@@ -282,7 +282,7 @@ pub enum Work {
         keywords: Vec<(String, Argument)>,
     },
     /// No call: the result is that of another key, or a value.
-    Is(Argument),
+    Argument(Argument),
     /// Several tasks combined into one, so that intermediate results need not be
     /// stored: Dask fuses chains of tasks.
     Fused {
@@ -393,7 +393,7 @@ impl Work {
                 arguments,
                 keywords,
             } => push_call(function, arguments, keywords, parts),
-            Self::Is(argument) => parts.push(Part::Argument(argument)),
+            Self::Argument(argument) => parts.push(Part::Argument(argument)),
             Self::Fused { inputs, .. } => {
                 parts.extend(inputs.iter().map(|(_, argument)| Part::Argument(argument)));
             }

@@ -224,7 +224,7 @@ pub(super) fn task(
         _ => {
             let key = key.ok_or_else(|| unexpected(node, "a task"))?;
             return Ok(Task {
-                work: Work::Is(argument(reading, node, depth)?),
+                work: Work::Argument(argument(reading, node, depth)?),
                 key,
             });
         }
@@ -239,7 +239,7 @@ pub(super) fn task(
         if let Some(container) = cast(reading, func, args, kwargs, depth)? {
             return Ok(Task {
                 key: key.or(own_key).unwrap_or_default(),
-                work: Work::Is(container),
+                work: Work::Argument(container),
             });
         }
         let keywords = kwargs.entries().map(|(name, value)| {

@@ -273,7 +273,7 @@ impl TupleReader<'_, '_> {
     fn nested(&self, task: Node<'_, '_>) -> Result<Work, GraphError> {
         Ok(match self.argument(task, true, DEPTH)? {
             Argument::Task(task) => task.work,
-            argument => Work::Is(argument),
+            argument => Work::Argument(argument),
         })
     }
 

@@ -36,11 +36,11 @@ fn graphs_round_trip() {
         ),
         Task {
             key: "d".into(),
-            work: Work::Is(Argument::from(&x)),
+            work: Work::Argument(Argument::from(&x)),
         },
         Task {
             key: "e".into(),
-            work: Work::Is(Argument::from(7)),
+            work: Work::Argument(Argument::from(7)),
         },
         Task {
             key: "f".into(),
@@ -119,7 +119,7 @@ fn copies_tasks_with_unknown_objects() {
     });
     assert!(state.expect("its state").is_same(function));
     let seven = Task::read(&c.run_spec, &c.key).expect("a task");
-    assert_eq!(seven.work, Work::Is(Argument::from(7)));
+    assert_eq!(seven.work, Work::Argument(Argument::from(7)));
 }
 
 /// A task `a` that calls `len` with the argument written by `write`.
@@ -476,7 +476,7 @@ fn reads_containers_of_old_style_graphs() {
     ] {
         let cast = Task {
             key: Key::default(),
-            work: Work::Is(container),
+            work: Work::Argument(container),
         };
         assert_eq!(
             read(class),
@@ -809,7 +809,10 @@ mod tuple_tasks {
         let alias = Serialized::of_written_pickle(pickle(|writer| {
             writer.str("x");
         }));
-        assert_eq!(read(&alias), Ok(Work::Is(Argument::from(Key::from("x")))));
+        assert_eq!(
+            read(&alias),
+            Ok(Work::Argument(Argument::from(Key::from("x"))))
+        );
     }
 
     // ROLES WORKER-5

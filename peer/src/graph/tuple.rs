@@ -269,8 +269,8 @@ impl<'g> TupleWriter<'g> {
                     self.argument(argument, writer)
                 })
             }
-            Work::Is(Argument::Value(value)) => self.quote(value, writer),
-            Work::Is(argument) => self.argument(argument, writer),
+            Work::Argument(Argument::Value(value)) => self.quote(value, writer),
+            Work::Argument(argument) => self.argument(argument, writer),
             Work::Fused { .. } => Err(ValueError::Unsupported {
                 what: "a fused task with a scheduler before 2024.12".to_owned(),
             }),

@@ -162,7 +162,7 @@ impl Task {
                     .iter()
                     .try_for_each(|(_, argument)| argument.write(writer, names))
             }
-            Work::Is(argument) => {
+            Work::Argument(argument) => {
                 let target = match argument {
                     Argument::Result(key) => Some(key),
                     #[cfg(feature = "client")]

@@ -94,7 +94,9 @@ impl TaskContext<'_> {
 
     pub(super) fn evaluate(&self, task: Task) -> Result<Evaluated, Fault> {
         match task.work {
-            Work::Is(Argument::Result(key)) => Ok(Evaluated::Datum(self.datum(&key)?.clone())),
+            Work::Argument(Argument::Result(key)) => {
+                Ok(Evaluated::Datum(self.datum(&key)?.clone()))
+            }
             Work::Fused {
                 tasks,
                 output,
@@ -106,7 +108,7 @@ impl TaskContext<'_> {
 
     fn work(&self, work: Work) -> Result<Value, Fault> {
         let value = match work {
-            Work::Is(argument) => self.argument(argument).map(Arg::into_value),
+            Work::Argument(argument) => self.argument(argument).map(Arg::into_value),
             Work::Call {
                 function,
                 arguments,

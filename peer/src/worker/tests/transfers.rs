@@ -15,7 +15,7 @@ async fn forwards_data_between_workers_unchanged() {
     // An alias does not open its input.
     let alias = Task {
         key: "alias".into(),
-        work: crate::graph::Work::Is((&x).into()),
+        work: crate::graph::Work::Argument((&x).into()),
     };
     other_stream.compute_with(&alias, &[(&x, &one)]).await;
     let message = other_stream.next_message().await;
