@@ -1,5 +1,6 @@
-//! Tests of `daskwire inspect` and `daskwire encode` as commands: files and
-//! standard input in; text, JSON, errors and exit status out.
+//! Tests of `daskwire inspect` and `daskwire encode`. Sets of vectors are read through the
+//! library; the commands get some of them, as files and on standard input, and return text, JSON,
+//! errors and an exit status.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support::command::{Ran, run};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use daskwire::frame::Prefix;
+use daskwire::message::Layout;
+use daskwire_cli::encode::{Target, encode};
+use daskwire_cli::inspect::{InspectError, Inspector, Options, Recorded};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -41,6 +46,36 @@ fn of_file(options: &str, file: &Path) -> Ran {
 fn of_input(options: &str, input: &[u8]) -> Ran {
     let arguments: Vec<&str> = options.split_whitespace().chain(["-"]).collect();
     run(&arguments, Some(input))
+}
+
+/// The documents of a stream, and the error that ended them.
+fn documents(stream: &[u8], options: Options) -> (Vec<Value>, Option<InspectError>) {
+    messages(stream, options, Inspector::json)
+}
+
+/// The messages of a stream as text, and the error that ended them.
+fn texts(stream: &[u8], options: Options) -> (Vec<String>, Option<InspectError>) {
+    messages(stream, options, Inspector::text)
+}
+
+fn messages<'s, T>(
+    stream: &'s [u8],
+    options: Options,
+    format: impl Fn(&mut Inspector<'s>, &Recorded<'s>) -> Result<T, InspectError>,
+) -> (Vec<T>, Option<InspectError>) {
+    let mut inspector = Inspector::new(stream, options);
+    let mut formatted = Vec::new();
+    loop {
+        let next = match inspector.next_message() {
+            Ok(Some(message)) => format(&mut inspector, &message),
+            Ok(None) => return (formatted, None),
+            Err(error) => Err(error),
+        };
+        match next {
+            Ok(message) => formatted.push(message),
+            Err(error) => return (formatted, Some(error)),
+        }
+    }
 }
 
 /// Calls a function for each item, in parallel on all processors.
@@ -138,6 +173,25 @@ impl Vector {
         format!("--prefix {} --layout {}", self.prefix(), self.layout())
     }
 
+    /// The same for the library.
+    fn explicit_options(&self) -> Options {
+        Options {
+            prefix: Some(match self.prefix() {
+                "none" => Prefix::None,
+                _ => Prefix::U64,
+            }),
+            layout: Some(match self.layout() {
+                "classic" => Layout::Classic,
+                _ => Layout::Modern,
+            }),
+            ..Options::default()
+        }
+    }
+
+    fn stream(&self) -> Vec<u8> {
+        std::fs::read(&self.file).unwrap()
+    }
+
     fn payloads(&self) -> &[Value] {
         self.json["payloads"].as_array().unwrap()
     }
@@ -174,15 +228,7 @@ fn parse(line: &str, name: &str) -> Value {
     serde_json::from_str(line).unwrap_or_else(|error| panic!("{name}: {error}: {line}"))
 }
 
-/// Parses the only document of an output.
-#[track_caller]
-fn document(out: &str, name: &str) -> Value {
-    assert_eq!(out.matches('\n').count(), 1, "{name}");
-    parse(out, name)
-}
-
-/// The expected output of `inspect --json` for a vector, excluding the frames of
-/// payloads.
+/// The expected document for a vector, excluding the frames of payloads.
 fn expected(vector: &Vector) -> Value {
     let mut expected = json!({
         "offset": 0,
@@ -208,7 +254,7 @@ fn take_payload_frames(document: &mut Value) -> Vec<Value> {
 }
 
 /// Checks that payloads have the frames of the message, unchanged and in order, which
-/// holds without `--payloads`.
+/// holds unless they are merged.
 fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
     let name = &vector.name;
     let frames = vector.json["frames"].as_array().unwrap();
@@ -233,21 +279,22 @@ fn check_wire_frames(vector: &Vector, payloads: &[Value]) {
     }
 }
 
-/// Compares the output for a vector with these options.
-fn check_recorded(vector: &Vector, options: &str) {
+/// Compares the document of a vector, read with these options.
+fn check_recorded(vector: &Vector, options: Options) {
     let name = &vector.name;
-    let ran = of_file(&format!("inspect --json {options}"), &vector.file);
-    let merged = options.contains("--payloads");
+    let merged = options.payloads;
+    let converts_enums = options.reading.sets_and_enums;
+    let (mut found, error) = documents(&vector.stream(), options);
     if merged && BLOSC.contains(&name.as_str()) {
-        let error = ran.refused(name);
+        let error = error.expect(name).to_string();
         assert!(error.contains("\"blosc\""), "{name}: {error}");
         assert!(error.contains("at byte 0, in frame "), "{name}: {error}");
-        assert_eq!(ran.text(), "", "{name}");
+        assert_eq!(found, [] as [Value; 0], "{name}");
         return;
     }
-    let out = ran.good(name);
-    assert!(out.starts_with(r#"{"offset":0,"layout":""#), "{name}");
-    let mut found = normal(&document(out, name));
+    assert!(error.is_none(), "{name}: {error:?}");
+    assert_eq!(found.len(), 1, "{name}");
+    let mut found = normal(&found.remove(0));
     let mut expected = expected(vector);
     let frames = take_payload_frames(&mut found);
     let expected_frames = take_payload_frames(&mut expected);
@@ -256,8 +303,7 @@ fn check_recorded(vector: &Vector, options: &str) {
     } else {
         check_wire_frames(vector, &frames);
     }
-    let is_map = READ_AS_MAPS.contains(&name.as_str()) && !options.contains("--plain-maps");
-    if is_map {
+    if READ_AS_MAPS.contains(&name.as_str()) && converts_enums {
         assert_ne!(found["message"], expected["message"], "{name}");
         assert!(found["message"].to_string().contains("$enum"), "{name}");
         expected["message"] = found["message"].clone();
@@ -273,10 +319,15 @@ fn inspect_agrees_with_the_release_of_each_vector() {
     }
     each(&vectors, |vector| {
         // With detection, and with explicit options
-        check_recorded(vector, " --payloads");
-        check_recorded(vector, &vector.explicit());
+        let mut detecting = Options {
+            payloads: true,
+            ..Options::default()
+        };
+        check_recorded(vector, detecting.clone());
+        check_recorded(vector, vector.explicit_options());
         if READ_AS_MAPS.contains(&vector.name.as_str()) {
-            check_recorded(vector, "--plain-maps --payloads");
+            detecting.reading.sets_and_enums = false;
+            check_recorded(vector, detecting);
         }
     });
 }
@@ -372,24 +423,24 @@ fn hostile_messages_are_refused_with_a_location() {
         let name = &vector.name;
         let level = vector.json["level"].as_str().unwrap();
         let accept = level == "policy" && (accepted.contains(name) || name == BOMB);
-        for form in ["inspect --json --payloads", "inspect --payloads"] {
-            let ran = of_file(&format!("{form} {}", vector.explicit()), &vector.file);
-            let messages = match form {
-                "inspect --payloads" => ran.text().matches("message ").count(),
-                _ => ran.text().lines().count(),
-            };
+        let stream = vector.stream();
+        let options = Options {
+            payloads: true,
+            ..vector.explicit_options()
+        };
+        let (as_documents, first) = documents(&stream, options.clone());
+        let (as_texts, second) = texts(&stream, options);
+        for (messages, error) in [(as_documents.len(), first), (as_texts.len(), second)] {
             let is_followed = name.ends_with("--trailing-garbage");
             if accept && !is_followed {
-                ran.good(name);
+                assert!(error.is_none(), "{name}: {error:?}");
                 assert_eq!(messages, 1, "{name}");
                 continue;
             }
             refused.fetch_add(1, Ordering::Relaxed);
-            let error = ran.refused(name);
-            let (file, error) = error.split_once(".bin: ").unwrap();
-            assert!(file.ends_with(name), "{name}: {error}");
-            assert_eq!(messages, usize::from(is_followed), "{name}: {}", ran.text());
-            if std::fs::metadata(&vector.file).unwrap().len() == 0 {
+            let error = error.expect(name).to_string();
+            assert_eq!(messages, usize::from(is_followed), "{name}: {error}");
+            if stream.is_empty() {
                 assert_eq!(error, "the input is empty: no message at byte 0", "{name}");
                 continue;
             }
@@ -405,12 +456,12 @@ fn hostile_messages_are_refused_with_a_location() {
             assert!(is_framing || is_frame, "{name}: {fault}");
             assert!(what.len() > 15, "{name}: {what}");
         }
-        // A wrong guess must also end without a crash.
-        let ran = of_file("inspect --payloads", &vector.file);
-        if ran.status != Some(0) {
-            ran.refused(name);
-        }
-        assert!(!ran.err.contains("panicked"), "{name}: {}", ran.err);
+        // A wrong guess must also end without a panic.
+        let guessing = Options {
+            payloads: true,
+            ..Options::default()
+        };
+        texts(&stream, guessing);
     });
     let refused = refused.into_inner();
     assert!(refused > 400, "{refused}");
@@ -520,8 +571,9 @@ fn text_matches_golden_files() {
 fn text_of_every_vector_fits_a_screen() {
     each(&Vector::recorded(), |vector| {
         let name = &vector.name;
-        let ran = of_file("inspect", &vector.file);
-        let text = ran.good(name);
+        let (texts, error) = texts(&vector.stream(), Options::default());
+        assert!(error.is_none(), "{name}: {error:?}");
+        let text = &texts[0];
         let frames = vector.json["frames"].as_array().unwrap();
         let head = text.lines().next().unwrap();
         let plural = if frames.len() == 1 { "" } else { "s" };
@@ -746,28 +798,21 @@ fn encode_converts_layouts_or_reports_why_not() {
     let vectors = Vector::recorded();
     let refused = AtomicUsize::new(0);
     each(&by_generation(&vectors), |group| {
-        let options = match group[0].layout() {
-            "classic" => "--layout modern --prefix u64",
-            _ => "--layout classic --prefix none",
+        let (prefix, layout) = match group[0].layout() {
+            "classic" => (Some(Prefix::U64), Some(Layout::Modern)),
+            _ => (Some(Prefix::None), Some(Layout::Classic)),
         };
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for (vector, line) in group.iter().zip(with_data(group)) {
             let name = &vector.name;
-            let encoded = of_input(&format!("encode {options}"), line.as_bytes());
+            let encoded = encode(&line, Target { prefix, layout });
             let obstacles = obstacles(vector);
             if obstacles.is_empty() {
-                assert_eq!(
-                    (encoded.status, encoded.err.as_str()),
-                    (Some(0), ""),
-                    "{name}"
-                );
-                stream.extend(encoded.out);
+                stream.extend(encoded.unwrap_or_else(|error| panic!("{name}: {error}")));
                 expected.push(vector);
             } else {
-                let error = encoded.refused(name);
-                let what = error.strip_prefix("standard input: line 1: ").unwrap();
-                assert!(obstacles.contains(&what), "{name}: {what}");
-                assert!(encoded.out.is_empty(), "{name}");
+                let error = encoded.expect_err(name).to_string();
+                assert!(obstacles.contains(&error.as_str()), "{name}: {error}");
                 refused.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -775,12 +820,17 @@ fn encode_converts_layouts_or_reports_why_not() {
             return;
         }
         let name = &group[0].name;
-        let back = of_input(&format!("inspect --json --payloads {options}"), &stream);
-        let lines: Vec<&str> = back.good(name).lines().collect();
-        assert_eq!(lines.len(), expected.len(), "{name}");
-        for (vector, line) in expected.iter().zip(lines) {
+        let converted = Options {
+            prefix,
+            layout,
+            payloads: true,
+            ..Options::default()
+        };
+        let (documents, error) = documents(&stream, converted);
+        assert!(error.is_none(), "{name}: {error:?}");
+        assert_eq!(documents.len(), expected.len(), "{name}");
+        for (vector, found) in expected.iter().zip(documents) {
             let name = &vector.name;
-            let found = parse(line, name);
             if !READ_AS_MAPS.contains(&name.as_str()) {
                 assert_eq!(
                     without_numbers(&normal(&found["message"])),
@@ -1028,25 +1078,34 @@ fn truncated_streams_report_the_expected_length() {
     let folder = root().join("modern-nosplit-2026.8.0");
     let message = std::fs::read(folder.join("docs-get-data-ones5.bin")).unwrap();
     for len in 1..message.len() {
-        for options in ["inspect --prefix u64", "inspect --json --prefix u64"] {
-            // Every byte of the prelude, and some of the data
-            if len > 48 && len % 37 != 0 {
-                continue;
-            }
-            let ran = of_input(options, &message[..len]);
-            let error = ran.refused("cut");
-            let expected = format!(
-                "standard input: message at byte 0, at byte {len} of the message: \
-                 the stream ends here, but the message is at least "
-            );
-            let rest = error
-                .strip_prefix(&expected)
-                .unwrap_or_else(|| panic!("{error}"));
-            let needed: usize = rest.strip_suffix(" bytes long").unwrap().parse().unwrap();
-            assert!(needed > len && needed <= message.len(), "{error}");
-            assert_eq!(ran.text(), "", "{len}");
+        // Every byte of the prelude, and some of the data
+        if len > 48 && len % 37 != 0 {
+            continue;
         }
+        let options = Options {
+            prefix: Some(Prefix::U64),
+            ..Options::default()
+        };
+        let (found, error) = texts(&message[..len], options);
+        let error = error.expect("it is truncated").to_string();
+        let expected = format!(
+            "message at byte 0, at byte {len} of the message: \
+             the stream ends here, but the message is at least "
+        );
+        let rest = error
+            .strip_prefix(&expected)
+            .unwrap_or_else(|| panic!("{error}"));
+        let needed: usize = rest.strip_suffix(" bytes long").unwrap().parse().unwrap();
+        assert!(needed > len && needed <= message.len(), "{error}");
+        assert_eq!(found, [] as [String; 0], "{len}");
     }
+    let cut = of_input("inspect --prefix u64", &message[..100]);
+    let error = cut.refused("cut");
+    assert!(
+        error.starts_with("standard input: message at byte 0, at byte 100 of "),
+        "{error}"
+    );
+    assert_eq!(cut.text(), "");
 }
 
 #[test]
@@ -1089,15 +1148,48 @@ fn reports_a_guess_once() {
 #[test]
 fn reader_may_close_the_pipe() {
     let stream = root().join("streams/modern-nosplit-2026.8.0-0.stream.bin");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
-        .args(["inspect", "--json"])
-        .arg(&stream)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(output.status.code(), Some(0));
+    let stream = stream.to_str().unwrap();
+    for arguments in [
+        &["inspect", "--json", stream][..],
+        &["worker", "--functions"],
+        &["journey"],
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_daskwire"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn full_standard_output_is_an_error() {
+    let folder = Folder::new("full");
+    let document = folder.0.join("document.json");
+    let message = r#"{"layout": "modern", "prefix": "u64", "message": 1, "payloads": []}"#;
+    std::fs::write(&document, message).unwrap();
+    for arguments in [
+        &["encode", document.to_str().unwrap()][..],
+        &["journey", "--json"],
+    ] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_daskwire"))
+            .args(arguments)
+            .stdout(full)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        let expected = "daskwire: standard output: No space left on device";
+        assert!(error.starts_with(expected), "{arguments:?}: {error}");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    }
 }
