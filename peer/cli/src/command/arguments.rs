@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
-use daskwire_comm::tls::{Tls, TlsSettings};
-use daskwire_comm::{Address, Transports};
 
-use crate::command::failure::{Failure, Result};
+use crate::command::failure::Result;
 
 /// The prefix of a message's frames.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -30,67 +28,6 @@ pub(crate) enum LayoutChoice {
     Modern,
     /// Detected for each message
     Auto,
-}
-
-/// TLS options, named as in Dask's commands.
-#[derive(Debug, Args)]
-pub(crate) struct TlsArguments {
-    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub(crate) tls_ca_file: Option<PathBuf>,
-    /// For tls:// and quic://: the certificate to present, a PEM file
-    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, a PEM file [default: the file of the
-    /// certificate]
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub(crate) tls_key: Option<PathBuf>,
-}
-
-impl TlsArguments {
-    /// The transports for comms at these addresses, with TLS as configured.
-    pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
-        Ok(match self.tls(addresses)? {
-            Some(tls) => daskwire_peer::transports_with_tls(&tls),
-            None => daskwire_peer::transports(),
-        })
-    }
-
-    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
-        let build = |settings: TlsSettings| settings.build().map_err(|error| error.to_string());
-        Ok(self.settings(addresses)?.map(build).transpose()?)
-    }
-
-    /// The certificates and keys for comms at these addresses.
-    pub(crate) fn settings(&self, addresses: &[&Address]) -> Result<Option<TlsSettings>> {
-        let needs = |address: &&&Address| {
-            let scheme = address.scheme();
-            scheme == "tls" || scheme == "quic"
-        };
-        let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
-            if let Some(address) = addresses.iter().find(needs) {
-                return Err(Failure::usage(format_args!(
-                    "{address} needs TLS: give --tls-ca-file and --tls-cert, \
-                     and --tls-key if the key is not in the file of the certificate"
-                )));
-            }
-            return Ok(None);
-        };
-        // Refuse, because a user of these options expects that nothing is sent
-        // unencrypted.
-        if !addresses.iter().any(|address| needs(&address)) {
-            let address = addresses.first().map(ToString::to_string);
-            return Err(Failure::usage(format_args!(
-                "TLS options are given, but {} does not use TLS; use a tls:// address",
-                address.unwrap_or_default()
-            )));
-        }
-        let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
-        if let Some(key) = &self.tls_key {
-            settings = settings.with_key(key.as_path());
-        }
-        Ok(Some(settings))
-    }
 }
 
 impl PrefixChoice {

@@ -17,10 +17,10 @@ use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::command::arguments::TlsArguments;
 use crate::command::connect::{address, connecting, report_first_failure};
 use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
+use crate::command::tls::TlsArguments;
 use crate::command::{json, terminal};
 use crate::printable;
 use crate::table::{bytes, duration};
@@ -85,7 +85,7 @@ pub(crate) struct Submit {
     /// native:NAME for a function of a Rust worker
     function: String,
     /// Its arguments: JSON, such as 3, [1, 2] or null; @KEY for an existing result;
-    /// a string may be without quotes if it cannot be taken for JSON
+    /// a string needs no quotes if it is not valid JSON
     #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
     /// A keyword argument; may be given several times
@@ -117,8 +117,8 @@ pub(crate) struct Submit {
 pub(crate) struct Release {
     #[command(flatten)]
     cluster: ClusterArguments,
-    /// The keys that were scattered or held
-    #[arg(required = true, allow_hyphen_values = true)]
+    /// The keys that were scattered or held; after -- if they begin with a dash
+    #[arg(required = true)]
     keys: Vec<String>,
     /// Print one JSON document
     #[arg(long)]
@@ -356,7 +356,7 @@ async fn with_progress<T>(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "for people"
+    reason = "for display"
 )]
 fn speed(done: u64, total: u64, elapsed: Duration) -> String {
     if done >= total {
@@ -497,17 +497,17 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
 
 pub(crate) async fn release(arguments: &Release) -> Result {
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    // Keys may begin with dashes, so clap parses `--json` after a key as another key.
-    let is_json = |input: &&String| *input == "--json";
-    let has_json = arguments.json || arguments.keys.iter().any(|input| is_json(&input));
-    let keys = arguments.keys.iter().filter(|input| !is_json(input));
-    let keys: Vec<Key> = keys.map(|input| key(input)).collect();
+    let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
+    let status = client.task_status(&keys).await.map_err(message)?;
+    if let Some((unknown, _)) = status.iter().find(|(_, status)| status.is_none()) {
+        return Err(format!("the cluster has no result with the key {unknown}").into());
+    }
     let document = serde_json::json!({
         "released": keys.iter().map(key_json).collect::<Vec<_>>(),
     });
     client.release_as(HOLDER, keys).map_err(message)?;
     client.close().await.map_err(message)?;
-    if has_json {
+    if arguments.json {
         terminal::print(printable::json(&document))?;
     }
     Ok(())
@@ -516,9 +516,11 @@ pub(crate) async fn release(arguments: &Release) -> Result {
 pub(crate) async fn journey(arguments: &Journey) -> Result {
     let recorder = Arc::new(Recorder::new(arguments.scheduler.is_none()));
     let mut out = terminal::stdout();
+    let mut written = Ok(());
     let mut show = |line: &str| {
-        // The reader may have closed the pipe.
-        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+        if written.is_ok() {
+            written = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+        }
     };
     let form = match arguments.json {
         true => Form::Json,
@@ -596,7 +598,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     } else {
         show(&format!("\nz = {result} took {}\n", time(took)));
     }
-    Ok(())
+    Ok(terminal::outcome(written)?)
 }
 
 #[cfg(test)]

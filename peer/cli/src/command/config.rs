@@ -16,7 +16,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
 use serde_json::{Map, Value};
 
-use crate::command::failure::Result;
+use crate::command::failure::{Failure, Result};
 
 /// Settings by their names, such as `distributed.worker.memory.target`.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Config {
         }
         if let Some(inherited) = variables.get("DASK_INTERNAL_INHERIT_CONFIG") {
             let inherited = deserialize(inherited).ok_or_else(|| {
-                "DASK_INTERNAL_INHERIT_CONFIG is not Base64 of a JSON object".to_owned()
+                Failure::usage("DASK_INTERNAL_INHERIT_CONFIG is not Base64 of a JSON object")
             })?;
             merge(&mut config.0, inherited);
         }
@@ -62,7 +62,7 @@ impl Config {
     }
 
     fn add_yaml(&mut self, text: &str, file: &Path) -> Result<()> {
-        let malformed = |reason: &str| format!("{}: {reason}", file.display());
+        let malformed = |reason: &str| Failure::usage(format_args!("{}: {reason}", file.display()));
         let documents = Yaml::load_from_str(text).map_err(|error| malformed(&error.to_string()))?;
         match documents.first().map(json) {
             None | Some(Value::Null) => Ok(()),
@@ -70,7 +70,7 @@ impl Config {
                 merge(&mut self.0, settings);
                 Ok(())
             }
-            Some(_) => Err(malformed("expected a mapping from names to settings").into()),
+            Some(_) => Err(malformed("expected a mapping from names to settings")),
         }
     }
 

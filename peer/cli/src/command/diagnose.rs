@@ -30,7 +30,7 @@ pub(crate) struct Logs {
     scheduler: SchedulerArguments,
     /// Workers, by addresses or names [default: the scheduler's own log]
     workers: Vec<String>,
-    /// The most recent lines only, of each log
+    /// Show only the last COUNT lines of each log
     #[arg(long, short = 'n', value_name = "COUNT")]
     lines: Option<u64>,
     /// Print one JSON document
@@ -187,13 +187,15 @@ pub(crate) async fn story(arguments: &Story) -> Result {
     if arguments.json {
         let steps: Vec<Json> = steps.iter().map(step_json).collect();
         terminal::print(printable::json(&json!({"steps": steps})))?;
-    } else if steps.is_empty() {
+    }
+    if steps.is_empty() {
         return Err(format!(
             "neither the scheduler nor a worker has a record of {}",
             arguments.keys.join(", ")
         )
         .into());
-    } else {
+    }
+    if !arguments.json {
         let name = |address: &Option<String>| match address {
             None => "scheduler".to_owned(),
             Some(address) => {

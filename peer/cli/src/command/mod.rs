@@ -16,6 +16,7 @@ mod running;
 mod show;
 mod snapshot;
 mod terminal;
+mod tls;
 mod top;
 mod worker_command;
 
@@ -33,9 +34,10 @@ use serde_json::json;
 
 use crate::encode::{Target, documents};
 use crate::printable;
-use arguments::{LayoutChoice, PrefixChoice, TlsArguments, name, read};
+use arguments::{LayoutChoice, PrefixChoice, name, read};
 use failure::{Failure, Result};
 use running::{on_cluster, stop_requested};
+use tls::TlsArguments;
 
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
@@ -203,8 +205,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 fn run_on_large_stack(cli: Cli) -> u8 {
     #[cfg(feature = "tracing")]
     if let Err(error) = log::start(cli.verbose.saturating_add(cli.command.verbosity())) {
-        terminal::error(error);
-        return 1;
+        let failure = Failure::usage(error);
+        terminal::error(&failure);
+        return failure.code();
     }
     // Deeply nested messages become deeply nested JSON, which is printed and
     // dropped recursively: 1024 levels need more than the default stack.
@@ -242,8 +245,8 @@ fn run(command: Command) -> Result {
     match command {
         Command::Inspect(arguments) => inspect_command::run(&arguments),
         Command::Encode(arguments) => encode(&arguments),
-        Command::Identity(arguments) => identity(&arguments),
-        Command::Relay(arguments) => relay(&arguments),
+        Command::Identity(arguments) => on_cluster(identity(&arguments)),
+        Command::Relay(arguments) => on_cluster(relay(&arguments)),
         Command::Pickle(arguments) => pickle(&arguments),
         Command::Worker(arguments) => worker_command::run(&arguments),
         Command::Journey(arguments) => on_cluster(cluster_command::journey(&arguments)),
@@ -293,27 +296,22 @@ fn encode(arguments: &Encode) -> Result {
                 "refusing to write binary data to a terminal: give --output FILE",
             ));
         }
-        None => std::io::stdout()
-            .lock()
-            .write_all(&stream)
-            .map_err(|error| format!("standard output: {error}"))?,
+        None => {
+            let mut out = std::io::stdout().lock();
+            terminal::outcome(out.write_all(&stream).and_then(|()| out.flush()))?;
+        }
     }
     Ok(())
 }
 
-fn identity(arguments: &Identity) -> Result {
+async fn identity(arguments: &Identity) -> Result {
     let address = connect::address(&arguments.address)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
     let patience = Duration::from_secs(arguments.timeout);
     let transports = arguments.tls.transports(&[&address])?;
     let options = daskwire_peer::identity::options(patience);
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
     let asked = async { asked.await.map_err(|error| format!("{address}: {error}")) };
-    let (identity, agreement) =
-        runtime.block_on(connect::connecting(&address, &transports, asked))?;
+    let (identity, agreement) = connect::connecting(&address, &transports, asked).await?;
     let release = identity
         .release
         .map(|release| format!("distributed {release}"));
@@ -341,82 +339,76 @@ fn identity(arguments: &Identity) -> Result {
     Ok(terminal::print(table.trim_end())?)
 }
 
-fn relay(arguments: &Relay) -> Result {
+async fn relay(arguments: &Relay) -> Result {
     if arguments.json {
         terminal::print_events_as_json();
     }
     let listen = connect::address(&arguments.listen)?;
     let connect = connect::address(&arguments.connect)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start: {error}"))?;
     let tls = arguments.tls.tls(&[&listen, &connect])?;
-    runtime.block_on(async {
-        let quic = QuicOptions {
-            congestion: match arguments.congestion {
-                CongestionChoice::Cubic => Congestion::Cubic,
-                CongestionChoice::Bbr => Congestion::Bbr,
-            },
-            // Shorter than the time that service managers give a process to stop.
-            drain_timeout: Duration::from_secs(2),
-            tls: tls.as_ref().map(Into::into).unwrap_or_default(),
-            ..QuicOptions::default()
-        };
-        let transports = match &tls {
-            Some(tls) => daskwire_peer::transports_with_tls(tls).with(Quic::new(quic)),
-            None => daskwire_peer::transports(),
-        };
-        let listener = transports.bind(&listen, CommOptions::default()).await;
-        let listener = listener.map_err(|error| error.to_string())?;
-        let bound = listener
-            .local_address()
-            .map_err(|error| error.to_string())?;
-        // A signal may arrive as soon as the line has been printed.
-        let asked = stop_requested()?;
-        terminal::event(
-            "forwarding",
-            format_args!("forwarding from {bound} to {connect}"),
-            json!({"from": bound.to_string(), "to": connect.to_string()}),
-        );
-        let report = |peer: &Address, outcome: Result<_, RelayError>| {
-            let from = peer.to_string();
-            let document =
-                |stats: &RelayStats| json!({"messages": stats.message_count, "bytes": stats.len});
-            match outcome {
-                Ok((there, back)) => {
-                    let (there, back): (RelayStats, RelayStats) = (there, back);
-                    terminal::event(
-                        "ended",
-                        format_args!(
-                            "{peer} has ended: {} messages, {} bytes there; {} messages, {} bytes \
+    let quic = QuicOptions {
+        congestion: match arguments.congestion {
+            CongestionChoice::Cubic => Congestion::Cubic,
+            CongestionChoice::Bbr => Congestion::Bbr,
+        },
+        // Shorter than the time that service managers give a process to stop.
+        drain_timeout: Duration::from_secs(2),
+        tls: tls.as_ref().map(Into::into).unwrap_or_default(),
+        ..QuicOptions::default()
+    };
+    let transports = match &tls {
+        Some(tls) => daskwire_peer::transports_with_tls(tls).with(Quic::new(quic)),
+        None => daskwire_peer::transports(),
+    };
+    let listener = transports.bind(&listen, CommOptions::default()).await;
+    let listener = listener.map_err(|error| error.to_string())?;
+    let bound = listener
+        .local_address()
+        .map_err(|error| error.to_string())?;
+    // A signal may arrive as soon as the line has been printed.
+    let asked = stop_requested()?;
+    terminal::event(
+        "forwarding",
+        format_args!("forwarding from {bound} to {connect}"),
+        json!({"from": bound.to_string(), "to": connect.to_string()}),
+    );
+    let report = |peer: &Address, outcome: Result<_, RelayError>| {
+        let from = peer.to_string();
+        let document =
+            |stats: &RelayStats| json!({"messages": stats.message_count, "bytes": stats.len});
+        match outcome {
+            Ok((there, back)) => {
+                let (there, back): (RelayStats, RelayStats) = (there, back);
+                terminal::event(
+                    "ended",
+                    format_args!(
+                        "{peer} has ended: {} messages, {} bytes there; {} messages, {} bytes \
                              back",
-                            there.message_count, there.len, back.message_count, back.len
-                        ),
-                        json!({"peer": from, "there": document(&there), "back": document(&back)}),
-                    );
-                }
-                Err(error) => terminal::event(
-                    "disconnected",
-                    format_args!("{peer} was disconnected: {error}"),
-                    json!({"peer": from, "error": error.to_string()}),
-                ),
+                        there.message_count, there.len, back.message_count, back.len
+                    ),
+                    json!({"peer": from, "there": document(&there), "back": document(&back)}),
+                );
             }
-        };
-        let options = daskwire_peer::relay::Options::default();
-        let stop = async {
-            asked.await;
-            terminal::event("stopping", "stopping; closing all connections", json!({}));
-        };
-        let serving =
-            daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
-        let outcome = serving.await.map_err(|error| error.to_string().into());
-        // Closing explicitly notifies peers at once. Otherwise they would notice only by
-        // their timeouts.
-        let closing = async { tokio::join!(listener.close(), transports.close()) };
-        let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
-        outcome
-    })
+            Err(error) => terminal::event(
+                "disconnected",
+                format_args!("{peer} was disconnected: {error}"),
+                json!({"peer": from, "error": error.to_string()}),
+            ),
+        }
+    };
+    let options = daskwire_peer::relay::Options::default();
+    let stop = async {
+        asked.await;
+        terminal::event("stopping", "stopping; closing all connections", json!({}));
+    };
+    let serving =
+        daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
+    let outcome = serving.await.map_err(|error| error.to_string().into());
+    // Closing explicitly notifies peers at once. Otherwise they would notice only by
+    // their timeouts.
+    let closing = async { tokio::join!(listener.close(), transports.close()) };
+    let _ = tokio::time::timeout(Duration::from_secs(5), closing).await;
+    outcome
 }
 
 fn pickle(arguments: &Pickle) -> Result {

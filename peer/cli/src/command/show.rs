@@ -33,12 +33,22 @@ pub(crate) struct ResultArguments {
 }
 
 impl ResultArguments {
-    /// Rejects output formats that would need another library.
+    /// Rejects output formats that would need another library, and files in missing folders, before
+    /// the result is computed.
     ///
     /// # Errors
     ///
-    /// A usage error for an unsupported extension.
+    /// A usage error.
     pub(crate) fn check(&self) -> Result {
+        if let Some(file) = &self.output {
+            let folder = file.parent().filter(|folder| *folder != Path::new(""));
+            if folder.is_some_and(|folder| !folder.is_dir()) || file.is_dir() {
+                return Err(Failure::usage(format_args!(
+                    "--output {}: expected a file in an existing folder",
+                    file.display()
+                )));
+            }
+        }
         let extension = self.output.as_ref().and_then(|file| file.extension());
         match extension.and_then(|extension| extension.to_str()) {
             Some("parquet") if cfg!(feature = "parquet") => Ok(()),
@@ -59,6 +69,7 @@ impl ResultArguments {
             return write(file, result);
         }
         if self.json {
+            check_repetition(result)?;
             return Ok(terminal::print(printable::json(&document(key, result)))?);
         }
         match result {
@@ -102,12 +113,24 @@ fn print_raw(parts: &[&[u8]]) -> Result {
     } else {
         print(&mut std::io::stdout().lock())
     };
-    Ok(printed.map_err(|error| format!("standard output: {error}"))?)
+    Ok(terminal::outcome(printed)?)
+}
+
+/// Checks that an array does not repeat a few bytes so often that its elements fill the memory.
+fn check_repetition(result: &Value) -> Result<(), String> {
+    let Value::Array(array) = result else {
+        return Ok(());
+    };
+    let checked = array.view().and_then(|view| view.check_repetition());
+    checked.map_err(|error| error.to_string())
 }
 
 fn write(file: &Path, result: &Value) -> Result {
     let extension = file.extension().unwrap_or_default();
     let name = file.display();
+    if let Some("npy" | "csv" | "json") = extension.to_str() {
+        check_repetition(result).map_err(|error| format!("{name}: {error}"))?;
+    }
     let string;
     let bytes = match extension.to_str() {
         Some("npy") => &npy(result).map_err(|error| format!("{name}: {error}"))?[..],
@@ -140,6 +163,9 @@ const MAX_PRINTED: usize = 1000;
 /// Number of elements printed at each end of a longer row.
 const EDGE_LEN: usize = 3;
 
+/// Maximum number of rows and elements that are printed of an array with many dimensions.
+const MAX_SHOWN: usize = 10_000;
+
 /// Formats the type and shape of an array, and its elements or those at its edges.
 fn preview(array: &Array) -> Result<String, String> {
     let mut preview = String::new();
@@ -152,8 +178,20 @@ fn preview(array: &Array) -> Result<String, String> {
         shape.join(", "),
         crate::table::bytes(len),
     );
-    let is_whole = array.len() <= MAX_PRINTED;
-    rows(array, &mut Vec::new(), is_whole, &mut preview)?;
+    // The number of rows and elements, of which there may be rows without elements.
+    let count_of = |len_of: fn(usize) -> usize| {
+        let counts = array.shape().iter().scan(1_usize, |count, len| {
+            *count = count.saturating_mul(len_of(*len));
+            Some(*count)
+        });
+        counts.fold(0, usize::saturating_add)
+    };
+    let is_whole = count_of(|len| len) <= MAX_PRINTED;
+    if is_whole || count_of(|len| len.min(2 * EDGE_LEN)) <= MAX_SHOWN {
+        rows(array, &mut Vec::new(), is_whole, &mut preview)?;
+    } else {
+        preview.push_str("the elements are not shown: there are too many dimensions");
+    }
     Ok(preview)
 }
 
@@ -311,6 +349,8 @@ pub(crate) fn value_json(value: &Value) -> Json {
                 }
             }
         }
+        // The text of an array is limited.
+        Value::Array(_) if check_repetition(value).is_err() => value.to_string().into(),
         Value::Array(array) => array_json(array, &mut Vec::new()),
         other => other.to_string().into(),
     }

@@ -22,7 +22,7 @@ pub(crate) struct Snapshot {
     pub(crate) prefixes: Vec<(String, States)>,
 }
 
-/// The states of tasks in the order of a task's life, with their names for people.
+/// The states of tasks in the order of a task's life, with the names that are shown.
 const STATES: [(&str, &str); 7] = [
     ("waiting", "waiting"),
     ("no-worker", "no worker"),
@@ -122,7 +122,7 @@ impl Snapshot {
         all
     }
 
-    /// The states that are shown, with their names for people.
+    /// The states that are shown, with the names that are shown.
     pub(crate) fn shown_states(&self) -> Vec<(&'static str, &'static str)> {
         let states = self.states();
         let is_shown =
@@ -239,7 +239,7 @@ fn integer(value: Option<&Value>) -> u64 {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for people")]
+#[expect(clippy::cast_precision_loss, reason = "for display")]
 fn float(value: Option<&Value>) -> f64 {
     match value {
         Some(Value::Float(value)) => *value,

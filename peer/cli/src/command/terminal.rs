@@ -54,11 +54,25 @@ pub(crate) fn stdout() -> Escaping<io::BufWriter<io::StdoutLock<'static>>> {
 ///
 /// # Errors
 ///
-/// The system's error, as a message.
+/// As [`outcome`].
 pub(crate) fn print(line: impl Display) -> Result<(), String> {
     let mut out = stdout();
-    let printed = writeln!(out, "{line}").and_then(|()| out.flush());
-    printed.map_err(|error| format!("standard output: {error}"))
+    outcome(writeln!(out, "{line}").and_then(|()| out.flush()))
+}
+
+/// The outcome of writing to standard output. A reader that has closed the pipe, such as `head`,
+/// has all that it wants.
+///
+/// # Errors
+///
+/// The system's error, as a message.
+pub(crate) fn outcome(written: io::Result<()>) -> Result<(), String> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints a single-line message on standard error.

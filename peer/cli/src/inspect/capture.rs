@@ -269,7 +269,7 @@ pub struct Time(pub u64);
 
 impl Time {
     /// The time in seconds since 1970.
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }

@@ -241,8 +241,8 @@ pub fn detect_layout(prefix: Prefix, frames: &[&[u8]]) -> Layout {
     }
 }
 
-/// Detects the prefix, and whether both are valid (PROTOCOL FRAME-13). A
-/// recording allows to check more than the first message.
+/// Detects the prefix, and whether both are valid (PROTOCOL FRAME-13). In
+/// a recording, more than the first message can be checked.
 fn detect_prefix(stream: &[u8], limits: &Limits) -> (Prefix, bool) {
     // How far the stream can be read with a prefix: to the end, or a number of
     // messages.

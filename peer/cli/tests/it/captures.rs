@@ -118,7 +118,7 @@ fn has_data(record: &[u8]) -> bool {
 }
 
 #[test]
-fn lost_segments_are_told_and_repeated_ones_are_dropped() {
+fn lost_segments_are_reported_and_repeated_ones_are_dropped() {
     let (header, records) = records(LO);
     let file = |records: &[&[u8]]| [&[header], records].concat().concat();
     // Each packet appears twice, and each segment with data after its successor.

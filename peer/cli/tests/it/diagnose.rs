@@ -341,6 +341,8 @@ fn shows_logs_and_stories() {
         ran.refused("unknown"),
         "neither the scheduler nor a worker has a record of unknown"
     );
+    let ran = daskwire(&format!("story {at} unknown --json"));
+    assert_eq!((ran.status, ran.text()), (Some(1), "{\"steps\":[]}\n"));
     assert_eq!(cluster.warnings(), [""; 0]);
 }
 

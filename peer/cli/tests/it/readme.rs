@@ -225,7 +225,7 @@ fn first_commands_work() {
 }
 
 #[test]
-fn the_certificate_for_tests_is_one() {
+fn the_test_certificate_of_the_guide_is_valid() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-tls");
     fs::create_dir_all(&directory).expect("a test may write below target/");
     let lines = block("docs/src/tls.md", "openssl req");
@@ -335,7 +335,7 @@ impl Drop for Relay {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn arguments_may_be_given_away() {
+async fn futures_can_be_moved_into_a_call() {
     let cluster = LocalCluster::start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
     for _ in 0..20 {

@@ -97,10 +97,17 @@ fn scatters_and_gathers_files() {
     let line = format!("scatter {at} {} --key one", there.display());
     assert_eq!(daskwire(&line).good(&line), "one\n");
     daskwire(&format!("release {at} one")).good("release");
+    for keys in ["no-such-key", "one --dirct", "one --timeout 5 x"] {
+        let ran = daskwire(&format!("release {at} {keys}"));
+        assert_ne!(ran.status, Some(0), "{keys}");
+    }
     let two = format!("scatter {at} {0} {0}", there.display());
     assert_eq!(daskwire(&two).good(&two).lines().count(), 2);
     let error = daskwire(&format!("{two} --key one"));
     assert_eq!(error.misused(&two), "--key is for a single file");
+    let error = daskwire(&format!("gather {at} one --output no/such/folder.npy"));
+    let expected = "--output no/such/folder.npy: expected a file in an existing folder";
+    assert_eq!(error.misused("no folder"), expected);
     let missing = daskwire(&format!("scatter {at} no-such-file"));
     assert!(missing.refused("missing").starts_with("no-such-file: "));
     assert_eq!(cluster.warnings(), [""; 0]);
@@ -122,7 +129,7 @@ fn keys_of_standard_input_do_not_look_like_options() {
     assert_eq!(daskwire(&line).good(&line), "-3\n");
     let line = format!("gather {at} --sum-1 --timeout 20");
     assert_eq!(daskwire(&line).good(&line), "3\n");
-    let line = format!("release --timeout 20 {at} --sum-1 {key} --json");
+    let line = format!("release --timeout 20 {at} --json -- --sum-1 {key}");
     let document = format!("{{\"released\":[\"--sum-1\",\"{key}\"]}}\n");
     assert_eq!(daskwire(&line).good(&line), document);
     gone(&cluster, "--sum-1");
@@ -317,12 +324,13 @@ fn http_servers_are_recognized() {
             });
         }
     });
-    for command in [
+    let commands = [
         format!("identity tcp://{address}"),
         format!("submit tcp://{address} operator.neg 1"),
         format!("worker tcp://{address}"),
-    ] {
-        let ran = daskwire(&command);
+    ];
+    let check = |command: &str| {
+        let ran = daskwire(command);
         assert_eq!(ran.status, Some(1), "{command}");
         // The worker tells first that it tries again.
         let error = ran.err.lines().last().unwrap_or_default();
@@ -333,7 +341,13 @@ fn http_servers_are_recognized() {
             format!("daskwire: tcp://{address}: {expected}"),
             "{command}"
         );
-    }
+    };
+    // Each waits for a reply.
+    std::thread::scope(|scope| {
+        for command in &commands {
+            scope.spawn(|| check(command));
+        }
+    });
 }
 
 #[test]
@@ -415,6 +429,20 @@ fn results_are_readable_and_become_files() {
             " [0.5, 0.5],",
             " [0.5, 0.5]]",
         ]
+    );
+    // Few bytes with many elements
+    let repeated = "numpy.broadcast_to 1 [1000000000000]";
+    assert!(submit(repeated).ends_with("\n[1, 1, 1, ..., 1, 1, 1]\n"));
+    let file = path("repeated.csv");
+    for output in ["--json".to_owned(), format!("--output {}", file.display())] {
+        let ran = daskwire(&format!("submit {at} {repeated} {output}"));
+        let error = ran.refused(repeated);
+        assert!(error.contains("1000000000000"), "{error}");
+    }
+    let empty = submit("numpy.zeros [1000000000,0]");
+    assert!(
+        empty.ends_with("\n[[],\n [],\n [],\n ...,\n [],\n [],\n []]\n"),
+        "{empty}"
     );
     let json = |call: &str| -> serde_json::Value {
         serde_json::from_str(&submit(&format!("{call} --json"))).expect("JSON")

@@ -327,6 +327,13 @@ async fn the_scheduler_is_found_by_a_file_and_by_a_variable() {
         let ran = command::run(&[&["worker"], &arguments[..]].concat(), None);
         assert_eq!(ran.status, Some(1), "{}", ran.err);
     }
+    // A file that cannot become readable is not waited for.
+    fs::write(&file, "address: tcp://127.0.0.1:1").expect("it is written");
+    for (file, reason) in [(&*file, "not JSON"), (&*scratch.path(""), "Is a directory")] {
+        let ran = command::run(&["worker", "--scheduler-file", file], None);
+        assert!(ran.err.contains(reason), "{}", ran.err);
+        assert_eq!(ran.status, Some(1), "{}", ran.err);
+    }
     let ran = command::run(&["worker"], None);
     let error = ran.misused("no scheduler");
     assert!(error.contains("DASK_SCHEDULER_ADDRESS"), "{error}");
@@ -665,12 +672,42 @@ async fn certificates_come_from_dask_s_configuration() {
         ("DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY", TLS_PEM),
         ("DASK_DISTRIBUTED__COMM__TLS__MIN_VERSION", "1.3"),
     ];
-    let mut worker = Worker::with(&[scheduler.address()], &variables);
-    let address = worker.address();
-    assert!(address.starts_with("tls://"), "{address}");
-    scheduler.wait_for_line(&["Register worker", &address]);
-    worker.signal("INT");
-    assert_eq!(worker.code(), Some(0));
+    let certificates = ["CA_FILE", "CLIENT__CERT"]
+        .map(|name| (format!("DASK_DISTRIBUTED__COMM__TLS__{name}"), TLS_PEM));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    let ran = command
+        .envs(certificates)
+        .args(["identity", scheduler.address()])
+        .output();
+    let ran = ran.expect("the command runs");
+    assert!(
+        ran.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ran.stderr)
+    );
+    // Addresses without a scheme get that of the scheduler.
+    let scratch = Scratch::new("tls-scheduler-file");
+    let file = scratch.path("scheduler.json");
+    let document = format!("{{\"address\": \"{}\"}}", scheduler.address());
+    fs::write(&file, document).expect("it is written");
+    let by_file = ["--scheduler-file", &file];
+    for arguments in [
+        &[scheduler.address()][..],
+        &[&by_file[..], &["--host", "127.0.0.1"]].concat(),
+        &[
+            &by_file[..],
+            &["--listen-address", "127.0.0.1:0"],
+            &["--contact-address", "127.0.0.1:0"],
+        ]
+        .concat(),
+    ] {
+        let mut worker = Worker::with(arguments, &variables);
+        let address = worker.address();
+        assert!(address.starts_with("tls://"), "{arguments:?}: {address}");
+        scheduler.wait_for_line(&["Register worker", &address]);
+        worker.signal("INT");
+        assert_eq!(worker.code(), Some(0));
+    }
 }
 
 /// Certificates of the command line replace those of the configuration, and nothing else.
@@ -696,6 +733,7 @@ async fn versions_and_ciphers_of_dask_s_configuration_hold_for_all_certificates(
             let mut refused = Worker::with(arguments, variables);
             let line = refused.wait_for("daskwire: ");
             assert!(line.contains(reason), "{line}");
+            assert_eq!(refused.code(), Some(2), "{line}");
         }
     }
     let variables = [
@@ -818,6 +856,44 @@ async fn a_worker_without_encryption_is_refused_if_dask_s_configuration_requires
     assert!(address.starts_with("tls://"), "{address}");
     worker.signal("INT");
     assert_eq!(worker.code(), Some(0));
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    for (arguments, reason) in [
+        (
+            "--listen-address tcp://127.0.0.1:0 --protocol tls",
+            "--listen-address has the scheme tcp, but --protocol is tls",
+        ),
+        (
+            "--host tcp://127.0.0.1 --protocol tls",
+            "--host has the scheme tcp, but --protocol is tls",
+        ),
+        (
+            "--nworkers 2 --contact-address tcp://127.0.0.1:1",
+            "--contact-address is for one worker only",
+        ),
+    ] {
+        let arguments = ["worker", "tcp://127.0.0.1:1"]
+            .into_iter()
+            .chain(arguments.split(' '));
+        let ran = command::run(&arguments.collect::<Vec<_>>(), None);
+        let error = ran.misused(reason);
+        assert!(error.contains(reason), "{error}");
+    }
+    let arguments = [
+        "worker",
+        "tcp://127.0.0.1:1",
+        "--dashboard-address",
+        "localhost",
+    ];
+    let ran = command::run(&arguments, None);
+    assert_eq!(ran.status, Some(2), "{}", ran.err);
+    assert!(
+        ran.err.contains("expected HOST:PORT, :PORT or PORT"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]

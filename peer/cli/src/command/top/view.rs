@@ -369,10 +369,10 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         count(snapshot.workers.len(), "worker"),
         count(threads_count, "thread")
     );
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
     let ratio = |part: f64, all: u64| (part / (all.max(1) as f64)).clamp(0.0, 1.0);
     let cpu_label = format!("cpu {cpu:.0} % of {} %", threads.saturating_mul(100));
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    #[expect(clippy::cast_precision_loss, reason = "for display")]
     let used = ratio(memory as f64, limit);
     let memory_label = match limit {
         0 => format!("memory {}", bytes(memory)),

@@ -1,7 +1,8 @@
 //! The HTTP server of `--dashboard-address`: `/health`, and `/metrics` for Prometheus.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io;
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -22,6 +23,48 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of concurrent connections; further ones wait.
 const MAX_CONNECTIONS: usize = 64;
 
+/// The host and port to bind: `HOST:PORT`, `:PORT` or `PORT`.
+#[derive(Clone, Debug)]
+pub(super) struct HttpAddress {
+    host: String,
+    port: u16,
+}
+
+impl HttpAddress {
+    /// Any free port of all interfaces.
+    pub(super) fn any_port() -> Self {
+        Self {
+            host: "0.0.0.0".to_owned(),
+            port: 0,
+        }
+    }
+}
+
+impl FromStr for HttpAddress {
+    type Err = &'static str;
+
+    fn from_str(input: &str) -> Result<Self, Self::Err> {
+        let location = input.trim_start_matches("http://");
+        let (host, port) = location.rsplit_once(':').unwrap_or(("", location));
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Self {
+            host: if host.is_empty() { "0.0.0.0" } else { host }.to_owned(),
+            port: port
+                .parse()
+                .map_err(|_| "expected HOST:PORT, :PORT or PORT")?,
+        })
+    }
+}
+
+impl fmt::Display for HttpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
 /// A bound HTTP server.
 pub(super) struct Server {
     listener: TcpListener,
@@ -29,13 +72,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Binds `HOST:PORT`, `:PORT` or `PORT`. Falls back to a free port if the port is in use.
-    pub(super) async fn bind(address: &str) -> io::Result<Self> {
-        let (host, port) = address.rsplit_once(':').unwrap_or(("", address));
-        let host = host.trim_start_matches("http://");
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        let host = if host.is_empty() { "0.0.0.0" } else { host };
-        let port: u16 = port.parse().map_err(io::Error::other)?;
+    /// Binds a port. Falls back to a free port if it is in use.
+    pub(super) async fn bind(address: &HttpAddress) -> io::Result<Self> {
+        let (host, port) = (&*address.host, address.port);
         let listener = match TcpListener::bind((host, port)).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let listener = TcpListener::bind((host, 0)).await?;

@@ -24,11 +24,11 @@ use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use crate::command::arguments::TlsArguments;
 use crate::command::config::Config;
 use crate::command::connect::{address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::command::tls::TlsArguments;
 use crate::printable;
 use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
@@ -128,7 +128,7 @@ pub(crate) struct WorkerArguments {
     /// The address of an HTTP server with /health and /metrics for Prometheus, such as
     /// :8790
     #[arg(long, value_name = "HOST:PORT", help_heading = "Network")]
-    dashboard_address: Option<String>,
+    dashboard_address: Option<http::HttpAddress>,
     /// Start the HTTP server at a free port, unless --dashboard-address gives another
     /// one
     #[arg(long, overrides_with = "no_dashboard", help_heading = "Network")]
@@ -139,26 +139,30 @@ pub(crate) struct WorkerArguments {
 
     /// Run the worker in a process of its own, which is started again when it crashes,
     /// takes too much memory, or when a client restarts the cluster. This is the default
-    #[arg(long, overrides_with = "no_nanny", help_heading = "Life")]
+    #[arg(long, overrides_with = "no_nanny", help_heading = "Lifetime")]
     nanny: bool,
     /// Run the worker in this process
-    #[arg(long, overrides_with = "nanny", help_heading = "Life")]
+    #[arg(long, overrides_with = "nanny", help_heading = "Lifetime")]
     no_nanny: bool,
     /// Hand data over and end after this time, such as 1h [default:
     /// distributed.worker.lifetime.duration, or never]
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Lifetime")]
     lifetime: Option<Duration>,
-    /// Add a random time between plus and minus this to the lifetime
-    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Life")]
+    /// Lengthen or shorten the lifetime by a random time of up to this
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration, help_heading = "Lifetime")]
     lifetime_stagger: Option<Duration>,
     /// Start again after the lifetime
-    #[arg(long, overrides_with = "no_lifetime_restart", help_heading = "Life")]
+    #[arg(
+        long,
+        overrides_with = "no_lifetime_restart",
+        help_heading = "Lifetime"
+    )]
     lifetime_restart: bool,
     /// End for good after the lifetime
-    #[arg(long, overrides_with = "lifetime_restart", help_heading = "Life")]
+    #[arg(long, overrides_with = "lifetime_restart", help_heading = "Lifetime")]
     no_lifetime_restart: bool,
     /// A file for the id of this process, which is removed at the end
-    #[arg(long, value_name = "FILE", help_heading = "Life")]
+    #[arg(long, value_name = "FILE", help_heading = "Lifetime")]
     pid_file: Option<PathBuf>,
 
     /// Run functions of Python in processes of this interpreter, which needs
@@ -381,17 +385,23 @@ impl Stops {
 async fn scheduler_of_file(path: &Path) -> Result<Address> {
     let mut is_reported = false;
     loop {
-        // The file may be incomplete while the scheduler writes it.
-        let content = std::fs::read(path).unwrap_or_default();
-        let document: Option<serde_json::Value> = serde_json::from_slice(&content).ok();
-        if let Some(document) = document {
-            let scheduler = document["address"].as_str();
-            return address(scheduler.ok_or_else(|| {
-                format!(
-                    "{}: expected a JSON object with the string `address`",
-                    path.display()
-                )
-            })?);
+        let name = path.display();
+        let content = match std::fs::read(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(format!("{name}: {error}").into());
+            }
+            content => content.unwrap_or_default(),
+        };
+        match serde_json::from_slice::<serde_json::Value>(&content) {
+            Ok(document) => {
+                let scheduler = document["address"].as_str();
+                let expected =
+                    || format!("{name}: expected a JSON object with the string `address`");
+                return address(scheduler.ok_or_else(expected)?);
+            }
+            // The scheduler is still writing it.
+            Err(error) if error.is_eof() => {}
+            Err(error) => return Err(format!("{name}: not JSON: {error}").into()),
         }
         if !core::mem::replace(&mut is_reported, true) {
             let message = format_args!("waiting for {}", path.display());
@@ -456,7 +466,7 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
     builder
 }
 
-async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
+async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
     let mut stops = Stops::new(arguments);
     let start = Instant::now();
     let scheduler = match &settings.scheduler {
@@ -479,11 +489,11 @@ async fn worker(arguments: &WorkerArguments, settings: Settings) -> Result {
             }
         }
     };
+    settings.complete(&scheduler)?;
     let listen: &[Address] = match &settings.listen {
         Listen::At(addresses) => addresses,
         Listen::Ports(_) => &[],
     };
-    settings.check_encryption(&scheduler)?;
     let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(listen).collect();
     let transports = settings.transports(arguments, &addresses)?;
     // The bar draws nothing unless standard error is a terminal.

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
 use daskwire_quic::{Quic, QuicOptions};
 use daskwire_tcp::{Tcp, TcpOptions};
 use serde_json::{Value, json};
 
+use super::http::HttpAddress;
 use super::quantity::{self, MemoryLimit};
 use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
 use crate::command::config::Config;
 use crate::command::connect::address;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
+use crate::command::tls::TlsConfig;
 
 /// The way to find the scheduler.
 #[derive(Clone, Debug)]
@@ -36,6 +37,13 @@ pub(super) enum Listen {
     Ports(Vec<u16>),
 }
 
+/// Whether addresses were given with a scheme.
+#[derive(Clone, Copy, Debug)]
+struct HasScheme {
+    listen: bool,
+    contact: bool,
+}
+
 /// The settings of a worker, or of all workers of a nanny.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
@@ -52,6 +60,9 @@ pub(super) struct Settings {
     pub(super) resources: BTreeMap<String, f64>,
     pub(super) listen: Listen,
     pub(super) contact: Option<Address>,
+    /// Whether the addresses to listen on, and the contact address, were given with a scheme. All
+    /// others get that of the scheduler.
+    has_scheme: HasScheme,
     pub(super) local_directory: Option<PathBuf>,
     pub(super) connect_timeout: Option<Duration>,
     pub(super) death_timeout: Option<Duration>,
@@ -60,7 +71,7 @@ pub(super) struct Settings {
     pub(super) stagger: Duration,
     pub(super) restarts_after_lifetime: bool,
     /// The address of the HTTP server, if it is enabled.
-    pub(super) dashboard: Option<String>,
+    pub(super) dashboard: Option<HttpAddress>,
     /// The prefix of metric names.
     pub(super) namespace: String,
     /// Variables for the environment of Python processes.
@@ -73,17 +84,6 @@ pub(super) struct Settings {
     silence_timeout: Option<Duration>,
     requires_encryption: bool,
     tls: TlsConfig,
-}
-
-/// The settings of `distributed.comm.tls`.
-#[derive(Clone, Debug)]
-struct TlsConfig {
-    ca_file: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
-    ciphers: Option<String>,
-    min_version: Option<String>,
-    max_version: Option<String>,
 }
 
 impl Settings {
@@ -117,6 +117,11 @@ impl Settings {
                 "--listen-address is for one worker only; give --worker-port FIRST:LAST",
             ));
         }
+        if nworkers > 1 && arguments.contact_address.is_some() {
+            return Err(Failure::usage(
+                "--contact-address is for one worker only; give --host or --interface",
+            ));
+        }
         let nthreads = match nthreads {
             0 => (processors / nworkers).max(1),
             nthreads => nthreads,
@@ -137,7 +142,10 @@ impl Settings {
             Some(stagger) => Some(stagger),
             None => lifetime("stagger")?,
         };
-        let settings = Self {
+        let protocol = arguments.protocol.as_deref();
+        let protocol = protocol.map(|protocol| protocol.trim_end_matches("://"));
+        let own_scheme = protocol.unwrap_or(&scheme);
+        let mut settings = Self {
             has_nanny,
             nworkers,
             nthreads,
@@ -153,10 +161,22 @@ impl Settings {
                 Some(resources) => resources.0.iter().cloned().collect(),
                 None => resources(config)?,
             },
-            listen: listen(arguments, &scheduler, &scheme)?,
+            listen: listen(arguments, protocol, own_scheme)?,
             contact: match &arguments.contact_address {
-                Some(contact) => Some(address_with(contact, &scheme)?),
+                Some(contact) => Some(address_with(contact, own_scheme)?),
                 None => None,
+            },
+            has_scheme: HasScheme {
+                listen: protocol.is_some()
+                    || [&arguments.listen_address, &arguments.host]
+                        .into_iter()
+                        .flatten()
+                        .any(|address| address.contains("://")),
+                contact: protocol.is_some()
+                    || arguments
+                        .contact_address
+                        .as_ref()
+                        .is_some_and(|address| address.contains("://")),
             },
             local_directory: arguments
                 .local_directory
@@ -186,7 +206,7 @@ impl Settings {
             dashboard: arguments
                 .dashboard_address
                 .clone()
-                .or_else(|| arguments.dashboard.then(|| ":0".to_owned()))
+                .or_else(|| arguments.dashboard.then(HttpAddress::any_port))
                 .filter(|_| !arguments.no_dashboard),
             namespace: config
                 .string("distributed.dashboard.prometheus.namespace")
@@ -207,22 +227,40 @@ impl Settings {
                 .bool(REQUIRE_ENCRYPTION)
                 .unwrap_or(config.string(REQUIRE_ENCRYPTION).is_some()),
             silence_timeout: read(config, "distributed.comm.timeouts.tcp", quantity::duration)?,
-            tls: TlsConfig::of(config),
+            tls: TlsConfig::of(config, "worker"),
             scheduler,
         };
-        // The address in a scheduler's file is checked when it is known.
-        if let Scheduler::At(scheduler) = &settings.scheduler {
-            settings.check_encryption(scheduler)?;
+        // The address in a scheduler's file is read later.
+        if let Scheduler::At(scheduler) = settings.scheduler.clone() {
+            settings.complete(&scheduler)?;
         }
         Ok(settings)
     }
 
-    /// Checks `distributed.comm.require-encryption` with a scheduler at this address.
+    /// Completes the settings for a scheduler at this address: its scheme is that of the worker's
+    /// addresses that were given without one.
     ///
     /// # Errors
     ///
-    /// If the worker would have unencrypted comms with other machines.
-    pub(super) fn check_encryption(&self, scheduler: &Address) -> Result {
+    /// If an address cannot have this scheme, or if the worker would have unencrypted comms with
+    /// other machines in spite of `distributed.comm.require-encryption`.
+    pub(super) fn complete(&mut self, scheduler: &Address) -> Result {
+        let adopt = |address: &mut Address| -> Result {
+            let adopted = Address::with_location(scheduler.scheme(), address.location());
+            *address =
+                adopted.map_err(|error| Failure::usage(format_args!("{address}: {error}")))?;
+            Ok(())
+        };
+        if let (Listen::At(addresses), false) = (&mut self.listen, self.has_scheme.listen) {
+            addresses.iter_mut().try_for_each(adopt)?;
+        }
+        if let (Some(contact), false) = (&mut self.contact, self.has_scheme.contact) {
+            adopt(contact)?;
+        }
+        self.check_encryption(scheduler)
+    }
+
+    fn check_encryption(&self, scheduler: &Address) -> Result {
         let listen: &[Address] = match &self.listen {
             Listen::At(addresses) => addresses,
             Listen::Ports(_) => &[],
@@ -269,7 +307,7 @@ impl Settings {
         arguments: &WorkerArguments,
         addresses: &[&Address],
     ) -> Result<Transports> {
-        let tls = self.tls(arguments, addresses)?;
+        let tls = arguments.tls.or_configured(&self.tls, addresses)?;
         let mut transports = match &tls {
             Some(tls) => daskwire_peer::transports_with_tls(tls),
             None => daskwire_peer::transports(),
@@ -290,23 +328,6 @@ impl Settings {
         Ok(transports)
     }
 
-    /// The certificates of the command line, or else of the configuration, for comms at these
-    /// addresses.
-    fn tls(&self, arguments: &WorkerArguments, addresses: &[&Address]) -> Result<Option<Tls>> {
-        let needs_tls = |address: &&Address| ["tls", "quic"].contains(&address.scheme());
-        let settings = match self.tls.settings() {
-            Some(settings)
-                if arguments.tls.tls_ca_file.is_none() && addresses.iter().any(needs_tls) =>
-            {
-                Some(settings)
-            }
-            _ => arguments.tls.settings(addresses)?,
-        };
-        let settings = settings.map(|settings| self.tls.restrict(settings));
-        let build = |settings: TlsSettings| settings.build().map_err(|error| error.to_string());
-        Ok(settings.transpose()?.map(build).transpose()?)
-    }
-
     /// The lifetime of this worker, staggered so that the workers of a cluster do not all
     /// leave at once.
     pub(super) fn staggered_lifetime(&self) -> Option<Duration> {
@@ -325,48 +346,6 @@ fn uniform() -> u32 {
     // The hash has random seeds.
     let hash = RandomState::new().hash_one(std::process::id());
     (hash >> 32) as u32
-}
-
-impl TlsConfig {
-    fn of(config: &Config) -> Self {
-        let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
-        Self {
-            ca_file: string("ca-file").map(Into::into),
-            cert: string("worker.cert").map(Into::into),
-            key: string("worker.key").map(Into::into),
-            ciphers: string("ciphers"),
-            min_version: string("min-version"),
-            max_version: string("max-version"),
-        }
-    }
-
-    /// The certificates and the key, if they are set.
-    fn settings(&self) -> Option<TlsSettings> {
-        let mut settings = TlsSettings::new(self.ca_file.as_deref()?, self.cert.as_deref()?);
-        if let Some(key) = &self.key {
-            settings = settings.with_key(key.as_path());
-        }
-        Some(settings)
-    }
-
-    /// Restricts the versions and ciphers.
-    fn restrict(&self, mut settings: TlsSettings) -> Result<TlsSettings> {
-        let version = |version: &str| match version {
-            "1.2" => Ok(TlsVersion::V1_2),
-            "1.3" => Ok(TlsVersion::V1_3),
-            other => Err(format!(
-                "distributed.comm.tls: the version {other} of TLS is neither 1.2 nor 1.3"
-            )),
-        };
-        settings.ciphers.clone_from(&self.ciphers);
-        if let Some(min_version) = &self.min_version {
-            settings.min_version = version(min_version)?;
-        }
-        if let Some(max_version) = &self.max_version {
-            settings.max_version = version(max_version)?;
-        }
-        Ok(settings)
-    }
 }
 
 /// The variables that Dask's nannies set, except those in the environment `own`, and
@@ -652,30 +631,37 @@ fn scheduler(arguments: &WorkerArguments, config: &Config, scheme: &str) -> Resu
     }
 }
 
-fn listen(arguments: &WorkerArguments, scheduler: &Scheduler, scheme: &str) -> Result<Listen> {
+/// The addresses to listen on. Those without a scheme get `scheme`, which is `protocol` if that was
+/// given.
+fn listen(arguments: &WorkerArguments, protocol: Option<&str>, scheme: &str) -> Result<Listen> {
     let ports = arguments.worker_port.as_ref().map(|ports| ports.0.clone());
+    for (option, address) in [
+        ("--listen-address", &arguments.listen_address),
+        ("--host", &arguments.host),
+    ] {
+        let own = address
+            .as_ref()
+            .and_then(|address| address.split_once("://"));
+        if let (Some((own, _)), Some(protocol)) = (own, protocol)
+            && own != protocol
+        {
+            return Err(Failure::usage(format_args!(
+                "{option} has the scheme {own}, but --protocol is {protocol}"
+            )));
+        }
+    }
     if let Some(listen) = &arguments.listen_address {
         return Ok(Listen::At(vec![address_with(listen, scheme)?]));
     }
     let host = match (&arguments.host, &arguments.interface) {
         (Some(host), _) => host.clone(),
         (None, Some(interface)) => interface_address(interface)?,
-        (None, None) if arguments.protocol.is_some() => {
+        (None, None) if protocol.is_some() => {
             return Err(Failure::usage("--protocol needs --host or --interface"));
         }
         (None, None) => return Ok(Listen::Ports(ports.unwrap_or_default())),
     };
-    let (host_scheme, host) = match host.split_once("://") {
-        Some((scheme, host)) => (Some(scheme), host),
-        None => (None, host.as_str()),
-    };
-    let protocol = arguments.protocol.as_deref();
-    let protocol = protocol.map(|protocol| protocol.trim_end_matches("://"));
-    let scheduler_scheme = match scheduler {
-        Scheduler::At(address) => address.scheme(),
-        Scheduler::File(_) => scheme,
-    };
-    let scheme = host_scheme.or(protocol).unwrap_or(scheduler_scheme);
+    let (scheme, host) = host.split_once("://").unwrap_or((scheme, &host));
     let ports = ports.unwrap_or_else(|| vec![0]);
     let addresses = ports.into_iter().map(|port| {
         let address = format!("{scheme}://{host}");

@@ -1,0 +1,168 @@
+//! TLS, from the command line or else from Dask's configuration.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
+use daskwire_comm::{Address, Transports};
+
+use crate::command::config::Config;
+use crate::command::failure::{Failure, Result};
+
+/// TLS options, named as in Dask's commands.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArguments {
+    /// For tls:// and quic://: the trusted certificate authorities, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_ca_file: Option<PathBuf>,
+    /// For tls:// and quic://: the certificate to present, a PEM file
+    #[arg(long, value_name = "FILE", requires = "tls_ca_file")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, a PEM file [default: the file of the
+    /// certificate]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+}
+
+/// The settings of `distributed.comm.tls`.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsConfig {
+    ca_file: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    ciphers: Option<String>,
+    min_version: Option<String>,
+    max_version: Option<String>,
+}
+
+fn needs_tls(address: &Address) -> bool {
+    ["tls", "quic"].contains(&address.scheme())
+}
+
+impl TlsArguments {
+    /// The transports of a client for these addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`or_configured`](Self::or_configured), or if the configuration cannot be read.
+    pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
+        let config = match addresses.iter().any(|address| needs_tls(address)) {
+            true => Config::load()?,
+            false => Config::default(),
+        };
+        let config = TlsConfig::of(&config, "client");
+        Ok(match self.or_configured(&config, addresses)? {
+            Some(tls) => daskwire_peer::transports_with_tls(&tls),
+            None => daskwire_peer::transports(),
+        })
+    }
+
+    /// The certificates of the command line, or else of the configuration, for comms at these
+    /// addresses. Versions and ciphers of the configuration hold for both.
+    ///
+    /// # Errors
+    ///
+    /// A usage error if an address needs certificates and there are none, if no address needs
+    /// them, or if a file cannot be used.
+    pub(crate) fn or_configured(
+        &self,
+        config: &TlsConfig,
+        addresses: &[&Address],
+    ) -> Result<Option<Tls>> {
+        let settings = match config.settings() {
+            Some(settings)
+                if self.tls_ca_file.is_none()
+                    && addresses.iter().any(|address| needs_tls(address)) =>
+            {
+                Some(settings)
+            }
+            _ => self.settings(addresses)?,
+        };
+        let settings = settings.map(|settings| config.restrict(settings));
+        settings.transpose()?.map(build).transpose()
+    }
+
+    /// The certificates of the command line, for comms at these addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`or_configured`](Self::or_configured).
+    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
+        self.settings(addresses)?.map(build).transpose()
+    }
+
+    fn settings(&self, addresses: &[&Address]) -> Result<Option<TlsSettings>> {
+        let (Some(ca_file), Some(cert)) = (&self.tls_ca_file, &self.tls_cert) else {
+            if let Some(address) = addresses.iter().find(|address| needs_tls(address)) {
+                return Err(Failure::usage(format_args!(
+                    "{address} needs TLS: give --tls-ca-file and --tls-cert, \
+                     and --tls-key if the key is not in the file of the certificate, \
+                     or set distributed.comm.tls in Dask's configuration"
+                )));
+            }
+            return Ok(None);
+        };
+        // Refuse, because a user of these options expects that nothing is sent
+        // unencrypted.
+        if !addresses.iter().any(|address| needs_tls(address)) {
+            let address = addresses.first().map(ToString::to_string);
+            return Err(Failure::usage(format_args!(
+                "TLS options are given, but {} does not use TLS; use a tls:// address",
+                address.unwrap_or_default()
+            )));
+        }
+        let mut settings = TlsSettings::new(ca_file.as_path(), cert.as_path());
+        if let Some(key) = &self.tls_key {
+            settings = settings.with_key(key.as_path());
+        }
+        Ok(Some(settings))
+    }
+}
+
+/// Reads the files of certificates and keys.
+fn build(settings: TlsSettings) -> Result<Tls> {
+    settings.build().map_err(Failure::usage)
+}
+
+impl TlsConfig {
+    /// The settings for a role of Dask: `client` or `worker`.
+    pub(crate) fn of(config: &Config, role: &str) -> Self {
+        let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
+        Self {
+            ca_file: string("ca-file").map(Into::into),
+            cert: string(&format!("{role}.cert")).map(Into::into),
+            key: string(&format!("{role}.key")).map(Into::into),
+            ciphers: string("ciphers"),
+            min_version: string("min-version"),
+            max_version: string("max-version"),
+        }
+    }
+
+    /// The certificates and the key, if they are set.
+    fn settings(&self) -> Option<TlsSettings> {
+        let mut settings = TlsSettings::new(self.ca_file.as_deref()?, self.cert.as_deref()?);
+        if let Some(key) = &self.key {
+            settings = settings.with_key(key.as_path());
+        }
+        Some(settings)
+    }
+
+    /// Restricts the versions and ciphers.
+    fn restrict(&self, mut settings: TlsSettings) -> Result<TlsSettings> {
+        let version = |version: &str| match version {
+            "1.2" => Ok(TlsVersion::V1_2),
+            "1.3" => Ok(TlsVersion::V1_3),
+            other => Err(Failure::usage(format_args!(
+                "distributed.comm.tls: the version {other} of TLS is neither 1.2 nor 1.3"
+            ))),
+        };
+        settings.ciphers.clone_from(&self.ciphers);
+        if let Some(min_version) = &self.min_version {
+            settings.min_version = version(min_version)?;
+        }
+        if let Some(max_version) = &self.max_version {
+            settings.max_version = version(max_version)?;
+        }
+        Ok(settings)
+    }
+}
