@@ -147,7 +147,7 @@ impl Backlog {
     }
 
     /// Waits until at most a quarter of the limit is queued. The peer's next request is
-    /// answered only then, so that a peer that does not read its replies stops itself.
+    /// answered only then, so a peer that does not read its replies gets no more of them.
     /// Cancel safe.
     pub(crate) async fn has_room(&self) {
         loop {
@@ -218,14 +218,14 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             };
             // After the owner is dropped, the last messages are still written, for a
             // limited time.
-            let farewell = async {
+            let last_messages = async {
                 shared.orphaned.notified().await;
                 runtime::sleep(FLUSH_TIMEOUT).await;
             };
             let result = tokio::select! {
                 result = writing => result,
                 () = shared.overflow.notified() => Err(RequestError::NotReading { limit }),
-                () = farewell => Ok(()),
+                () = last_messages => Ok(()),
             };
             if let Err(error) = result {
                 let _ = failed.send(error);

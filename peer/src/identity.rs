@@ -175,7 +175,7 @@ fn display(value: &Value) -> String {
 }
 
 fn number(value: &Value) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // for people
+    #[allow(clippy::cast_precision_loss)] // for display
     match value {
         Value::Float(value) => *value,
         Value::Int(value) => *value as f64,

@@ -1,4 +1,4 @@
-//! The roles of the Dask `distributed` protocol, for programs with std: a client of //!
+//! The roles of the Dask `distributed` protocol, for programs with std: a client of
 //! real clusters, a worker with functions in Rust, a small scheduler, a cluster of both
 //! in one process, and a relay between any two transports.
 //!
@@ -29,8 +29,9 @@
 //! | [`release`] | the supported releases of Dask |
 //! | [`memory`] | the available memory, and limits that follow from it |
 //!
-//! Methods that wait say whether they are cancel safe. Each operation has an error type
-//! of its own; all of them convert to [`Error`]. The scheme of an address selects the
+//! An async method says so if it is not cancel safe. The future of any other can be dropped
+//! at any time: nothing is lost on this side, but a request that was sent may still be carried
+//! out. Each operation has an error type of its own; all of them convert to [`Error`]. The scheme of an address selects the
 //! transport: [`transports`] returns the enabled ones, and a program can add its own.
 //! Background tasks run on the current tokio runtime; see the feature `runtime-smol` for
 //! programs without one.

@@ -49,8 +49,8 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// [`Limits::HANDSHAKE`], [`Limits::HOST`], 30 seconds, 100 milliseconds, 65,536
-    /// connections.
+    /// Returns [`Limits::HANDSHAKE`] and [`Limits::HOST`], 30 seconds for a handshake, 100
+    /// milliseconds for the first bytes, and 65,536 connections.
     fn default() -> Self {
         Self {
             comm: CommOptions::default(),

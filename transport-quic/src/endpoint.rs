@@ -266,7 +266,8 @@ impl Endpoint {
         if tls.server.is_some() != self.listens {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "an endpoint listens from the beginning, or not at all",
+                "an endpoint cannot start or stop to listen: give certificates for listening \
+                 if and only if it listens",
             ));
         }
         let client = client_side(tls, &self.settings)?;
@@ -283,6 +284,11 @@ impl Endpoint {
     /// This takes a few round trips, and up to
     /// [`QuicOptions::drain_timeout`] while peers have not closed comms that
     /// were closed locally.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the endpoint no longer accepts connections, but existing ones may
+    /// still be open. Call this again.
     pub async fn close(&self) {
         // PROTOCOL QUIC-17
         self.quinn.set_server_config(None);

@@ -50,7 +50,7 @@ impl From<&TaskFuture> for SharedValue {
     }
 }
 
-/// The data.
+/// Converts plain data. The error is the value, if it is a future.
 impl TryFrom<SharedValue> for Value {
     type Error = SharedValue;
 
@@ -162,9 +162,9 @@ impl Variable {
         Ok(())
     }
 
-    /// Waits until the variable is set, and returns its value. Not cancel safe, use `timeout`
-    /// instead: the scheduler would keep a result that the variable is set to later, and wait
-    /// for this client when the variable is deleted.
+    /// Waits until the variable is set, and returns its value. Not cancel safe: use `timeout`
+    /// instead. After the future is dropped, the scheduler keeps a result that the variable is
+    /// set to later, and waits for this client when the variable is deleted.
     ///
     /// # Errors
     ///
@@ -553,7 +553,7 @@ impl Event {
         self.shared.ask(message).await
     }
 
-    /// Sets the event, which wakes everyone who waits for it.
+    /// Sets the event, which wakes all waiters.
     ///
     /// # Errors
     ///

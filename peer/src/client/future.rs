@@ -227,7 +227,7 @@ impl TaskFuture {
     }
 
     /// Waits for the result, fetches it, and converts it into any type that
-    /// implements `serde::Deserialize`, as [`Value::deserialize`] does it. Cancel
+    /// implements `serde::Deserialize`, as [`Value::deserialize`] does. Cancel
     /// safe.
     ///
     /// ```no_run

@@ -86,7 +86,7 @@ pub struct ClientOptions {
     /// The available transports. Default: [`transports`](crate::transports);
     /// `tls://` and `quic://` need `transports_with_tls`, of the feature `tls`.
     pub transports: Transports,
-    /// Options of comms: timeouts, limits, a pool of buffers.
+    /// Options of comms: timeouts, limits, a pool of buffers. Default: those of [`CommOptions`].
     pub comm: CommOptions,
     /// The client's id. Default: a unique one.
     pub id: Option<String>,
@@ -94,7 +94,7 @@ pub struct ClientOptions {
     pub reconnect: Reconnect,
     /// The default route for data. Default: through the scheduler.
     pub route: Route,
-    /// Timeout for replies that the scheduler can send immediately.
+    /// Timeout for replies that the scheduler can send immediately. Default: 30 seconds.
     pub timeout: Duration,
     /// Minimum interval between batches to the scheduler. Default: 10 ms, as in Dask.
     /// Batches save work in a Python scheduler.
@@ -318,9 +318,9 @@ impl Client {
     /// [`Status::Cancelled`]. Tasks that other clients want too continue, unless
     /// `force` is set. Futures of other clients are ignored.
     ///
-    /// An assertion fails in schedulers from 2023.12.0 on, and they close the
-    /// connection, if another task depends on a cancelled task and no client has a
-    /// future of that other task. Keep the futures of all tasks between the cancelled
+    /// Schedulers from 2023.12.0 on fail an assertion and close the connection if a
+    /// task depends on a cancelled one and no client has a future of the dependent
+    /// task. Keep the futures of all tasks between the cancelled
     /// tasks and the wanted ones, or connect with [`Reconnect::Within`].
     ///
     /// # Errors

@@ -619,7 +619,7 @@ fn waits_idly_for_a_scheduler_that_does_not_close_the_connection() {
 }
 
 #[tokio::test]
-async fn releases_keys_of_others_as_the_release_has_them() {
+async fn releases_keys_of_other_clients_in_the_form_of_the_release() {
     let block = Key::list([Key::from("x"), Key::from(0)]);
     for (release, expected) in [
         ("2023.8.1", Key::from("('x', 0)")),

@@ -54,14 +54,14 @@ pub struct Serialized {
     limits: Option<Arc<Limits>>,
 }
 
-/// Whether both are the same bytes.
+/// Payloads are equal if their kind and bytes are equal.
 impl PartialEq for Serialized {
     fn eq(&self, other: &Self) -> bool {
         (self.kind, &self.message) == (other.kind, &other.message)
     }
 }
 
-/// A pickle of `None`.
+/// The default is a pickle of `None`.
 impl Default for Serialized {
     fn default() -> Self {
         Self {

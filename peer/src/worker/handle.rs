@@ -214,6 +214,8 @@ impl Worker {
     /// Leaves the cluster, and waits until that is done. The worker's data is
     /// lost; [`retire`](Self::retire) moves it to other workers first. Running
     /// tasks are not interrupted, and their results are dropped.
+    ///
+    /// If the future is dropped after its first poll, the worker leaves nevertheless.
     pub async fn close(&self) {
         self.shared.stop.notify_one();
         self.ended().await;

@@ -39,7 +39,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 const RETIRE_QUIET: u32 = 6;
 
 /// Timeout for the message in which the scheduler says why it has removed the worker.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout for the scheduler's reply to the last heartbeat, and for reading its
 /// last messages once writing to it has failed.
@@ -177,7 +177,7 @@ impl Shared {
                     continue;
                 }
                 // The message that closes the worker may still be in flight.
-                runtime::sleep(FAREWELL_TIMEOUT).await;
+                runtime::sleep(CLOSE_TIMEOUT).await;
                 return Ended::Forgotten;
             }
             interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);
@@ -233,15 +233,15 @@ impl Shared {
         }
     }
 
-    /// Sends the pending messages and a farewell to the scheduler, and closes the
+    /// Sends the pending messages and the end of the worker to the scheduler, and closes the
     /// stream.
     pub(super) fn leave(&self) {
         let mut machine = self.machine();
-        let farewell = machine.state.handle(now(), Event::Close);
+        let closing = machine.state.handle(now(), Event::Close);
         let Some(stream) = machine.stream.take() else {
             return;
         };
-        for action in farewell {
+        for action in closing {
             if let Action::Send(message) = action {
                 stream.send(self.dialect.worker_message(*message));
             }

@@ -33,7 +33,7 @@ fn future(value: SharedValue) -> TaskFuture {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn futures_are_used_without_ceremony() {
+async fn futures_are_awaited_and_passed_as_arguments() {
     let cluster = Cluster::new(2);
     let client = client_at(cluster.scheduler.address()).await;
     // Arguments of any type, and `await`.

@@ -69,7 +69,7 @@ async fn results_that_double_what_they_share_fail_as_tasks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_that_shares_one_text_takes_it_once() {
+async fn a_string_that_is_shared_within_a_result_is_stored_once() {
     let (cluster, client) = cluster().await;
     let string = client
         .submit("operator.mul", [Value::from("x"), (1 << 20).into()])

@@ -247,7 +247,7 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
          What works with which release of `distributed`, as found by the checks in `tests/releases`, each with a real\n\
          scheduler, workers and clients. Made by:\n\n\
          ```sh\nDASKWIRE_RELEASES=all cargo test -p daskwire-peer --test releases -- --nocapture\n```\n\n\
-         *ok* works; *refused* by name, before anything is registered, with a message below. Some checks are made with\n\
+         *ok*: it works. *refused*: before anything is registered, with one of the messages below. Some checks are made with\n\
          some releases of a range only; [each release](#each-release) has what was tried.\n\n\
          {}\n## Messages\n\n{}\n\n## Each release\n\n{head}\n|{columns}\n{}\n",
         summary(&head, &rows),
@@ -257,7 +257,7 @@ pub(crate) fn page(names: &[&str], reports: &[Report], old: &str) -> String {
 }
 
 #[test]
-fn a_page_keeps_what_was_not_tried_again() {
+fn a_partial_run_keeps_the_other_lines_of_the_page() {
     let report = |release: &str, outcomes: [Outcome; 3]| Report {
         outcomes: ["a", "b", "c"].into_iter().zip(outcomes).collect(),
         ..Report::new(release, 11)

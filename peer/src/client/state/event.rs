@@ -171,7 +171,7 @@ pub enum Event {
     Tick,
     /// The client is to be closed.
     Close,
-    /// The client ends without a farewell, for example because it was dropped.
+    /// The client ends without notifying the scheduler, for example because it was dropped.
     End {
         /// The reason.
         reason: String,

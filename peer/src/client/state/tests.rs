@@ -459,7 +459,7 @@ fn attempts_to_connect_become_rarer_and_end() {
 }
 
 #[test]
-fn closing_sends_one_farewell_and_ends_all_holds() {
+fn closing_notifies_the_scheduler_once_and_ends_all_holds() {
     let mut client = Machine::new(Reconnect::Within(Duration::MAX));
     let hold = client.submit("x");
     client.sent();

@@ -75,7 +75,7 @@ fn type_error(message: &str) -> RemoteError {
 /// Returns the error for a feature that Python supports and this worker does not.
 fn not_covered(what: &str) -> RemoteError {
     let message =
-        format!("{what} is not covered by the functions of this worker, which does not run Python");
+        format!("this worker does not run Python, and its functions in Rust do not support {what}");
     error("NotImplementedError", &message)
 }
 

@@ -114,7 +114,7 @@ fn joined<T: Clone>(a: &[T], b: &[T]) -> Result<Vec<T>> {
 /// Refuses a result with so many items that it would use too much memory.
 fn check_len<T>(count: usize) -> Result<()> {
     if count.saturating_mul(size_of::<T>()) > MAX_LEN {
-        let message = "the result would have more than a GiB";
+        let message = "the result would take more than 1 GiB";
         return Err(error("MemoryError", message));
     }
     Ok(())

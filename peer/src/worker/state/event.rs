@@ -116,7 +116,7 @@ pub enum Event {
     },
     /// Observers want [`Action::Report`] (`true`), or no longer do. Default: `false`.
     Watched(bool),
-    /// The worker leaves the cluster. A farewell is sent to the scheduler, and
+    /// The worker leaves the cluster. The scheduler is notified, and
     /// no task or transfer is started any more.
     Close,
 }

@@ -222,7 +222,7 @@ async fn worker_that_cannot_listen_does_not_start() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sends_no_heartbeats_while_its_farewell_is_under_way() {
+async fn sends_no_heartbeats_after_announcing_its_end() {
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w").batch_interval(Duration::from_secs(1));
     let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;

@@ -100,7 +100,7 @@ impl Simulation {
             self.history.push(format!("  {action:?}"));
             match action {
                 Action::Send(message) => {
-                    assert!(self.client.is_connected() || is_farewell(&message));
+                    assert!(self.client.is_connected() || is_close(&message));
                     self.inbox.push_back(message);
                     self.sent_count += 1;
                 }
@@ -399,7 +399,7 @@ impl Simulation {
     }
 }
 
-const fn is_farewell(message: &FromClient) -> bool {
+const fn is_close(message: &FromClient) -> bool {
     matches!(
         message,
         FromClient::CloseClient(_) | FromClient::CloseStream(_)

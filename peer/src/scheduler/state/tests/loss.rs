@@ -240,7 +240,7 @@ fn a_worker_that_misses_its_heartbeats_is_removed() {
 }
 
 #[test]
-fn tells_holders_to_workers_with_missing_data() {
+fn sends_holders_to_workers_with_missing_data() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
     cluster.client("me");

@@ -195,13 +195,13 @@ fn memory_pressure_pauses_only_a_running_worker() {
 }
 
 #[test]
-fn sends_a_farewell_and_starts_nothing_after_it() {
+fn announces_its_end_and_starts_nothing_after_it() {
     let mut worker = Worker::new(1);
     worker.message(task_with("y", &[("a", &[])]));
-    let farewell = worker.event(Event::Close);
-    assert_eq!(farewell[0], "status closing");
-    assert!(farewell[1].starts_with("CloseStream"), "{farewell:?}");
-    assert_eq!(farewell.len(), 2);
+    let closing = worker.event(Event::Close);
+    assert_eq!(closing[0], "status closing");
+    assert!(closing[1].starts_with("CloseStream"), "{closing:?}");
+    assert_eq!(closing.len(), 2);
     assert_eq!(*worker.0.status(), WorkerStatus::Closing);
     // Neither tasks, nor transfers, nor requests for the holders of data
     assert_eq!(worker.message(task("x")), [""; 0]);
