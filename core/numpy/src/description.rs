@@ -212,10 +212,7 @@ impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
                         shape: stored.shape().len(),
                         other: found,
                     }))?;
-                    let distance = u64::try_from(stride)
-                        .map_err(|_| wrong(DimensionsError::NegativeStride { axis, stride }))?;
-                    let distance =
-                        usize::try_from(distance).map_err(|_| wrong(DimensionsError::TooLarge))?;
+                    let distance = stored.distance(axis, stride).map_err(wrong)?;
                     dimensions.push(*count, distance).map_err(wrong)?;
                 }
                 if counts.next().is_some() {

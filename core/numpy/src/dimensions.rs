@@ -20,7 +20,8 @@ pub enum Order {
 /// Element `(i, j, …)` begins at byte `i * strides[0] + j * strides[1] + …`. A
 /// stride of 0 repeats one element, as in `numpy.broadcast_to`. Strides are
 /// never negative, since the first element of an array that was sent is at the
-/// start of its bytes.
+/// start of its bytes. Strides that lead to no element may be negative in numpy;
+/// here they have no sign.
 ///
 /// There are at most `MAX` dimensions. Each takes two `usize` of memory, used or not,
 /// and twice that while an array is read. Default: [`MAX_DIMENSIONS`], which is
@@ -67,7 +68,7 @@ pub enum DimensionsError {
     },
     /// The shapes of an array and its mask differ.
     ShapesDiffer,
-    /// A stride is negative.
+    /// The stride of a dimension of more than one element is negative.
     NegativeStride {
         /// Index of the dimension.
         axis: usize,
@@ -232,14 +233,22 @@ impl<const MAX: usize> Dimensions<MAX> {
                 other: strides.len(),
             });
         }
+        let stored = dimensions;
         let places = dimensions.strides.iter_mut().zip(strides);
         for (axis, (place, &stride)) in places.enumerate() {
-            *place = usize::try_from(stride).map_err(|_| DimensionsError::NegativeStride {
-                axis,
-                stride: stride as i64,
-            })?;
+            *place = stored.distance(axis, stride as i64)?;
         }
         Ok(dimensions)
+    }
+
+    /// The stride of a dimension as a distance. numpy ignores strides that lead
+    /// to no element, in which slices leave any sign (PROTOCOL TYPED-3).
+    pub(crate) fn distance(&self, axis: usize, stride: i64) -> Result<usize, DimensionsError> {
+        let is_used = self.shape().get(axis) > Some(&1) && !self.shape().contains(&0);
+        if is_used && stride < 0 {
+            return Err(DimensionsError::NegativeStride { axis, stride });
+        }
+        usize::try_from(stride.saturating_abs()).map_err(|_| DimensionsError::TooLarge)
     }
 
     fn of_shape(shape: &[usize]) -> Result<Self, DimensionsError> {

@@ -552,6 +552,14 @@ fn header_with(own: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> NumpyError {
+    with_array(own, frame, |array| array.unwrap_err())
+}
+
+fn with_array<R>(
+    own: &[(&str, &[u8])],
+    frame: &[u8],
+    check: impl FnOnce(Result<Array<'_>, NumpyError>) -> R,
+) -> R {
     let header = header_with(own);
 
     let body: &[u8] = b"\x81\xae__Serialized__\x01";
@@ -560,9 +568,33 @@ fn array_error(own: &[(&str, &[u8])], frame: &[u8]) -> NumpyError {
     let reading = daskwire::message::ReadOptions::default();
     let (message, _) = workspaces.open(&frames, Layout::Modern, &reading).unwrap();
     let payload = message.payload(0).unwrap();
-    PayloadValue::read(&payload)
-        .and_then(|parsed| parsed.array())
-        .unwrap_err()
+    check(PayloadValue::read(&payload).and_then(|parsed| parsed.array()))
+}
+
+/// PROTOCOL TYPED-3: numpy ignores strides that lead to no element, and sends
+/// their sign.
+#[test]
+fn strides_that_lead_to_no_element_may_be_negative() {
+    const F8: &[u8] = b"\x92\x00\xa3<f8";
+    let check = |shape: &[u8], strides: &[u8], frame: &[u8], expected: &[usize]| {
+        let own = [("dtype", F8), ("shape", shape), ("strides", strides)];
+        with_array(&own, frame, |array| {
+            let array = array.unwrap_or_else(|error| panic!("{strides:?}: {error}"));
+            assert_eq!(array.shape(), expected);
+            assert_eq!(array.order(), Some(Order::C));
+            assert_eq!(array.items().len() * 8, frame.len());
+        });
+    };
+    let frame: Vec<u8> = (0..5_u8).flat_map(|n| f64::from(n).to_le_bytes()).collect();
+    // numpy.arange(5.).reshape(1, 5)[::-1]
+    check(b"\x92\x01\x05", b"\x92\xd0\xd8\x08", &frame, &[1, 5]);
+    // numpy.arange(3.)[::-1][:1]
+    check(b"\x91\x01", b"\x91\xf8", &frame[..8], &[1]);
+    // numpy.ones((2, 0))[::-1], of a numpy that keeps such strides
+    check(b"\x92\x02\x00", b"\x92\xf8\x08", &[], &[2, 0]);
+    let least = b"\x91\xd3\x80\0\0\0\0\0\0\0";
+    check(b"\x91\x01", least, &frame[..8], &[1]);
+    assert!(Dimensions::with_strides(&[1, 5], &[-40, 8]).is_ok());
 }
 
 /// PROTOCOL TYPED-3, TYPED-4: errors have the kind and location of the fault.
@@ -598,6 +630,7 @@ fn inconsistent_arrays_are_refused() {
     let (axis, stride) = (1, -8);
     let negative = DimensionsError::NegativeStride { axis, stride };
     assert_eq!(of(b"\x92\x01\x05", b"\x92\x28\xf8", &[0; 40]), negative);
+    assert_eq!(of(b"\x92\x02\x05", b"\x92\x28\xf8", &[0; 80]), negative);
     let (shape, other) = (2, 1);
     let counts = DimensionsError::CountsDiffer { shape, other };
     assert_eq!(of(b"\x92\x01\x05", b"\x91\x08", &[0; 40]), counts);
