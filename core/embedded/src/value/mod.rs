@@ -2,6 +2,8 @@
 
 mod array;
 mod function;
+#[cfg(test)]
+mod tests;
 
 use daskwire::invariant::Ensured as _;
 use daskwire::message::{Payload, PayloadKind, Serializer};
@@ -193,8 +195,16 @@ impl<'a> Value<'a> {
                         let shape = shape.get(..count).ensured();
                         let strides = own.strides().ok().flatten().ok_or(refused)?;
                         let dtype = dtype.ok_or(refused)?;
+                        if strides.count_left() as usize != shape.len() {
+                            return Err(refused);
+                        }
                         let found = strides.signed_numbers().map(Result::ok);
-                        if !found.eq(row_major(dtype, shape).map(Some)) {
+                        let mut axes = shape.iter().zip(found).zip(row_major(dtype, shape));
+                        // Strides that lead to no element have any value.
+                        let fits = |((len, found), expected): ((&u32, _), _)| {
+                            *len == 1 || found == Some(expected)
+                        };
+                        if !shape.contains(&0) && !axes.all(fits) {
                             return Err(refused);
                         }
                         Array::new(dtype, shape, data).map(Value::Array)
