@@ -19,6 +19,11 @@ impl<const N: usize> FixedString<N> {
         }
     }
 
+    /// The number of bytes that still fit.
+    pub(crate) const fn space(&self) -> usize {
+        N.saturating_sub(self.len)
+    }
+
     /// The string written so far.
     pub(crate) fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).ensured();

@@ -1,5 +1,8 @@
 //! Exceptions as strings.
 
+#[cfg(test)]
+mod tests;
+
 use core::fmt::Write;
 
 use crate::fixed_string::FixedString;
@@ -10,19 +13,17 @@ pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut FixedString<N>
     let Node::Call(call) = tree.get(tree.root()) else {
         return None;
     };
-    // A class and its arguments; or, in the form of tblib, a function with a
-    // class and a dict of the arguments.
+    // A class and its arguments; or, in the two forms of tblib, a function with a
+    // class and its arguments or a dict of them.
     let mut arguments = tree.items(call.arguments);
-    let is_class = !tree.is_global(
-        call.callable,
-        &["tblib.pickling_support"],
-        "unpickle_exception_with_attrs",
-    );
-    let (class, arguments) = if is_class {
-        (call.callable, call.arguments)
-    } else {
+    let is_tblib = |name| tree.is_global(call.callable, &["tblib.pickling_support"], name);
+    let (class, arguments) = if is_tblib("unpickle_exception") {
+        (arguments.next()?, arguments.next()?)
+    } else if is_tblib("unpickle_exception_with_attrs") {
         let class = arguments.next()?;
         (class, entry(tree, arguments.next()?, "args")?)
+    } else {
+        (call.callable, call.arguments)
     };
     let Node::Global { name, .. } = tree.get(class) else {
         return None;
@@ -31,7 +32,9 @@ pub(super) fn describe<const N: usize>(tree: &Tree<'_>, out: &mut FixedString<N>
     let first = tree.items(arguments).next();
     if let Some(Node::Str(message)) = first.map(|first| tree.get(first)) {
         // A message that is too long is left out.
-        let _ = write!(out, ": {message}");
+        if message.len().saturating_add(2) <= out.space() {
+            let _ = write!(out, ": {message}");
+        }
     }
     Some(())
 }
