@@ -35,7 +35,7 @@ pub enum Order {
 /// let small = Dimensions::<2>::sized(&[2, 3], Order::C, 8)?;
 /// assert_eq!(small.strides(), [24, 8]);
 /// let error = Dimensions::<2>::sized(&[2, 3, 4], Order::C, 8);
-/// assert_eq!(error, Err(DimensionsError::TooMany { count: 3 }));
+/// assert_eq!(error, Err(DimensionsError::TooMany { count: 3, limit: 2 }));
 /// assert!(size_of::<Dimensions<2>>() < 64 && size_of::<Dimensions>() > 512);
 /// # Ok::<(), DimensionsError>(())
 /// ```
@@ -52,11 +52,12 @@ pub struct Dimensions<const MAX: usize = MAX_DIMENSIONS> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DimensionsError {
-    /// There are more dimensions than [`Dimensions`] can store, by default
-    /// [`MAX_DIMENSIONS`].
+    /// There are more dimensions than [`Dimensions`] can store.
     TooMany {
         /// The number of dimensions.
         count: usize,
+        /// The maximum, by default [`MAX_DIMENSIONS`].
+        limit: usize,
     },
     /// The numbers of dimensions of a shape and of its strides or its broadcast
     /// shape differ.
@@ -115,9 +116,9 @@ pub enum DimensionsError {
 impl fmt::Display for DimensionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::TooMany { count } => write!(
+            Self::TooMany { count, limit } => write!(
                 f,
-                "the array has {count} dimensions; the maximum is {MAX_DIMENSIONS}"
+                "the array has {count} dimensions; the maximum is {limit}"
             ),
             Self::CountsDiffer { shape, other } => write!(
                 f,
@@ -254,7 +255,8 @@ impl<const MAX: usize> Dimensions<MAX> {
     fn of_shape(shape: &[usize]) -> Result<Self, DimensionsError> {
         let mut dimensions = Self::SCALAR;
         let places = dimensions.shape.get_mut(..shape.len());
-        let places = places.ok_or(DimensionsError::TooMany { count: shape.len() })?;
+        let (count, limit) = (shape.len(), MAX);
+        let places = places.ok_or(DimensionsError::TooMany { count, limit })?;
         for (place, extent) in places.iter_mut().zip(shape) {
             *place = *extent;
         }
@@ -265,7 +267,10 @@ impl<const MAX: usize> Dimensions<MAX> {
     /// Adds a dimension, for parsers of lists.
     pub(crate) fn push(&mut self, count: usize, stride: usize) -> Result<(), DimensionsError> {
         let next = self.count.saturating_add(1);
-        let error = DimensionsError::TooMany { count: next };
+        let error = DimensionsError::TooMany {
+            count: next,
+            limit: MAX,
+        };
         *self.shape.get_mut(self.count).ok_or(error)? = count;
         *self.strides.get_mut(self.count).ok_or(error)? = stride;
         self.count = next;

@@ -75,7 +75,8 @@ fn every_array_of_every_release_matches_its_header() {
                 }
                 Ok(other) => panic!("{name}: {other:?}"),
                 Err(error) => {
-                    let many = NumpyErrorKind::Dimensions(DimensionsError::TooMany { count: 2 });
+                    let many =
+                        NumpyErrorKind::Dimensions(DimensionsError::TooMany { count: 2, limit: 1 });
                     assert_eq!(error.kind, many, "{name}");
                     assert!(header.shape().len() > 1, "{name}");
                 }
@@ -652,11 +653,12 @@ fn inconsistent_arrays_are_refused() {
     assert_eq!(error, DimensionsError::TooLarge);
     let mut many = vec![0xdc, 0, 65];
     many.extend([1; 65]);
-    let count = 65;
-    assert_eq!(
-        of(&many, b"\xc0", &[0; 8]),
-        DimensionsError::TooMany { count }
-    );
+    let (count, limit) = (65, 64);
+    let too_many = DimensionsError::TooMany { count, limit };
+    assert_eq!(of(&many, b"\xc0", &[0; 8]), too_many);
+    let few = Dimensions::<2>::sized(&[2, 3, 4], Order::C, 8).unwrap_err();
+    let text = "the array has 3 dimensions; the maximum is 2";
+    assert_eq!(few.to_string(), text);
     many[2] = 64;
     many.pop();
     assert_eq!(MAX_DIMENSIONS, 64);
