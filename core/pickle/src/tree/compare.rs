@@ -80,10 +80,18 @@ fn equal(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
     let mut pending = vec![(left.id, right.id)];
     while let Some((left_id, right_id)) = pending.pop() {
         let (left, right) = (left.of(left_id), right.of(right_id));
-        if left.slot().kind().is_compound() && !classes.join(left_id, right_id) {
+        // Scalars too, since a long string may be shared.
+        if !classes.join(left_id, right_id) {
             continue;
         }
-        if !same_head(left, right) || !add(&mut pending, left.parts(), right.parts()) {
+        let is_same = match names(left, right) {
+            Some(names) => {
+                pending.extend(names);
+                true
+            }
+            None => same_head(left, right),
+        };
+        if !is_same || !add(&mut pending, left.parts(), right.parts()) {
             return false;
         }
         let mut left_operations = Flat::new(left);
@@ -99,6 +107,20 @@ fn equal(left: Node<'_, '_>, right: Node<'_, '_>) -> bool {
         }
     }
     true
+}
+
+/// The strings of two globals, which may be shared, in pairs to compare. `None` if
+/// these are not of the same kinds.
+fn names(left: Node<'_, '_>, right: Node<'_, '_>) -> Option<[(u32, u32); 2]> {
+    let strings = |node: Node<'_, '_>| {
+        let slot = node.slot();
+        let [module, name, _] = node.operands(slot);
+        let found = [module, name].map(|node| (node.id, node.slot().kind()));
+        (slot.kind() == Kind::StackGlobal).then_some(found)
+    };
+    let ([module, name], [other_module, other_name]) = (strings(left)?, strings(right)?);
+    (module.1 == other_module.1 && name.1 == other_name.1)
+        .then_some([(module.0, other_module.0), (name.0, other_name.0)])
 }
 
 /// Adds all pairs of items. Returns false if the numbers of items differ.

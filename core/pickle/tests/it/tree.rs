@@ -364,6 +364,29 @@ fn sharing_costs_nothing_and_never_takes_exponential_time() {
     }
 }
 
+/// One comparison of each reference would take much longer.
+#[test]
+fn shared_strings_are_compared_once() {
+    let of = |string: u8, references: &[u8]| {
+        let mut pickle = b"\x80\x04]\x94X\x00\x00\x10\x00".to_vec();
+        pickle.resize(pickle.len() + (1 << 20), string);
+        pickle.extend(b"\x94a(");
+        pickle.extend(references.repeat(200_000));
+        pickle.extend(b"e.");
+        pickle
+    };
+    for references in [&b"h\x01"[..], b"h\x01h\x01\x93"] {
+        let (one, same, other) = (
+            of(b'a', references),
+            of(b'a', references),
+            of(b'b', references),
+        );
+        let [one, same, other] = [&one, &same, &other].map(|pickle| Tree::new(pickle).unwrap());
+        assert!(one == same);
+        assert!(one != other);
+    }
+}
+
 #[test]
 fn recursive_values_compare_at_every_depth() {
     fn tree(pickle: &[u8]) -> Tree<'_> {
