@@ -13,10 +13,12 @@ use crate::{
     Array, ByteOrder, DType, DTypeError, Dimensions, DimensionsError, Element, ElementType, Field,
     Kind, MAX_DEPTH, NumpyError, OUTSIDE, Order, RecordType, TOO_DEEP, TOO_LARGE, TimeUnit,
 };
-use daskwire_pickle::tree::{Entries, Global, Items, Node, Object, Operation, Origin, Value};
+use daskwire_pickle::tree::{
+    ByteString, Entries, Global, Items, Node, Object, Operation, Origin, Str, Value,
+};
 
-/// The maximum number of dictionary entries visited to find all fields of a
-/// type.
+/// The maximum number of dictionary entries visited, and of times 64 bytes of names
+/// read, to find all fields of a type.
 const BUDGET: u32 = 1 << 22;
 
 /// A numpy array in a pickle. Its data is borrowed from the pickle or a buffer,
@@ -516,6 +518,18 @@ fn name_str<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     }
 }
 
+/// Whether a name may have this length, without reading it.
+fn may_have_len(node: Node<'_, '_>, len: usize) -> bool {
+    match node.value() {
+        Value::Str(Str::Utf8(string)) => string.as_bytes().len() == len,
+        Value::Str(Str::Escaped(line)) => line.len() == len,
+        Value::ByteString(ByteString::Raw(bytes)) => bytes.len() == len,
+        // In quotes, perhaps with spaces after them.
+        Value::ByteString(ByteString::Quoted(line)) => line.len() == len.saturating_add(2),
+        _ => false,
+    }
+}
+
 /// `dtype(NAME, False, True)` and its state: the version, the order of bytes,
 /// type and shape of elements that are arrays, the names and types of fields,
 /// the length of an element, its alignment, flags, and the metadata of times.
@@ -712,10 +726,20 @@ pub(crate) struct TreeFields<'a> {
 }
 
 impl<'a> TreeFields<'a> {
+    /// Takes the cost of a name of this length from the budget, since entries may
+    /// share a long one.
+    fn charge(&mut self, len: usize) -> DTypeResult<()> {
+        let cost = u32::try_from(len / 64).unwrap_or(u32::MAX);
+        let left = self.budget.checked_sub(cost.saturating_add(1));
+        self.budget = left.ok_or(error(self.node, "fields in the order of their names"))?;
+        Ok(())
+    }
+
     pub(crate) fn next(&mut self, depth: u8, record_len: usize) -> DTypeResult<Field<'a>> {
         let missing = error(self.node, "a name with a field");
         let key = self.names.next().ok_or(missing)?;
         let name = name_str(key).ok_or(error(key, "the name of a field, which is a string"))?;
+        self.charge(name.len())?;
         // One full round: numpy orders the entries by name, except for
         // additional entries by title.
         let mut is_around = false;
@@ -728,12 +752,15 @@ impl<'a> TreeFields<'a> {
                 self.next = self.first;
                 continue;
             };
-            self.budget = self
-                .budget
-                .checked_sub(1)
-                .ok_or(error(self.node, "fields in the order of their names"))?;
-            if at.is_same(key) || name_str(at) == Some(name) {
+            self.charge(0)?;
+            if at.is_same(key) {
                 break value;
+            }
+            if may_have_len(at, name.len()) {
+                self.charge(name.len())?;
+                if name_str(at) == Some(name) {
+                    break value;
+                }
             }
         };
         let wrong = error(value, "a type, an offset and perhaps a title");
@@ -745,6 +772,7 @@ impl<'a> TreeFields<'a> {
             Some(title) => Some(name_str(title).ok_or(error(title, "a title that is a string"))?),
             None => None,
         };
+        self.charge(title.map_or(0, str::len))?;
         let outside = error(value, OUTSIDE);
         let offset = offset.as_u64().and_then(|offset| offset.try_into().ok());
         let offset: usize = offset.ok_or(outside)?;

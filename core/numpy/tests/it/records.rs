@@ -569,6 +569,39 @@ fn dtype_with_3000_fields_takes_linear_time() {
     assert_eq!(found, 3_000);
 }
 
+/// Reading the name of each field would take much longer.
+#[test]
+fn dtype_with_shared_long_names_takes_linear_time() {
+    let long = |len: usize, put: u8| {
+        let mut name = b"X".to_vec();
+        name.extend(u32::try_from(len).unwrap().to_le_bytes());
+        name.resize(name.len() + len - 1, b'a');
+        name.extend([put, b'r', put, 1, 0, 0]);
+        name
+    };
+    let (one, other, short) = (long(1 << 20, 1), long(1 << 20, 2), long(1, 3));
+    let entries = |name: &[u8]| {
+        let entry = [b"j", &name[name.len() - 4..], b"N"].concat();
+        [b"}(", name, b"N", &entry.repeat(1_000_000), b"u"].concat()
+    };
+    for name in [&other, &short] {
+        let state = [
+            &b"\x8c\x01|N"[..],
+            name,
+            b"\x85",
+            &entries(&one),
+            b"K\x08K\x01K\x10",
+        ]
+        .concat();
+        let pickle = type_pickle(&type_of("V8", &state)[2..]);
+        let tree = Tree::new(&pickle).unwrap();
+        let Ok(ElementType::Record(record)) = known::element_type(&tree) else {
+            panic!("not a record")
+        };
+        assert!(record.fields().next().unwrap().is_err());
+    }
+}
+
 /// Types that only Python knows are refused.
 #[test]
 fn dtypes_of_other_packages_stay_pickles() {

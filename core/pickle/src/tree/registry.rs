@@ -35,6 +35,8 @@ use super::{Global, Items, Node, Operations, Value};
 #[derive(Clone, Debug)]
 pub struct Registry<T> {
     modules: BTreeMap<String, BTreeMap<String, T>>,
+    /// The length of the longest module or name.
+    max_len: usize,
 }
 
 impl<T> Default for Registry<T> {
@@ -82,11 +84,13 @@ impl<T> Registry<T> {
     pub const fn new() -> Self {
         Self {
             modules: BTreeMap::new(),
+            max_len: 0,
         }
     }
 
     /// Allows a name in a module, and replaces its former meaning.
     pub fn allow(&mut self, module: &str, name: &str, meaning: T) -> &mut Self {
+        self.max_len = self.max_len.max(module.len()).max(name.len());
         self.modules
             .entry(module.into())
             .or_default()
@@ -104,6 +108,12 @@ impl<T> Registry<T> {
 
     /// The meaning of a name, if it is allowed.
     pub fn meaning(&self, global: Global<'_>) -> Option<&T> {
+        // A string that is too long is not read, since many globals may share it. With
+        // escapes and quotes, a byte takes up to 10.
+        let limit = self.max_len.saturating_mul(10).saturating_add(2);
+        if global.module.encoded_len() > limit || global.name.encoded_len() > limit {
+            return None;
+        }
         let names = self.modules.get(&*global.module.to_str()?)?;
         names.get(&*global.name.to_str()?)
     }

@@ -194,6 +194,15 @@ impl<'p> Str<'p> {
         }
     }
 
+    /// The length of the encoding in the pickle.
+    pub(super) const fn encoded_len(self) -> usize {
+        match self {
+            Self::Utf8(string) => string.as_bytes().len(),
+            Self::Escaped(line)
+            | Self::ByteString(ByteString::Raw(line) | ByteString::Quoted(line)) => line.len(),
+        }
+    }
+
     /// The string, decoded if necessary. `None` if it has surrogates.
     pub fn to_str(self) -> Option<Cow<'p, str>> {
         match self.to_bytes() {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::thread;
 
 use crate::reader::vectors;
-use daskwire_pickle::tree::{Tree, Value};
+use daskwire_pickle::tree::{Registry, Tree, Value};
 use daskwire_pickle::{
     ArgumentForm, Limits, Opcode, Operand, PickleError, PickleErrorKind, Reader,
 };
@@ -385,6 +385,24 @@ fn shared_strings_are_compared_once() {
         assert!(one == same);
         assert!(one != other);
     }
+}
+
+/// Reading the names of all globals would take much longer.
+#[test]
+fn a_registry_does_not_read_long_names() {
+    let mut pickle = b"\x80\x04X\x00\x00\x10\x00".to_vec();
+    pickle.resize(pickle.len() + (1 << 20), b'a');
+    pickle.extend(b"\x94h\x00\x93.");
+    let tree = Tree::new(&pickle).unwrap();
+    let mut registry = Registry::new();
+    // With escapes, a name is longer in the pickle.
+    registry.allow("builtins", "complex", ());
+    assert!((0..200_000).all(|_| registry.object(tree.root()).is_none()));
+    let escaped = "\\U00000063\\U0000006f\\U0000006d\\U00000070\\U0000006c\\U00000065\\U00000078";
+    let pickle = format!("Vbuiltins\nV{escaped}\n\u{93}.");
+    let pickle: Vec<u8> = pickle.chars().map(|byte| byte as u8).collect();
+    let tree = build(&pickle, &[]).unwrap();
+    assert!(registry.object(tree.root()).is_some());
 }
 
 #[test]
