@@ -96,12 +96,25 @@ pub struct FrameCompressor<'s, 'a> {
 }
 
 impl<'a> FrameCompressor<'_, 'a> {
-    /// Returns the compressed frame, or the frame itself.
-    fn compress(&mut self, frame: &'a [u8]) -> Result<&'a [u8], BuildError> {
+    /// Returns the compressed frame, or the frame itself. `len` is the length of
+    /// the whole buffer, for the length needed in all.
+    fn compress(&mut self, frame: &'a [u8], len: usize) -> Result<&'a [u8], BuildError> {
+        let used = len.saturating_sub(self.out.len());
         let packed = self
             .policy
             .maybe_compress(self.compression, frame, self.out, self.random);
-        let Some(len) = packed.map_err(BuildError::Compression)?.map(<[u8]>::len) else {
+        let packed = packed.map_err(|error| {
+            BuildError::Compression(match error {
+                CompressionError::BufferTooSmall(BufferTooSmall { needed, available }) => {
+                    CompressionError::BufferTooSmall(BufferTooSmall {
+                        needed: needed.saturating_add(used),
+                        available: available.saturating_add(used),
+                    })
+                }
+                error => error,
+            })
+        });
+        let Some(len) = packed?.map(<[u8]>::len) else {
             return Ok(frame);
         };
         let (packed, rest) = core::mem::take(&mut self.out)
@@ -250,6 +263,8 @@ pub struct MessageBuilder<'s, 'a> {
     pending_count: usize,
     levels: Storage<'s, Level>,
     compressor: Option<FrameCompressor<'s, 'a>>,
+    /// Length of the whole buffer for compressed frames.
+    compressor_len: usize,
     /// The number of values that the body owes when the outermost set is
     /// complete.
     owed_after_set: Option<u64>,
@@ -273,6 +288,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
             pending_count: 0,
             levels: Storage::NONE,
             compressor: None,
+            compressor_len: 0,
             owed_after_set: None,
         }
     }
@@ -292,6 +308,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     /// they are.
     #[must_use]
     pub fn with_compression(mut self, compressor: FrameCompressor<'s, 'a>) -> Self {
+        self.compressor_len = compressor.out.len();
         self.compressor = Some(compressor);
         self
     }
@@ -432,7 +449,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         });
         for (index, (_, piece)) in pieces.clone().enumerate() {
             let sent = match &mut self.compressor {
-                Some(compressor) => compressor.compress(piece)?,
+                Some(compressor) => compressor.compress(piece, self.compressor_len)?,
                 None => piece,
             };
             self.set_slot(first.saturating_add(index), sent)?;

@@ -1076,6 +1076,29 @@ fn pieces_are_compressed_where_the_policy_says() {
     }
 }
 
+#[test]
+fn the_buffer_for_compressed_frames_is_sufficient_as_the_errors_say() {
+    let frames: [&[u8]; 2] = [&[7; 20], &[8; 20]];
+    let mut store = Store::ample();
+    store.compressed = vec![0xee; 26];
+    let kind = PayloadKind::Serialized;
+    let short = store
+        .build_compressed(Layout::Modern, Some((Codec::Snappy, 10)), |builder| {
+            builder.payload(kind, BYTES, &frames, 100).map(drop)
+        })
+        .unwrap_err();
+    let used = literal(Codec::Snappy, frames[0]).len();
+    let (needed, available) = (used + 26, 26);
+    let expected = CompressionError::BufferTooSmall(BufferTooSmall { needed, available });
+    assert_eq!(short, BuildError::Compression(expected));
+    store.compressed = vec![0xee; needed];
+    store
+        .build_compressed(Layout::Modern, Some((Codec::Snappy, 10)), |builder| {
+            builder.payload(kind, BYTES, &frames, 100).map(drop)
+        })
+        .unwrap();
+}
+
 // PROTOCOL COMPRESS-6 and SPLIT-5
 #[test]
 fn frames_can_have_different_compression() {
