@@ -1,7 +1,7 @@
 //! Conversion of payload headers between the layouts.
 
 use super::builder::{BuildError, narrow, not_convertible, write_split};
-use super::header::{ItemList, is_common};
+use super::header::{ItemList, is_common, is_tagged_dtype};
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
 use crate::invariant::Ensured;
 use crate::msgpack::{Reader, Token, Writer};
@@ -327,12 +327,6 @@ fn write_elements_start(writer: &mut Writer<'_>, header: &PayloadHeader<'_>) {
     let elements = header.list("sub-headers").ok().flatten();
     let count = elements.map_or(0, |list| list.count_left());
     writer.str("sub-headers").array(count);
-}
-
-/// Whether the value is `[0, type]` or `[1, pickle]`, not a list of fields.
-fn is_tagged_dtype(value: &[u8]) -> bool {
-    let mut reader = Reader::new(value);
-    reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
 }
 
 /// Splits a full name at the last dot into module and class. `str::rsplit_once`

@@ -468,7 +468,7 @@ impl<'a> PayloadHeader<'a> {
         };
         let mut reader = Reader::new(value);
         // `[0, "<f8"]` from 1.17.0 on, `"<f8"` before (PROTOCOL HEADER-6).
-        if matches!(reader.peek(), Ok(Token::Array(2))) {
+        if is_tagged_dtype(value) {
             let _ = (reader.token(), reader.token());
         }
         Ok(reader.str().ok().map(|string| string.to_str()))
@@ -488,6 +488,12 @@ impl<'a> PayloadHeader<'a> {
             _ => header.list("strides"),
         }
     }
+}
+
+/// Whether an element type is `[0, type]` or `[1, pickle]`, not a list of fields.
+pub(super) fn is_tagged_dtype(value: &[u8]) -> bool {
+    let mut reader = Reader::new(value);
+    reader.array() == Ok(2) && matches!(reader.token(), Ok(Token::UInt(_) | Token::Bool(_)))
 }
 
 /// The index of a key in [`KEYS`].

@@ -10,7 +10,7 @@ use daskwire::display;
 use daskwire::frame::{Arena, FrameDecoder, FrameErrorKind, FramedMessage, Prefix};
 use daskwire::message::{
     EnumMember, Item, ItemList, Layout, Message, MessageError, MessageErrorKind, PathElement,
-    PayloadHeader, PayloadKind, ReadOptions, Scratch, ScratchRef, Serializer, Workspace,
+    Payload, PayloadHeader, PayloadKind, ReadOptions, Scratch, ScratchRef, Serializer, Workspace,
 };
 use daskwire::msgpack::{MalformedKind, Reader, Token};
 use daskwire::{BufferTooSmall, Limits};
@@ -1552,6 +1552,12 @@ fn arrays_are_described_by_their_headers() {
             }
         });
     }
+    // A list of two fields, of releases before 1.17.0, is not a tag and a type.
+    let fields: &[u8] = b"\x82\xa5dtype\x92\x92\xa1a\xa3<f8\x92\xa1b\xa3<i4\xaenum-sub-frames\x00";
+    let frames = [fields];
+    let options = ReadOptions::default();
+    let payload = Payload::at(&frames, 0, PayloadKind::Serialized, &options).unwrap();
+    assert_eq!(payload.header().dtype(), Ok(None));
     let flags = |name: &str| {
         with_header(name, |header, _| {
             let list = header.writeable().unwrap();
