@@ -1,6 +1,5 @@
 //! Levels of nesting while a body is scanned, walked or built.
 
-use super::classic::IndexKey;
 use super::slot::offset;
 use crate::Limits;
 use crate::invariant::Ensured as _;
@@ -91,25 +90,15 @@ impl Container {
         let rest = body.get(self.key as usize..).ensured();
         Reader::with_limits(rest, &VALIDATED).skip().ensured()
     }
-
-    /// The element of a path that leads to the next value, in `index` if it is
-    /// an index.
-    pub(super) fn element<'b>(&self, body: &'b [u8], index: &'b mut IndexKey) -> &'b [u8] {
-        if self.nesting == Nesting::Map {
-            return self.key(body);
-        }
-        *index = IndexKey::new(self.index());
-        index.as_bytes()
-    }
 }
 
 /// A container of a body that is walked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WalkLevel {
     pub(super) container: Container,
-    /// The payloads whose paths lead through this container.
-    pub(super) below: (usize, usize),
-    /// The next of these payloads to insert after the pairs of a map.
+    /// The payloads to insert after the pairs of a map.
+    pub(super) absent: (usize, usize),
+    /// The next of these.
     pub(super) next: usize,
     /// Offset after the map that encodes a set.
     pub(super) end: u32,

@@ -104,12 +104,16 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         table.pack();
         let count = table.count;
         let slots = slots.into_slice().get_mut(..count).ensured();
-        // The entries with paths are already in order and stay at the start.
-        if let Some(found) = slots.get_mut(path_count..) {
-            sort(found, &|a, b| {
-                let key = |slot: &Slot| (slot.is_special(), slot.start());
-                key(a).cmp(&key(b))
-            });
+        // In the order of the body, and new entries of a map in that of `keys`.
+        sort(slots, &|a, b| {
+            let key = |slot: &Slot| {
+                let number = slot.path().map_or(0, |entry| entry.number);
+                (slot.is_special(), slot.start(), number)
+            };
+            key(a).cmp(&key(b))
+        });
+        if layout.is_classic() {
+            classic::set_numbers(slots);
         }
         let payload_count = slots
             .iter()
@@ -225,7 +229,8 @@ impl Scan<'_> {
                         if !self.layout.is_classic() || level.below.0 == level.below.1 || is_key {
                             (0, 0)
                         } else {
-                            self.below(&level.container, level.below, depth, table.slots.as_mut())?
+                            let slots = table.slots.as_mut();
+                            self.below(&level.container, level.below, (at, depth), slots)?
                         };
                     level.container.owed = level.container.owed.wrapping_sub(1);
                     below
@@ -233,7 +238,7 @@ impl Scan<'_> {
                 _ => (0, self.path_count),
             };
             let below = match self.layout.is_classic() {
-                true => self.resolve(token, below, depth, table.slots.as_mut())?,
+                true => self.resolve(token, below, (at, depth), table.slots.as_mut())?,
                 false => (0, 0),
             };
             let container = Container::of(token);
@@ -264,22 +269,26 @@ impl Scan<'_> {
             {
                 level.end_list(table.count);
                 self.close(level, reader.position(), table)?;
+                let below = level.below;
                 depth = depth.saturating_sub(1);
+                if below.0 != below.1
+                    && let Some(Level::Scan(outer)) = Level::innermost(levels.as_mut(), depth)
+                {
+                    classic::leave(table.slots.as_mut(), below, outer.container.key);
+                }
             }
             if depth == 0 {
                 break;
             }
         }
         reader.finish().map_err(&malformed)?;
-        for slot in table.slots.as_slice().iter().take(self.path_count) {
-            if let Some(entry) = slot.path()
-                && !entry.resolved
-            {
-                let at = entry.path.0 as usize;
-                return Err(MessageError::new(2, at, MessageErrorKind::PathMissing));
-            }
+        let slots = table.slots.as_slice();
+        let mut paths = slots.iter().take(self.path_count);
+        let missing = |slot: &Slot| slot.path().is_some_and(|entry| !entry.resolved);
+        match paths.position(missing) {
+            Some(payload) => Err(classic::path_missing(slots, payload)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The error for a body that is nested deeper than there are levels.

@@ -43,7 +43,8 @@ impl Slot {
             | Self::Set { start, .. }
             | Self::Enum { start, .. }
             | Self::Built { start, .. } => *start,
-            Self::Free | Self::Path(_) => u32::MAX,
+            Self::Path(entry) => entry.target,
+            Self::Free => u32::MAX,
         }
     }
 

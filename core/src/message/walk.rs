@@ -1,8 +1,6 @@
 //! Iteration over the body of a message.
 
-use core::ops::Range;
-
-use super::classic::{Elements, IndexKey, matching};
+use super::classic::Elements;
 use super::level::{Container, Level, Nesting, VALIDATED, WalkLevel};
 use super::scratch::Storage;
 use super::slot::{Slot, offset, span};
@@ -100,11 +98,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                     self.state = State::Done;
                     return Ok(Some(Item::Payload(0)));
                 }
-                let all = match self.message.layout.is_classic() {
-                    true => (0, self.message.payloads.len()),
-                    false => (0, 0),
-                };
-                self.value(all).map(Some)
+                self.value().map(Some)
             }
             State::Body => self.body_item(),
             State::Key {
@@ -181,7 +175,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             return None;
         };
         let is_after_pairs = level.container.nesting == Nesting::Map && level.container.owed == 0;
-        (is_after_pairs && level.next > level.below.0)
+        (is_after_pairs && level.next > level.absent.0)
             .then(|| level.next.checked_sub(1))
             .flatten()
     }
@@ -197,19 +191,14 @@ impl<'a, 'w> Walk<'a, 'w> {
                 self.state = State::Done;
                 return Ok(None);
             };
-            let paths = self.message.paths;
-            let (body, payloads) = (self.message.body, self.message.payloads);
             let Some(Level::Walk(level)) = Level::innermost(self.levels.as_mut(), self.depth)
             else {
                 return Err(self.too_few_levels());
             };
             let container = &mut level.container;
             if container.owed == 0 {
-                if self.message.layout.is_classic()
-                    && container.nesting == Nesting::Map
-                    && let Some(payload) =
-                        next_absent(paths, payloads, level.next..level.below.1, self.depth)
-                {
+                if self.message.layout.is_classic() && level.next < level.absent.1 {
+                    let payload = level.next;
                     level.next = payload.saturating_add(1);
                     return self.insert(payload).map(Some);
                 }
@@ -220,44 +209,31 @@ impl<'a, 'w> Walk<'a, 'w> {
                 self.depth = outer_depth;
                 continue;
             }
-            let is_key = container.next_is_key();
-            if is_key {
+            if container.next_is_key() {
                 container.key = offset(self.reader.position());
             }
-            let mut below = (0, 0);
-            let range = level.below;
-            if self.message.layout.is_classic()
-                && range.0 != range.1
-                && container.nesting != Nesting::Set
-                && !is_key
-            {
-                let mut index = IndexKey::default();
-                let element = container.element(body, &mut index);
-                below = matching(paths, payloads, range, outer_depth, element);
-            }
             container.owed = container.owed.wrapping_sub(1);
-            if below.0 < below.1
-                && let Some(entry) = payloads.get(below.0).and_then(|slot| slot.path())
-                && Elements::new(span(paths, entry.path)).len() == self.depth
-            {
-                self.reader.skip().ensured();
-                return Ok(Some(Item::Payload(self.number(below.0))));
-            }
-            return self.value(below).map(Some);
+            return self.value().map(Some);
         }
     }
 
-    /// The next value, with the payloads in it.
-    fn value(&mut self, below: (usize, usize)) -> Result<Item<'a>, MessageError> {
+    /// The next value.
+    fn value(&mut self) -> Result<Item<'a>, MessageError> {
         let at = self.reader.position();
-        if let Some(Slot::Placeholder { start, end, .. }) =
-            self.message.payloads.get(self.next_payload)
-            && *start as usize == at
+        if let Some(slot) = self.message.payloads.get(self.next_payload)
+            && slot.start() as usize == at
         {
-            let number = self.next_payload;
-            self.next_payload = number.saturating_add(1);
-            self.seek(*end);
-            return Ok(Item::Payload(number));
+            let payload = self.next_payload;
+            if let Slot::Placeholder { end, .. } = slot {
+                self.next_payload = payload.saturating_add(1);
+                self.seek(*end);
+                return Ok(Item::Payload(payload));
+            }
+            if slot.path().is_some_and(|entry| entry.present) {
+                self.next_payload = payload.saturating_add(1);
+                self.reader.skip().ensured();
+                return Ok(Item::Payload(self.number(payload)));
+            }
         }
         if let Some(slot) = self.message.specials.get(self.next_special)
             && slot.start() as usize == at
@@ -282,31 +258,31 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
         let token = validated(&mut self.reader);
         let container = Container::of(token);
+        let mut absent = (0, 0);
         let token = match token {
-            Token::Map(count) => Token::Map(count.saturating_add(self.absent_count(below))),
+            Token::Map(count) if self.message.layout.is_classic() => {
+                absent = self.absent(at);
+                let absent_count = absent.1.saturating_sub(absent.0);
+                Token::Map(count.saturating_add(offset(absent_count)))
+            }
             token => token,
         };
         if token.child_count() != 0 {
-            self.push(container, below, 0)?;
+            self.push(container, absent, 0)?;
         }
         Ok(Item::Token(token))
     }
 
-    /// The number of payloads that the new map has no keys for.
-    fn absent_count(&self, below: (usize, usize)) -> u32 {
-        if !self.message.layout.is_classic() {
-            return 0;
-        }
-        let here = self.depth.saturating_add(1);
-        let paths = self.message.paths;
-        let range = self.message.payloads.get(below.0..below.1);
-        offset(
-            range
-                .ensured()
-                .iter()
-                .filter(|slot| is_absent(paths, slot, here))
-                .count(),
-        )
+    /// The payloads that the map at `at` has no keys for.
+    fn absent(&mut self, at: usize) -> (usize, usize) {
+        let first = self.next_payload;
+        let rest = self.message.payloads.get(first..).unwrap_or_default();
+        let is_other = |slot: &Slot| {
+            slot.start() as usize != at || slot.path().is_none_or(|entry| entry.present)
+        };
+        let count = rest.iter().position(is_other).unwrap_or(rest.len());
+        self.next_payload = first.saturating_add(count);
+        (first, self.next_payload)
     }
 
     /// Begins a new entry of the current map: the key from the path of a payload.
@@ -328,7 +304,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     fn push(
         &mut self,
         container: Container,
-        below: (usize, usize),
+        absent: (usize, usize),
         end: u32,
     ) -> Result<(), MessageError> {
         let Some(level) = self.levels.at(self.depth) else {
@@ -336,8 +312,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         };
         *level = Level::Walk(WalkLevel {
             container,
-            below,
-            next: below.0,
+            absent,
+            next: absent.0,
             end,
         });
         self.depth = self.depth.saturating_add(1);
@@ -375,19 +351,4 @@ fn validated<'a>(reader: &mut Reader<'a>) -> Token<'a> {
     let token = reader.token();
     debug_assert!(token.is_ok(), "an invariant is broken");
     token.unwrap_or(Token::Nil)
-}
-
-/// Whether this payload is a new entry of the map at depth `here`, which has no
-/// such key in the body.
-fn is_absent(paths: &[u8], slot: &Slot, here: usize) -> bool {
-    slot.path()
-        .is_some_and(|entry| !entry.present && Elements::new(span(paths, entry.path)).len() == here)
-}
-
-/// The first of the payloads in `range` that is a new entry of the map at depth
-/// `here`.
-fn next_absent(paths: &[u8], payloads: &[Slot], range: Range<usize>, here: usize) -> Option<usize> {
-    let mut payloads = payloads.get(range.clone())?.iter();
-    let found = payloads.position(|slot| is_absent(paths, slot, here))?;
-    range.start.checked_add(found)
 }

@@ -1084,7 +1084,7 @@ fn classic_payload_headers_locate_payloads() {
     let both = [(a, HEADER_OF_TWO_BYTES), (b, HEADER_OF_TWO_BYTES)];
     assert_eq!(
         read(&payload_header(&both, &[b, a]), 2).unwrap(),
-        "map3 'c' 7 'a' payload1 'b' payload0"
+        "map3 'c' 7 'b' payload0 'a' payload1"
     );
     with_vector("classic-2.30.1/hm-classic-keys-order", |message, _| {
         let tags: Vec<_> = message

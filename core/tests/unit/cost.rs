@@ -102,6 +102,118 @@ fn nested_sets_and_enum_members_are_read_once() {
     });
 }
 
+/// The steps to open and to walk a classic message with a payload at each path.
+#[cfg(feature = "classic")]
+fn steps_to_walk_classic(body: &[u8], paths: &[Vec<u8>]) -> u64 {
+    let header = document(|writer| {
+        let count = u32::try_from(paths.len()).unwrap();
+        writer.map(2).str("headers").map(count);
+        for path in paths {
+            writer.encoded(path).map(2).str("count").u64(0);
+            writer.str("lengths").array(0);
+        }
+        writer.str("keys").array(count);
+        for path in paths {
+            writer.encoded(path);
+        }
+    });
+    steps_to_walk(&[b"", body, &header], Layout::Classic)
+}
+
+/// Writes a long map key.
+#[cfg(feature = "classic")]
+fn long_key(writer: &mut Writer<'_>, count: u32) {
+    writer.array(count);
+    for _ in 0..count {
+        writer.nil();
+    }
+}
+
+// PROTOCOL CLASSIC-5
+#[test]
+#[cfg(feature = "classic")]
+fn paths_are_read_once() {
+    // Values that other elements lead to, after or beside the long one.
+    for is_inside in [true, false] {
+        assert_linear("long elements", |count| {
+            let body = document(|writer| {
+                writer.map(count + 1);
+                for index in 0..count {
+                    writer.u64(index.into()).nil();
+                }
+                long_key(writer, count);
+                long_key(writer, count);
+            });
+            let path = document(|writer| {
+                writer.array(if is_inside { 2 } else { 1 });
+                long_key(writer, count);
+                if is_inside {
+                    writer.u64(0);
+                }
+            });
+            steps_to_walk_classic(&body, &[path])
+        });
+    }
+    assert_linear("long paths", |count| {
+        let body = document(|writer| {
+            for _ in 0..count {
+                writer.map(2).str("other").nil().str("key");
+            }
+            writer.nil();
+        });
+        let path = document(|writer| {
+            writer.array(count);
+            for _ in 0..count {
+                writer.str("key");
+            }
+        });
+        steps_to_walk_classic(&body, &[path])
+    });
+    // Of many paths, the one in the middle of their order is long. Nils outweigh the
+    // binary searches.
+    assert_linear("many paths", |count| {
+        let body = document(|writer| {
+            writer.map(1).str("nils").array(64 * count);
+            for _ in 0..64 * count {
+                writer.nil();
+            }
+        });
+        let short = |index: u32| {
+            document(|writer| {
+                writer.array(1);
+                match index % 2 {
+                    0 => writer.u64(index.into()),
+                    _ => writer.map(1).u64(index.into()).nil(),
+                };
+            })
+        };
+        let long = document(|writer| {
+            writer.array(1);
+            long_key(writer, count);
+        });
+        let paths: Vec<_> = (0..count).map(short).chain([long]).collect();
+        steps_to_walk_classic(&body, &paths)
+    });
+    assert_linear("paths into many values", |count| {
+        let body = document(|writer| {
+            writer.array(count);
+            for index in 0..count {
+                writer.map(1).u64(index.into()).array(64);
+                for _ in 0..64 {
+                    writer.nil();
+                }
+            }
+        });
+        let path = |index: u32| {
+            document(|writer| {
+                writer.array(3).u64(index.into()).u64(index.into()).u64(1);
+            })
+        };
+        let paths: Vec<_> = (0..count).map(path).collect();
+        steps_to_walk_classic(&body, &paths)
+    });
+}
+
 /// The steps to read the payload whose header is the first of `frames`.
 fn steps_to_read(frames: &[Vec<u8>], read: fn(&Payload<'_, Vec<u8>>)) -> u64 {
     steps_of(|| {

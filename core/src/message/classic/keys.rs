@@ -3,35 +3,33 @@
 use core::cmp::Ordering;
 
 use super::ClassicEntry;
-use super::open::path_of;
-use super::path::{Elements, IndexKey, compare_values};
+use super::path::{Elements, compare_next, compare_tokens};
 use crate::invariant::Ensured as _;
-use crate::message::level::Container;
+use crate::message::level::{Container, Nesting, VALIDATED};
 use crate::message::open::Scan;
 use crate::message::slot::{Slot, offset, span};
 use crate::message::{MessageError, MessageErrorKind};
 use crate::msgpack::{Reader, Token};
 
 impl Scan<'_> {
-    /// The payloads at and below the next value in `container`, which is `depth`
-    /// elements down the paths. A payload at the value itself is marked as
-    /// present.
+    /// The payloads at and below the next value in `container`, which begins at
+    /// `at` and is `depth` elements down the paths. A payload at the value itself is
+    /// marked as present.
     pub(in crate::message) fn below(
         &self,
         container: &Container,
         range: (usize, usize),
-        depth: usize,
+        (at, depth): (usize, usize),
         slots: &mut [Slot],
     ) -> Result<(usize, usize), MessageError> {
-        let mut index = IndexKey::default();
-        let element = container.element(self.body, &mut index);
-        let element_index = depth.saturating_sub(1);
-        let found = matching(self.paths, slots, range, element_index, element);
+        let found = self.matching(container, range, depth, slots);
         if let Some(Slot::Path(entry)) = slots.get_mut(found.0)
             && found.0 < found.1
             && Elements::new(span(self.paths, entry.path)).len() == depth
         {
             follow(entry, depth)?;
+            entry.cursor = container.key;
+            entry.target = offset(at);
             entry.present = true;
             entry.resolved = true;
             return Ok((0, 0));
@@ -39,13 +37,13 @@ impl Scan<'_> {
         Ok(found)
     }
 
-    /// Marks the payloads directly in the container that `token` opens, and
+    /// Marks the payloads directly in the container that `token` opens at `at`, and
     /// returns the range of payloads below it (PROTOCOL CLASSIC-5).
     pub(in crate::message) fn resolve(
         &self,
         token: Token<'_>,
         below: (usize, usize),
-        depth: usize,
+        (at, depth): (usize, usize),
         slots: &mut [Slot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
@@ -55,57 +53,97 @@ impl Scan<'_> {
             };
             follow(entry, depth)?;
             let elements = Elements::new(span(self.paths, entry.path));
+            // The next element.
+            entry.cursor = match depth {
+                0 => entry.path.0.saturating_add(offset(elements.position())),
+                _ => {
+                    let mut last = reader_at(self.paths, entry.cursor);
+                    last.skip().ensured();
+                    entry.cursor.saturating_add(offset(last.position()))
+                }
+            };
             match (elements.len()).checked_sub(depth) {
                 // The payload is the whole message.
                 Some(0) => {
                     entry.resolved = true;
                     entry.present = true;
+                    return Ok((0, 0));
                 }
                 Some(1) => {
+                    entry.target = offset(at);
                     entry.resolved = match token {
                         Token::Map(_) => true,
-                        Token::Array(count) => elements.last().is_some_and(|index| {
-                            // An index within the list.
-                            Reader::new(index)
-                                .u64()
-                                .is_ok_and(|index| index < u64::from(count))
-                        }),
+                        // An index within the list.
+                        Token::Array(count) => reader_at(self.paths, entry.cursor)
+                            .u64()
+                            .is_ok_and(|index| index < u64::from(count)),
                         _ => false,
                     };
                 }
                 _ => {}
             }
         }
-        Ok(match token {
-            Token::Map(_) | Token::Array(_) => below,
-            _ => (0, 0),
-        })
+        match token {
+            Token::Map(_) | Token::Array(_) => Ok(below),
+            _ if low == high => Ok(below),
+            _ => Err(path_missing(slots, low)),
+        }
+    }
+
+    /// The part of `range` whose paths lead to the next value in `container`.
+    fn matching(
+        &self,
+        container: &Container,
+        range: (usize, usize),
+        depth: usize,
+        slots: &[Slot],
+    ) -> (usize, usize) {
+        let order = |slot: &Slot| {
+            slot.path().map_or(Ordering::Less, |entry| {
+                self.element_order(container, depth, entry)
+            })
+        };
+        let part = slots.get(range.0..range.1).ensured();
+        let low = part.partition_point(|slot| order(slot).is_lt());
+        let rest = part.get(low..).ensured();
+        let len = rest.partition_point(|slot| order(slot).is_le());
+        let low = range.0.saturating_add(low);
+        (low, low.saturating_add(len))
+    }
+
+    /// Compares the next element of a path with the key or index of the next value,
+    /// for binary search.
+    fn element_order(&self, container: &Container, depth: usize, entry: &ClassicEntry) -> Ordering {
+        let is_followed = entry.followed as usize > depth;
+        if container.nesting == Nesting::Map {
+            let document = if is_followed { self.body } else { self.paths };
+            let mut element = reader_at(document, entry.cursor);
+            return compare_next(&mut element, &mut reader_at(self.body, container.key));
+        }
+        // To an earlier value.
+        if is_followed {
+            return Ordering::Less;
+        }
+        let index = Token::UInt(container.index().into());
+        let element = reader_at(self.paths, entry.cursor).token();
+        element.map_or(Ordering::Less, |element| compare_tokens(element, index))
     }
 }
 
-/// The part of `range` whose paths have `element` at position `index`.
-pub(in crate::message) fn matching(
-    paths: &[u8],
-    slots: &[Slot],
-    range: (usize, usize),
-    index: usize,
-    element: &[u8],
-) -> (usize, usize) {
-    let part = slots.get(range.0..range.1).ensured();
-    let low = part.partition_point(|slot| element_order(paths, slot, index, element).is_lt());
-    let rest = part.get(low..).ensured();
-    let len = rest.partition_point(|slot| element_order(paths, slot, index, element).is_le());
-    let low = range.0.saturating_add(low);
-    (low, low.saturating_add(len))
+/// Records for payloads in a value that the body has it at `key`, if in a map.
+pub(in crate::message) fn leave(slots: &mut [Slot], (low, high): (usize, usize), key: u32) {
+    for slot in slots.get_mut(low..high).ensured() {
+        if let Slot::Path(entry) = slot {
+            entry.cursor = key;
+        }
+    }
 }
 
-/// Compares the element of a path with `element`, for binary search.
-fn element_order(paths: &[u8], slot: &Slot, index: usize, element: &[u8]) -> Ordering {
-    let mut elements = Elements::new(path_of(paths, slot));
-    match elements.nth(index) {
-        None => Ordering::Less,
-        Some(other) => compare_values(other, element),
-    }
+/// The error for a payload whose path does not exist.
+pub(in crate::message) fn path_missing(slots: &[Slot], payload: usize) -> MessageError {
+    let entry = slots.get(payload).and_then(Slot::path);
+    let at = entry.map_or(0, |entry| entry.path.0 as usize);
+    MessageError::new(2, at, MessageErrorKind::PathMissing)
 }
 
 /// Records that `depth` elements of a path lead to a value. With a duplicate
@@ -119,4 +157,8 @@ fn follow(entry: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
     }
     entry.followed = followed;
     Ok(())
+}
+
+fn reader_at(document: &[u8], at: u32) -> Reader<'_> {
+    Reader::with_limits(document.get(at as usize..).ensured(), &VALIDATED)
 }

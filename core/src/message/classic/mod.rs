@@ -7,9 +7,9 @@ mod open;
 mod path;
 
 pub(super) use build::write_payload_header;
-pub(super) use keys::matching;
-pub(super) use open::{ClassicHeader, open_body};
-pub(super) use path::{Elements, IndexKey};
+pub(super) use keys::{leave, path_missing};
+pub(super) use open::{ClassicHeader, open_body, set_numbers};
+pub(super) use path::Elements;
 
 /// A payload with its path. Offsets are those in the payload header.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,4 +31,11 @@ pub(in crate::message) struct ClassicEntry {
     pub(in crate::message) resolved: bool,
     /// The number of path elements followed.
     pub(in crate::message) followed: u32,
+    /// While the body is scanned, the offset of the next element in the payload
+    /// header; or in a map where that element has been followed, the offset of the
+    /// equal key in the body. So no element is searched for from the start.
+    pub(in crate::message) cursor: u32,
+    /// Offset in the body of the value that the payload replaces, or of the map
+    /// that it is a new entry of.
+    pub(in crate::message) target: u32,
 }

@@ -206,19 +206,23 @@ impl<'a> ClassicHeader<'a> {
         if let Some(mut bytestrings) = self.bytestrings {
             mark_bytestrings(document, &mut bytestrings, slots)?;
         }
-        // Each index occurs once, so this fills every entry.
-        for index in 0..count {
-            let number = slots
-                .get(index)
-                .and_then(|slot| slot.path())
-                .map(|entry| entry.number);
-            if let Some(number) = number
-                && let Some(Slot::Path(entry)) = slots.get_mut(number as usize)
-            {
-                entry.by_number = u32::try_from(index).unwrap_or(u32::MAX);
-            }
-        }
         Ok(count)
+    }
+}
+
+/// Sets the positions of payloads by their numbers.
+pub(in crate::message) fn set_numbers(slots: &mut [Slot]) {
+    // Each number occurs once, so this fills every entry.
+    for index in 0..slots.len() {
+        let number = slots
+            .get(index)
+            .and_then(|slot| slot.path())
+            .map(|entry| entry.number);
+        if let Some(number) = number
+            && let Some(Slot::Path(entry)) = slots.get_mut(number as usize)
+        {
+            entry.by_number = offset(index);
+        }
     }
 }
 
@@ -249,7 +253,7 @@ fn mark_bytestrings(
     Ok(())
 }
 
-pub(super) fn path_of<'a>(document: &'a [u8], slot: &Slot) -> &'a [u8] {
+fn path_of<'a>(document: &'a [u8], slot: &Slot) -> &'a [u8] {
     slot.path().map_or(&[], |entry| span(document, entry.path))
 }
 

@@ -6,29 +6,7 @@
 
 use core::cmp::Ordering;
 
-use crate::invariant::Ensured as _;
-use crate::msgpack::{Reader, Token, Writer};
-
-/// An encoded index, to compare with elements of paths.
-#[derive(Default)]
-pub(in crate::message) struct IndexKey {
-    bytes: [u8; 5],
-    len: usize,
-}
-
-impl IndexKey {
-    pub(in crate::message) fn new(index: u32) -> Self {
-        let mut bytes = [0; 5];
-        let mut writer = Writer::new(&mut bytes);
-        writer.u64(u64::from(index));
-        let len = writer.len();
-        Self { bytes, len }
-    }
-
-    pub(in crate::message) fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).ensured()
-    }
-}
+use crate::msgpack::{Reader, Token};
 
 /// The elements of a path, each as its encoded bytes.
 ///
@@ -59,6 +37,11 @@ impl<'a> Elements<'a> {
     pub(in crate::message) const fn len(&self) -> usize {
         self.left as usize
     }
+
+    /// Offset of the next element in the path.
+    pub(super) const fn position(&self) -> usize {
+        self.reader.position()
+    }
 }
 
 impl<'a> Iterator for Elements<'a> {
@@ -75,12 +58,12 @@ impl<'a> Iterator for Elements<'a> {
 pub(in crate::message) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
     let (mut a, mut b) = (Elements::new(a), Elements::new(b));
     loop {
-        match (a.next(), b.next()) {
+        match (a.left.checked_sub(1), b.left.checked_sub(1)) {
             (None, None) => return Ordering::Equal,
             (None, Some(_)) => return Ordering::Less,
             (Some(_), None) => return Ordering::Greater,
-            (Some(a), Some(b)) => match compare_values(a, b) {
-                Ordering::Equal => {}
+            (Some(a_left), Some(b_left)) => match compare_next(&mut a.reader, &mut b.reader) {
+                Ordering::Equal => (a.left, b.left) = (a_left, b_left),
                 other => return other,
             },
         }
@@ -89,32 +72,34 @@ pub(in crate::message) fn compare_paths(a: &[u8], b: &[u8]) -> Ordering {
 
 /// Whether `start` is a prefix of `path`.
 pub(in crate::message) fn begins_with(path: &[u8], start: &[u8]) -> bool {
-    let mut path = Elements::new(path);
-    Elements::new(start).all(|element| {
-        path.next()
-            .is_some_and(|other| compare_values(element, other) == Ordering::Equal)
-    })
+    let (mut path, mut start) = (Elements::new(path), Elements::new(start));
+    start.len() <= path.len()
+        && (0..start.len()).all(|_| compare_next(&mut path.reader, &mut start.reader).is_eq())
 }
 
 /// A total order of encoded values: integers by value regardless of width, all
-/// others by kind and content.
-pub(in crate::message) fn compare_values(a: &[u8], b: &[u8]) -> Ordering {
-    let (mut a, mut b) = (Reader::new(a), Reader::new(b));
-    loop {
-        match (a.token(), b.token()) {
-            (Ok(a), Ok(b)) => match compare_tokens(a, b) {
-                Ordering::Equal => {}
-                other => return other,
-            },
-            // Both ended, or neither was a value.
+/// others by kind and content. Reads equal values, and of others no more than the
+/// shorter.
+pub(super) fn compare_next(a: &mut Reader<'_>, b: &mut Reader<'_>) -> Ordering {
+    let mut owed = 1_u64;
+    while owed != 0 {
+        let (a, b) = match (a.token(), b.token()) {
+            (Ok(a), Ok(b)) => (a, b),
+            // Neither was a value.
             (Err(_), Err(_)) => return Ordering::Equal,
             (Err(_), Ok(_)) => return Ordering::Less,
             (Ok(_), Err(_)) => return Ordering::Greater,
+        };
+        match compare_tokens(a, b) {
+            Ordering::Equal => {}
+            other => return other,
         }
+        owed = owed.wrapping_sub(1).saturating_add(a.child_count());
     }
+    Ordering::Equal
 }
 
-fn compare_tokens(a: Token<'_>, b: Token<'_>) -> Ordering {
+pub(super) fn compare_tokens(a: Token<'_>, b: Token<'_>) -> Ordering {
     match (a, b) {
         (Token::Bool(a), Token::Bool(b)) => a.cmp(&b),
         (Token::UInt(a), Token::UInt(b)) => a.cmp(&b),
