@@ -330,6 +330,9 @@ impl Scan<'_> {
             table.count = level.first_slot;
             table.push(location);
         } else if !self.options.sets_and_enums {
+        } else if level.below.0 != level.below.1 && (level.is_enum || level.is_set) {
+            // PROTOCOL CLASSIC-5: Dask reads the value before it follows paths.
+            return Err(classic::path_missing(table.slots.as_slice(), level.below.0));
         } else if level.is_enum {
             // PROTOCOL BODY-4
             if level.names != [true; 3] {

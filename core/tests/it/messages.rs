@@ -1234,6 +1234,27 @@ fn paths_resolve_to_one_value() {
     ] {
         assert_eq!(read(&[path]), Err(MessageErrorKind::PathMissing));
     }
+    // Into a set or an enum member, which are maps only in the encoding.
+    for (body, path) in [
+        (
+            &b"\x82\xa7__Set__\xc3\xa7as-list\x91\xc0"[..],
+            &b"\x92\xa7as-list\x00"[..],
+        ),
+        (b"\x82\xa7__Set__\xc3\xa7as-list\x90", b"\x91\xa1x"),
+        (
+            b"\x83\xa7__Set__\xc3\xa7as-list\x90\xa1x\x80",
+            b"\x92\xa1x\xa1y",
+        ),
+        (
+            b"\x84\xa8__Enum__\xc3\xa4name\xa1a\xaa__module__\xa1b\xa8__name__\xa1c",
+            b"\x91\xa4name",
+        ),
+    ] {
+        let error = with_paths(body, &[path]);
+        assert_eq!(error, Err(MessageErrorKind::PathMissing), "{path:x?}");
+    }
+    let set = b"\x82\xa7__Set__\xc3\xa7as-list\x91\xc0";
+    assert_eq!(with_paths(set, &[b"\x90"]).as_deref(), Ok("payload0"));
     for paths in [
         [&b"\x91\xa1m"[..], b"\x92\xa1m\xa1k"],
         [b"\x90", b"\x91\xa1l"],
