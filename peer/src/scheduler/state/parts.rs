@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::submission::{Demands, Failure, Resources};
 use super::versions::Packages;
-use super::{ClientId, WorkerId};
+use super::{ClientId, WINDOW, WorkerId};
 use crate::protocol::{TaskState, WorkerStatus};
 use crate::scheduler::step;
 use crate::{Key, Serialized, Value};
@@ -265,8 +265,13 @@ impl Worker {
         threads + (ahead * threads).max(1)
     }
 
+    /// Whether the worker has a free thread, and is sent a task that is put on its stack.
     pub(super) fn is_idle(&self) -> bool {
-        self.is_running && self.stack_count == 0 && self.busy_count() < self.thread_count as usize
+        self.is_running
+            && self.stack_count == 0
+            && self.busy_count() < self.thread_count as usize
+            // Tasks would only wait on another stack.
+            && self.unwritten_len < WINDOW
     }
 
     pub(super) fn push(&mut self, resources: &Resources, priority: Priority, id: TaskId) {

@@ -497,3 +497,21 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
     // 64 MiB at a time
     assert_eq!(sent, [64, 128, 192, 256]);
 }
+
+#[test]
+fn large_tasks_wait_on_one_stack_until_a_worker_has_read() {
+    let mut cluster = Cluster::new();
+    let me = cluster.client("me");
+    for address in ["tcp://a:1", "tcp://b:1"] {
+        cluster.worker(address, 2);
+    }
+    let data = Value::bytes(vec![0; WINDOW]);
+    let keys = ["x", "y", "z"];
+    let tasks = keys.map(|key| Node::new(key, "builtins.len", [data.clone()]));
+    cluster.submit(me, tasks, &keys);
+    assert_eq!(cluster.running.len(), 2);
+    let read = cluster.undrained.pop().expect("both have unread tasks");
+    cluster.handle(Event::Drained(read));
+    let sent_to = |on| cluster.running.keys().filter(|(to, _)| *to == on).count();
+    assert_eq!((cluster.running.len(), sent_to(read)), (3, 2));
+}
