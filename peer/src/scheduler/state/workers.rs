@@ -184,13 +184,21 @@ impl State {
                 }
             }
             FromWorker::RequestRefreshWhoHas(message) => {
-                let who_has = self.who_has(Some(&message.keys));
-                let message = RefreshWhoHas {
-                    who_has,
-                    stimulus_id: message.stimulus_id,
-                    ..RefreshWhoHas::default()
-                };
-                self.send_worker(id, message);
+                let keys = message.keys.into_iter();
+                let (known, unknown): (Vec<Key>, Vec<Key>) =
+                    keys.partition(|key| self.by_key.contains_key(key));
+                if !known.is_empty() {
+                    let message = RefreshWhoHas {
+                        who_has: self.who_has(Some(&known)),
+                        stimulus_id: message.stimulus_id,
+                        ..RefreshWhoHas::default()
+                    };
+                    self.send_worker(id, message);
+                }
+                if !unknown.is_empty() {
+                    // A worker asks for data without holders again and again.
+                    self.send_worker(id, free_keys(Keys(unknown), "unknown-keys"));
+                }
             }
             FromWorker::WorkerStatusChange(message) => self.status_changed(id, message.status),
             FromWorker::Reschedule(message) => {

@@ -251,16 +251,16 @@ fn sends_holders_to_workers_with_missing_data() {
     };
     cluster.report(worker, asks);
     let messages = cluster.to_workers.remove(&worker).unwrap_or_default();
-    let [ToWorker::RefreshWhoHas(message)] = &messages[..] else {
+    let [
+        ToWorker::RefreshWhoHas(message),
+        ToWorker::FreeKeys(unknown),
+    ] = &messages[..]
+    else {
         panic!("{messages:?}");
     };
-    assert_eq!(
-        message.who_has,
-        [
-            (Key::from("x"), vec!["tcp://a:1".to_owned()]),
-            (Key::from("gone"), Vec::new())
-        ]
-    );
+    let holders = vec!["tcp://a:1".to_owned()];
+    assert_eq!(message.who_has, [(Key::from("x"), holders)]);
+    assert_eq!(unknown.keys, ["gone"].into_iter().collect());
 }
 
 #[test]
