@@ -160,7 +160,8 @@ impl TaskFuture {
         })
     }
 
-    /// Retries the task if it failed, and the failed tasks that it depends on.
+    /// Retries the task if it failed, the failed tasks that it depends on, and the failed tasks
+    /// that depend on any of these.
     ///
     /// # Errors
     ///

@@ -341,7 +341,8 @@ impl Client {
         Arc::ptr_eq(future.shared(), &self.shared)
     }
 
-    /// Retries failed tasks, and the failed tasks that they depend on.
+    /// Retries failed tasks, the failed tasks that they depend on, and the failed tasks that
+    /// depend on any of these.
     ///
     /// # Errors
     ///

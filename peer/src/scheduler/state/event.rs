@@ -88,8 +88,8 @@ pub enum Event {
         /// The keys of the results.
         keys: Vec<Key>,
     },
-    /// Failed tasks are to be retried, with the failed tasks that they depend on.
-    /// Other tasks are ignored.
+    /// Failed tasks are to be retried, with the failed tasks that they depend on, and
+    /// the failed tasks that depend on any of these. Other tasks are ignored.
     Retry(Vec<Key>),
     /// The worker with this address is to be retired: it gets no more tasks, and
     /// other workers copy the results that only it has. If repeated for the same worker,

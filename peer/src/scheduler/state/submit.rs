@@ -100,7 +100,8 @@ impl State {
         }
     }
 
-    /// Retries failed tasks, and the failed tasks that they depend on.
+    /// Retries failed tasks, the failed tasks that they depend on, and the failed tasks that
+    /// depend on any of these.
     pub(super) fn retry(&mut self, keys: &[Key]) {
         self.set_stimulus("client-retry");
         let known = keys.iter().filter_map(|key| self.by_key.get(key));
@@ -109,6 +110,15 @@ impl State {
         while let Some(id) = failed.pop() {
             if matches!(self.tasks[id].stage, Stage::Erred(_)) && all.insert(id) {
                 failed.extend(&self.tasks[id].dependencies);
+            }
+        }
+        failed.extend(&all);
+        while let Some(id) = failed.pop() {
+            for dependent in &self.tasks[id].dependents {
+                if matches!(self.tasks[*dependent].stage, Stage::Erred(_)) && all.insert(*dependent)
+                {
+                    failed.push(*dependent);
+                }
             }
         }
         for id in &all {

@@ -96,6 +96,28 @@ fn retries_failed_tasks_on_request() {
     );
 }
 
+#[test]
+fn a_retry_includes_dependents() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let (one, other) = (cluster.client("one"), cluster.client("other"));
+    cluster.submit(one, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
+    cluster.submit(other, [add("z", &["y"])], &["z"]);
+    cluster.err(worker, "x", "boom");
+    cluster.sent_to_client(one);
+    cluster.sent_to_client(other);
+    cluster.handle(Event::Retry(vec![Key::from("x")]));
+    assert_eq!(
+        cluster.sent_to_client(one),
+        ["task-retried x", "task-retried y"]
+    );
+    assert_eq!(cluster.sent_to_client(other), ["task-retried z"]);
+    for key in ["x", "y", "z"] {
+        cluster.finish(worker, key);
+    }
+    assert_eq!(cluster.sent_to_client(other), ["key-in-memory z"]);
+}
+
 fn cancel(keys: &[&str], force: bool) -> CancelKeys {
     CancelKeys {
         keys: keys.iter().copied().collect(),
