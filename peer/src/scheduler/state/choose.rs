@@ -14,6 +14,9 @@ const BANDWIDTH: f64 = 100e6;
 /// Assumed latency of a transfer in seconds.
 const LATENCY: f64 = 0.001;
 
+/// Dask's assumption of the run time of tasks until the first has ended, in seconds.
+const UNKNOWN_DURATION: f64 = 0.5;
+
 impl Demands {
     fn allow(&self, worker: &Worker) -> bool {
         let compare = |one: &String, other: &String| {
@@ -166,8 +169,12 @@ impl State {
         });
         let victim = loaded.max_by_key(|worker| load(worker))?;
         let waiting = victim.stack_count + victim.busy_count();
+        let pace = match victim.pace {
+            pace if pace > 0.0 => pace,
+            _ => UNKNOWN_DURATION,
+        };
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let wait = waiting as f64 * victim.pace / f64::from(victim.thread_count);
+        let wait = waiting as f64 * pace / f64::from(victim.thread_count);
         let last = victim.stack.values().filter_map(|queue| queue.last());
         let mut last: Vec<_> = last.collect();
         last.sort_unstable();

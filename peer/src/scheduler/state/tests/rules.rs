@@ -410,6 +410,22 @@ fn idle_workers_take_over_queued_tasks() {
 }
 
 #[test]
+fn idle_workers_take_over_tasks_of_unknown_duration() {
+    let mut cluster = Cluster::new();
+    let workers = ["tcp://a:1", "tcp://b:1", "tcp://c:1", "tcp://d:1"];
+    let workers = workers.map(|address| cluster.worker(address, 1));
+    let client = cluster.client("me");
+    cluster.scatter("me", "x", 8, &["tcp://a:1"]);
+    let names: Vec<String> = (0..8).map(|number| format!("t-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.submit(client, keys.iter().map(|key| add(key, &["x"])), &keys);
+    for worker in workers {
+        let mut running = cluster.running.keys();
+        assert!(running.any(|(on, _)| *on == worker), "{worker:?}");
+    }
+}
+
+#[test]
 fn does_not_move_tasks_with_expensive_inputs() {
     let mut cluster = Cluster::new();
     cluster.worker("tcp://a:1", 1);
