@@ -165,7 +165,7 @@ impl State {
         match message {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),
             FromWorker::TaskErred(message) => {
-                if let Some(task) = self.processed(id, &message.key, message.run_id) {
+                if let Some(task) = self.ended(id, &message.key, message.run_id) {
                     let failure = Arc::new(Failure {
                         exception: match message.exception {
                             // Python clients cannot handle a missing exception.
@@ -335,8 +335,7 @@ impl State {
             let task = &self.tasks[id];
             match task.stage {
                 Stage::Processing(on) if on == worker && task.run_id == run_id => return Some(id),
-                // A report of an earlier run, which the worker was asked to forget before
-                // the current run was sent.
+                // A report of an earlier run
                 Stage::Processing(on) if on == worker => return None,
                 Stage::Memory if task.who_has.binary_search(&worker).is_ok() => return None,
                 _ => {}
@@ -346,8 +345,26 @@ impl State {
         None
     }
 
+    /// Like [`processed`](Self::processed), for the report of an end. After the report of an
+    /// earlier run, the task runs again.
+    fn ended(&mut self, worker: WorkerId, key: &Key, run_id: i64) -> Option<TaskId> {
+        let processed = self.processed(worker, key, run_id);
+        if processed.is_none()
+            && let Some(id) = self.by_key.get(key).copied()
+            && matches!(self.tasks[id].stage, Stage::Processing(on) if on == worker)
+        {
+            // A worker in Python that is asked to forget a task continues to execute it. If
+            // the task is sent again meanwhile, the worker reports only the earlier run, which
+            // may have been that of another task with this key.
+            self.unassign(id);
+            self.send_free(worker, id);
+            self.make_ready(id);
+        }
+        processed
+    }
+
     pub(super) fn task_finished(&mut self, id: WorkerId, message: TaskFinished) {
-        let Some(task) = self.processed(id, &message.key, message.run_id) else {
+        let Some(task) = self.ended(id, &message.key, message.run_id) else {
             return;
         };
         if let Some(worker) = self.workers.get_mut(&id) {

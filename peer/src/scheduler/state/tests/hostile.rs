@@ -245,7 +245,7 @@ fn unknown_ops_are_reported_and_ignored() {
 }
 
 #[test]
-fn ignores_results_of_other_runs_and_workers() {
+fn ignores_results_of_other_workers_and_repeated_ones() {
     let mut cluster = Cluster::new();
     let (first, second) = (
         cluster.worker("tcp://a:1", 1),
@@ -261,7 +261,6 @@ fn ignores_results_of_other_runs_and_workers() {
         run_id,
         ..TaskFinished::default()
     };
-    cluster.report(on, finished(run_id - 1));
     cluster.report(other, finished(run_id));
     assert_eq!(cluster.sent_to_worker(other), ["free-keys x"]);
     assert_eq!(cluster.status("x"), Some(TaskState::Processing));
@@ -270,6 +269,48 @@ fn ignores_results_of_other_runs_and_workers() {
     // Repeated reports count once.
     cluster.report(on, finished(run_id));
     assert!(cluster.sent_to_worker(on).is_empty());
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory x"]);
+}
+
+#[test]
+fn runs_a_task_again_after_a_report_of_an_earlier_run() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let key = || Key::from("x");
+    let submit = |cluster: &mut Cluster| {
+        cluster.submit(client, [add("x", &[])], &["x"]);
+        cluster.running[&(worker, key())].run_id
+    };
+    let first = submit(&mut cluster);
+    cluster.release(client, &["x"]);
+    let second = submit(&mut cluster);
+    cluster.sent_to_worker(worker);
+    // A worker in Python cannot stop the first run, and reports only that.
+    let seceded = LongRunning {
+        key: key(),
+        run_id: first,
+        ..LongRunning::default()
+    };
+    cluster.report(worker, seceded);
+    assert!(cluster.sent_to_worker(worker).is_empty());
+    let finished = TaskFinished {
+        key: key(),
+        run_id: first,
+        ..TaskFinished::default()
+    };
+    cluster.report(worker, finished);
+    let again = ["free-keys x", "compute-task x"];
+    assert_eq!(cluster.sent_to_worker(worker), again);
+    let erred = TaskErred {
+        key: key(),
+        run_id: second,
+        ..TaskErred::default()
+    };
+    cluster.report(worker, erred);
+    assert_eq!(cluster.sent_to_worker(worker), again);
+    assert!(cluster.sent_to_client(client).is_empty());
+    cluster.finish(worker, "x");
     assert_eq!(cluster.sent_to_client(client), ["key-in-memory x"]);
 }
 

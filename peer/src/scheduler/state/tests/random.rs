@@ -17,6 +17,9 @@ struct Slow {
     outbox: VecDeque<FromWorker>,
     data: BTreeSet<Key>,
     tasks: BTreeMap<Key, ComputeTask>,
+    /// The runs with which executions began. As in Python, a task that is freed continues,
+    /// and is reported as the run with which it began if it was sent again meanwhile.
+    executing: BTreeMap<Key, i64>,
 }
 
 impl Slow {
@@ -24,7 +27,7 @@ impl Slow {
         match self.inbox.pop_front() {
             Some(ToWorker::ComputeTask(task)) => {
                 if self.data.contains(&task.key) {
-                    self.outbox.push_back(finished(&task));
+                    self.outbox.push_back(finished(&task, task.run_id));
                 } else {
                     self.tasks.insert(task.key.clone(), task);
                 }
@@ -76,10 +79,10 @@ fn added(key: &Key) -> FromWorker {
     })
 }
 
-fn finished(task: &ComputeTask) -> FromWorker {
+fn finished(task: &ComputeTask, run_id: i64) -> FromWorker {
     FromWorker::from(TaskFinished {
         key: task.key.clone(),
-        run_id: task.run_id,
+        run_id,
         nbytes: 1000,
         ..TaskFinished::default()
     })
@@ -282,6 +285,12 @@ impl Simulation {
 
     /// Advances a random task of a worker.
     fn work(&mut self, id: WorkerId) {
+        if self.number(10) == 0 {
+            // Results of freed tasks are dropped.
+            let worker = self.workers.get_mut(&id).expect("exists");
+            let tasks = &worker.tasks;
+            worker.executing.retain(|key, _| tasks.contains_key(key));
+        }
         let index = self.workers[&id].tasks.len();
         let index = self.number(index);
         let outcome = self.number(20);
@@ -310,11 +319,16 @@ impl Simulation {
             }
         }
         let worker = self.workers.get_mut(&id).expect("exists");
-        let (key, run_id) = (task.key.clone(), task.run_id);
+        let key = task.key.clone();
+        let begun = worker.executing.entry(key.clone()).or_insert(task.run_id);
+        let run_id = *begun;
+        if (1..10).contains(&outcome) {
+            worker.executing.remove(&key);
+        }
         match outcome {
             0 => worker.outbox.push_back(FromWorker::from(LongRunning {
                 key,
-                run_id,
+                run_id: task.run_id,
                 ..LongRunning::default()
             })),
             1 => {
@@ -324,6 +338,7 @@ impl Simulation {
                     ..Reschedule::default()
                 }));
             }
+            10.. => {}
             _ if key.prefix() == "bad" || outcome == 2 => {
                 worker.tasks.remove(&key);
                 worker.outbox.push_back(FromWorker::from(TaskErred {
@@ -336,7 +351,7 @@ impl Simulation {
             _ => {
                 worker.tasks.remove(&key);
                 worker.data.insert(key);
-                worker.outbox.push_back(finished(&task));
+                worker.outbox.push_back(finished(&task, run_id));
             }
         }
     }
