@@ -1,5 +1,6 @@
 //! The choice of a worker for a task.
 
+use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::parts::{Stage, Task, TaskId, Worker};
@@ -16,6 +17,12 @@ const LATENCY: f64 = 0.001;
 
 /// Dask's assumption of the run time of tasks until the first has ended, in seconds.
 const UNKNOWN_DURATION: f64 = 0.5;
+
+/// Maximum number of tasks of a queue, and of tasks in total, that are considered for idle
+/// workers at once. More would take too long for an event, because each task is compared
+/// with each idle worker.
+const MAX_CANDIDATES: usize = 4;
+const MAX_TRIED: usize = 16;
 
 impl Demands {
     fn allow(&self, worker: &Worker) -> bool {
@@ -138,7 +145,7 @@ impl State {
         }
     }
 
-    /// Moves tasks from the end of the longest stack to idle workers, if fetching
+    /// Moves tasks from the ends of the longest stacks to idle workers, if fetching
     /// their inputs takes less time than waiting.
     pub(super) fn share(&mut self) {
         while self.queued_count != 0
@@ -151,37 +158,36 @@ impl State {
         }
     }
 
-    /// Returns a task of the longest stack, and an idle worker that should take it.
+    /// Returns one of the last tasks of a long stack, and an idle worker that should take it.
     fn surplus(&self) -> Option<(TaskId, WorkerId)> {
-        let mut idle = self
-            .workers
-            .iter()
-            .filter(|(_, worker)| {
-                step();
-                worker.is_idle()
-            })
-            .peekable();
-        idle.peek()?;
+        let idle = self.workers.iter().filter(|(_, worker)| {
+            step();
+            worker.is_idle()
+        });
+        let idle: Vec<(WorkerId, &Worker)> = idle.map(|(id, worker)| (*id, worker)).collect();
+        if idle.is_empty() {
+            return None;
+        }
         let load = |worker: &Worker| worker.stack_count * 1024 / worker.thread_count as usize;
         let loaded = self.workers.values().filter(|worker| {
             step();
             worker.stack_count != 0
         });
-        let victim = loaded.max_by_key(|worker| load(worker))?;
-        let waiting = victim.stack_count + victim.busy_count();
-        let pace = match victim.pace {
-            pace if pace > 0.0 => pace,
-            _ => UNKNOWN_DURATION,
-        };
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let wait = waiting as f64 * pace / f64::from(victim.thread_count);
-        let last = victim.stack.values().filter_map(|queue| queue.last());
-        let mut last: Vec<_> = last.collect();
-        last.sort_unstable();
-        idle.find_map(|(to, thief)| {
-            let mut last = last.iter().rev().map(|(_, id)| *id);
-            let found = last.find(|id| self.is_better_at(*id, (*to, thief), wait));
-            found.map(|task| (task, *to))
+        let mut victims: Vec<&Worker> = loaded.collect();
+        victims.sort_unstable_by_key(|worker| Reverse(load(worker)));
+        let candidates = victims.into_iter().flat_map(|victim| {
+            let wait = wait(victim);
+            let queues = victim.stack.values();
+            let last = queues.flat_map(|queue| queue.iter().rev().take(MAX_CANDIDATES));
+            let mut last: Vec<_> = last.collect();
+            last.sort_unstable_by_key(|place| Reverse(*place));
+            last.into_iter().map(move |(_, id)| (*id, wait))
+        });
+        let mut candidates = candidates.take(MAX_TRIED);
+        candidates.find_map(|(task, wait)| {
+            let mut idle = idle.iter();
+            let found = idle.find(|thief| self.is_better_at(task, **thief, wait));
+            found.map(|(to, _)| (task, *to))
         })
     }
 
@@ -204,6 +210,17 @@ impl State {
             seconds < wait
         })
     }
+}
+
+/// Estimates how long the last task of a worker's stack waits, in seconds.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn wait(worker: &Worker) -> f64 {
+    let waiting = worker.stack_count + worker.busy_count();
+    let pace = match worker.pace {
+        pace if pace > 0.0 => pace,
+        _ => UNKNOWN_DURATION,
+    };
+    waiting as f64 * pace / f64::from(worker.thread_count)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]

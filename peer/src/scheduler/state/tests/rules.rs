@@ -426,6 +426,28 @@ fn idle_workers_take_over_tasks_of_unknown_duration() {
 }
 
 #[test]
+fn idle_workers_skip_tasks_that_must_stay() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    let only = [("workers", Value::from("tcp://a:1"))];
+    cluster.submit_with(client, [add("stays", &[])], &["stays"], &only);
+    // Another task of the same worker
+    let second = cluster.worker("tcp://b:1", 1);
+    assert_eq!(cluster.assigned_to("c"), Some(second));
+    // A task of another worker, which has fewer
+    let names: Vec<String> = (0..5).map(|number| format!("s-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.submit_with(client, keys.iter().map(|key| add(key, &[])), &keys, &only);
+    cluster.submit(client, [add("d", &[]), add("e", &[])], &["d", "e"]);
+    assert_eq!(cluster.status("e"), Some(TaskState::Queued));
+    let third = cluster.worker("tcp://c:1", 1);
+    assert_eq!(cluster.assigned_to("e"), Some(third));
+}
+
+#[test]
 fn does_not_move_tasks_with_expensive_inputs() {
     let mut cluster = Cluster::new();
     cluster.worker("tcp://a:1", 1);
