@@ -206,6 +206,8 @@ pub(super) struct Worker {
     pub(super) packages: Packages,
     pub(super) is_running: bool,
     pub(super) is_leaving: bool,
+    /// The status before retirement, to which the worker returns if it cannot leave.
+    pub(super) status_before: Option<WorkerStatus>,
     pub(super) thread_count: u32,
     pub(super) resources: Resources,
     pub(super) used: HashMap<String, f64>,

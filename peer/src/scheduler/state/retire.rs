@@ -18,18 +18,25 @@ impl State {
         let Some(id) = self.by_address.get(address).copied() else {
             return;
         };
-        if self.workers[&id].info.status != WorkerStatus::ClosingGracefully {
+        if let Some(worker) = self.workers.get_mut(&id)
+            && worker.info.status != WorkerStatus::ClosingGracefully
+        {
+            worker.status_before = Some(worker.info.status.clone());
             self.order_status(id, WorkerStatus::ClosingGracefully);
             self.settle();
         }
         self.copy_elsewhere(id);
     }
 
-    /// Cancels the retirement of a worker.
+    /// Cancels the retirement of a worker, which returns to its earlier status.
     pub(super) fn cancel_retirement(&mut self, address: &str) {
         self.set_stimulus(STIMULUS);
-        if let Some(id) = self.by_address.get(address).copied() {
-            self.order_status(id, WorkerStatus::Running);
+        // None if the worker was leaving already.
+        if let Some(id) = self.by_address.get(address).copied()
+            && let Some(worker) = self.workers.get_mut(&id)
+            && let Some(status) = worker.status_before.take()
+        {
+            self.order_status(id, status);
             self.settle();
         }
     }

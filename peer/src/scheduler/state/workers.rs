@@ -69,6 +69,7 @@ impl State {
             packages,
             is_running,
             is_leaving: false,
+            status_before: None,
             thread_count: u32::try_from(worker.nthreads)
                 .unwrap_or(MAX_THREADS)
                 .clamp(1, MAX_THREADS),

@@ -300,3 +300,37 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     assert!(cluster.sent_to_client(client).is_empty());
     assert_eq!(cluster.status("z"), Some(TaskState::Memory));
 }
+
+#[test]
+fn cancelled_retirement_restores_the_status() {
+    let mut cluster = Cluster::new();
+    let address = || "tcp://a:1".to_owned();
+    let worker = cluster.worker(&address(), 1);
+    let closing = WorkerStatus::ClosingGracefully;
+    let paused = WorkerStatus::Paused;
+    for (before, ordered) in [
+        (
+            WorkerStatus::Running,
+            vec![closing.clone(), WorkerStatus::Running],
+        ),
+        (paused.clone(), vec![closing.clone(), paused]),
+        // The worker closes for another reason.
+        (closing, Vec::new()),
+    ] {
+        let change = WorkerStatusChange {
+            status: before.clone(),
+            ..WorkerStatusChange::default()
+        };
+        cluster.report(worker, change);
+        cluster.to_workers.clear();
+        cluster.handle(Event::RetireWorker(address()));
+        cluster.handle(Event::KeepWorker(address()));
+        let messages = cluster.to_workers.remove(&worker).unwrap_or_default();
+        let statuses = messages.into_iter().map(|message| match message {
+            ToWorker::WorkerStatusChange(message) => message.status,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(statuses.collect::<Vec<_>>(), ordered);
+        assert_eq!(cluster.state.workers[&worker].info.status, before);
+    }
+}
