@@ -1,7 +1,7 @@
 //! Workers that send invalid messages, join, retire and leave.
 
 use super::*;
-use crate::protocol::{ReplyStatus, WorkerStatus};
+use crate::protocol::{AddKeys, ReplyStatus, WorkerStatus};
 
 /// A registered worker that listens, and whose replies and messages the test sends.
 struct ManualWorker {
@@ -327,6 +327,38 @@ async fn worker_stays_if_its_data_cannot_be_copied() {
     assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!(client.gather("x").await, Value::from(3));
     drop(other);
+}
+
+#[tokio::test(start_paused = true)]
+async fn worker_retires_as_long_as_its_data_is_copied() {
+    let scheduler = scheduler("inproc://slow").await;
+    let worker = Worker::new(scheduler.address(), "inproc://slow-1").await;
+    let mut client = Client::new(scheduler.address(), "me").await;
+    let keys = ["x", "y", "z"];
+    let tasks = keys.map(|key| Task::new(key, "operator.add", [1, 2]));
+    client.submit(tasks, &keys);
+    client.wait(&keys).await;
+    let mut other = ManualWorker::new(scheduler.address(), "inproc://slow-2").await;
+    let address = worker.address.to_string();
+    let request = tokio::spawn({
+        let mut requests = connect(scheduler.address()).await;
+        let request = Request::from(RetireWorkers {
+            workers: Some(vec![address.clone()]),
+            ..RetireWorkers::default()
+        });
+        async move { requests.call::<Value>(&request).await }
+    });
+    for key in keys {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let copied = FromWorker::from(AddKeys {
+            keys: [key].into_iter().collect(),
+            ..AddKeys::default()
+        });
+        let sent = other.stream.sender.send(&vec![copied]).await;
+        sent.expect("it listens");
+    }
+    let reply = request.await.expect("no panic").expect("it replies");
+    assert!(reply.get(&address).is_some(), "{reply}");
 }
 
 /// A worker in Python sends heartbeats until it has read the request to close, and
