@@ -93,7 +93,8 @@ pub enum TaskError {
         /// The scheduler's reason; empty if it sent none.
         reason: String,
     },
-    /// The result was lost, and cannot be computed again.
+    /// The result was lost and cannot be computed again, or the scheduler forgot it because
+    /// the client lost its connection.
     Lost {
         /// The result's key.
         key: Key,

@@ -22,7 +22,8 @@ pub enum Status {
         /// The reason; empty if it is not known.
         reason: String,
     },
-    /// The result is lost and cannot be computed again.
+    /// The result is lost and cannot be computed again, or the scheduler has forgotten it
+    /// because the client lost its connection.
     Lost,
     /// The client is not connected any more.
     Disconnected {
@@ -59,8 +60,8 @@ pub enum Reconnect {
     #[default]
     Never,
     /// Tries to reconnect for this long. The scheduler has forgotten the client's
-    /// keys, so unfinished futures end as [`Status::Lost`]; new tasks can be
-    /// submitted.
+    /// keys, so all futures end as [`Status::Lost`], also finished ones, except those of
+    /// failed and cancelled tasks; new tasks can be submitted.
     Within(Duration),
 }
 
