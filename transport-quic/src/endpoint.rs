@@ -13,7 +13,7 @@ use daskwire_comm::{
     Address, BoxFuture, Closed, Comm, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
     PendingConnection, RawConnection, Traffic, Transport,
 };
-use quinn::{ConnectionError, EndpointConfig};
+use quinn::{ConnectionError, EndpointConfig, ReadError};
 use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 
@@ -344,9 +344,24 @@ impl Endpoint {
                     let (mut receiver, sender) = stream::split(entry, send, receive);
                     if !is_fresh {
                         let wait = connection.acknowledgement_time().min(limit / 2);
-                        let answered = timeout(wait, receiver.wait()).await.is_ok();
+                        let is_dead = match timeout(wait, receiver.wait()).await {
+                            // PROTOCOL QUIC-13: a pause comes before the next attempt,
+                            // because the peer may refuse a new connection too.
+                            Ok(Err(ReadError::Reset(code::REFUSED))) => {
+                                connection.retire();
+                                return Err(Failure::retry(error::refused()));
+                            }
+                            Ok(Err(ReadError::ConnectionLost(reason))) => {
+                                if error::is_final(&reason) {
+                                    return Err(reason.into());
+                                }
+                                true
+                            }
+                            Ok(_) => false,
+                            Err(_) => connection.received() == received,
+                        };
                         // PROTOCOL QUIC-4
-                        if !answered && connection.received() == received {
+                        if is_dead {
                             connection.retire();
                             continue;
                         }

@@ -184,7 +184,8 @@ pub(crate) fn stopped(code: VarInt) -> io::Error {
     }
 }
 
-fn refused() -> io::Error {
+/// The error of a stream that the peer refused.
+pub(crate) fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, EndedStream::Refused)
 }
 

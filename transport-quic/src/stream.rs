@@ -219,14 +219,15 @@ impl Receiver {
         }
     }
 
-    /// Waits for the first data of the peer, or the end of the stream.
-    pub(crate) async fn wait(&mut self) {
-        if let Some(stream) = &mut self.stream {
-            // The next read reports an end or an error again.
-            if let Ok(Some(chunk)) = stream.read_chunk(usize::MAX, true).await {
-                self.early = chunk.bytes;
-            }
+    /// Waits for the first data of the peer, or the end of the stream. The next read
+    /// reports an end or an error again.
+    pub(crate) async fn wait(&mut self) -> Result<(), ReadError> {
+        if let Some(stream) = &mut self.stream
+            && let Some(chunk) = stream.read_chunk(usize::MAX, true).await?
+        {
+            self.early = chunk.bytes;
         }
+        Ok(())
     }
 }
 

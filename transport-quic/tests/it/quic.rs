@@ -112,9 +112,12 @@ async fn bind(tls: &Tls, options: CommOptions, quic: QuicOptions) -> (Node, Addr
 
 /// Two endpoints, and the address of the second.
 async fn endpoints(quic: QuicOptions) -> (Node, Node, Address) {
-    let tls = Authority::new().tls();
-    let (ours, _) = bind(&tls, CommOptions::default(), quic.clone()).await;
-    let (theirs, address) = bind(&tls, CommOptions::default(), quic).await;
+    endpoints_with(&Authority::new().tls(), quic).await
+}
+
+async fn endpoints_with(tls: &Tls, quic: QuicOptions) -> (Node, Node, Address) {
+    let (ours, _) = bind(tls, CommOptions::default(), quic.clone()).await;
+    let (theirs, address) = bind(tls, CommOptions::default(), quic).await;
     (ours, theirs, address)
 }
 
@@ -835,6 +838,80 @@ async fn endpoints_that_close_refuse_comms() {
     assert!(error.to_string().contains("accepts no comms"), "{error}");
     drop(our_comm);
     closing.await.unwrap();
+}
+
+/// Programs that forward bytes, such as a relay, do no handshake that could fail on a
+/// stream of a reused connection.
+// PROTOCOL QUIC-4, QUIC-13
+#[tokio::test]
+async fn refused_comms_without_a_handshake_are_not_returned() {
+    let tls = Authority::new().tls();
+    let (ours, theirs, address) = endpoints_with(&tls, quick()).await;
+    let (our_comm, mut their_comm) = comm(&ours, &theirs, &address).await;
+    their_comm.close().await.unwrap();
+    drop(their_comm);
+    let closing = tokio::spawn(async move { theirs.close().await });
+    tokio::task::yield_now().await;
+    let error = ours.connect_raw(&address, &once()).await.unwrap_err();
+    assert!(error.to_string().contains("accepts no comms"), "{error}");
+
+    // With retries, the next listener at the address is reached.
+    let listening = async {
+        drop(our_comm);
+        closing.await.unwrap();
+        let theirs = loop {
+            match Node::bind(&address, &tls, CommOptions::default(), quick()).await {
+                Ok(endpoint) => break endpoint,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        };
+        let mut raw = theirs.accept().await.unwrap().open().await.unwrap();
+        raw.writer.write_all(b"hello").await.unwrap();
+        (theirs, raw)
+    };
+    let connecting = async {
+        let options = CommOptions::default();
+        ours.connect_raw(&address, &options).await.unwrap()
+    };
+    let (mut raw, _far) = tokio::join!(connecting, listening);
+    let mut hello = [0; 5];
+    raw.reader.read_exact(&mut hello).await.unwrap();
+    assert_eq!(&hello, b"hello");
+}
+
+/// A connection that ends while a comm is opened on it.
+// PROTOCOL QUIC-4
+#[tokio::test]
+async fn a_connection_that_ends_meanwhile_is_replaced() {
+    let authority = Authority::new();
+    let server = quinn::crypto::rustls::QuicServerConfig::try_from({
+        let mut server = authority.server(true);
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server
+    });
+    let server = quinn::ServerConfig::with_crypto(Arc::new(server.unwrap()));
+    let theirs = quinn::Endpoint::server(server, "127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = Address::new("quic", theirs.local_addr().unwrap());
+    let accepting = async {
+        let first = theirs.accept().await.unwrap().await.unwrap();
+        let _kept = first.accept_bi().await.unwrap();
+        let _second = first.accept_bi().await.unwrap();
+        first.close(2_u32.into(), b"");
+        let second = theirs.accept().await.unwrap().await.unwrap();
+        let (mut send, receive) = second.accept_bi().await.unwrap();
+        send.write_all(b"hello").await.unwrap();
+        (second, send, receive)
+    };
+    let connecting = async {
+        let ours = Node::client(authority.tls(), quick()).unwrap();
+        let first = ours.connect_raw(&address, &once()).await.unwrap();
+        let mut second = ours.connect_raw(&address, &once()).await.unwrap();
+        let mut hello = [0; 5];
+        second.reader.read_exact(&mut hello).await.unwrap();
+        assert_eq!(&hello, b"hello");
+        drop(first);
+    };
+    tokio::join!(accepting, connecting);
 }
 
 #[tokio::test]
