@@ -240,8 +240,21 @@ impl ConnectError {
     pub(crate) fn into_comm_error(self) -> CommError {
         match self {
             Self::NoAnswer => CommError::Io(io::ErrorKind::TimedOut.into()),
-            Self::Failed(error) => CommError::Io(error),
+            Self::Failed(error) => error.downcast().unwrap_or_else(CommError::Io),
             Self::Fatal(error) => error,
+        }
+    }
+
+    /// Converts the error of a transport's own handshake. If the connection was lost,
+    /// another attempt may succeed, for example at a proxy whose server is restarting. Dask
+    /// repeats such attempts too.
+    fn of_opening(error: CommError) -> Self {
+        match error {
+            CommError::Io(error) => Self::Failed(error),
+            error @ CommError::Closed(_) => {
+                Self::Failed(io::Error::new(io::ErrorKind::ConnectionReset, error))
+            }
+            error => Self::Fatal(error),
         }
     }
 }
@@ -286,7 +299,10 @@ impl PendingConnection {
     pub(crate) async fn handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
         let after = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
-        let both = Box::pin(async { self.opening.await?.try_handshake(options).await });
+        let both = Box::pin(async {
+            let opened = self.opening.await.map_err(ConnectError::of_opening)?;
+            opened.try_handshake(options).await
+        });
         let outcome = runtime::timeout(after, both).await;
         outcome.unwrap_or(Err(late(after).into()))
     }
@@ -376,11 +392,12 @@ impl Transports {
 
     /// Connects to a peer that listens at `address`, and does the handshake.
     ///
-    /// If the connection is refused, or the host name does not resolve yet, further
-    /// attempts follow until [`CommOptions::connect_timeout`] has passed. The pauses
+    /// If the connection is refused or lost before the handshake of Dask, or the host name
+    /// does not resolve yet, further attempts follow until
+    /// [`CommOptions::connect_timeout`] has passed. The pauses
     /// between them are random and grow, so that many workers that lost their
-    /// scheduler do not reconnect at the same time. The handshake is repeated only if
-    /// the transport reports that a new connection may succeed.
+    /// scheduler do not reconnect at the same time. The handshake of Dask is repeated only
+    /// if the transport reports that a new connection may succeed.
     ///
     /// # Cancel safety
     ///
@@ -511,10 +528,15 @@ pub async fn connect_raw(
     traffic: Traffic,
 ) -> Result<RawConnection, CommError> {
     let mut attempts = Attempts::new(transport, address, options, traffic)?;
-    let opened = attempts.next().await?.open(options).await;
-    let connection = opened.inspect_err(|error| attempts.is_over(error))?;
-    connection.set_traffic(traffic);
-    Ok(connection)
+    loop {
+        match attempts.next().await?.open(options).await {
+            Ok(connection) => {
+                connection.set_traffic(traffic);
+                return Ok(connection);
+            }
+            Err(error) => attempts.failed(ConnectError::of_opening(error)).await?,
+        }
+    }
 }
 
 /// The attempts to connect to one address.

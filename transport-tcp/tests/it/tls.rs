@@ -736,7 +736,8 @@ async fn mixing_tcp_and_tls_gives_clear_errors() {
         .unwrap();
     let address = plain.local_address().unwrap();
     let address: Address = address.to_string().replace("tcp", "tls").parse().unwrap();
-    let options = options(tls);
+    let mut options = options(tls);
+    options.comm.connect_retry = false;
     let (connector, listened) = tokio::join!(connect(&address, &options), async {
         plain.accept().await?.handshake().await
     });
@@ -745,7 +746,7 @@ async fn mixing_tcp_and_tls_gives_clear_errors() {
     let connector = connector.unwrap_err();
     // The listener sends its handshake first, but its reset may overtake it.
     assert!(
-        matches!(connector, CommError::Closed(Closed::WithinTlsHandshake))
+        connector.to_string().contains("during the TLS handshake")
             || connector.to_string().contains("does not speak TLS"),
         "{connector}"
     );
@@ -765,6 +766,69 @@ async fn mixing_tcp_and_tls_gives_clear_errors() {
     assert!(
         connector.to_string().contains("does not speak TLS"),
         "{connector}"
+    );
+}
+
+/// A proxy accepts connections while its server restarts, and closes or resets them.
+#[tokio::test]
+async fn connections_lost_within_the_tls_handshake_are_retried() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (listener, address) = listen("127.0.0.1", tls.clone()).await;
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let front = Address::new("tls", proxy.local_addr().unwrap());
+    tokio::spawn(async move {
+        for number in 0.. {
+            let (mut near, _) = proxy.accept().await.unwrap();
+            match number % 3 {
+                // Closing a socket with unread data resets the connection.
+                0 => near.readable().await.unwrap(),
+                1 => drop(near.read(&mut [0; 1 << 14]).await.unwrap()),
+                _ => {
+                    let far = (address.host(), address.port());
+                    let mut far = TcpStream::connect(far).await.unwrap();
+                    tokio::spawn(async move {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    });
+                }
+            }
+        }
+    });
+    let mut options = options(tls);
+    let both = tokio::try_join!(connect(&front, &options), async {
+        listener.accept().await?.handshake().await
+    });
+    let (ours, theirs) = both.unwrap();
+    converse((Ok(ours), Ok(theirs)), "a comm").await;
+
+    let transports = options.transports();
+    let traffic = daskwire_comm::Traffic::Normal;
+    let both = tokio::try_join!(
+        transports.connect_raw(&front, &options.comm, traffic),
+        async { listener.accept().await?.open().await }
+    );
+    both.unwrap();
+
+    options.comm.connect_retry = false;
+    for _ in 0..2 {
+        let error = connect(&front, &options).await.unwrap_err();
+        assert!(matches!(error, CommError::Connect { .. }), "{error:?}");
+        let says = "during the TLS handshake";
+        assert!(error.to_string().contains(says), "{error}");
+    }
+}
+
+/// A listener reports the error itself.
+#[tokio::test]
+async fn peers_that_end_within_the_tls_handshake_are_reported() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (listener, address) = listen("127.0.0.1", tls).await;
+    let host = (address.host(), address.port());
+    drop(TcpStream::connect(host).await.unwrap());
+    let listened = listener.accept().await.unwrap().handshake().await;
+    let error = listened.unwrap_err();
+    assert!(
+        matches!(error, CommError::Closed(Closed::WithinTlsHandshake)),
+        "{error:?}"
     );
 }
 
