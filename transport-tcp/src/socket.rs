@@ -47,7 +47,7 @@ impl SocketStream {
     }
 
     fn tokio(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
-        set_options(&SockRef::from(&stream), timeout)?;
+        set_options(&SockRef::from(&stream), timeout);
         Ok(Self {
             local: stream.local_addr()?,
             peer: stream.peer_addr()?,
@@ -60,7 +60,7 @@ impl SocketStream {
         stream: std::net::TcpStream,
         timeout: Duration,
     ) -> io::Result<Self> {
-        set_options(&SockRef::from(&stream), timeout)?;
+        set_options(&SockRef::from(&stream), timeout);
         Ok(Self {
             local: stream.local_addr()?,
             peer: stream.peer_addr()?,
@@ -283,22 +283,24 @@ impl Accepted {
 /// vanished peer after `timeout` (`set_tcp_timeout` in `distributed/comm/tcp.py`). On Linux
 /// the connection also ends if the peer acknowledges no data for that time, or keeps its
 /// receive window closed for as long.
-fn set_options(socket: &SockRef<'_>, timeout: Duration) -> io::Result<()> {
+///
+/// Errors are ignored, as Dask and tornado do: a system may lack some of the options, and
+/// a socket that its peer has reset refuses them, which the first read reports.
+fn set_options(socket: &SockRef<'_>, timeout: Duration) {
     let timeout = timeout.clamp(MIN_TIMEOUT, MAX_TIMEOUT);
     // As Dask divides it: about a quarter until the first probe.
     let seconds = timeout.as_secs();
     let interval = ((seconds - (seconds / 4).max(2)) / u64::from(PROBES)).max(1);
     let idle = seconds - interval * u64::from(PROBES);
-    socket.set_tcp_nodelay(true)?;
+    let _ = socket.set_tcp_nodelay(true);
     let keepalive = TcpKeepalive::new()
         .with_time(Duration::from_secs(idle))
         .with_interval(Duration::from_secs(interval));
     #[cfg(not(any(target_os = "openbsd", target_os = "redox", target_os = "solaris")))]
     let keepalive = keepalive.with_retries(PROBES);
-    socket.set_tcp_keepalive(&keepalive)?;
+    let _ = socket.set_tcp_keepalive(&keepalive);
     #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(timeout))?;
-    Ok(())
+    let _ = socket.set_tcp_user_timeout(Some(timeout));
 }
 
 /// The number of keepalive probes without an answer after which a connection ends.
@@ -330,7 +332,7 @@ mod tests {
         ] {
             let socket = Socket2::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
             let options = SockRef::from(&socket);
-            set_options(&options, Duration::from_secs(timeout)).expect("options of Linux");
+            set_options(&options, Duration::from_secs(timeout));
             let second = |number| Duration::from_secs(number);
             assert_eq!(options.tcp_keepalive_time().expect("set"), second(idle));
             let set = options.tcp_keepalive_interval();
@@ -339,5 +341,14 @@ mod tests {
             let set = options.tcp_user_timeout();
             assert_eq!(set.expect("set"), Some(second(seconds)));
         }
+    }
+
+    /// A Unix socket refuses the options of TCP, but may have keepalive on.
+    #[test]
+    fn an_option_that_fails_does_not_prevent_others() {
+        let socket = Socket2::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        set_options(&SockRef::from(&socket), MIN_TIMEOUT);
+        socket.tcp_nodelay().expect_err("no socket of TCP");
+        assert!(socket.keepalive().expect("an option of every socket"));
     }
 }
