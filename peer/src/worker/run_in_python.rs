@@ -100,24 +100,28 @@ impl Shared {
                 }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
-                    if deaths <= executors.allowed_failures {
-                        self.notice(&format!(
-                            "{how} while it ran the task {key}, which is run again"
-                        ));
-                        continue;
-                    }
-                    self.notice(&format!(
-                        "{how} while it ran the task {key}, which fails after {deaths} attempts"
-                    ));
-                    let worker = &self.title;
-                    let message = match deaths {
-                        1 => format!("the worker {worker} has run the task {key} once, and {how}"),
-                        _ => format!(
-                            "the worker {worker} has run the task {key} {deaths} times, and each \
-                             time its process ended. The last time {how}"
-                        ),
+                    let has_failed = deaths > executors.allowed_failures;
+                    let then = match (self.machine().state.is_computing(&key), has_failed) {
+                        (false, _) => "was cancelled".to_owned(),
+                        (true, false) => "is run again".to_owned(),
+                        (true, true) => format!("fails after {deaths} attempts"),
                     };
-                    break Err(failed(&message));
+                    self.notice(&format!("{how} while it ran the task {key}, which {then}"));
+                    if has_failed {
+                        let worker = &self.title;
+                        let message = match deaths {
+                            1 => {
+                                format!(
+                                    "the worker {worker} has run the task {key} once, and {how}"
+                                )
+                            }
+                            _ => format!(
+                                "the worker {worker} has run the task {key} {deaths} times, and \
+                                 each time its process ended. The last time {how}"
+                            ),
+                        };
+                        break Err(failed(&message));
+                    }
                 }
                 Err(RunError::Input(_, DatumError::Lost)) if !lost(&data).is_empty() => {
                     let lost = lost(&data);
@@ -127,6 +131,15 @@ impl Shared {
                 }
                 Err(error) => break Err(failed(&format!("the worker {}: {error}", self.title))),
             }
+            // Nobody waits for a task that was freed while it ran.
+            if !self.machine().state.is_computing(&key) {
+                drop(in_use);
+                drop(data);
+                let lost = Vec::new();
+                return self.react([], [Event::InputsLost { key, lost }]);
+            }
+            let jobs = self.react([], [Event::Restarted(key.clone())]);
+            jobs.into_iter().for_each(|job| self.queue.push(job));
         };
         drop(in_use);
         drop(data);

@@ -219,6 +219,33 @@ async fn a_process_that_ends_costs_its_task_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_task_is_not_run_again() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    let id = cluster.python(
+        "from distributed import Event, Queue\nimport os\n\
+         def endless():\n    Queue('ids').put(os.getpid())\n    Event('never').wait()\n\
+         f = client.submit(endless, key='endless')\nQueue('ids').get()",
+    );
+    // The worker handles the cancellation before the next task.
+    cluster.python("f.cancel(force=True)\nclient.submit(int).result()");
+    let killed = Command::new("kill").args(["-9", &id]).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    rust.worker
+        .wait_for_log("while it ran the task endless, which was cancelled");
+    // Both threads are free again.
+    assert_eq!(
+        rust.cluster.python(
+            "def meet(own, other):\n    Event(own).set()\n    return Event(other).wait(30)\n\
+             client.gather([client.submit(meet, 'a', 'b'), client.submit(meet, 'b', 'a')]), \
+             Queue('ids').qsize()"
+        ),
+        "([True, True], 0)"
+    );
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_failures_that_are_allowed_are_configured() {
     let mut cluster = Cluster::new(0);
     for (index, (allowed, times)) in [("0", " once, and "), ("1", " 2 times, and each time")]

@@ -90,6 +90,9 @@ pub enum Event {
         /// The time for which the task has run.
         run_time: Duration,
     },
+    /// An executing task starts from the beginning, and counts towards [`Limits::nthreads`]
+    /// again if it had seceded.
+    Restarted(Key),
     /// Data turned out to be lost.
     Lost(Vec<Key>),
     /// The process uses too much memory (`true`), or no longer does. While it
@@ -133,6 +136,7 @@ impl Event {
             Self::Executed(_) => "task-finished",
             Self::Unsupported(_) | Self::GiveBack(_) => "task-unsupported",
             Self::Seceded { .. } => "secede",
+            Self::Restarted(_) => "restart",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
             Self::Paused(_) | Self::Close => "worker-status-change",
             Self::StoreFull(_) => "store-full",

@@ -229,6 +229,12 @@ impl State {
             .map(|(key, running)| (key, running.since))
     }
 
+    /// Whether a task is executing, and was not freed since it started.
+    pub(super) fn is_computing(&self, key: &Key) -> bool {
+        let task = self.tasks.get(key);
+        task.is_some_and(|task| task.phase == Phase::Executing && task.computation.is_some())
+    }
+
     /// The inputs of the tasks that start next, and of those that start when the
     /// pending requests are answered. Empty unless the worker is running.
     pub fn needed_soon(&self) -> Vec<Key> {
@@ -268,6 +274,11 @@ impl State {
             Event::GiveBack(key) => self.give_back(&key),
             Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
             Event::Seceded { key, run_time } => self.seceded(&key, run_time),
+            Event::Restarted(key) => {
+                if let Some(running) = self.executing.get_mut(&key) {
+                    running.has_seceded = false;
+                }
+            }
             Event::Lost(keys) => self.lost(&keys),
             Event::Paused(is_paused) => {
                 let (from, to) = if is_paused {

@@ -72,6 +72,29 @@ fn a_task_that_has_seceded_is_reported_again_to_who_requests_it_again() {
 }
 
 #[test]
+fn a_task_that_has_seceded_counts_again_once_it_restarts() {
+    let mut worker = Worker::new(1);
+    worker.message(task("x"));
+    let run_time = Duration::from_secs(3);
+    let seceded = |key: &str| Event::Seceded {
+        key: key.into(),
+        run_time,
+    };
+    worker.event(seceded("x"));
+    assert_eq!(worker.event(Event::Restarted("x".into())), [""; 0]);
+    assert_eq!(worker.message(task("y")), [""; 0]);
+    assert_eq!(
+        worker.event(seceded("x")),
+        ["long x run 0 after Some(3.0)", "execute y"]
+    );
+    // A task that was freed is not restarted.
+    assert!(worker.0.is_computing(&"x".into()));
+    worker.free(&["x"]);
+    assert!(!worker.0.is_computing(&"x".into()));
+    assert!(!worker.0.is_computing(&"unknown".into()));
+}
+
+#[test]
 fn fetches_freed_data_that_local_tasks_need() {
     let mut worker = Worker::new(1);
     worker.message(task("a"));
