@@ -861,6 +861,11 @@ class Pool:
                 event.set()
 
 
+def measure(value):
+    """Returns the size of a value in bytes, for which a library may give any kind of number."""
+    return max(0, int(safe_sizeof(value)))
+
+
 def describe_task(task):
     """Returns the text for a task in the log, even if the `repr` of an argument fails."""
     if task is None:
@@ -1028,7 +1033,7 @@ class Executor:
         gone.clear()
         for name, value, length in loaded:
             data[name] = value
-            size = sizes[name] if name in sizes else safe_sizeof(value)
+            size = sizes[name] if name in sizes else measure(value)
             gone += self.cache.put(name, value, max(length, size))
         del message, inputs, loaded
         distributed.threadpoolexecutor.thread_state.executor = pool
@@ -1062,7 +1067,7 @@ class Executor:
             self.host.state.actors[key] = result
             stored = ActorReference(type(result), self.host.address, key)
         header, frames = serialize(stored)
-        nbytes = safe_sizeof(result)
+        nbytes = measure(result)
         length = sum(frame.nbytes for frame in frames)
         name, class_pickle = self.describe(type(result))
         # Not the sum of both lengths: the frames may be memory of the result. A result that is
@@ -1071,26 +1076,29 @@ class Executor:
         gone += [key] if is_view else self.cache.put(key, result, max(length, nbytes))
         # The first frame is the body, which is filled in below.
         frames = [memoryview(b""), header, *frames]
+        descriptor = None
         try:
-            shared = self.segments.share(frames)
+            descriptor, places = self.segments.share(frames)
+            frames[:1] = write(
+                {
+                    "op": "task-finished",
+                    "result": {"__Serialized__": 1},
+                    "nbytes": nbytes,
+                    "type": class_pickle,
+                    "typename": name,
+                    "gone": gone,
+                    "held": self.segments.len,
+                    **times,
+                }
+            )
         except BaseException:
             # The worker does not learn of the result, so it must not stay cached.
             self.cache.remove(key)
             gone.append(key)
+            if descriptor is not None:
+                os.close(descriptor)
             raise
-        frames[:1] = write(
-            {
-                "op": "task-finished",
-                "result": {"__Serialized__": 1},
-                "nbytes": nbytes,
-                "type": class_pickle,
-                "typename": name,
-                "gone": gone,
-                "held": self.segments.len,
-                **times,
-            }
-        )
-        return frames, shared
+        return frames, (descriptor, places)
 
     def describe(self, cls):
         """Returns the name of a class and its pickle, as Dask reports them to the scheduler."""

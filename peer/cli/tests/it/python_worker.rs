@@ -647,6 +647,47 @@ async fn a_result_without_shared_memory_fails_its_task_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sizes_may_be_numbers_of_any_type() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    cluster.python(
+        "class Sized:\n    def __init__(self, size):\n        self.size, self.array = size, np.ones(100_000)\n\
+         def make(size):\n    from dask.sizeof import sizeof\n    sizeof.register(Sized, lambda sized: sized.size)\n    return Sized(size)\n\
+         sizes = [2.5, np.int64(3), np.float32(4), -1]",
+    );
+    let made = "fs = client.map(make, sizes)\n\
+                [int(f.result().array.sum()) for f in fs], \
+                sorted(client.nbytes([f.key for f in fs], False).values())";
+    assert_eq!(
+        cluster.python(made),
+        "([100000, 100000, 100000, 100000], [0, 2, 3, 4])"
+    );
+    cluster.python("del fs");
+    // A size that cannot be sent fails its task.
+    let error = cluster
+        .try_python("client.submit(make, 2 ** 70).result()")
+        .expect_err("it is too large");
+    assert!(error.contains("OverflowError"), "{error}");
+    assert!(
+        !rust.worker.log().contains("is run again"),
+        "{}",
+        rust.worker.log()
+    );
+    // The shared memory of its result is not kept.
+    for id in rust.processes() {
+        until("the end of its shared memory", || !has_shared_files(&id)).await;
+    }
+    rust.cluster.check_logs();
+}
+
+/// Whether a process has shared memory open.
+fn has_shared_files(id: &str) -> bool {
+    let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
+    let mut links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    links.any(|link| link.to_string_lossy().starts_with("/memfd:"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn processes_have_the_environment_of_a_nanny() {
     let mut cluster = Cluster::new(0);
     let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
@@ -817,12 +858,7 @@ async fn idle_processes_give_shared_memory_back() {
         .python("wait(client.map(lambda n: np.full(500_000, n), range(8)))");
     // The values are released, and the process receives no message after that.
     for id in rust.processes() {
-        let has_memory = || {
-            let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
-            let mut links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-            links.any(|link| link.to_string_lossy().starts_with("/memfd:"))
-        };
-        until("the end of its shared memory", || !has_memory()).await;
+        until("the end of its shared memory", || !has_shared_files(&id)).await;
     }
     rust.cluster.check_logs();
 }
