@@ -7,8 +7,8 @@ use bytes::Bytes;
 use super::LogEvent;
 use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
-use crate::Key;
 use crate::value::Serialized;
+use crate::{Key, Value};
 
 maps! {
     /// Asks the template to fork a process. The socket of the process is sent with the
@@ -45,8 +45,8 @@ maps! {
     StartPython = "start" {
         /// The id of the worker.
         id: String = "id",
-        /// The name of the worker.
-        name: String = "name",
+        /// The name of the worker: a number or a string.
+        name: Value = "name",
         /// The address of the worker.
         address: String = "address",
         /// The address of the scheduler.

@@ -171,10 +171,7 @@ impl Shared {
 
     /// The name in the form in which it is registered: a number or a string.
     fn name_value(&self) -> Value {
-        match self.number {
-            Some(number) => Value::from(number),
-            None => Value::from(self.name.as_str()),
-        }
+        name_value(&self.name, self.number)
     }
 
     /// Reports a warning to the callback of the builder, the log, and the
@@ -191,6 +188,11 @@ impl Shared {
             });
         }
     }
+}
+
+/// A name in the form in which it is registered: the number, if there is one, or the string.
+fn name_value(name: &str, number: Option<i64>) -> Value {
+    number.map_or_else(|| Value::from(name), Value::from)
 }
 
 #[cfg(all(test, feature = "self-signed"))]

@@ -93,7 +93,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         Some(path) => {
             let start = StartPython {
                 id: id.clone(),
-                name: name.clone(),
+                name: super::name_value(&name, builder.number),
                 address: address.clone(),
                 local_directory: local_directory.display().to_string(),
                 ..StartPython::default()

@@ -716,6 +716,17 @@ async fn processes_have_the_environment_of_a_nanny() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_name_may_be_a_number() {
+    let mut cluster = Cluster::new(0);
+    let _worker = worker(&cluster, "7", &["--memory-limit", "1GiB"]);
+    let names = "from distributed import get_worker\n\
+                 client.submit(lambda: get_worker().name).result(), \
+                 *client.run(lambda dask_worker: dask_worker.name).values()";
+    assert_eq!(cluster.python(names), "(7, 7)");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_reach_a_cluster_with_certificates() {
     let interpreter = interpreter();
     let scheduler = daskwire_testing::scheduler_in(&interpreter, "tls", 0);
