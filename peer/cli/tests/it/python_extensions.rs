@@ -113,6 +113,34 @@ async fn extensions_have_the_results_of_workers_in_python() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_cannot_be_written_to_is_replaced() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let rust = worker(&cluster, "rust", Some(&interpreter));
+    // The host stops after it has closed the receiving end of its socket.
+    let id = cluster.python(
+        "import ctypes, os, signal, sys\n\
+         def stop(sock):\n    sys.setswitchinterval(1000)\n    library = ctypes.PyDLL(None)\n    \
+         library.shutdown(sock, 0)\n    library.kill(os.getpid(), signal.SIGSTOP)\n\
+         def stop_later(dask_worker):\n    \
+         dask_worker.loop.call_later(0.1, stop, dask_worker.link.sock.fileno())\n    return os.getpid()\n\
+         [id] = client.run(stop_later).values()\nid",
+    );
+    let state = || std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    until("the stop of the host", || state().contains(") T ")).await;
+    // Each of these requests has a comm of its own, for which the host receives a socket.
+    let answer = "from distributed.core import rpc\nfrom distributed.protocol.pickle import dumps\n\
+                  [address] = client.scheduler_info()['workers']\n\
+                  async def ask():\n    async with rpc(address) as worker: return await worker.run(\
+                  function=dumps(os.getpid), args=dumps(()), kwargs=dumps({}))\n\
+                  for _ in range(100):\n    try:\n        answer = client.sync(ask)\n        break\n    \
+                  except OSError: time.sleep(0.05)\n\
+                  answer['status'], answer['result'] not in (None, id)";
+    assert_eq!(cluster.python(answer), "('OK', True)");
+    rust.wait_for_log("signal: 9 (SIGKILL), which was the host of 0 actors");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_of_both_kinds_answer_coroutines_and_benchmarks() {
     let interpreter = daskwire_testing::python(Environment::Current);
     let mut cluster = Cluster::new(1);

@@ -111,8 +111,17 @@ impl Host {
             is_drained: Mutex::new(is_drained),
         });
         let sending = Link::new(socket, Arc::clone(memory));
+        let running = Arc::downgrade(&host.running);
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
-        named("host-commands").spawn(move || send_all(sending, &queue))?;
+        named("host-commands").spawn(move || {
+            if send_all(sending, &queue).is_err()
+                && let Some(running) = running.upgrade()
+            {
+                // A process that misses a command cannot be used, and another one is started
+                // only once it has ended.
+                running.end();
+            }
+        })?;
         let own = Arc::downgrade(&host);
         named("host-events").spawn(move || receive_all(receiving, &own, &*on, draining))?;
         Ok(host)
@@ -225,9 +234,9 @@ impl Host {
     }
 }
 
-fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) {
+fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) -> io::Result<()> {
     for command in queue {
-        let sent = match command {
+        match command {
             Command::Socket { socket, is_comm } => {
                 let message = SocketForPython {
                     is_comm,
@@ -248,11 +257,9 @@ fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) {
                 ..TransitionsForPython::default()
             }),
             Command::Close => link.send(&ClosePython::default()),
-        };
-        if sent.is_err() {
-            return;
-        }
+        }?;
     }
+    Ok(())
 }
 
 /// Removes the shuffle of a `shuffle-fail` message, unless the host takes part in a later run:
