@@ -49,6 +49,7 @@ impl Shared {
                 key: &key,
                 run_spec,
                 data: &data,
+                store: &self.store,
                 is_actor,
                 is_in_host,
             };
@@ -68,7 +69,7 @@ impl Shared {
                     thread = executor.thread();
                     times = Some((start, stop));
                     let datum = self.store.computed(result, nbytes);
-                    executors.finish(executor, &datum);
+                    executors.finish(executor, &key, &datum);
                     let description = Description {
                         nbytes,
                         class: class.0,

@@ -898,6 +898,47 @@ async fn idle_processes_do_not_keep_inputs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn inputs_freed_while_a_process_starts_are_not_kept() {
+    let mut rust = RustCluster::new(&["--memory-limit", "256MiB"]);
+    let signal = |ids: &[String], signal: &str| {
+        let sent = Command::new("kill").args(["-s", signal]).args(ids).status();
+        assert!(sent.is_ok_and(|status| status.success()));
+    };
+    let templates = children(rust.worker.id());
+    let cluster = &mut rust.cluster;
+    cluster.python(
+        "from distributed import Event\n\
+         def busy():\n    Event('runs').set()\n    Event('go').wait()\n\
+         def use(x):\n    Event('used').set()\n\
+         x = client.scatter(np.zeros(1_000_000))\n\
+         one = client.submit(busy)\nEvent('runs').wait()",
+    );
+    // The second process is not forked until the input of its task has been freed.
+    signal(&templates, "STOP");
+    cluster.python(
+        "[address] = client.scheduler_info()['workers']\n\
+         f = client.submit(use, x, key='use')\n\
+         while 'use' not in client.processing()[address]: time.sleep(0.01)\n\
+         while 'use' not in client.call_stack(keys=['use']).get(address, {}): time.sleep(0.01)\n\
+         f.cancel(force=True)\ndel f, x\n\
+         from distributed.core import rpc\n\
+         async def keys():\n    async with rpc(address) as worker: return list(await worker.keys())\n\
+         while client.sync(keys): time.sleep(0.01)",
+    );
+    signal(&templates, "CONT");
+    cluster.python("Event('used').wait()\nEvent('go').set()\none.result()");
+    assert_eq!(rust.processes().len(), 2);
+    for id in rust.processes() {
+        let has_memory = || {
+            let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("it runs");
+            maps.contains("/memfd:")
+        };
+        until("the end of its shared memory", || !has_memory()).await;
+    }
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn tasks_find_their_workers_in_a_mixed_cluster() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;

@@ -43,7 +43,7 @@ use template::Template;
 pub(super) use host::{Host, HostCallback, HostEvent};
 pub(super) use memory::SharedMemory;
 
-use super::store::{Datum, DatumError, SpillDirectory, Steps};
+use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
 use crate::Key;
 use crate::failure::Failure;
 use crate::protocol::{
@@ -79,6 +79,8 @@ pub(super) struct Call<'a> {
     pub(super) key: &'a Key,
     pub(super) run_spec: &'a Serialized,
     pub(super) data: &'a HashMap<Key, Datum>,
+    /// The store of the worker.
+    pub(super) store: &'a Store,
     /// Whether the task creates an actor.
     pub(super) is_actor: bool,
     /// Whether the task runs in the host.
@@ -123,7 +125,6 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 pub(super) struct FinishedExecutor {
     executor: Executor,
-    used: Vec<Key>,
     is_kept: bool,
 }
 
@@ -316,7 +317,7 @@ impl Executors {
                         payload
                     }
                     Err(error) => {
-                        self.give_back(executor, &[]);
+                        self.give_back(executor);
                         return Err(RunError::Input(name.clone(), error));
                     }
                 })
@@ -339,10 +340,13 @@ impl Executors {
         drop(message);
         for (name, datum) in data {
             executor.keep(name, datum);
+            // If it was freed before, no other call marks it for removal.
+            if !call.store.holds(name, datum) {
+                executor.process.forget(name);
+            }
         }
         let mut answer = sent.and_then(|()| executor.link.receive::<FromPython>());
         loop {
-            let used = || data.keys().cloned().collect::<Vec<Key>>();
             answer = match answer {
                 Ok(FromPython::PythonFinished(result)) => {
                     let is_kept = !result.gone.contains(key);
@@ -353,30 +357,24 @@ impl Executors {
                     {
                         host.add_actor(key.clone());
                     }
-                    let mut used = used();
-                    used.push(key.clone());
                     return Ok(Outcome::Finished {
                         result: Box::new(result),
-                        executor: Box::new(FinishedExecutor {
-                            executor,
-                            used,
-                            is_kept,
-                        }),
+                        executor: Box::new(FinishedExecutor { executor, is_kept }),
                     });
                 }
                 Ok(FromPython::PythonErred(error)) => {
                     executor.remove_kept(&error.gone);
-                    self.give_back(executor, &used());
+                    self.give_back(executor);
                     return Ok(Outcome::Erred(Box::new(error)));
                 }
                 Ok(FromPython::PythonReschedule(message)) => {
                     executor.remove_kept(&message.gone);
-                    self.give_back(executor, &used());
+                    self.give_back(executor);
                     return Ok(Outcome::Reschedule);
                 }
                 Ok(FromPython::PythonNeedsHost(message)) => {
                     executor.remove_kept(&message.gone);
-                    self.give_back(executor, &used());
+                    self.give_back(executor);
                     return Ok(Outcome::NeedsHost);
                 }
                 Ok(message) => {
@@ -405,16 +403,12 @@ impl Executors {
     }
 
     /// Returns the executor of a finished task, whose result is `datum`, to the pool.
-    pub(super) fn finish(&self, finished: Box<FinishedExecutor>, datum: &Datum) {
-        let FinishedExecutor {
-            executor,
-            used,
-            is_kept,
-        } = *finished;
-        if let Some(key) = used.last().filter(|_| is_kept) {
+    pub(super) fn finish(&self, finished: Box<FinishedExecutor>, key: &Key, datum: &Datum) {
+        let FinishedExecutor { executor, is_kept } = *finished;
+        if is_kept {
             executor.keep(key, datum);
         }
-        self.give_back(executor, &used);
+        self.give_back(executor);
     }
 
     /// Removes values from the caches of the processes, and actors from the host, that are no
@@ -596,8 +590,8 @@ impl Executors {
         Ok(executor)
     }
 
-    fn give_back(&self, mut executor: Executor, used: &[Key]) {
-        if executor.forget_stale(used).is_err() {
+    fn give_back(&self, mut executor: Executor) {
+        if executor.forget_stale().is_err() {
             return;
         }
         if let Some(host) = executor.host.take() {

@@ -203,18 +203,9 @@ impl Executor {
         }
     }
 
-    /// Removes values that are no longer needed from the cache of the process. `used` are
-    /// keys whose data may have been removed while a task used them.
-    pub(super) fn forget_stale(&mut self, used: &[Key]) -> io::Result<()> {
-        let mut values = self.process.values();
-        for key in used {
-            if values.kept.get(key).is_some_and(WeakDatum::is_gone) {
-                values.kept.remove(key);
-                values.stale.push(key.clone());
-            }
-        }
-        let stale = core::mem::take(&mut values.stale);
-        drop(values);
+    /// Removes values that are no longer needed from the cache of the process.
+    pub(super) fn forget_stale(&mut self) -> io::Result<()> {
+        let stale = core::mem::take(&mut self.process.values().stale);
         if stale.is_empty() {
             return Ok(());
         }

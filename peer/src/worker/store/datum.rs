@@ -79,11 +79,6 @@ impl WeakDatum {
     pub(crate) fn is(&self, datum: &Datum) -> bool {
         core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&datum.0))
     }
-
-    /// Whether the datum was dropped.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.0.strong_count() == 0
-    }
 }
 
 /// The reason why a datum is not available.

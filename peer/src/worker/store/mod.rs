@@ -211,6 +211,13 @@ impl Store {
         self.lock().data.get(key).cloned()
     }
 
+    /// Whether a datum is stored under a key.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn holds(&self, key: &Key, datum: &Datum) -> bool {
+        let held = self.lock();
+        held.data.get(key).is_some_and(|stored| stored.is(datum))
+    }
+
     /// Removes a datum, and returns it so that the caller can drop it where this
     /// may take time.
     pub(crate) fn remove(&self, key: &Key) -> Option<Datum> {
