@@ -566,6 +566,13 @@ async fn many_seceded_tasks_do_not_have_a_process_each() {
     let alone = "host, = client.run(os.getpid).values()\n\
                  client.submit(os.getpid).result() != host, host in ids";
     assert_eq!(rust.cluster.python(alone), "(True, True)");
+    // The host keeps as many threads for later tasks as the worker has.
+    let threads = "def count():\n    import threading\n    \
+                   return sum('serve_thread' in thread.name for thread in threading.enumerate())\n\
+                   for _ in range(500):\n    if sum(client.run(count).values()) <= 2: break\n    \
+                   time.sleep(0.01)\n\
+                   client.run(count).popitem()[1]";
+    assert_eq!(rust.cluster.python(threads), "2");
     rust.cluster.check_logs();
 }
 

@@ -37,7 +37,9 @@ pub(in crate::worker) struct Host {
     failure: Failure,
     /// Channel to the thread that writes to the process.
     commands: mpsc::Sender<Command>,
+    /// Idle executors, at most `nthreads`.
     idle: Mutex<Vec<Executor>>,
+    nthreads: usize,
     /// The keys of the actors in the host.
     actors: Mutex<HashSet<Key>>,
     /// The last run of each shuffle that the host takes part in, by the id of the shuffle.
@@ -106,6 +108,7 @@ impl Host {
             failure,
             commands,
             idle: Mutex::default(),
+            nthreads: usize::try_from(start.nthreads).unwrap_or(usize::MAX),
             actors: Mutex::default(),
             shuffles: Mutex::default(),
             is_drained: Mutex::new(is_drained),
@@ -163,7 +166,12 @@ impl Host {
     pub(super) fn give_back(&self, mut executor: Executor) {
         // An idle executor must not keep the host alive.
         executor.host = None;
-        self.failure.check(self.idle.lock()).push(executor);
+        let mut idle = self.failure.check(self.idle.lock());
+        // More threads than the worker has are started while tasks secede. A thread ends when
+        // its executor is dropped.
+        if idle.len() < self.nthreads {
+            idle.push(executor);
+        }
     }
 
     fn open(&self, is_comm: bool) -> io::Result<UnixStream> {
