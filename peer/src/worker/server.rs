@@ -20,6 +20,8 @@ use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
     ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
 };
+#[cfg(target_os = "linux")]
+use crate::protocol::{Unknown, Versions};
 use crate::rpc::IncomingRequest;
 use crate::story;
 use crate::value::Serialized;
@@ -123,6 +125,15 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));
+        // Tasks use the packages of the interpreter, which the host knows.
+        #[cfg(target_os = "linux")]
+        let request = match request {
+            Request::Versions(Versions { packages, .. }) if shared.executors.is_some() => {
+                let packages = packages.map_or(Value::None, Value::list);
+                Request::Unknown(Unknown::new("versions").field("packages", packages))
+            }
+            request => request,
+        };
         // The scheduler closes the worker before it has the reply to this request.
         let _answering = match is_kill {
             true => Some(shared.answering.read().await),

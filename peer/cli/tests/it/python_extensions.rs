@@ -141,6 +141,19 @@ async fn a_host_that_cannot_be_written_to_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn versions_are_those_of_the_interpreter() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let _rust = worker(&cluster, "rust", Some(&interpreter));
+    let versions = "from distributed.versions import get_versions\n\
+                    [versions] = client.get_versions(packages=['pip'])['workers'].values()\n\
+                    own = get_versions(['pip'])\n\
+                    versions['packages'] == own['packages'], versions['host'].keys() == own['host'].keys()";
+    assert_eq!(cluster.python(versions), "(True, True)");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn workers_of_both_kinds_answer_coroutines_and_benchmarks() {
     let interpreter = daskwire_testing::python(Environment::Current);
     let mut cluster = Cluster::new(1);
