@@ -1035,6 +1035,9 @@ class Executor:
             data[name] = value
             size = sizes[name] if name in sizes else measure(value)
             gone += self.cache.put(name, value, max(length, size))
+        # Tasks that this one submits join its span.
+        span = message["span"]
+        annotations = {} if span is None else {"span": span}
         del message, inputs, loaded
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
@@ -1046,10 +1049,11 @@ class Executor:
         thread_state.execution_state = self.state
         thread_state.key = key
         try:
-            if task.is_coro:
-                return sync(self.worker.loop, self.await_task, task, data)
-            # As in Dask, changes to context variables end with the task.
-            return contextvars.copy_context().run(task, data)
+            with dask.annotate(**annotations):
+                if task.is_coro:
+                    return sync(self.worker.loop, self.await_task, task, data)
+                # As in Dask, changes to context variables end with the task.
+                return contextvars.copy_context().run(task, data)
         finally:
             times["stop"] = time()
             del thread_state.start_time, thread_state.execution_state, thread_state.key

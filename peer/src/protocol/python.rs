@@ -84,6 +84,8 @@ maps! {
         nbytes: Map<Key, u64> = "nbytes",
         /// Whether the result is an actor, which stays in the process.
         is_actor: bool = "is_actor",
+        /// The span of the task, which tasks that it submits join; nil if it has none.
+        span: Nullable<Value> = "span",
     }
 
     /// Requests a process to drop values, and a host to drop actors.

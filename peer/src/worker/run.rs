@@ -16,7 +16,7 @@ use super::{Shared, now, threads};
 use crate::event::{self, WorkerEvent, emit};
 use crate::graph::{GraphError, Task};
 use crate::value::Serialized;
-use crate::{Key, RemoteError};
+use crate::{Key, RemoteError, Value};
 
 /// Maximum number of quick tasks run on the calling thread before other futures are polled.
 const MAX_INLINE_TASKS: usize = 64;
@@ -29,6 +29,8 @@ pub(super) struct Job {
     /// Keeps the inputs in memory.
     pub(super) in_use: Vec<InUse>,
     pub(super) is_actor: bool,
+    /// Dask's annotation `span`.
+    pub(super) span: Option<Value>,
 }
 
 /// The outcome of a task that ran.
@@ -59,6 +61,7 @@ impl Shared {
             key: run.key,
             spec: Spec::Unread(run.run_spec),
             is_actor: run.is_actor,
+            span: run.span,
         }
     }
 
@@ -138,6 +141,7 @@ impl Shared {
             data,
             in_use,
             is_actor,
+            span: _,
         } = job;
         let steps = Steps::default();
         let evaluated = catch_unwind(AssertUnwindSafe(|| {

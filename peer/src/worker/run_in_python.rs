@@ -26,6 +26,7 @@ impl Shared {
             data,
             in_use,
             is_actor,
+            span,
         } = job;
         let _task = event::task(&key);
         let steps = Steps::default();
@@ -51,6 +52,7 @@ impl Shared {
                 data: &data,
                 store: &self.store,
                 is_actor,
+                span: span.as_ref(),
                 is_in_host,
             };
             let on = |message| self.on_python(&key, message);

@@ -72,7 +72,7 @@ fn worker_without(cluster: &Cluster) -> Peer {
 }
 
 /// Programs whose results or exceptions do not depend on the kind of worker.
-const PROGRAMS: [&str; 41] = [
+const PROGRAMS: [&str; 43] = [
     "class Broken(Exception):\n    def __str__(self): return self.response.text\n\
      def fail(): raise Broken()\n\
      client.submit(fail).result()",
@@ -118,6 +118,13 @@ const PROGRAMS: [&str; 41] = [
     "import traceback\n[frame.name for frame in traceback.extract_tb(client.submit(fail).traceback())]",
     "class Own(Exception):\n    def __init__(self, a, b): super().__init__(a, b)\n\
      client.submit(lambda: (_ for _ in ()).throw(Own(1, 2))).result()",
+    // The span of the task
+    "import dask, distributed\n\
+     def in_span(): return dask.get_annotations()['span']['name']\n\
+     async def later_in_span(): return dask.get_annotations()['span']['name']\n\
+     with distributed.span('outer'): fs = [client.submit(in_span), client.submit(later_in_span)]\n\
+     client.gather(fs)",
+    "client.submit(lambda: dask.get_annotations()).result()",
     // The worker's interface for tasks
     "from distributed import get_client, get_worker, secede, rejoin, worker_client\n\
      client.submit(lambda: get_worker().get_current_task(), key='current').result()",

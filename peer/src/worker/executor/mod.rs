@@ -44,12 +44,12 @@ pub(super) use host::{Host, HostCallback, HostEvent};
 pub(super) use memory::SharedMemory;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
-use crate::Key;
 use crate::failure::Failure;
 use crate::protocol::{
     FromPython, Nullable, PythonErred, PythonFinished, RunInPython, StartPython,
 };
 use crate::value::Serialized;
+use crate::{Key, Value};
 
 /// The Python processes of a worker.
 pub(super) struct Executors {
@@ -83,6 +83,8 @@ pub(super) struct Call<'a> {
     pub(super) store: &'a Store,
     /// Whether the task creates an actor.
     pub(super) is_actor: bool,
+    /// Dask's annotation `span`.
+    pub(super) span: Option<&'a Value>,
     /// Whether the task runs in the host.
     pub(super) is_in_host: bool,
 }
@@ -330,6 +332,7 @@ impl Executors {
             data: inputs,
             nbytes,
             is_actor: call.is_actor,
+            span: Nullable(call.span.cloned()),
             ..RunInPython::default()
         };
         let updated = executor.update_plugins(&self.plugins);

@@ -99,6 +99,7 @@ impl State {
             run_id: message.run_id,
             run_spec: Some(message.take_run_spec()),
             is_actor: message.actor,
+            span: annotation(message.annotations.as_ref(), "span").cloned(),
             is_bound: is_bound(message.annotations.as_ref()),
             dependencies,
             missing_count,
@@ -148,6 +149,7 @@ impl State {
                 continue;
             };
             let is_actor = computation.is_actor;
+            let span = computation.span.take();
             let dependencies = core::mem::take(&mut computation.dependencies);
             let resources = computation.resources.clone();
             for (name, amount) in &resources {
@@ -176,6 +178,7 @@ impl State {
                 run_spec,
                 dependencies,
                 is_actor,
+                span,
             })));
         }
     }
@@ -492,9 +495,14 @@ pub(in crate::worker) fn startstop(
     }
 }
 
+/// Returns the annotation with a name.
+fn annotation<'a>(annotations: Option<&'a Value>, name: &str) -> Option<&'a Value> {
+    annotations.and_then(|annotations| annotations.get(name))
+}
+
 /// Whether annotations restrict a task to one worker.
 fn is_bound(annotations: Option<&Value>) -> bool {
-    let annotation = |name| annotations.and_then(|annotations| annotations.get(name));
+    let annotation = |name| annotation(annotations, name);
     let is_loose = annotation("allow_other_workers") == Some(&Value::Bool(true));
     let is_one = match annotation("workers") {
         Some(Value::Str(_)) => true,

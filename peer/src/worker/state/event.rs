@@ -252,6 +252,8 @@ pub struct Run {
     pub dependencies: Vec<Key>,
     /// Whether the task creates an actor.
     pub is_actor: bool,
+    /// Dask's annotation `span`, which tasks that the task submits inherit.
+    pub span: Option<Value>,
 }
 
 /// Returns the stimulus id of a message, or its op as the error if it has none.

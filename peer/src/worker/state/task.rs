@@ -5,10 +5,10 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use super::{Description, Peer, State};
-use crate::Key;
 use crate::protocol::{ComputeTask, StartStop};
 use crate::story::TaskChange;
 use crate::value::Serialized;
+use crate::{Key, Value};
 
 /// The phase of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +139,7 @@ pub(super) struct Computation {
     /// there may be very many tasks.
     pub(super) run_spec: Option<Serialized>,
     pub(super) is_actor: bool,
+    pub(super) span: Option<Value>,
     /// Whether this worker is the only one that may run the task.
     pub(super) is_bound: bool,
     /// Whether the task could not run here, and waits to be returned to the scheduler.
