@@ -199,11 +199,19 @@ impl Shared {
         let running = machine.state.executing();
         let running = running.filter(|(key, _)| keys.is_none_or(|keys| keys.contains(key)));
         let stacks = running.map(|(key, since)| {
-            let message = format!(
-                "{key}\n\tin Rust on the worker {}, for {:.1} s so far",
-                self.title,
-                now.saturating_sub(since).as_secs_f64()
-            );
+            #[cfg(target_os = "linux")]
+            let process = self
+                .executors
+                .as_ref()
+                .and_then(|executors| executors.process_of(key));
+            #[cfg(not(target_os = "linux"))]
+            let process: Option<u32> = None;
+            let place = match process {
+                Some(id) => format!("in the Python process {id} of the worker {}", self.title),
+                None => format!("in Rust on the worker {}", self.title),
+            };
+            let time = now.saturating_sub(since).as_secs_f64();
+            let message = format!("{key}\n\t{place}, for {time:.1} s so far");
             (key.to_value(), Value::list([message]))
         });
         Value::Dict(stacks.collect())

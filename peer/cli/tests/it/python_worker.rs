@@ -555,6 +555,18 @@ async fn processes_end_by_themselves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_stack_names_the_process() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let named = "import os\nfrom distributed import Event, Queue\n\
+                 def waits():\n    Queue('ids').put(os.getpid())\n    Event('go').wait()\n\
+                 f = client.submit(waits, key='waits')\nid = Queue('ids').get()\n\
+                 [stacks] = client.call_stack(keys=['waits']).values()\nEvent('go').set()\n\
+                 f'in the Python process {id} of the worker rust at ' in stacks['waits'][0]";
+    assert_eq!(rust.cluster.python(named), "True");
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_seceded_tasks_do_not_have_a_process_each() {
     let mut rust = RustCluster::new(&["--memory-limit", "0"]);
     let cluster = &mut rust.cluster;

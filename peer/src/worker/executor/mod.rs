@@ -61,6 +61,8 @@ pub(super) struct Executors {
     /// The failure state of the worker, which ends if a lock here is poisoned.
     failure: Failure,
     pool: Mutex<Pool>,
+    /// The ids of the processes that run tasks, by the keys of the tasks.
+    running: Mutex<HashMap<Key, u32>>,
     /// Notified when a process becomes idle, and when the worker ends.
     changed: Condvar,
     /// The host, if one was started. Never locked across blocking calls.
@@ -180,6 +182,7 @@ impl Executors {
             allowed_failures,
             memory,
             pool: Mutex::default(),
+            running: Mutex::default(),
             changed: Condvar::new(),
             host: Mutex::default(),
             stale_shuffles: Mutex::default(),
@@ -252,6 +255,11 @@ impl Executors {
         self.lock_host().clone()
     }
 
+    /// The id of the process that runs a task.
+    pub(super) fn process_of(&self, key: &Key) -> Option<u32> {
+        self.lock_running().get(key).copied()
+    }
+
     /// Whether the worker is closing.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().is_closed
@@ -296,13 +304,27 @@ impl Executors {
         &self,
         call: &Call<'_>,
         steps: &Steps,
+        on: impl FnMut(FromPython),
+    ) -> Result<Outcome, RunError> {
+        let executor = match call.is_in_host {
+            true => self.host()?.executor().map_err(RunError::Start)?,
+            false => self.take(call.data)?,
+        };
+        let id = executor.process.running.id;
+        self.lock_running().insert(call.key.clone(), id);
+        let outcome = self.run_with(executor, call, steps, on);
+        self.lock_running().remove(call.key);
+        outcome
+    }
+
+    fn run_with(
+        &self,
+        mut executor: Executor,
+        call: &Call<'_>,
+        steps: &Steps,
         mut on: impl FnMut(FromPython),
     ) -> Result<Outcome, RunError> {
         let Call { key, data, .. } = *call;
-        let mut executor = match call.is_in_host {
-            true => self.host()?.executor().map_err(RunError::Start)?,
-            false => self.take(data)?,
-        };
         let mut inputs = Vec::with_capacity(data.len());
         let mut nbytes = Vec::new();
         for (name, datum) in data {
@@ -621,6 +643,10 @@ impl Executors {
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
         self.failure.check(self.pool.lock())
+    }
+
+    fn lock_running(&self) -> MutexGuard<'_, HashMap<Key, u32>> {
+        self.failure.check(self.running.lock())
     }
 
     fn lock_host(&self) -> MutexGuard<'_, Option<Arc<Host>>> {
