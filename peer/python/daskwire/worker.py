@@ -843,7 +843,9 @@ class Pool:
     It starts no threads: the worker replaces the whole process of a task that secedes.
     """
 
-    def __init__(self):
+    def __init__(self, link, key):
+        self.link = link
+        self.key = key
         self.has_seceded = False
         self._threads = {threading.current_thread()}
         self._rejoin_lock = threading.Lock()
@@ -854,6 +856,11 @@ class Pool:
         self.has_seceded = True
 
     def submit(self, _):
+        """Waits until the worker has a thread for the task. Only `rejoin` calls this."""
+        if self.has_seceded:
+            self.link.send(write({"op": "rejoin", "key": self.key}))
+            # The worker sends nothing else while a task runs.
+            self.link.receive()
         with self._rejoin_lock:
             while self._rejoin_list:
                 thread, event = self._rejoin_list.pop()
@@ -955,7 +962,7 @@ class Executor:
         gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
         task = None
-        pool = Pool()
+        pool = Pool(self.link, key)
         try:
             task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)

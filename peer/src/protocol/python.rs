@@ -136,6 +136,10 @@ maps! {
         finish: String = "finish",
     }
 
+    /// Tells a process that its task counts as one of the worker's threads again. The reply to
+    /// [`PythonRejoin`].
+    RejoinedInPython = "rejoined" {}
+
     /// Asks a host to end.
     ClosePython = "close" {}
 
@@ -224,6 +228,13 @@ maps! {
         /// The task's run time so far, in seconds.
         compute_duration: f64 = "compute_duration",
     }
+
+    /// Asks for a thread of the worker for the running task, which had seceded and waits for the
+    /// reply, [`RejoinedInPython`].
+    PythonRejoin = "rejoin" {
+        /// The key of the task.
+        key: Key = "key",
+    }
 }
 
 ops! {
@@ -237,6 +248,7 @@ ops! {
         PythonShuffle = "shuffle",
         PythonWatches = "watch",
         PythonSeceded = "long-running",
+        PythonRejoin = "rejoin",
         PythonLogged = "log",
         LogEvent = "log-event",
     }

@@ -126,6 +126,15 @@ impl Shared {
                     }
                 }
                 Action::Execute(run) => jobs.push(self.job(*run)),
+                #[cfg(target_os = "linux")]
+                Action::Rejoin(key) => {
+                    if let Some(executors) = &self.executors {
+                        executors.rejoined(&key);
+                    }
+                }
+                // Only tasks in Python processes secede.
+                #[cfg(not(target_os = "linux"))]
+                Action::Rejoin(_) => {}
                 Action::Fetch { peer, keys } => {
                     let address = Arc::clone(&peer);
                     let fetching = Arc::clone(self).fetch(peer, keys);

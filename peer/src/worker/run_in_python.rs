@@ -185,6 +185,10 @@ impl Shared {
                 let jobs = self.react([], [Event::Seceded { key, run_time }]);
                 jobs.into_iter().for_each(|job| self.queue.push(job));
             }
+            FromPython::PythonRejoin(_) => {
+                let jobs = self.react([], [Event::Rejoin(running.clone())]);
+                jobs.into_iter().for_each(|job| self.queue.push(job));
+            }
             // Other messages are replies, or belong to a task that has ended.
             _ => {}
         }

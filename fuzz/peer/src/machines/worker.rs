@@ -102,7 +102,7 @@ impl Worker {
                     self.store.remove(&key);
                 }
                 // Pending requests may end at any time anyway.
-                Action::Disconnect(_) | Action::Report(_) => {}
+                Action::Disconnect(_) | Action::Report(_) | Action::Rejoin(_) => {}
             }
         }
         fuzzing::check_worker(&self.state, &self.store);

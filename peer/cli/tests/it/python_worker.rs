@@ -567,6 +567,42 @@ async fn a_call_stack_names_the_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_rejoin_wait_for_a_thread() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let cluster = &mut rust.cluster;
+    // The first task rejoins while two others occupy both threads, and a third waits.
+    let order = "from distributed import Event, Queue, get_client, rejoin, secede\n\
+                 def first():\n    get_client()\n    secede()\n    Event('seceded').set()\n    \
+                 Event('go').wait()\n    Event('rejoins').set()\n    rejoin()\n    Queue('q').put('first')\n\
+                 def busy(name):\n    Event(f'runs-{name}').set()\n    Event(f'end-{name}').wait()\n    \
+                 Queue('q').put(name)\n\
+                 f = client.submit(first)\nEvent('seceded').wait()\n\
+                 one, two = client.map(busy, ['one', 'two'])\n\
+                 Event('runs-one').wait(), Event('runs-two').wait(), Event('end-last').set()\n\
+                 last = client.submit(busy, 'last')\n\
+                 Event('go').set()\nEvent('rejoins').wait()\nEvent('end-one').set()\n\
+                 wait([f, last])\nEvent('end-two').set()\nwait(two)\n\
+                 [Queue('q').get() for _ in range(4)]";
+    assert_eq!(cluster.python(order), "['one', 'first', 'last', 'two']");
+    // A process that ends while it waits to rejoin costs its task one attempt only.
+    let ends = "def ends(path):\n    get_client()\n    secede()\n    \
+                if os.path.exists(path):\n        rejoin()\n        return 'again'\n    \
+                open(path, 'w').close()\n    Queue('ids').put(os.getpid())\n    Event('go-2').wait()\n    rejoin()\n\
+                import os, tempfile\n\
+                folder = tempfile.TemporaryDirectory()\n\
+                f = client.submit(ends, os.path.join(folder.name, 'file'))\nid = Queue('ids').get()\n\
+                busy = client.map(busy, ['three', 'four'])\n\
+                Event('runs-three').wait(), Event('runs-four').wait()\n\
+                Event('go-2').set()\n\
+                [address] = client.scheduler_info()['workers']\n\
+                os.kill(id, 9)\n\
+                Event('end-three').set(), Event('end-four').set()\n\
+                f.result()";
+    assert_eq!(cluster.python(ends), "'again'");
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_seceded_tasks_do_not_have_a_process_each() {
     let mut rust = RustCluster::new(&["--memory-limit", "0"]);
     let cluster = &mut rust.cluster;

@@ -72,6 +72,14 @@ impl Link {
         }
     }
 
+    /// Returns a second link over the same socket, for sending while this one receives.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self::new(
+            self.socket.try_clone()?,
+            Arc::clone(&self.memory),
+        ))
+    }
+
     /// Sets the timeout for receiving. Default: none.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.socket.set_read_timeout(timeout)

@@ -36,6 +36,7 @@ use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
+use link::Link;
 use plugins::Plugins;
 use process::{Executor, Process};
 use template::Template;
@@ -46,7 +47,7 @@ pub(super) use memory::SharedMemory;
 use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
 use crate::failure::Failure;
 use crate::protocol::{
-    FromPython, Nullable, PythonErred, PythonFinished, RunInPython, StartPython,
+    FromPython, Nullable, PythonErred, PythonFinished, RejoinedInPython, RunInPython, StartPython,
 };
 use crate::value::Serialized;
 use crate::{Key, Value};
@@ -63,6 +64,8 @@ pub(super) struct Executors {
     pool: Mutex<Pool>,
     /// The ids of the processes that run tasks, by the keys of the tasks.
     running: Mutex<HashMap<Key, u32>>,
+    /// The keys of tasks that wait to rejoin, and the links to their processes.
+    rejoining: Mutex<Vec<(Key, Link)>>,
     /// Notified when a process becomes idle, and when the worker ends.
     changed: Condvar,
     /// The host, if one was started. Never locked across blocking calls.
@@ -183,6 +186,7 @@ impl Executors {
             memory,
             pool: Mutex::default(),
             running: Mutex::default(),
+            rejoining: Mutex::default(),
             changed: Condvar::new(),
             host: Mutex::default(),
             stale_shuffles: Mutex::default(),
@@ -258,6 +262,15 @@ impl Executors {
     /// The id of the process that runs a task.
     pub(super) fn process_of(&self, key: &Key) -> Option<u32> {
         self.lock_running().get(key).copied()
+    }
+
+    /// Lets a task continue that waits to rejoin.
+    pub(super) fn rejoined(&self, key: &Key) {
+        let mut rejoining = self.failure.check(self.rejoining.lock());
+        for (_, mut link) in rejoining.extract_if(.., |(waiting, _)| waiting == key) {
+            // The process waits for this message, so there is space for it unless it has ended.
+            let _ = link.try_send(&RejoinedInPython::default());
+        }
     }
 
     /// Whether the worker is closing.
@@ -402,11 +415,22 @@ impl Executors {
                     self.give_back(executor);
                     return Ok(Outcome::NeedsHost);
                 }
+                Ok(message @ FromPython::PythonRejoin(_)) => {
+                    executor.link.try_clone().and_then(|link| {
+                        let mut rejoining = self.failure.check(self.rejoining.lock());
+                        rejoining.push((key.clone(), link));
+                        drop(rejoining);
+                        on(message);
+                        executor.link.receive()
+                    })
+                }
                 Ok(message) => {
                     on(message);
                     executor.link.receive()
                 }
                 Err(error) => {
+                    // Removes the link of this process, if it has waited to rejoin.
+                    self.rejoined(key);
                     let mut how = executor.process.running.end();
                     if self.lock().is_closed {
                         return Err(RunError::Closed);

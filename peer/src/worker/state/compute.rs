@@ -166,6 +166,7 @@ impl State {
                 since,
                 resources,
                 has_seceded: false,
+                rejoins_since: None,
             };
             let before = self.executing.insert(key.clone(), running);
             // The task still executes from before it was stored and freed. The
@@ -357,6 +358,21 @@ impl State {
     pub(super) fn busy_count(&self) -> usize {
         let running = self.executing.values();
         running.filter(|running| !running.has_seceded).count()
+    }
+
+    /// Lets tasks that wait to rejoin continue within the limit, those that wait longest first.
+    pub(super) fn rejoin_tasks(&mut self) {
+        while self.busy_count() < self.limits.nthreads {
+            let executing = self.executing.iter_mut();
+            let waiting = executing.filter(|(_, running)| running.rejoins_since.is_some());
+            let Some((key, running)) = waiting.min_by_key(|(_, running)| running.rejoins_since)
+            else {
+                break;
+            };
+            running.has_seceded = false;
+            running.rejoins_since = None;
+            self.actions.push(Action::Rejoin(key.clone()));
+        }
     }
 
     /// Handles a task that no longer counts towards the limit although it still runs.

@@ -90,6 +90,8 @@ pub enum Event {
         /// The time for which the task has run.
         run_time: Duration,
     },
+    /// A task that has seceded waits until it counts towards [`Limits::nthreads`] again.
+    Rejoin(Key),
     /// An executing task starts from the beginning, and counts towards [`Limits::nthreads`]
     /// again if it had seceded.
     Restarted(Key),
@@ -136,6 +138,7 @@ impl Event {
             Self::Executed(_) => "task-finished",
             Self::Unsupported(_) | Self::GiveBack(_) => "task-unsupported",
             Self::Seceded { .. } => "secede",
+            Self::Rejoin(_) => "rejoin",
             Self::Restarted(_) => "restart",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
             Self::Paused(_) | Self::Close => "worker-status-change",
@@ -214,6 +217,8 @@ pub enum Answer {
 pub enum Action {
     /// Run a task, then report [`Event::Executed`] or [`Event::InputsLost`].
     Execute(Box<Run>),
+    /// Let a task continue that has reported [`Event::Rejoin`].
+    Rejoin(Key),
     /// Request data from a peer, put it into the store, then report
     /// [`Event::Fetched`].
     Fetch {

@@ -189,6 +189,8 @@ impl State {
             self.stimulus = event.stimulus(now);
             self.apply(event);
         }
+        // Before new tasks, and also while none is started: these tasks hold data.
+        self.rejoin_tasks();
         if self.status == WorkerStatus::Running && !self.is_full {
             self.stimulus = Stimulus::here("ensure-communicating", now.as_secs_f64());
             self.start_transfers();
@@ -274,9 +276,14 @@ impl State {
             Event::GiveBack(key) => self.give_back(&key),
             Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
             Event::Seceded { key, run_time } => self.seceded(&key, run_time),
+            Event::Rejoin(key) => match self.executing.get_mut(&key) {
+                Some(running) if running.has_seceded => running.rejoins_since = Some(self.now),
+                _ => self.actions.push(Action::Rejoin(key)),
+            },
             Event::Restarted(key) => {
                 if let Some(running) = self.executing.get_mut(&key) {
                     running.has_seceded = false;
+                    running.rejoins_since = None;
                 }
             }
             Event::Lost(keys) => self.lost(&keys),

@@ -138,6 +138,7 @@ fn show(action: &Action) -> String {
         Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
         Action::Disconnect(peer) => format!("disconnect {}", short(peer)),
         Action::Forget(key) => format!("forget {key}"),
+        Action::Rejoin(key) => format!("rejoin {key}"),
         Action::Wake { after, event } => {
             let event = match &**event {
                 Event::PeerAvailable(peer) => format!("{} is available", short(peer)),

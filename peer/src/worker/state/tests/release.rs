@@ -95,6 +95,41 @@ fn a_task_that_has_seceded_counts_again_once_it_restarts() {
 }
 
 #[test]
+fn tasks_that_have_seceded_rejoin_before_others_start() {
+    let mut worker = Worker::new(1);
+    let rejoin = |key: &str| Event::Rejoin(key.into());
+    for key in ["x", "y"] {
+        worker.message(task(key));
+        worker.event(Event::Seceded {
+            key: key.into(),
+            run_time: Duration::ZERO,
+        });
+    }
+    worker.message(task("runs"));
+    worker.message(task("next"));
+    assert_eq!(worker.event(rejoin("x")), [""; 0]);
+    assert_eq!(worker.event(rejoin("y")), [""; 0]);
+    assert_eq!(
+        worker.executed("runs"),
+        ["finished runs run 0 (compute)", "rejoin x"]
+    );
+    // Also on a worker that starts no tasks.
+    worker.message(status("paused"));
+    assert_eq!(
+        worker.executed("x"),
+        ["finished x run 0 (compute)", "rejoin y"]
+    );
+    worker.message(status("running"));
+    assert_eq!(
+        worker.executed("y"),
+        ["finished y run 0 (compute)", "execute next"]
+    );
+    // Tasks that have not seceded do not wait.
+    assert_eq!(worker.event(rejoin("next")), ["rejoin next"]);
+    assert_eq!(worker.event(rejoin("unknown")), ["rejoin unknown"]);
+}
+
+#[test]
 fn fetches_freed_data_that_local_tasks_need() {
     let mut worker = Worker::new(1);
     worker.message(task("a"));
