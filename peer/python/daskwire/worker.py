@@ -1042,9 +1042,9 @@ class Executor:
             data[name] = value
             size = sizes[name] if name in sizes else measure(value)
             gone += self.cache.put(name, value, max(length, size))
-        # Tasks that this one submits join its span.
+        # Tasks that this one submits join its span. Annotating takes as long as a small task.
         span = message["span"]
-        annotations = {} if span is None else {"span": span}
+        annotated = contextlib.nullcontext() if span is None else dask.annotate(span=span)
         del message, inputs, loaded
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
@@ -1056,7 +1056,7 @@ class Executor:
         thread_state.execution_state = self.state
         thread_state.key = key
         try:
-            with dask.annotate(**annotations):
+            with annotated:
                 if task.is_coro:
                     return sync(self.worker.loop, self.await_task, task, data)
                 # As in Dask, changes to context variables end with the task.

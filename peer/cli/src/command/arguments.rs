@@ -1,9 +1,9 @@
 //! Arguments that several commands share, and the files that they name.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::{Args, ValueEnum};
+use clap::ValueEnum;
 use daskwire::frame::Prefix;
 use daskwire::message::Layout;
 
