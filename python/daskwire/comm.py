@@ -8,6 +8,7 @@ import errno
 import itertools
 import logging
 import os
+import socket
 import ssl
 import tempfile
 import time
@@ -317,7 +318,23 @@ def _concrete(local: str, peer: str) -> str:
     if host not in ("0.0.0.0", "::"):
         return local
     peer_host, _ = parse_host_port(peer, 0)
-    return unparse_host_port(get_ip(ensure_ip(peer_host)), port)
+    return unparse_host_port(_local_ip(peer_host), port)
+
+
+def _local_ip(peer_host: str) -> str:
+    """The address of this host that reaches `peer_host`."""
+    ip = ensure_ip(peer_host)
+    if ":" in ip:
+        # `get_ip` of releases up to 2025.3.0 has IPv4 addresses only, and later ones deprecate
+        # `get_ipv6`.
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe,
+        ):
+            # Sends nothing.
+            probe.connect((ip, 80))
+            return probe.getsockname()[0]
+    return get_ip(ip)
 
 
 def _abandon(connection: _native.Connection, operations: _Operations, name: str) -> None:
@@ -673,7 +690,7 @@ class _RustBackend(Backend):
 
     def get_local_address_for(self, loc: str) -> str:
         host, _ = parse_host_port(loc)
-        return unparse_host_port(get_ip(ensure_ip(host)), None)
+        return unparse_host_port(_local_ip(host), None)
 
 
 class TcpBackend(_RustBackend):

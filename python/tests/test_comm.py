@@ -12,10 +12,12 @@ import dask
 import numpy as np
 import psutil
 import pytest
-from distributed.comm import CommClosedError, connect, listen
+from distributed.comm import CommClosedError, connect, listen, registry
 from distributed.comm.core import FatalCommClosedError
 from distributed.protocol import to_serialize
 from distributed.security import Security
+
+from daskwire.comm import _concrete
 
 SCHEMES = ["tcp+rs", "tls+rs", "quic"]
 
@@ -494,6 +496,16 @@ def test_arguments_for_other_transports_are_ignored(scheme, listen_args, connect
             assert await pair.far.read() == "message"
 
     run(test())
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
+def test_local_addresses_are_of_the_family_of_the_peer(monkeypatch):
+    # As in releases up to 2025.3.0.
+    monkeypatch.setattr("daskwire.comm.get_ip", lambda host: "127.0.0.1")
+    backend = registry.get_backend("quic")
+    assert backend.get_local_address_for("[::1]:8786") == "[::1]"
+    assert backend.get_local_address_for("127.0.0.1:8786") == "127.0.0.1"
+    assert _concrete("0.0.0.0:1", "[::1]:2") == "[::1]:1"
 
 
 @pytest.mark.parametrize("scheme", ["tls+rs", "quic"])
