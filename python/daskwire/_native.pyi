@@ -79,8 +79,14 @@ class Listener:
     @property
     def port(self) -> int:
         """The port that the listener is bound to."""
-    def accept(self, notifier: Notifier, token: int) -> Connection | None:
-        """Returns the next connection, or returns `None` and later wakes `token`."""
+    def accept(
+        self, notifier: Notifier, token: int
+    ) -> Connection | tuple[str, str] | None:
+        """Returns the next connection, or returns `None` and later wakes `token`.
+
+        For a failed connection, returns the address of its peer and the error. The address is
+        empty if the system refused to accept any, for example with too many open files.
+        """
     def stop(self) -> None:
         """Stops accepting connections."""
 

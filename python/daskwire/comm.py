@@ -593,9 +593,28 @@ class _RustListener(BaseListener, _Scheme):
 
     async def _accept(self, listener: _native.Listener) -> None:
         operations = _Operations.current()
+        name = self.listen_address
         while True:
-            connection = await operations.until(listener.accept)
-            task = asyncio.create_task(self._handle(connection))
+            try:
+                accepted = await operations.until(listener.accept)
+            except Exception as error:
+                logger.error("Listener on %r: no more connections: %s", name, error)
+                return
+            if isinstance(accepted, tuple):
+                peer, error = accepted
+                if peer:
+                    logger.warning(
+                        "Listener on %r: handshake failed with remote %r: %s",
+                        name,
+                        self.prefix + peer,
+                        error,
+                    )
+                else:
+                    logger.warning(
+                        "Listener on %r: cannot accept a connection: %s", name, error
+                    )
+                continue
+            task = asyncio.create_task(self._handle(accepted))
             self._handling.add(task)
             task.add_done_callback(self._handling.discard)
 

@@ -50,17 +50,39 @@ pub(crate) struct Listener {
     task: AbortHandle,
 }
 
-/// Accepted connections that Python has not taken yet.
+/// Accepted connections and failures that Python has not taken yet.
 #[derive(Default)]
 struct Accepted {
     connections: VecDeque<Connection>,
+    /// The peers of failed connections, and the errors.
+    failures: VecDeque<(String, String)>,
     /// The error that ended the listener.
     error: Option<CommError>,
     waiter: Option<Waiter>,
 }
 
+impl Accepted {
+    /// Adds a failure. If Python does not take them as fast as peers cause them, later ones
+    /// are dropped.
+    fn fail(&mut self, peer: String, error: &CommError) {
+        if self.failures.len() < MAX_FAILURE_COUNT {
+            self.failures.push_back((peer, error.to_string()));
+        }
+    }
+}
+
+/// An accepted connection, or a failed one: its peer and the error.
+#[derive(IntoPyObject)]
+pub(crate) enum Arrival {
+    Connection(Connection),
+    Failure(String, String),
+}
+
 /// The pause after an error that may be temporary, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// The maximum number of failures that wait for Python.
+const MAX_FAILURE_COUNT: usize = 100;
 
 impl Listener {
     /// Starts to accept connections. Must be called on the runtime.
@@ -73,21 +95,36 @@ impl Listener {
         let accepted = Arc::new(Mutex::new(Accepted::default()));
         let own = Arc::clone(&accepted);
         let task = tokio::spawn(async move {
+            // Whether the last call failed. Only the first error of several is reported,
+            // since the same one may follow after every pause.
+            let mut has_failed = false;
             loop {
                 match listener.accept().await {
                     Ok(incoming) => {
+                        has_failed = false;
                         let own = Arc::clone(&own);
                         let wakeups = Arc::clone(&wakeups);
                         // A task for each connection, so that a silent peer does not block
                         // others.
                         tokio::spawn(async move {
-                            if let Ok(raw) = incoming.open().await {
-                                let connection = Connection::start(raw, shard_len, wakeups);
-                                add(&own, |accepted| accepted.connections.push_back(connection));
+                            let peer = incoming.peer_address().location().to_owned();
+                            match incoming.open().await {
+                                Ok(raw) => {
+                                    let connection = Connection::start(raw, shard_len, wakeups);
+                                    add(&own, |accepted| {
+                                        accepted.connections.push_back(connection);
+                                    });
+                                }
+                                Err(error) => add(&own, |accepted| accepted.fail(peer, &error)),
                             }
                         });
                     }
-                    Err(CommError::Io(_)) => daskwire_comm::runtime::sleep(PAUSE).await,
+                    Err(error @ CommError::Io(_)) => {
+                        if !core::mem::replace(&mut has_failed, true) {
+                            add(&own, |accepted| accepted.fail(String::new(), &error));
+                        }
+                        daskwire_comm::runtime::sleep(PAUSE).await;
+                    }
                     Err(error) => {
                         add(&own, |accepted| accepted.error = Some(error));
                         return;
@@ -132,12 +169,15 @@ impl Listener {
         self.port
     }
 
-    /// Returns the next connection; if there is none yet, returns `None` and later wakes the
-    /// operation `token`.
-    fn accept(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Connection>> {
+    /// Returns the next connection or failed connection; if there is none yet, returns
+    /// `None` and later wakes the operation `token`.
+    fn accept(&self, notifier: &Notifier, token: u64) -> PyResult<Option<Arrival>> {
         let mut accepted = lock(&self.accepted);
         if let Some(connection) = accepted.connections.pop_front() {
-            return Ok(Some(connection));
+            return Ok(Some(Arrival::Connection(connection)));
+        }
+        if let Some((peer, error)) = accepted.failures.pop_front() {
+            return Ok(Some(Arrival::Failure(peer, error)));
         }
         if let Some(error) = accepted.error.take() {
             return Err(to_python(error));

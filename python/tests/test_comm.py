@@ -498,6 +498,46 @@ def test_arguments_for_other_transports_are_ignored(scheme, listen_args, connect
     run(test())
 
 
+@pytest.mark.parametrize("scheme", ["tls+rs", "quic"])
+def test_failed_handshakes_are_reported(scheme, listen_args, caplog):
+    async def test():
+        async def handle(comm):
+            pass
+
+        listener = await listen(f"{scheme}://127.0.0.1:0", handle, **listen_args)
+        stranger = Security.temporary().get_connection_args("client")
+        with pytest.raises(FatalCommClosedError):
+            await connect(listener.contact_address, timeout=30, **stranger)
+        start = f"Listener on '{listener.listen_address}': handshake failed with remote '{scheme}://"
+        while not any(
+            record.levelno == logging.WARNING and record.getMessage().startswith(start)
+            for record in caplog.records
+        ):
+            await asyncio.sleep(0.01)
+        listener.stop()
+
+    run(test())
+
+
+def test_the_end_of_a_listener_is_reported(caplog):
+    async def test():
+        async def handle(comm):
+            pass
+
+        class Ended:
+            def accept(self, notifier, token):
+                raise OSError("the reason")
+
+        listener = await listen("tcp+rs://127.0.0.1:0", handle)
+        await listener._accept(Ended())
+        [record] = [record for record in caplog.records if record.name == "daskwire.comm"]
+        assert record.levelno == logging.ERROR
+        assert "the reason" in record.getMessage()
+        listener.stop()
+
+    run(test())
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")
 def test_local_addresses_are_of_the_family_of_the_peer(monkeypatch):
     # As in releases up to 2025.3.0.
