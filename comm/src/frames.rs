@@ -27,7 +27,8 @@ const MIN_GROWTH_LEN: usize = 256 << 10;
 /// system has them: faulting in small pages takes longer than receiving the bytes.
 const MIN_MAPPED_LEN: usize = 4 << 20;
 
-/// The number of bytes of a frame of [`MIN_MAPPED_LEN`] or more that must arrive before pages are mapped.
+/// The number of bytes of a frame of [`MIN_MAPPED_LEN`] or more that must arrive before pages
+/// are mapped.
 const MIN_ARRIVED_LEN: usize = 1 << 20;
 
 /// The maximum ratio of the mapped length to the number of bytes that have arrived. Pages

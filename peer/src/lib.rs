@@ -30,11 +30,11 @@
 //! | [`memory`] | the available memory, and limits that follow from it |
 //!
 //! An async method says so if it is not cancel safe. The future of any other can be dropped
-//! at any time: nothing is lost on this side, but a request that was sent may still be carried
-//! out. Each operation has an error type of its own; all of them convert to [`Error`]. The scheme of an address selects the
-//! transport: [`transports`] returns the enabled ones, and a program can add its own.
-//! Background tasks run on the current tokio runtime; see the feature `runtime-smol` for
-//! programs without one.
+//! at any time: nothing is lost on this side, but a request that was sent may still be
+//! carried out. Each operation has an error type of its own; all of them convert to
+//! [`Error`]. The scheme of an address selects the transport: [`transports`] returns the
+//! enabled ones, and a program can add its own. Background tasks run on the current tokio
+//! runtime; see the feature `runtime-smol` for programs without one.
 //!
 //! [The guide] has whole programs for each role, and [a page] with every method of
 //! Dask's client and its counterpart here.

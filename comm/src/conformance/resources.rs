@@ -11,8 +11,8 @@ use crate::runtime::{self, spawn};
 /// Checks that a peer that dies within a message of 1 MiB is detected, at `count`
 /// positions: the reader gets an error within a second, and no part of the message.
 ///
-/// [`check_comms`](super::check_comms) does not run this check, because it writes incomplete messages and
-/// therefore needs the halves of this crate.
+/// [`check_comms`](super::check_comms) does not run this check, because it writes incomplete
+/// messages and therefore needs the halves of this crate.
 ///
 /// # Panics
 ///
@@ -99,8 +99,8 @@ impl Resources {
 /// The memory that the allocator keeps varies by some megabytes, so `comm_count` should be
 /// 2,000 or more.
 ///
-/// [`check_comms`](super::check_comms) does not run this check, because it measures the whole process, in
-/// which nothing else may run. Linux only.
+/// [`check_comms`](super::check_comms) does not run this check, because it measures the whole
+/// process, in which nothing else may run. Linux only.
 ///
 /// # Panics
 ///

@@ -182,8 +182,8 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     /// Not cancel safe, but a cancelled write is detected. A future that is dropped
     /// before the first byte is written has no effect. If it is dropped after the
     /// last byte, the message is written but not flushed. If it is dropped in
-    /// between, every later write returns [`Closed::WriteCancelled`], and the peer sees the comm end within a
-    /// message when the stream is closed.
+    /// between, every later write returns [`Closed::WriteCancelled`], and the peer
+    /// sees the comm end within a message when the stream is closed.
     ///
     /// # Errors
     ///

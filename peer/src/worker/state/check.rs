@@ -81,6 +81,8 @@ impl State {
             self.counts[Phase::Missing as usize]
         );
         assert!(self.busy_count() <= self.limits.nthreads);
+        let mut executing = self.executing.values();
+        assert!(executing.all(|running| running.has_seceded || running.rejoins_since.is_none()));
         let asked = self.peers.values().filter(|state| state.asked.is_some());
         assert_eq!(asked.clone().count(), self.flight_count);
         assert_eq!(

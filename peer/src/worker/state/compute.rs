@@ -380,6 +380,7 @@ impl State {
         let Some(running) = self.executing.get_mut(key) else {
             return;
         };
+        running.rejoins_since = None;
         if core::mem::replace(&mut running.has_seceded, true) {
             return;
         }

@@ -92,8 +92,8 @@ pub enum Event {
     },
     /// A task that has seceded waits until it counts towards [`Limits::nthreads`] again.
     Rejoin(Key),
-    /// An executing task starts from the beginning, and counts towards [`Limits::nthreads`]
-    /// again if it had seceded.
+    /// An executing task starts from the beginning. If it had seceded, it counts towards
+    /// [`Limits::nthreads`] again as soon as it can.
     Restarted(Key),
     /// Data turned out to be lost.
     Lost(Vec<Key>),
@@ -217,7 +217,8 @@ pub enum Answer {
 pub enum Action {
     /// Run a task, then report [`Event::Executed`] or [`Event::InputsLost`].
     Execute(Box<Run>),
-    /// Let a task continue that has reported [`Event::Rejoin`].
+    /// A task that has reported [`Event::Rejoin`] or [`Event::Restarted`] counts again. If it
+    /// waits for that, let it continue.
     Rejoin(Key),
     /// Request data from a peer, put it into the store, then report
     /// [`Event::Fetched`].

@@ -281,9 +281,9 @@ impl State {
                 _ => self.actions.push(Action::Rejoin(key)),
             },
             Event::Restarted(key) => {
-                if let Some(running) = self.executing.get_mut(&key) {
-                    running.has_seceded = false;
-                    running.rejoins_since = None;
+                let running = self.executing.get_mut(&key);
+                if let Some(running) = running.filter(|running| running.has_seceded) {
+                    running.rejoins_since = Some(self.now);
                 }
             }
             Event::Lost(keys) => self.lost(&keys),

@@ -24,7 +24,7 @@ fn random_events_leave_a_consistent_state() {
             let index = random(keys.len());
             let key = keys[index].as_str();
             let holders = &peers[..random(3)];
-            let event = match random(20) {
+            let event = match random(23) {
                 0..=3 => {
                     // Some dependencies are listed twice.
                     let dependencies: Vec<(&str, &[&str])> = keys[..index]
@@ -87,10 +87,12 @@ fn random_events_leave_a_consistent_state() {
                 16 => Event::Paused(random(2) == 0),
                 17 => Event::StoreFull(random(2) == 0),
                 18 => Event::Watched(random(2) == 0),
-                19 if !runs.is_empty() => Event::Seceded {
+                20 if !runs.is_empty() => Event::Seceded {
                     key: runs[random(runs.len())].clone(),
                     run_time: Duration::ZERO,
                 },
+                21 if !runs.is_empty() => Event::Rejoin(runs[random(runs.len())].clone()),
+                22 if !runs.is_empty() => Event::Restarted(runs[random(runs.len())].clone()),
                 12..=13 if !asked.is_empty() => {
                     let (peer, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);

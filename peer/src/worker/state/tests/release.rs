@@ -81,7 +81,7 @@ fn a_task_that_has_seceded_counts_again_once_it_restarts() {
         run_time,
     };
     worker.event(seceded("x"));
-    assert_eq!(worker.event(Event::Restarted("x".into())), [""; 0]);
+    assert_eq!(worker.event(Event::Restarted("x".into())), ["rejoin x"]);
     assert_eq!(worker.message(task("y")), [""; 0]);
     assert_eq!(
         worker.event(seceded("x")),
