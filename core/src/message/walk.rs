@@ -232,6 +232,11 @@ impl<'a, 'w> Walk<'a, 'w> {
             if slot.path().is_some_and(|entry| entry.present) {
                 self.next_payload = payload.saturating_add(1);
                 self.reader.skip().ensured();
+                // The replaced value may contain sets and enum members.
+                let after = self.reader.position();
+                let specials = self.message.specials.iter().skip(self.next_special);
+                let skipped = specials.take_while(|slot| (slot.start() as usize) < after);
+                self.next_special = self.next_special.saturating_add(skipped.count());
                 return Ok(Item::Payload(self.number(payload)));
             }
         }

@@ -1217,6 +1217,10 @@ fn paths_resolve_to_one_value() {
     ] {
         assert_eq!(read(&[path]).as_deref(), Ok(line), "{path:x?}");
     }
+    // The replacement of a set, before another one.
+    let sets = b"\x82\xa1a\x82\xa7__Set__\xc3\xa7as-list\x91\x01\xa1b\x82\xa7__Set__\xc3\xa7as-list\x91\x02";
+    let replaced = with_paths(sets, &[b"\x91\xa1a"]).unwrap();
+    assert_eq!(replaced, "map2 'a' payload0 'b' set1 2");
     assert_eq!(
         read(&[b"\x92\xa1l\x01", b"\x92\xa1l\x00", b"\x91\xa1x"]).unwrap(),
         "map3 'm' map2 1 7 'k' nil 'l' array3 payload1 payload0 array1 nil 'x' payload2"

@@ -524,7 +524,7 @@ fn may_have_len(node: Node<'_, '_>, len: usize) -> bool {
         Value::Str(Str::Utf8(string)) => string.as_bytes().len() == len,
         Value::Str(Str::Escaped(line)) => line.len() == len,
         Value::ByteString(ByteString::Raw(bytes)) => bytes.len() == len,
-        // In quotes, perhaps with spaces after them.
+        // In quotes. Names with escapes are not borrowed.
         Value::ByteString(ByteString::Quoted(line)) => line.len() == len.saturating_add(2),
         _ => false,
     }
