@@ -177,8 +177,11 @@ impl State {
         victims.sort_unstable_by_key(|worker| Reverse(load(worker)));
         let candidates = victims.into_iter().flat_map(|victim| {
             let wait = wait(victim);
-            let queues = victim.stack.values();
-            let last = queues.flat_map(|queue| queue.iter().rev().take(MAX_CANDIDATES));
+            let queues = victim
+                .stack
+                .iter()
+                .filter(|(resources, _)| idle.iter().any(|(_, thief)| thief.has_left(resources)));
+            let last = queues.flat_map(|(_, queue)| queue.iter().rev().take(MAX_CANDIDATES));
             let mut last: Vec<_> = last.collect();
             last.sort_unstable_by_key(|place| Reverse(*place));
             last.into_iter().map(move |(_, id)| (*id, wait))
