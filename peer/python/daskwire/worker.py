@@ -78,7 +78,6 @@ from distributed.utils import (
     sync,
     thread_state,
 )
-from distributed.worker_state_machine import SecedeEvent
 from tornado.iostream import IOStream
 
 logger = logging.getLogger("distributed.worker")
@@ -694,17 +693,7 @@ class Worker:
         self.link.sends_records = False
 
     def handle_stimulus(self, *events):
-        for event in events:
-            if isinstance(event, SecedeEvent):
-                self.link.send(
-                    write(
-                        {
-                            "op": "long-running",
-                            "key": event.key,
-                            "compute_duration": event.compute_duration,
-                        }
-                    )
-                )
+        """Does nothing: `Pool` reports tasks that secede."""
 
     @property
     def loop(self):
@@ -852,8 +841,18 @@ class Pool:
         self._rejoin_list = []
 
     def _adjust_thread_count(self):
-        # Only `secede` calls this.
+        # Only `secede` calls this. Reported here rather than by the event of `secede`, which
+        # the loop handles later, perhaps after the task has called `rejoin`.
         self.has_seceded = True
+        self.link.send(
+            write(
+                {
+                    "op": "long-running",
+                    "key": self.key,
+                    "compute_duration": time() - thread_state.start_time,
+                }
+            )
+        )
 
     def submit(self, _):
         """Waits until the worker has a thread for the task. Only `rejoin` calls this."""
@@ -861,6 +860,7 @@ class Pool:
             self.link.send(write({"op": "rejoin", "key": self.key}))
             # The worker sends nothing else while a task runs.
             self.link.receive()
+            self.has_seceded = False
         with self._rejoin_lock:
             while self._rejoin_list:
                 thread, event = self._rejoin_list.pop()
@@ -870,7 +870,10 @@ class Pool:
 
 def measure(value):
     """Returns the size of a value in bytes, for which a library may give any kind of number."""
-    return max(0, int(safe_sizeof(value)))
+    try:
+        return max(0, int(safe_sizeof(value)))
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def describe_task(task):
@@ -1049,8 +1052,6 @@ class Executor:
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
         self.worker.active_threads[ident] = key
-        if self.host:
-            self.host.links[key] = self.link
         times["start"] = time()
         thread_state.start_time = times["start"]
         thread_state.execution_state = self.state
@@ -1065,8 +1066,6 @@ class Executor:
             times["stop"] = time()
             del thread_state.start_time, thread_state.execution_state, thread_state.key
             del self.worker.active_threads[ident]
-            if self.host:
-                self.host.links.pop(key, None)
 
     async def await_task(self, task, data):
         distributed.worker._worker_cvar.set(self.worker)
@@ -1215,8 +1214,6 @@ class Host(distributed.worker.Worker):
         self.id = start["id"]
         self.local_directory = start["local_directory"]
         self.link = link
-        # The links of the tasks that run in this process, by key.
-        self.links = {}
         self.scheduler = Scheduler(start["scheduler"], self.rpc, link)
         # The state last reported; `None` at first, since an earlier host may have
         # reported either.
@@ -1291,17 +1288,7 @@ class Host(distributed.worker.Worker):
             self.link.send(write(message))
 
     def handle_stimulus(self, *events):
-        for event in events:
-            if isinstance(event, SecedeEvent) and event.key in self.links:
-                self.links[event.key].send(
-                    write(
-                        {
-                            "op": "long-running",
-                            "key": event.key,
-                            "compute_duration": event.compute_duration,
-                        }
-                    )
-                )
+        """Does nothing: `Pool` reports tasks that secede."""
 
     update_data = Worker.update_data
 

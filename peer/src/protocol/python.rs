@@ -136,8 +136,8 @@ maps! {
         finish: String = "finish",
     }
 
-    /// Tells a process that its task counts as one of the worker's threads again. The reply to
-    /// [`PythonRejoin`].
+    /// Tells a process that its task counts towards the worker's threads again, and continues.
+    /// The reply to [`PythonRejoin`].
     RejoinedInPython = "rejoined" {}
 
     /// Asks a host to end.

@@ -204,11 +204,15 @@ impl Shared {
                 .executors
                 .as_ref()
                 .and_then(|executors| executors.process_of(key));
+            #[cfg(target_os = "linux")]
+            let is_in_rust = self.executors.is_none();
             #[cfg(not(target_os = "linux"))]
-            let process: Option<u32> = None;
+            let (process, is_in_rust) = (None::<u32>, true);
             let place = match process {
                 Some(id) => format!("in the Python process {id} of the worker {}", self.title),
-                None => format!("in Rust on the worker {}", self.title),
+                None if is_in_rust => format!("in Rust on the worker {}", self.title),
+                // In Rust, or before a process is found or started.
+                None => format!("on the worker {}", self.title),
             };
             let time = now.saturating_sub(since).as_secs_f64();
             let message = format!("{key}\n\t{place}, for {time:.1} s so far");

@@ -127,6 +127,8 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));
         // Tasks use the packages of the interpreter, which the host knows.
         #[cfg(target_os = "linux")]
+        let is_versions = matches!(request, Request::Versions(_));
+        #[cfg(target_os = "linux")]
         let request = match request {
             Request::Versions(Versions { packages, .. }) if shared.executors.is_some() => {
                 let packages = packages.map_or(Value::None, Value::list);
@@ -148,6 +150,8 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                     Ok(reply) => Reply::Value(reply),
                     // Dask retries after the end of a worker, but not after an error.
                     Err(_) if is_of_shuffle => return Ok(()),
+                    // Those with which the worker has registered.
+                    Err(_) if is_versions => Reply::Value(shared.versions.clone()),
                     Err(error) => Reply::Failed(Box::new(error.to_status())),
                 };
                 match wants_reply {

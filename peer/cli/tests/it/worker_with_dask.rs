@@ -189,7 +189,7 @@ async fn errors_are_exceptions_in_python_and_the_worker_continues() {
         (
             "client.submit(len, pd.Timestamp(0)).result()",
             "NotImplementedError: this worker does not run Python, and its functions in Rust do not \
-             support an instance of a class",
+             support instances of classes",
         ),
         (
             "client.submit(native('hypot'), 1, pd.Timestamp(0)).result()",

@@ -139,7 +139,7 @@ pub(super) fn truth(value: &Value) -> Result<bool> {
         Value::Float(value) => *value != 0.0,
         Value::Complex(real, imaginary) => *real != 0.0 || *imaginary != 0.0,
         Value::Array(_) | Value::Serialized(_) => {
-            return Err(not_covered("whether an array or object is true"));
+            return Err(not_covered("the truth value of arrays and objects"));
         }
         other => len(other)? != 0,
     })
@@ -232,7 +232,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
             let found = string.chars().nth(index);
             Ok(Value::from(found.map(String::from).ensured()))
         }
-        Value::Array(_) => Err(not_covered("an item of an array")),
+        Value::Array(_) => Err(not_covered("items of arrays")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),
         other => {
             let message = format!("'{}' object is not subscriptable", other.type_name());

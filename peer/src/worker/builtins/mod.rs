@@ -59,7 +59,7 @@ pub(super) fn register(functions: Functions) -> Functions {
 /// Refuses values with instances of classes that are not built in.
 fn check_builtin(value: &Value) -> Result<()> {
     match value.totals() {
-        Some(totals) if totals.has_objects => Err(not_covered("an instance of a class")),
+        Some(totals) if totals.has_objects => Err(not_covered("instances of classes")),
         _ => Ok(()),
     }
 }
@@ -80,7 +80,7 @@ fn not_covered(what: &str) -> RemoteError {
 }
 
 fn too_large() -> RemoteError {
-    not_covered("an integer of more than 127 bits")
+    not_covered("integers of more than 127 bits")
 }
 
 type Unary = fn(&Value) -> Result<Value>;
@@ -166,7 +166,9 @@ fn real(value: &Value) -> Result<f64> {
 fn wrong_number(value: &Value, message: &str) -> RemoteError {
     match value {
         Value::LargeInt(_) => too_large(),
-        Value::Array(_) | Value::Serialized(_) => not_covered("a number of arrays and objects"),
+        Value::Array(_) | Value::Serialized(_) => {
+            not_covered("converting arrays and objects to numbers")
+        }
         value => type_error(&format!("{message}{}", value.type_name())),
     }
 }
@@ -243,7 +245,7 @@ fn extreme(arguments: &Arguments, name: &str, wanted: Ordering) -> Result<Value>
         _ => arguments.iter().cloned().collect(),
     };
     if not_none(arguments.keyword("key")).is_some() {
-        return Err(not_covered("a key function"));
+        return Err(not_covered("key functions"));
     }
     let symbol = if wanted == Ordering::Less { "<" } else { ">" };
     let mut best: Option<Value> = None;
@@ -273,7 +275,7 @@ fn sorted(arguments: &Arguments) -> Result<Value> {
     };
     let all = items(all.unwrap_or(&Value::None))?;
     if not_none(key).is_some() {
-        return Err(not_covered("a key function"));
+        return Err(not_covered("key functions"));
     }
     let wanted = if is_reverse {
         Ordering::Greater

@@ -326,7 +326,12 @@ impl Executors {
         let id = executor.process.running.id;
         self.lock_running().insert(call.key.clone(), id);
         let outcome = self.run_with(executor, call, steps, on);
-        self.lock_running().remove(call.key);
+        let mut running = self.lock_running();
+        // Another execution of the task may have started.
+        if running.get(call.key) == Some(&id) {
+            running.remove(call.key);
+        }
+        drop(running);
         outcome
     }
 
@@ -416,13 +421,18 @@ impl Executors {
                     return Ok(Outcome::NeedsHost);
                 }
                 Ok(message @ FromPython::PythonRejoin(_)) => {
-                    executor.link.try_clone().and_then(|link| {
-                        let mut rejoining = self.failure.check(self.rejoining.lock());
-                        rejoining.push((key.clone(), link));
-                        drop(rejoining);
-                        on(message);
-                        executor.link.receive()
-                    })
+                    let waits = match executor.link.try_clone() {
+                        Ok(link) => {
+                            let mut rejoining = self.failure.check(self.rejoining.lock());
+                            rejoining.push((key.clone(), link));
+                            drop(rejoining);
+                            on(message);
+                            Ok(())
+                        }
+                        // Too many open files: the task continues at once.
+                        Err(_) => executor.link.send(&RejoinedInPython::default()),
+                    };
+                    waits.and_then(|()| executor.link.receive())
                 }
                 Ok(message) => {
                     on(message);

@@ -51,8 +51,10 @@ impl State {
                     }
                 }
                 // The scheduler counts a new run as one that uses a thread.
-                let running = self.executing.get(&key);
-                if running.is_some_and(|running| running.has_seceded) {
+                if let Some(running) = self.executing.get_mut(&key)
+                    && running.has_seceded
+                {
+                    running.reported_run = Some(run_id);
                     self.send_seceded(key, run_id, None);
                 }
             }
@@ -166,6 +168,7 @@ impl State {
                 since,
                 resources,
                 has_seceded: false,
+                reported_run: None,
                 rejoins_since: None,
             };
             let before = self.executing.insert(key.clone(), running);
@@ -173,6 +176,9 @@ impl State {
             // first execution to end frees the resources of both.
             if let (Some(before), Some(now)) = (before, self.executing.get_mut(&key)) {
                 now.resources.extend(before.resources);
+                if before.rejoins_since.is_some() {
+                    self.actions.push(Action::Rejoin(key.clone()));
+                }
             }
             self.actions.push(Action::Execute(Box::new(Run {
                 key,
@@ -380,16 +386,21 @@ impl State {
         let Some(running) = self.executing.get_mut(key) else {
             return;
         };
-        running.rejoins_since = None;
+        if running.rejoins_since.take().is_some() {
+            self.actions.push(Action::Rejoin(key.clone()));
+        }
         if core::mem::replace(&mut running.has_seceded, true) {
             return;
         }
-        let computation = self
-            .tasks
-            .get(key)
-            .filter(|task| task.phase == Phase::Executing);
-        if let Some(computation) = computation.and_then(|task| task.computation.as_ref()) {
-            self.send_seceded(key.clone(), computation.run_id, Some(run_time));
+        let task = self.tasks.get(key);
+        let task = task.filter(|task| task.phase == Phase::Executing);
+        let Some(computation) = task.and_then(|task| task.computation.as_ref()) else {
+            return;
+        };
+        let run_id = computation.run_id;
+        // Schedulers count each report of a run.
+        if running.reported_run.replace(run_id) != Some(run_id) {
+            self.send_seceded(key.clone(), run_id, Some(run_time));
         }
     }
 
@@ -408,6 +419,10 @@ impl State {
     /// Ends the execution of a task, and frees its resources.
     pub(super) fn stop_executing(&mut self, key: &Key) {
         if let Some(running) = self.executing.remove(key) {
+            // Another execution of the task may wait.
+            if running.rejoins_since.is_some() {
+                self.actions.push(Action::Rejoin(key.clone()));
+            }
             for (name, amount) in running.resources {
                 if let Some(free) = self.free_resources.get_mut(&name) {
                     *free += amount;

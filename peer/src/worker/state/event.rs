@@ -90,7 +90,8 @@ pub enum Event {
         /// The time for which the task has run.
         run_time: Duration,
     },
-    /// A task that has seceded waits until it counts towards [`Limits::nthreads`] again.
+    /// A task that has seceded waits until it counts towards [`Limits::nthreads`] again. Any
+    /// other task continues at once.
     Rejoin(Key),
     /// An executing task starts from the beginning. If it had seceded, it counts towards
     /// [`Limits::nthreads`] again as soon as it can.

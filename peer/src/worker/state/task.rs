@@ -177,6 +177,8 @@ pub(super) struct Running {
     pub(super) resources: Vec<(String, f64)>,
     /// Whether the task no longer counts towards the limit of tasks that run at once.
     pub(super) has_seceded: bool,
+    /// The last run that was reported as one that has seceded.
+    pub(super) reported_run: Option<i64>,
     /// The time since which a task that has seceded waits to count again.
     pub(super) rejoins_since: Option<Duration>,
 }
