@@ -499,9 +499,12 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     let client = arguments.cluster.connect(&Arc::default()).await?;
     let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
     let status = client.task_status(&keys).await.map_err(message)?;
-    if let Some((unknown, _)) = status.iter().find(|(_, status)| status.is_none()) {
-        return Err(format!("the cluster has no result with the key {unknown}").into());
-    }
+    let is_unknown = |key: &Key| {
+        status
+            .iter()
+            .any(|(of, status)| of == key && status.is_none())
+    };
+    let (unknown, keys): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(is_unknown);
     let document = serde_json::json!({
         "released": keys.iter().map(key_json).collect::<Vec<_>>(),
     });
@@ -510,7 +513,15 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     if arguments.json {
         terminal::print(printable::json(&document))?;
     }
-    Ok(())
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let unknown: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+    Err(format!(
+        "the cluster has no result with the key {}",
+        unknown.join(", ")
+    )
+    .into())
 }
 
 pub(crate) async fn journey(arguments: &Journey) -> Result {

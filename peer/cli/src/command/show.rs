@@ -186,7 +186,7 @@ fn preview(array: &Array) -> Result<String, String> {
         });
         counts.fold(0, usize::saturating_add)
     };
-    let is_whole = count_of(|len| len) <= MAX_PRINTED;
+    let is_whole = array.len() <= MAX_PRINTED && count_of(|len| len) <= MAX_SHOWN;
     if is_whole || count_of(|len| len.min(2 * EDGE_LEN)) <= MAX_SHOWN {
         rows(array, &mut Vec::new(), is_whole, &mut preview)?;
     } else {

@@ -22,7 +22,7 @@ pub(crate) struct Snapshot {
     pub(crate) prefixes: Vec<(String, States)>,
 }
 
-/// The states of tasks in the order of a task's life, with the names that are shown.
+/// The states of tasks in the order of a task's life, with their labels.
 const STATES: [(&str, &str); 7] = [
     ("waiting", "waiting"),
     ("no-worker", "no worker"),
@@ -122,7 +122,7 @@ impl Snapshot {
         all
     }
 
-    /// The states that are shown, with the names that are shown.
+    /// The states to show, with their labels.
     pub(crate) fn shown_states(&self) -> Vec<(&'static str, &'static str)> {
         let states = self.states();
         let is_shown =

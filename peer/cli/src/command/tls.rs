@@ -44,17 +44,26 @@ impl TlsArguments {
     ///
     /// # Errors
     ///
-    /// As [`or_configured`](Self::or_configured), or if the configuration cannot be read.
+    /// As [`tls`](Self::tls).
     pub(crate) fn transports(&self, addresses: &[&Address]) -> Result<Transports> {
+        Ok(match self.tls(addresses)? {
+            Some(tls) => daskwire_peer::transports_with_tls(&tls),
+            None => daskwire_peer::transports(),
+        })
+    }
+
+    /// The certificates of the command line, or else those of a client in Dask's configuration,
+    /// for comms at these addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`or_configured`](Self::or_configured), or if the configuration cannot be read.
+    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
         let config = match addresses.iter().any(|address| needs_tls(address)) {
             true => Config::load()?,
             false => Config::default(),
         };
-        let config = TlsConfig::of(&config, "client");
-        Ok(match self.or_configured(&config, addresses)? {
-            Some(tls) => daskwire_peer::transports_with_tls(&tls),
-            None => daskwire_peer::transports(),
-        })
+        self.or_configured(&TlsConfig::of(&config, "client"), addresses)
     }
 
     /// The certificates of the command line, or else of the configuration, for comms at these
@@ -80,15 +89,6 @@ impl TlsArguments {
         };
         let settings = settings.map(|settings| config.restrict(settings));
         settings.transpose()?.map(build).transpose()
-    }
-
-    /// The certificates of the command line, for comms at these addresses.
-    ///
-    /// # Errors
-    ///
-    /// As [`or_configured`](Self::or_configured).
-    pub(crate) fn tls(&self, addresses: &[&Address]) -> Result<Option<Tls>> {
-        self.settings(addresses)?.map(build).transpose()
     }
 
     fn settings(&self, addresses: &[&Address]) -> Result<Option<TlsSettings>> {

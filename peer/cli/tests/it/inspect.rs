@@ -330,6 +330,11 @@ fn inspect_agrees_with_the_release_of_each_vector() {
             check_recorded(vector, detecting);
         }
     });
+    let file = root().join(format!("{}.bin", READ_AS_MAPS[0]));
+    for (options, is_map) in [("", false), ("--plain-maps", true)] {
+        let ran = of_file(&format!("inspect --json {options}"), &file);
+        assert_eq!(ran.good(options).contains("__Enum__"), is_map, "{options}");
+    }
 }
 
 #[test]
@@ -465,6 +470,12 @@ fn hostile_messages_are_refused_with_a_location() {
     });
     let refused = refused.into_inner();
     assert!(refused > 400, "{refused}");
+    // The command names the file, too.
+    let garbage = root().join("hostile/nosplit--garbage.bin");
+    let ran = of_file("inspect --prefix u64", &garbage);
+    let error = ran.refused("garbage");
+    let place = format!("{}: message at byte 0, ", garbage.display());
+    assert!(error.starts_with(&place), "{error}");
 }
 
 /// Compares an output with a golden file.

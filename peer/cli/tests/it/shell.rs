@@ -96,7 +96,12 @@ fn scatters_and_gathers_files() {
     }
     let line = format!("scatter {at} {} --key one", there.display());
     assert_eq!(daskwire(&line).good(&line), "one\n");
-    daskwire(&format!("release {at} one")).good("release");
+    let ran = daskwire(&format!("release {at} two one"));
+    assert_eq!(
+        ran.refused("two"),
+        "the cluster has no result with the key two"
+    );
+    gone(&cluster, "one");
     for keys in ["no-such-key", "one --dirct", "one --timeout 5 x"] {
         let ran = daskwire(&format!("release {at} {keys}"));
         assert_ne!(ran.status, Some(0), "{keys}");
@@ -430,6 +435,7 @@ fn results_are_readable_and_become_files() {
             " [0.5, 0.5]]",
         ]
     );
+    assert_eq!(submit("numpy.ones [10,100]").matches("1.0").count(), 1000);
     // Few bytes with many elements
     let repeated = "numpy.broadcast_to 1 [1000000000000]";
     assert!(submit(repeated).ends_with("\n[1, 1, 1, ..., 1, 1, 1]\n"));

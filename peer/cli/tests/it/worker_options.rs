@@ -327,10 +327,17 @@ async fn the_scheduler_is_found_by_a_file_and_by_a_variable() {
         let ran = command::run(&[&["worker"], &arguments[..]].concat(), None);
         assert_eq!(ran.status, Some(1), "{}", ran.err);
     }
-    // A file that cannot become readable is not waited for.
+    // The reason is reported if a file is there.
     fs::write(&file, "address: tcp://127.0.0.1:1").expect("it is written");
     for (file, reason) in [(&*file, "not JSON"), (&*scratch.path(""), "Is a directory")] {
-        let ran = command::run(&["worker", "--scheduler-file", file], None);
+        let arguments = [
+            "worker",
+            "--scheduler-file",
+            file,
+            "--death-timeout",
+            "200ms",
+        ];
+        let ran = command::run(&arguments, None);
         assert!(ran.err.contains(reason), "{}", ran.err);
         assert_eq!(ran.status, Some(1), "{}", ran.err);
     }
@@ -700,10 +707,18 @@ async fn certificates_come_from_dask_s_configuration() {
             &["--contact-address", "127.0.0.1:0"],
         ]
         .concat(),
+        &[
+            &by_file[..],
+            &["--listen-address", "tcp://127.0.0.1:0"],
+            &["--contact-address", "127.0.0.1:0"],
+        ]
+        .concat(),
     ] {
         let mut worker = Worker::with(arguments, &variables);
         let address = worker.address();
-        assert!(address.starts_with("tls://"), "{arguments:?}: {address}");
+        let is_tcp = arguments.contains(&"tcp://127.0.0.1:0");
+        let scheme = if is_tcp { "tcp://" } else { "tls://" };
+        assert!(address.starts_with(scheme), "{arguments:?}: {address}");
         scheduler.wait_for_line(&["Register worker", &address]);
         worker.signal("INT");
         assert_eq!(worker.code(), Some(0));

@@ -383,29 +383,29 @@ impl Stops {
 
 /// Waits until the scheduler has written its file, and reads the address.
 async fn scheduler_of_file(path: &Path) -> Result<Address> {
-    let mut is_reported = false;
+    let name = path.display();
+    let mut reported = None;
     loop {
-        let name = path.display();
-        let content = match std::fs::read(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(format!("{name}: {error}").into());
-            }
-            content => content.unwrap_or_default(),
-        };
-        match serde_json::from_slice::<serde_json::Value>(&content) {
-            Ok(document) => {
-                let scheduler = document["address"].as_str();
-                let expected =
-                    || format!("{name}: expected a JSON object with the string `address`");
-                return address(scheduler.ok_or_else(expected)?);
-            }
-            // The scheduler is still writing it.
-            Err(error) if error.is_eof() => {}
-            Err(error) => return Err(format!("{name}: not JSON: {error}").into()),
+        let mut waiting = format!("waiting for {name}");
+        match std::fs::read(path) {
+            Ok(content) => match serde_json::from_slice::<serde_json::Value>(&content) {
+                Ok(document) => {
+                    let scheduler = document["address"].as_str();
+                    let expected =
+                        || format!("{name}: expected a JSON object with the string `address`");
+                    return address(scheduler.ok_or_else(expected)?);
+                }
+                // The scheduler is still writing it.
+                Err(error) if error.is_eof() => {}
+                Err(error) => waiting = format!("{waiting}, which is not JSON: {error}"),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            // It may be temporary in a file system of several machines.
+            Err(error) => waiting = format!("{waiting}: {error}"),
         }
-        if !core::mem::replace(&mut is_reported, true) {
-            let message = format_args!("waiting for {}", path.display());
-            terminal::event("waiting", message, json!({}));
+        if reported.as_ref() != Some(&waiting) {
+            terminal::event("waiting", &waiting, json!({}));
+            reported = Some(waiting);
         }
         tokio::time::sleep(FILE_INTERVAL).await;
     }

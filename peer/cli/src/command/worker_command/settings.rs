@@ -60,8 +60,7 @@ pub(super) struct Settings {
     pub(super) resources: BTreeMap<String, f64>,
     pub(super) listen: Listen,
     pub(super) contact: Option<Address>,
-    /// Whether the addresses to listen on, and the contact address, were given with a scheme. All
-    /// others get that of the scheduler.
+    /// Whether the addresses to listen on, and the contact address, were given with a scheme.
     has_scheme: HasScheme,
     pub(super) local_directory: Option<PathBuf>,
     pub(super) connect_timeout: Option<Duration>,
@@ -237,25 +236,32 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Completes the settings for a scheduler at this address: its scheme is that of the worker's
-    /// addresses that were given without one.
+    /// Completes the settings for a scheduler at this address. Addresses to listen on that were
+    /// given without a scheme get that of the scheduler, and a contact address that of the
+    /// addresses to listen on.
     ///
     /// # Errors
     ///
-    /// If an address cannot have this scheme, or if the worker would have unencrypted comms with
-    /// other machines in spite of `distributed.comm.require-encryption`.
+    /// If the worker would have unencrypted comms with other machines in spite of
+    /// `distributed.comm.require-encryption`.
     pub(super) fn complete(&mut self, scheduler: &Address) -> Result {
-        let adopt = |address: &mut Address| -> Result {
-            let adopted = Address::with_location(scheduler.scheme(), address.location());
-            *address =
-                adopted.map_err(|error| Failure::usage(format_args!("{address}: {error}")))?;
-            Ok(())
+        let adopt = |address: &mut Address, scheme: &str| {
+            // Other addresses, such as those of unix://, have no host and port.
+            if ["tcp", "tls", "quic"].contains(&scheme)
+                && let Ok(adopted) = Address::with_location(scheme, address.location())
+            {
+                *address = adopted;
+            }
         };
-        if let (Listen::At(addresses), false) = (&mut self.listen, self.has_scheme.listen) {
-            addresses.iter_mut().try_for_each(adopt)?;
+        let mut scheme = scheduler.scheme();
+        if let Listen::At(addresses) = &mut self.listen {
+            for address in addresses.iter_mut().filter(|_| !self.has_scheme.listen) {
+                adopt(address, scheme);
+            }
+            scheme = addresses.first().map_or(scheme, Address::scheme);
         }
         if let (Some(contact), false) = (&mut self.contact, self.has_scheme.contact) {
-            adopt(contact)?;
+            adopt(contact, scheme);
         }
         self.check_encryption(scheduler)
     }
