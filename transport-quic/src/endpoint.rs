@@ -266,8 +266,8 @@ impl Endpoint {
         if tls.server.is_some() != self.listens {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                "an endpoint cannot start or stop to listen: give certificates for listening \
-                 if and only if it listens",
+                "an endpoint cannot start or stop listening: give certificates for listening \
+                 to an endpoint that listens, and only to that",
             ));
         }
         let client = client_side(tls, &self.settings)?;
