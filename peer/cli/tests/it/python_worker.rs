@@ -499,10 +499,11 @@ async fn a_signal_to_all_processes_hands_data_over() {
 async fn a_task_that_takes_too_much_memory_costs_its_process_only() {
     let mut rust = RustCluster::new(&["--memory-limit", "600MiB", "--nanny"]);
     let cluster = &mut rust.cluster;
-    let workers = "sorted(client.scheduler_info()['workers'])";
-    let before = cluster.python(workers);
     cluster
         .python("kept = client.scatter(np.arange(1_000_000))\nclient.submit(len, kept).result()");
+    // Once a task has run, the client knows the worker.
+    let workers = "sorted(client.scheduler_info()['workers'])";
+    let before = cluster.python(workers);
     let greedy = "def greedy():\n    all = np.ones(100_000_000)\n    while True: all.sum()\n\
                   client.submit(greedy).result()";
     let error = cluster.try_python(greedy).expect_err("it is ended");
@@ -599,6 +600,11 @@ async fn tasks_that_rejoin_wait_for_a_thread() {
                 Event('end-three').set(), Event('end-four').set()\n\
                 f.result()";
     assert_eq!(cluster.python(ends), "'again'");
+    // Without a pause between the two calls
+    let rounds = "def rounds():\n    get_client()\n    for _ in range(50):\n        secede()\n        \
+                  rejoin()\n    return 1\n\
+                  sum(client.gather([client.submit(rounds, pure=False) for _ in range(6)]))";
+    assert_eq!(cluster.python(rounds), "6");
     cluster.check_logs();
 }
 
