@@ -122,6 +122,9 @@ fn scatters_and_gathers_files() {
 fn keys_of_standard_input_do_not_look_like_options() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
     let at = cluster.address();
+    let ran = daskwire(&format!("release {at} unknown"));
+    assert!(ran.refused("unknown").ends_with("unknown"));
+    assert_eq!(cluster.warnings(), [""; 0]);
     let ran = run(&["scatter", at, "-"], Some(b"some bytes"));
     let key = ran.good("scatter").trim();
     assert!(key.starts_with("stdin-"), "{key}");
