@@ -7,6 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use wire::invariant::Ensured;
 
+use bytes::Bytes;
 use memmap2::MmapMut;
 
 use crate::event::PoolEvent;
@@ -165,6 +166,27 @@ impl BufferPool {
         drop(given_up);
     }
 
+    /// Returns a frame of `len` bytes that `fill` has written, in unused memory of the pool or
+    /// in new memory. The memory returns to the pool when the frame is dropped.
+    ///
+    /// The bytes that `fill` receives are those of an earlier frame, or zeros.
+    ///
+    /// # Errors
+    ///
+    /// That of `fill`, or an I/O error if no memory is available.
+    pub fn fill<E: From<io::Error>>(
+        &self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<Bytes, E> {
+        let mut pages = match self.take(len) {
+            Some(pages) => pages,
+            None => Pages::new(len, Some(self.clone()))?,
+        };
+        fill(&mut pages)?;
+        Ok(Bytes::from_owner(pages))
+    }
+
     /// Takes the smallest unused memory of at least `len` bytes, and of at most twice as
     /// many, since a frame that is kept occupies all of its memory.
     pub(crate) fn take(&self, len: usize) -> Option<Pages> {
@@ -319,6 +341,26 @@ mod tests {
 
     fn fresh(pool: &BufferPool, len: usize) -> Pages {
         Pages::new(len, Some(pool.clone())).unwrap()
+    }
+
+    #[test]
+    fn frames_are_filled_in_memory_of_the_pool() {
+        let pool = BufferPool::new(100 << 20);
+        let filled = |byte: u8| {
+            pool.fill::<io::Error>(5 << 20, |bytes| {
+                bytes.fill(byte);
+                Ok(())
+            })
+            .unwrap()
+        };
+        let frame = filled(1);
+        assert!(frame.len() == 5 << 20 && frame.iter().all(|byte| *byte == 1));
+        let place = frame.as_ptr();
+        drop(frame);
+        assert_eq!(filled(2).as_ptr(), place);
+        let failed = pool.fill(1 << 20, |_| Err(io::Error::other("no disk")));
+        assert_eq!(failed.unwrap_err().to_string(), "no disk");
+        assert_eq!(pool.kept_len(), 6 << 20);
     }
 
     #[test]
