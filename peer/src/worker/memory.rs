@@ -13,6 +13,9 @@ use super::{Ended, Shared};
 /// Minimum interval between two warnings about pausing.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Number of times that the memory is measured per interval while tasks are paused.
+const PAUSED_RATE: u32 = 10;
+
 /// Thresholds at which a worker moves data to disk or stops running tasks, as fractions
 /// of its memory limit, named as in Dask's configuration
 /// (`distributed.worker.memory`). Without a limit, none of them applies.
@@ -48,8 +51,8 @@ pub struct MemoryThresholds {
     /// requested, unless a single datum is larger; `None` for no limit. Default: 0.1,
     /// as in Dask.
     pub transfer: Option<f64>,
-    /// The interval at which the memory of the process is measured. Default: 200
-    /// milliseconds, as in Dask.
+    /// The interval at which the memory of the process is measured; while tasks are paused, it
+    /// is measured ten times as often. Default: 200 milliseconds, as in Dask.
     pub monitor_interval: Duration,
 }
 
@@ -168,8 +171,15 @@ impl Shared {
             return core::future::pending().await;
         };
         let mut warned_at: Option<Instant> = None;
+        // The number of measurements since tasks were paused.
+        let mut paused_count = 0_u32;
         loop {
-            runtime::sleep(thresholds.monitor_interval).await;
+            let interval = thresholds.monitor_interval;
+            runtime::sleep(match paused_count {
+                0 => interval,
+                _ => interval / PAUSED_RATE,
+            })
+            .await;
             let (own, processes) = self.memory_parts();
             let len = own.saturating_add(processes);
             if let Some(terminate) = thresholds.terminate
@@ -182,7 +192,10 @@ impl Shared {
                 self.out_of_memory(limit, len);
                 return Ended::OutOfMemory { len };
             }
-            self.store.free(thresholds.excess(limit, len));
+            let data_len = self.store.holdings().memory_len;
+            let other_len = len.saturating_sub(data_len);
+            let excess = thresholds.excess(limit, len);
+            self.store.set_other_memory(other_len, excess);
             if let Some(pause) = thresholds.pause {
                 let is_paused = len > part(limit, pause);
                 let was_paused = match self.machine().state.status() {
@@ -190,7 +203,13 @@ impl Shared {
                     WorkerStatus::Running => false,
                     _ => continue,
                 };
-                if is_paused && was_paused && own <= part(limit, pause) {
+                paused_count = if is_paused {
+                    paused_count.wrapping_add(1)
+                } else {
+                    0
+                };
+                let is_long = paused_count.is_multiple_of(PAUSED_RATE);
+                if is_paused && was_paused && is_long && own <= part(limit, pause) {
                     // Spilling does not free memory of Python processes.
                     self.relieve(false).await;
                 }

@@ -472,6 +472,9 @@ async fn start_python(
 
 /// Starts the store's thread, which moves data to disk.
 fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
+    if let Some(buffers) = &shared.buffers {
+        shared.store.read_into(buffers.clone());
+    }
     // Weak, so that the thread does not keep the worker alive.
     let own: Weak<Shared> = Arc::downgrade(shared);
     let needed = {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use std::{io, thread};
 
 use bytes::Bytes;
+use daskwire_comm::BufferPool;
 
 use super::file::{self, ReadError, SpillFile};
 use super::ledger::Common;
@@ -308,7 +309,7 @@ impl Drop for Inner {
 
 /// Reads a file. If the system reports an error, such as that the process has no file
 /// descriptors left, tries again for some seconds, since giving up loses the data.
-fn read_file(file: &SpillFile) -> Result<Serialized, ReadError> {
+fn read_file(file: &SpillFile, pool: Option<&BufferPool>) -> Result<Serialized, ReadError> {
     const ATTEMPTS: u32 = 50;
     const PAUSE: Duration = Duration::from_millis(100);
     let is_permanent = |error: &ReadError| match error {
@@ -317,7 +318,7 @@ fn read_file(file: &SpillFile) -> Result<Serialized, ReadError> {
     };
     let mut attempt = 1;
     loop {
-        match file::read(file) {
+        match file::read(file, pool) {
             Err(error) if !is_permanent(&error) && attempt < ATTEMPTS => thread::sleep(PAUSE),
             read => return read,
         }
@@ -502,7 +503,8 @@ impl Datum {
 
     /// Returns the serialized form, after `share` has moved it to memory that another process
     /// can map. The moved form replaces the one in private memory. If `share` returns `None`,
-    /// the form is not moved.
+    /// the form is not moved. Unlike by [`serialize`](Self::serialize), data that is read from
+    /// disk is kept in memory: further tasks may use it.
     ///
     /// Blocks like [`open`](Self::open).
     #[cfg(target_os = "linux")]
@@ -512,10 +514,13 @@ impl Datum {
         share: impl FnOnce(&Serialized) -> Option<Serialized>,
     ) -> Result<Serialized, DatumError> {
         let serialized = self.serialize(steps)?;
-        let Some(shared) = share(&serialized) else {
-            return Ok(serialized);
-        };
+        let shared = share(&serialized);
         let mut forms = self.0.lock();
+        let shared = match shared {
+            None if forms.serialized.is_some() => return Ok(serialized),
+            None => serialized,
+            Some(shared) => shared,
+        };
         if forms.value.is_some() {
             // The value still refers to the bytes from which the shared form was copied.
             forms.copied_len = shared.len();
@@ -556,7 +561,7 @@ impl Datum {
             // A datum in no form at all is an empty payload.
             return Ok(Serialized::default());
         };
-        match read_file(file) {
+        match read_file(file, common.buffers.get()) {
             Ok(serialized) => {
                 common.meters.unspilled.add(file.len, start);
                 steps.add(Step::DiskRead, file.len, start);

@@ -17,6 +17,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use daskwire_comm::BufferPool;
 use twox_hash::XxHash3_64;
 
 use super::directory::create_private;
@@ -59,6 +60,9 @@ impl From<io::Error> for ReadError {
     }
 }
 
+/// Maximum length of what is written with one system call, in bytes.
+const PART_LEN: usize = 1 << 20;
+
 /// Writes a payload unchanged. An incomplete file is removed.
 pub(super) fn write(path: &Path, serialized: &Serialized) -> io::Result<SpillFile> {
     let file = create_private(path)?;
@@ -81,9 +85,12 @@ fn write_to(file: File, serialized: &Serialized) -> io::Result<u64> {
     let mut out = BufWriter::with_capacity(32 << 10, file);
     let mut len = 0;
     let mut put = |bytes: &[u8]| {
-        hasher.write(bytes);
         len += bytes.len() as u64;
-        out.write_all(bytes)
+        // In parts, so that the system copies what the checksum has just read.
+        bytes.chunks(PART_LEN).try_for_each(|part| {
+            hasher.write(part);
+            out.write_all(part)
+        })
     };
     put(&(frames.len() as u64).to_le_bytes())?;
     for frame in frames {
@@ -97,8 +104,11 @@ fn write_to(file: File, serialized: &Serialized) -> io::Result<u64> {
     Ok(len.saturating_add(8))
 }
 
-/// Reads a payload, each frame into its own allocation.
-pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
+/// Minimum length of a frame that is read into memory of a pool, in bytes.
+const MIN_POOLED: usize = 1 << 20;
+
+/// Reads a payload, each frame into its own allocation, or into memory of the pool.
+pub(super) fn read(file: &SpillFile, pool: Option<&BufferPool>) -> Result<Serialized, ReadError> {
     let open = File::open(&file.path)?;
     if open.metadata()?.len() != file.len {
         return Err(ReadError::Damaged("its length differs"));
@@ -117,7 +127,7 @@ pub(super) fn read(file: &SpillFile) -> Result<Serialized, ReadError> {
     let lengths: Vec<u64> = lengths.collect::<Result<_, _>>()?;
     let mut frames = Vec::with_capacity(lengths.len());
     for len in lengths {
-        frames.push(input.frame(len)?);
+        frames.push(input.frame(len, pool)?);
     }
     let sum = input.hasher.finish();
     if input.number()? != sum || input.left != 0 {
@@ -142,7 +152,7 @@ impl<R: Read> Hashing<R> {
         Ok(u64::from_le_bytes(bytes))
     }
 
-    fn frame(&mut self, len: u64) -> Result<Bytes, ReadError> {
+    fn frame(&mut self, len: u64, pool: Option<&BufferPool>) -> Result<Bytes, ReadError> {
         let too_long = ReadError::Damaged("the length of a frame is wrong");
         let Ok(capacity) = usize::try_from(len) else {
             return Err(too_long);
@@ -150,14 +160,22 @@ impl<R: Read> Hashing<R> {
         if len > self.left {
             return Err(too_long);
         }
-        // Uninitialized capacity, so that the memory is not zeroed first.
-        let mut frame = Vec::with_capacity(capacity);
-        let read = (&mut self.input).take(len).read_to_end(&mut frame)?;
-        if read != capacity {
-            return Err(ReadError::Damaged("it ends too early"));
-        }
+        let frame = match pool.filter(|_| capacity >= MIN_POOLED) {
+            Some(pool) => pool.fill(capacity, |frame| {
+                self.input.read_exact(frame).map_err(ReadError::from)
+            })?,
+            None => {
+                // Uninitialized capacity, so that the memory is not zeroed first.
+                let mut frame = Vec::with_capacity(capacity);
+                let read = (&mut self.input).take(len).read_to_end(&mut frame)?;
+                if read != capacity {
+                    return Err(ReadError::Damaged("it ends too early"));
+                }
+                frame.into()
+            }
+        };
         self.hasher.write(&frame);
         self.left -= len;
-        Ok(frame.into())
+        Ok(frame)
     }
 }

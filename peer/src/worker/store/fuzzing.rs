@@ -22,7 +22,7 @@ pub fn read_spill_file(path: &Path, contents: &[u8]) -> Option<Serialized> {
         len: contents.len() as u64,
         header: Bytes::new(),
     };
-    let read = file::read(&file);
+    let read = file::read(&file, None);
     fs::remove_file(path).expect("the file is there");
     read.ok()
 }

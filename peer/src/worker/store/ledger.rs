@@ -10,13 +10,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 use std::{fs, io};
 
-use crate::pickling::Pickling;
+use daskwire_comm::BufferPool;
 
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
 use crate::Key;
 use crate::failure::Failure;
+use crate::pickling::Pickling;
 
 /// Pause after a failed write, and when no data can be moved.
 const RETRY: Duration = Duration::from_millis(500);
@@ -42,10 +43,13 @@ pub(super) struct Common {
     /// Length of the data in memory above which data is moved to disk, in bytes.
     pub(super) target: u64,
     /// Length of the data in memory above which no new data should be produced while some can
-    /// be spilled, in bytes.
+    /// be spilled, in bytes. Data is moved to disk if it takes more than this with the other
+    /// memory of the process.
     pub(super) full: u64,
     /// Maximum number of bytes on disk. Default: no limit.
     pub(super) max_disk_len: OnceLock<u64>,
+    /// The pool for large frames that are read from disk.
+    pub(super) buffers: OnceLock<BufferPool>,
     ledger: Mutex<Ledger>,
     /// Notified when there is work for the thread.
     pub(super) wake: Condvar,
@@ -74,6 +78,8 @@ pub(super) struct Ledger {
     pub(super) unused_files: Vec<PathBuf>,
     /// Length of the files of all data, also of data that was read back to memory, in bytes.
     pub(super) files_len: u64,
+    /// Memory that the process uses beside the data, when it was last measured, in bytes.
+    pub(super) other_len: u64,
     /// Number of bytes to free because the process uses too much memory.
     pub(super) excess: u64,
     /// Whether currently no data can leave memory.
@@ -121,6 +127,7 @@ impl Common {
             target,
             full,
             max_disk_len: OnceLock::new(),
+            buffers: OnceLock::new(),
             ledger: Mutex::default(),
             wake: Condvar::new(),
             needed: OnceLock::new(),
@@ -158,6 +165,14 @@ impl Common {
         self.directory.is_some() && ledger.holdings.memory_len > self.full && !ledger.is_stuck
     }
 
+    /// Number of bytes of data that have to be moved to disk, without the excess.
+    fn above(&self, ledger: &Ledger) -> u64 {
+        let data = ledger.holdings.memory_len;
+        let above_target = data.saturating_sub(self.target);
+        let total = data.saturating_add(ledger.other_len);
+        above_target.max(total.saturating_sub(self.full).min(data))
+    }
+
     /// Whether the owner waits for free space, and the store has some.
     pub(super) const fn is_relieved(&self, ledger: &Ledger) -> bool {
         ledger.is_waited_for && !self.is_above_full(ledger)
@@ -171,18 +186,13 @@ impl Common {
     }
 
     /// Whether data has to be moved to disk.
-    pub(super) const fn is_above(&self, ledger: &Ledger) -> bool {
+    pub(super) fn is_above(&self, ledger: &Ledger) -> bool {
         self.directory.is_some() && self.too_much(ledger) != 0
     }
 
     /// Number of bytes to move out of memory.
-    const fn too_much(&self, ledger: &Ledger) -> u64 {
-        let above = ledger.holdings.memory_len.saturating_sub(self.target);
-        if above > ledger.excess {
-            above
-        } else {
-            ledger.excess
-        }
+    fn too_much(&self, ledger: &Ledger) -> u64 {
+        self.above(ledger).max(ledger.excess)
     }
 
     pub(super) fn close(&self) {
@@ -286,8 +296,7 @@ impl Common {
         loop {
             let next = {
                 let ledger = self.lock();
-                let above = ledger.holdings.memory_len.saturating_sub(self.target);
-                if above == 0 && ledger.excess <= freed || ledger.is_closed {
+                if self.above(&ledger) == 0 && ledger.excess <= freed || ledger.is_closed {
                     return (freed, refused);
                 }
                 let next = ledger.order.range(start..end.max(start)).next();

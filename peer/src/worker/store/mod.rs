@@ -58,9 +58,10 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use crate::pickling::Pickling;
+use daskwire_comm::BufferPool;
 
 use crate::Key;
+use crate::pickling::Pickling;
 use crate::value::{Serialized, Value};
 
 #[cfg(target_os = "linux")]
@@ -108,9 +109,9 @@ impl Store {
         }
     }
 
-    /// Returns a store that spills data to `directory` once it takes more than
-    /// `target` bytes of memory, and that [is full](Self::is_full) at `full`
-    /// bytes.
+    /// Returns a store that spills data to `directory` once it takes more than `target` bytes
+    /// of memory, or more than `full` bytes with the [other memory](Self::set_other_memory) of
+    /// the process. It [is full](Self::is_full) at `full` bytes of data.
     pub(crate) fn spilling(
         directory: SpillDirectory,
         target: u64,
@@ -152,13 +153,24 @@ impl Store {
         Ok(())
     }
 
-    /// Requests that at least `excess` bytes are moved out of memory, because the process
-    /// uses too much. Replaces the value of the last call.
-    pub(crate) fn free(&self, excess: u64) {
-        self.common.lock().excess = excess;
-        if excess != 0 {
+    /// Sets the memory that the process uses beside the data, in bytes: data is moved to disk
+    /// while both together use more than `full` bytes. Requests that at least `excess` bytes
+    /// are moved. Both replace the values of the last call.
+    pub(crate) fn set_other_memory(&self, other_len: u64, excess: u64) {
+        let mut ledger = self.common.lock();
+        ledger.other_len = other_len;
+        ledger.excess = excess;
+        let is_news = self.common.is_above(&ledger) || self.common.is_relieved(&ledger);
+        drop(ledger);
+        if is_news {
             self.common.wake.notify_all();
         }
+    }
+
+    /// Sets the pool for large frames that are read from disk. Only the first call has an
+    /// effect.
+    pub(crate) fn read_into(&self, pool: BufferPool) {
+        let _ = self.common.buffers.set(pool);
     }
 
     /// Removes all files. Data on disk is lost.

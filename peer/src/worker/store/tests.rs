@@ -399,14 +399,14 @@ fn detects_every_damage_to_a_spill_file() {
     let sent = Serialized::of(&Value::from("a string")).expect("plain");
     let path = spilling.parent.join("file");
     let file = file::write(&path, &sent).expect("writable directory");
-    assert_eq!(file::read(&file).expect("intact file"), sent);
+    assert_eq!(file::read(&file, None).expect("intact file"), sent);
     let whole = fs::read(&path).expect("exists");
     for at in 0..whole.len() {
         for bit in 0..8 {
             let mut damaged = whole.clone();
             damaged[at] ^= 1 << bit;
             fs::write(&path, &damaged).expect("writable directory");
-            let read = file::read(&file);
+            let read = file::read(&file, None);
             assert!(
                 matches!(read, Err(ReadError::Damaged(_))),
                 "byte {at}: {read:?}"
@@ -414,9 +414,12 @@ fn detects_every_damage_to_a_spill_file() {
         }
     }
     fs::write(&path, &whole[1..]).expect("writable directory");
-    assert!(matches!(file::read(&file), Err(ReadError::Damaged(_))));
+    assert!(matches!(
+        file::read(&file, None),
+        Err(ReadError::Damaged(_))
+    ));
     fs::remove_file(&path).expect("exists");
-    assert!(matches!(file::read(&file), Err(ReadError::Io(_))));
+    assert!(matches!(file::read(&file, None), Err(ReadError::Io(_))));
 }
 
 #[test]
@@ -614,9 +617,55 @@ fn frees_memory_for_the_process() {
     for key in ["a", "b", "c"] {
         spilling.bytes(key, 1000);
     }
-    spilling.store.free(1500);
+    spilling.store.set_other_memory(0, 1500);
     until("spilling", || spilling.on_disk(&["a", "b", "c"]) == "ab");
     assert_eq!(spilling.store.common.lock().excess, 0);
+}
+
+#[test]
+fn large_frames_are_read_into_memory_of_the_pool() {
+    let spilling = Spilling::new("pool", 0);
+    let pool = BufferPool::new(64 << 20);
+    spilling.store.read_into(pool.clone());
+    let sent = spilling.bytes("x", 3 << 20);
+    spilling.evict();
+    let read = sent.serialize(&Steps::default()).expect("readable file");
+    assert_eq!(read.frames().concat(), vec![7; 3 << 20]);
+    assert_eq!((sent.is_on_disk(), pool.kept_len()), (true, 0));
+    drop(read);
+    assert_eq!(pool.kept_len(), 3 << 20);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn data_that_is_read_for_a_process_stays_in_memory() {
+    let spilling = Spilling::new("process", 0);
+    let datum = spilling.bytes("x", 1000);
+    for _ in 0..2 {
+        spilling.evict();
+        assert!(datum.is_on_disk());
+        let shared = datum.shared(&Steps::default(), |_| None);
+        assert_eq!(shared.expect("readable file").len(), datum.nbytes());
+        assert!(!datum.is_on_disk());
+    }
+    let counters = spilling.store.counters();
+    assert_eq!((counters.spilled.count, counters.unspilled.count), (1, 2));
+    assert_eq!(spilling.store.holdings().memory_len, datum.nbytes());
+}
+
+#[test]
+fn memory_of_the_process_counts_at_once() {
+    // Full at 3000 bytes.
+    let spilling = Spilling::new("other", 2000);
+    spilling.bytes("a", 1000);
+    spilling.store.set_other_memory(1500, 0);
+    assert_eq!(spilling.evict(), 0);
+    spilling.bytes("b", 1000);
+    assert_eq!(spilling.evict(), 1000);
+    assert_eq!(spilling.on_disk(&["a", "b"]), "a");
+    spilling.store.set_other_memory(u64::MAX, 0);
+    assert!(!spilling.store.is_full());
+    assert_eq!(spilling.evict(), 1000);
 }
 
 #[test]
