@@ -105,9 +105,8 @@ MAX_VIEWED = 1 << 20
 UNTRACKED = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 ALIGNMENT = 64
 
-# Time in seconds for which an idle process keeps shared memory for reuse, as in
-# process.rs.
-SEGMENTS_KEPT = 2
+# Time in seconds for which an idle process keeps memory for reuse, as in process.rs.
+MEMORY_KEPT = 2
 
 # From Linux's fcntl.h. Older versions of Python lack some of them.
 F_SETSIG = 10
@@ -295,9 +294,6 @@ def share_alone(frames):
     return None, {}
 
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-
-
 class Segment:
     """Shared memory that only this process can write to."""
 
@@ -311,8 +307,7 @@ class Segment:
             self.identity = os.fstat(self.writer).st_ino
             self.map = mmap.mmap(self.writer, length, **UNTRACKED)
             try:
-                self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-                self._protect(mmap.PROT_READ)
+                # With this seal, only the existing mapping can be written to.
                 fcntl.fcntl(self.writer, F_ADD_SEALS, SEALS | SEAL_FUTURE_WRITE)
             except BaseException:
                 self.map.close()
@@ -346,24 +341,14 @@ class Segment:
         return True
 
     def fill(self, frames, places):
-        # Write-protected otherwise, against stray writes of tasks.
-        self._protect(mmap.PROT_READ | mmap.PROT_WRITE)
-        try:
-            with memoryview(self.map) as view:
-                for index, offset in places.items():
-                    frame = frames[index]
-                    view[offset : offset + frame.nbytes] = frame
-        finally:
-            self._protect(mmap.PROT_READ)
+        with memoryview(self.map) as view:
+            for index, offset in places.items():
+                frame = frames[index]
+                view[offset : offset + frame.nbytes] = frame
 
     def close(self):
         self.map.close()
         os.close(self.writer)
-
-    def _protect(self, protection):
-        address, length = ctypes.c_void_p(self.address), ctypes.c_size_t(self.length)
-        if LIBC.mprotect(address, length, protection):
-            raise OSError(ctypes.get_errno(), "mprotect")
 
 
 class Segments:
@@ -456,6 +441,81 @@ class Segments:
             segment.close()
         self.segments.clear()
         self.len = 0
+
+
+LIBC = ctypes.CDLL(None)
+
+
+class MallocInfo(ctypes.Structure):
+    """What `mallinfo2` of glibc 2.33 and later returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+        ).split()
+    ]
+
+
+class Heap:
+    """Memory of the C library, which keeps what tasks have freed for their next values.
+
+    By default, the C library returns the memory of a large array to the system as soon as
+    it is freed. The system clears the memory of the next one, which takes as long as many
+    computations with it.
+    """
+
+    # From malloc.h of glibc.
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    # Maximum of the second in versions of glibc before 2.35.
+    OLD_MAX = 32 << 20
+    # Minimum length to keep. By default, values of up to an eighth of it are kept.
+    MIN_LEN = 1 << 20
+    # Minimum time in seconds between two measurements, which visit all free memory.
+    INTERVAL = 0.1
+    # Set by users who choose themselves what memory is returned at once.
+    VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
+
+    def __init__(self, max_len):
+        """Keeps `max_len` bytes of freed memory, if the C library is glibc."""
+        self.max_len = max_len
+        # Whether memory may have been freed since it was last returned.
+        self.is_used = False
+        self.measured_at = 0
+        # Length of the free memory that was returned to the system but not to the heap's end.
+        self.returned = 0
+        functions = ("mallinfo2", "mallopt", "malloc_trim")
+        self.is_kept = (
+            max_len >= self.MIN_LEN
+            and not any(name in os.environ for name in self.VARIABLES)
+            and all(hasattr(LIBC, name) for name in functions)
+        )
+        if self.is_kept:
+            LIBC.mallinfo2.restype = MallocInfo
+            LIBC.malloc_trim.argtypes = [ctypes.c_size_t]
+            # Longer values get memory of their own, which the system clears only when it is
+            # used: not at once, as the C library would have to.
+            length = min(max_len, 0x7FFF_FFFF)
+            if not LIBC.mallopt(self.M_MMAP_THRESHOLD, length):
+                LIBC.mallopt(self.M_MMAP_THRESHOLD, min(length, self.OLD_MAX))
+            LIBC.mallopt(self.M_TRIM_THRESHOLD, length)
+
+    def limit(self, now):
+        """Returns memory to the system if more than the limit is free, after a task."""
+        self.is_used = self.is_kept
+        if self.is_kept and now - self.measured_at >= self.INTERVAL:
+            self.measured_at = now
+            free = LIBC.mallinfo2().fordblks
+            self.returned = min(self.returned, free)
+            if free - self.returned > self.max_len:
+                self.trim()
+
+    def trim(self):
+        """Returns all free memory to the system."""
+        if self.is_kept:
+            self.is_used = False
+            LIBC.malloc_trim(0)
+            self.returned = LIBC.mallinfo2().fordblks
 
 
 class Payload:
@@ -905,6 +965,8 @@ class Executor:
         self.worker = host or Worker(link, start)
         self.cache = Cache(start["cache_len"])
         self.segments = Segments(start["cache_len"] // 2)
+        # Threads of the host have heaps of their own, which are not kept.
+        self.heap = None if host else Heap(start["cache_len"])
         self.classes = {}
         self.state = {
             "scheduler": start["scheduler"],
@@ -927,10 +989,11 @@ class Executor:
         arrival.register(self.link.sock, select.POLLIN)
         idle_since = 0
         while True:
-            if self.segments.len and not self.link.unread:
-                left = max(0, idle_since + SEGMENTS_KEPT - monotonic())
+            is_used = self.segments.len or self.heap and self.heap.is_used
+            if is_used and not self.link.unread:
+                left = max(0, idle_since + MEMORY_KEPT - monotonic())
                 if not arrival.poll(left * 1000):
-                    self.segments.clear()
+                    self.return_memory()
             try:
                 frames, descriptors = self.link.receive()
             except (EOFError, ConnectionError):
@@ -947,6 +1010,8 @@ class Executor:
                 # Holds the frames of the result.
                 del reply
                 idle_since = monotonic()
+                if self.heap:
+                    self.heap.limit(idle_since)
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.cache.remove(key)
@@ -956,6 +1021,12 @@ class Executor:
                 self.worker.remove_plugin(message["name"])
             # Its inputs would stay mapped until the next message.
             del message
+
+    def return_memory(self):
+        """Returns the memory that was kept for further tasks to the system."""
+        self.segments.clear()
+        if self.heap:
+            self.heap.trim()
 
     def run(self, message):
         """Runs a task. Returns the frames of the reply, and the `shared` of `Link.send`."""

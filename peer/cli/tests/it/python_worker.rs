@@ -874,6 +874,11 @@ fn shared_memory_is_used_again_when_no_one_has_it() {
 }
 
 #[test]
+fn freed_memory_is_used_again_up_to_a_limit() {
+    test_in_python(include_str!("support/heap.py"));
+}
+
+#[test]
 fn values_are_serialized_as_by_dask() {
     test_in_python(include_str!("support/serialized.py"));
 }
@@ -938,6 +943,37 @@ async fn idle_processes_give_shared_memory_back() {
     // The values are released, and the process receives no message after that.
     for id in rust.processes() {
         until("the end of its shared memory", || !has_shared_files(&id)).await;
+    }
+    rust.cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_processes_give_freed_memory_back() {
+    let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    // The short values, which are kept, separate the long ones, which are freed.
+    rust.cluster.python(
+        "import builtins\n\
+         def use():\n    many = [(np.full(1_000_000, n), bytes(1000)) for n in range(6)]\n    \
+         builtins.kept = [short for _, short in many]\n    return resident()\n\
+         def resident():\n    import re\n    \
+         return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1])\n\
+         before = client.submit(resident).result()\n\
+         assert client.submit(use).result() - before > 45_000",
+    );
+    for id in rust.processes() {
+        let resident = || -> u64 {
+            let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("RssAnon:"));
+            let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+            kib.expect("a number")
+        };
+        let before: u64 = rust.cluster.python("before").parse().expect("a number");
+        until("the end of its freed memory", || {
+            resident() < before + 20_000
+        })
+        .await;
     }
     rust.cluster.check_logs();
 }

@@ -420,11 +420,12 @@ fn map_sealed(file: &File) -> io::Result<(Mmap, bool)> {
     }
     // SAFETY: seals cannot be removed, and with these the system refuses to change the
     // file's length, and refuses new ways to write to it. With the seal `WRITE`, no writable
-    // mapping exists. Otherwise the process that has created the file has one, which stays
-    // write-protected until the system has granted that process a lease. The system does so
-    // only when `file` and this mapping are gone, since `file` was opened for reading.
-    // The system enforces the lease; that the mapping is protected until then depends on
-    // `worker.py`, which runs as the same user.
+    // mapping exists. Otherwise the process that has created the file has one, to which
+    // `worker.py` writes only after the system has granted that process a lease. The system
+    // does so only when `file` and this mapping are gone, since `file` was opened for reading.
+    // The mapping is not write-protected until then, which would take longer than the copy:
+    // a task that writes to arbitrary addresses of its process could change it. Such a task
+    // runs as the same user, and could change any memory of this process, too.
     let map = unsafe { Mmap::map(file) }?;
     Ok((map, is_lent))
 }

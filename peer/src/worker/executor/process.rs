@@ -28,8 +28,8 @@ use crate::protocol::{
 };
 use crate::worker::store::{Datum, WeakDatum};
 
-/// Time for which an idle process keeps shared memory for reuse, as in `worker.py`.
-const SEGMENTS_KEPT: Duration = Duration::from_secs(2);
+/// Time for which an idle process keeps memory for reuse, as in `worker.py`.
+const MEMORY_KEPT: Duration = Duration::from_secs(2);
 
 /// Maximum number of keys in a message that must fit into the buffer of the socket.
 const MAX_FORGOTTEN: usize = 100;
@@ -272,7 +272,7 @@ impl Process {
     /// here.
     pub(super) fn spare_len(&self, is_idle: bool) -> u64 {
         let segments = lock_counter(&self.segments);
-        if is_idle && segments.since.elapsed() > SEGMENTS_KEPT {
+        if is_idle && segments.since.elapsed() > MEMORY_KEPT {
             return 0;
         }
         let lent = self.lent.load(Ordering::Relaxed);
