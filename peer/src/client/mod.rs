@@ -294,7 +294,7 @@ impl Client {
         settled.map_err(|error| TaskError::request(first.key(), error))
     }
 
-    /// Releases results held under another client id.
+    /// Releases results held under another client id. Keys that it does not hold are ignored.
     ///
     /// # Errors
     ///

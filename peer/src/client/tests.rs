@@ -10,8 +10,8 @@ use super::*;
 use crate::ObservedMessage;
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
-    DataReply, FromClient, KeyInMemory, RegisterClient, ReplyStatus, Request, StreamStart,
-    TaskErredForClient, ToClient, UpdateDataReply,
+    ClientDesiresKeys, DataReply, FromClient, KeyInMemory, RegisterClient, ReplyStatus, Request,
+    StreamStart, TaskErredForClient, ToClient, UpdateDataReply,
 };
 use crate::{Serialized, Value};
 
@@ -628,6 +628,14 @@ async fn releases_keys_of_other_clients_in_the_form_of_the_release() {
         let (mut scheduler, client) =
             Scheduler::of_release(release, ClientOptions::default()).await;
         client.release_as("other", [&block]).expect("connected");
+        // The scheduler may not know the other client.
+        let desire = scheduler.next_message().await;
+        assert!(
+            matches!(&desire, FromClient::ClientDesiresKeys(ClientDesiresKeys {
+                keys, client: Some(client), ..
+            }) if keys.is_empty() && client == "other"),
+            "{desire:?}"
+        );
         assert_eq!(scheduler.released().await, [expected]);
     }
 }

@@ -133,6 +133,9 @@ async fn stream_survives_all_messages(client: &Client, heartbeats: &Heartbeats) 
     client
         .release_as("another-client", [held.key().clone()])
         .expect("sent");
+    client
+        .release_as("a-client-that-held-nothing", [held.key().clone()])
+        .expect("sent");
     let unknown = client.future("unknown-key").expect("a future");
     client.cancel([&unknown], false).expect("sent");
     client.cancel([&unknown], true).expect("sent");

@@ -508,7 +508,6 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     let document = serde_json::json!({
         "released": keys.iter().map(key_json).collect::<Vec<_>>(),
     });
-    // The scheduler fails if nothing was ever held.
     if !keys.is_empty() {
         client.release_as(HOLDER, keys).map_err(message)?;
     }

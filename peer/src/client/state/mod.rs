@@ -323,11 +323,18 @@ impl State {
                 client: Some(client),
                 ..ClientDesiresKeys::default()
             }),
-            Event::ReleaseAs { client, keys } => self.send_unmarked(ClientReleasesKeys {
-                keys: Keys(keys),
-                client: Some(client),
-                ..ClientReleasesKeys::default()
-            }),
+            Event::ReleaseAs { client, keys } => {
+                // The scheduler closes the connection if it does not know the other client.
+                self.send_unmarked(ClientDesiresKeys {
+                    client: Some(client.clone()),
+                    ..ClientDesiresKeys::default()
+                });
+                self.send_unmarked(ClientReleasesKeys {
+                    keys: Keys(keys),
+                    client: Some(client),
+                    ..ClientReleasesKeys::default()
+                });
+            }
             Event::Send(message) => self.send_unmarked(*message),
             Event::Settle => {
                 if self.marks < self.release_mark {
