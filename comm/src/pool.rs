@@ -169,7 +169,7 @@ impl BufferPool {
     /// Returns a frame of `len` bytes that `fill` has written, in unused memory of the pool or
     /// in new memory. The memory returns to the pool when the frame is dropped.
     ///
-    /// The bytes that `fill` receives are those of an earlier frame, or zeros.
+    /// The contents of the memory that `fill` receives are unspecified.
     ///
     /// # Errors
     ///

@@ -423,9 +423,9 @@ fn map_sealed(file: &File) -> io::Result<(Mmap, bool)> {
     // mapping exists. Otherwise the process that has created the file has one, to which
     // `worker.py` writes only after the system has granted that process a lease. The system
     // does so only when `file` and this mapping are gone, since `file` was opened for reading.
-    // The mapping is not write-protected until then, which would take longer than the copy:
-    // a task that writes to arbitrary addresses of its process could change it. Such a task
-    // runs as the same user, and could change any memory of this process, too.
+    // The mapping is not write-protected until then, which would take longer than the copy: a
+    // task that writes to arbitrary addresses of its process could change it. This also holds
+    // for values of other tasks in the same process, and in a worker of Dask.
     let map = unsafe { Mmap::map(file) }?;
     Ok((map, is_lent))
 }

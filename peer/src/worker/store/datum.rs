@@ -516,13 +516,15 @@ impl Datum {
         let serialized = self.serialize(steps)?;
         let shared = share(&serialized);
         let mut forms = self.0.lock();
-        let shared = match shared {
-            None if forms.serialized.is_some() => return Ok(serialized),
-            None => serialized,
-            Some(shared) => shared,
+        let shared = match (shared, &forms.serialized) {
+            (Some(shared), _) => shared,
+            // Another thread may have read it, too.
+            (None, Some(serialized)) => return Ok(serialized.clone()),
+            (None, None) => serialized,
         };
         if forms.value.is_some() {
-            // The value still refers to the bytes from which the shared form was copied.
+            // The value refers to other memory than the form: bytes from which it was copied, or
+            // an earlier form.
             forms.copied_len = shared.len();
         }
         forms.serialized = Some(shared.clone());

@@ -22,6 +22,9 @@ use crate::pickling::Pickling;
 /// Pause after a failed write, and when no data can be moved.
 const RETRY: Duration = Duration::from_millis(500);
 
+/// The part of the target that data may take however much memory the process uses.
+const LEAST_PART: u64 = 8;
+
 /// Callback that returns the data that tasks need soon, which stays in memory.
 type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
 
@@ -83,7 +86,7 @@ pub(super) struct Ledger {
     /// Number of bytes to free because the process uses too much memory.
     pub(super) excess: u64,
     /// Whether currently no data can leave memory.
-    is_stuck: bool,
+    pub(super) is_stuck: bool,
     /// Whether the owner of the store waits for free space.
     is_waited_for: bool,
     is_closed: bool,
@@ -170,7 +173,9 @@ impl Common {
         let data = ledger.holdings.memory_len;
         let above_target = data.saturating_sub(self.target);
         let total = data.saturating_add(ledger.other_len);
-        above_target.max(total.saturating_sub(self.full).min(data))
+        // If other memory takes almost everything, moving each new datum would not help.
+        let above_least = data.saturating_sub(self.target / LEAST_PART);
+        above_target.max(total.saturating_sub(self.full).min(above_least))
     }
 
     /// Whether the owner waits for free space, and the store has some.

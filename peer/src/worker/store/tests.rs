@@ -655,17 +655,28 @@ fn data_that_is_read_for_a_process_stays_in_memory() {
 
 #[test]
 fn memory_of_the_process_counts_at_once() {
-    // Full at 3000 bytes.
-    let spilling = Spilling::new("other", 2000);
-    spilling.bytes("a", 1000);
-    spilling.store.set_other_memory(1500, 0);
-    assert_eq!(spilling.evict(), 0);
-    spilling.bytes("b", 1000);
-    assert_eq!(spilling.evict(), 1000);
-    assert_eq!(spilling.on_disk(&["a", "b"]), "a");
+    // Data is moved if it takes more than 9000 bytes with other memory, but 1000 may stay.
+    let spilling = Spilling::new("other", 8000);
+    let started = spilling.store.start(Vec::new, |_| (), |_, _| (), || ());
+    started.expect("a thread");
+    for key in ["a", "b", "c"] {
+        spilling.bytes(key, 1000);
+    }
+    spilling.store.set_other_memory(6000, 0);
+    spilling.bytes("d", 1000);
+    until("spilling", || {
+        spilling.on_disk(&["a", "b", "c", "d"]) == "a"
+    });
+    spilling.store.set_other_memory(7000, 0);
+    until("spilling", || {
+        spilling.on_disk(&["a", "b", "c", "d"]) == "ab"
+    });
     spilling.store.set_other_memory(u64::MAX, 0);
+    until("spilling", || {
+        spilling.on_disk(&["a", "b", "c", "d"]) == "abc"
+    });
     assert!(!spilling.store.is_full());
-    assert_eq!(spilling.evict(), 1000);
+    assert_eq!(spilling.store.holdings().memory_len, 1000);
 }
 
 #[test]
