@@ -466,56 +466,93 @@ class Heap:
     """
 
     # From malloc.h of glibc.
-    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-    # Maximum of the second in versions of glibc before 2.35.
-    OLD_MAX = 32 << 20
-    # Minimum length to keep. By default, values of up to an eighth of it are kept.
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+    # Maximum length of values whose memory is kept. Longer ones get memory of their own, which
+    # the system clears only when it is used: not at once, as the C library would have to.
+    MAX_VALUE = 128 << 20
+    # The same in versions of glibc before 2.35.
+    OLD_MAX_VALUE = 32 << 20
+    # Less is not worth keeping: glibc itself keeps values of up to 128 KiB.
     MIN_LEN = 1 << 20
+    # glibc's thresholds, in Dask's workers and by default.
+    TRIM_THRESHOLD, MMAP_THRESHOLD = 65536, 128 << 10
     # Minimum time in seconds between two measurements, which visit all free memory.
     INTERVAL = 0.1
-    # Set by users who choose themselves what memory is returned at once.
-    VARIABLES = ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_")
 
     def __init__(self, max_len):
         """Keeps `max_len` bytes of freed memory, if the C library is glibc."""
         self.max_len = max_len
         # Whether memory may have been freed since it was last returned.
         self.is_used = False
+        self.returns_at_once = False
         self.measured_at = 0
-        # Length of the free memory that was returned to the system but not to the heap's end.
-        self.returned = 0
         functions = ("mallinfo2", "mallopt", "malloc_trim")
         self.is_kept = (
             max_len >= self.MIN_LEN
-            and not any(name in os.environ for name in self.VARIABLES)
+            and not self.is_set_by_user()
             and all(hasattr(LIBC, name) for name in functions)
         )
         if self.is_kept:
             LIBC.mallinfo2.restype = MallocInfo
             LIBC.malloc_trim.argtypes = [ctypes.c_size_t]
-            # Longer values get memory of their own, which the system clears only when it is
-            # used: not at once, as the C library would have to.
-            length = min(max_len, 0x7FFF_FFFF)
+            # `malloc_trim` does not return the ends of other arenas, which threads get.
+            LIBC.mallopt(self.M_ARENA_MAX, 1)
+            self.keep()
+            self.trim()
+
+    def is_set_by_user(self):
+        """Returns whether the environment says what memory is returned at once."""
+        tunables = os.environ.get("GLIBC_TUNABLES", "")
+        names = ("mmap_max", "mmap_threshold", "trim_threshold")
+        by_dask = str(self.TRIM_THRESHOLD)
+        return (
+            any(f"glibc.malloc.{name}=" in tunables for name in names)
+            or any(f"MALLOC_{name.upper()}_" in os.environ for name in names[:2])
+            or os.environ.get("MALLOC_TRIM_THRESHOLD_", by_dask) != by_dask
+        )
+
+    def keep(self):
+        """Keeps memory that is freed from now on."""
+        self.returns_at_once = False
+        if self.is_kept:
+            length = min(self.max_len, self.MAX_VALUE)
             if not LIBC.mallopt(self.M_MMAP_THRESHOLD, length):
-                LIBC.mallopt(self.M_MMAP_THRESHOLD, min(length, self.OLD_MAX))
-            LIBC.mallopt(self.M_TRIM_THRESHOLD, length)
+                LIBC.mallopt(self.M_MMAP_THRESHOLD, min(length, self.OLD_MAX_VALUE))
+            LIBC.mallopt(self.M_TRIM_THRESHOLD, min(self.max_len, 0x7FFF_FFFF))
+
+    def return_at_once(self):
+        """Returns free memory to the system, and also what is freed from now on."""
+        self.returns_at_once = True
+        if self.is_kept:
+            LIBC.mallopt(self.M_MMAP_THRESHOLD, self.MMAP_THRESHOLD)
+            LIBC.mallopt(self.M_TRIM_THRESHOLD, self.TRIM_THRESHOLD)
+            self.trim()
 
     def limit(self, now):
         """Returns memory to the system if more than the limit is free, after a task."""
         self.is_used = self.is_kept
         if self.is_kept and now - self.measured_at >= self.INTERVAL:
             self.measured_at = now
-            free = LIBC.mallinfo2().fordblks
-            self.returned = min(self.returned, free)
-            if free - self.returned > self.max_len:
+            other = self.measure()
+            if other - self.other > self.max_len:
                 self.trim()
+            else:
+                self.other = min(self.other, other)
 
     def trim(self):
         """Returns all free memory to the system."""
         if self.is_kept:
             self.is_used = False
             LIBC.malloc_trim(0)
-            self.returned = LIBC.mallinfo2().fordblks
+            # The memory of Python itself, which changes little.
+            self.other = self.measure()
+
+    def measure(self):
+        """Returns the length of this process's memory that is in no value of the C library."""
+        info = LIBC.mallinfo2()
+        with open("/proc/self/statm") as statm:
+            _, resident, shared, *_ = map(int, statm.read().split())
+        return (resident - shared) * mmap.PAGESIZE - info.uordblks - info.hblkhd
 
 
 class Payload:
@@ -892,9 +929,10 @@ class Pool:
     It starts no threads: the worker replaces the whole process of a task that secedes.
     """
 
-    def __init__(self, link, key):
+    def __init__(self, link, key, heap):
         self.link = link
         self.key = key
+        self.heap = heap
         self.has_seceded = False
         self._threads = {threading.current_thread()}
         self._rejoin_lock = threading.Lock()
@@ -904,6 +942,8 @@ class Pool:
         # Only `secede` calls this. Reported here rather than by the event of `secede`, which
         # the loop handles later, perhaps after the task has called `rejoin`.
         self.has_seceded = True
+        # The task may wait for long.
+        self.heap.return_at_once()
         self.link.send(
             write(
                 {
@@ -962,11 +1002,11 @@ class Executor:
     def __init__(self, link, start, host=None):
         self.link = link
         self.host = host
+        # Before threads are started. The memory of the host is returned at once.
+        self.heap = Heap(0 if host else start["cache_len"])
         self.worker = host or Worker(link, start)
         self.cache = Cache(start["cache_len"])
         self.segments = Segments(start["cache_len"] // 2)
-        # Threads of the host have heaps of their own, which are not kept.
-        self.heap = None if host else Heap(start["cache_len"])
         self.classes = {}
         self.state = {
             "scheduler": start["scheduler"],
@@ -989,8 +1029,7 @@ class Executor:
         arrival.register(self.link.sock, select.POLLIN)
         idle_since = 0
         while True:
-            is_used = self.segments.len or self.heap and self.heap.is_used
-            if is_used and not self.link.unread:
+            if (self.segments.len or self.heap.is_used) and not self.link.unread:
                 left = max(0, idle_since + MEMORY_KEPT - monotonic())
                 if not arrival.poll(left * 1000):
                     self.return_memory()
@@ -1010,11 +1049,16 @@ class Executor:
                 # Holds the frames of the result.
                 del reply
                 idle_since = monotonic()
-                if self.heap:
-                    self.heap.limit(idle_since)
+                self.heap.limit(idle_since)
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.cache.remove(key)
+                self.heap.is_used = self.heap.is_kept
+                # If its memory was returned before, this process has been idle since now.
+                if monotonic() - idle_since > MEMORY_KEPT:
+                    idle_since = monotonic()
+            elif message["op"] == "return-memory":
+                self.return_memory()
             elif message["op"] == "plugin-add":
                 self.worker.add_plugin(message["name"], message["plugin"])
             elif message["op"] == "plugin-remove":
@@ -1025,8 +1069,7 @@ class Executor:
     def return_memory(self):
         """Returns the memory that was kept for further tasks to the system."""
         self.segments.clear()
-        if self.heap:
-            self.heap.trim()
+        self.heap.trim()
 
     def run(self, message):
         """Runs a task. Returns the frames of the reply, and the `shared` of `Link.send`."""
@@ -1036,7 +1079,9 @@ class Executor:
         gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
         task = None
-        pool = Pool(self.link, key)
+        pool = Pool(self.link, key, self.heap)
+        if self.heap.returns_at_once:
+            self.heap.keep()
         try:
             task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)

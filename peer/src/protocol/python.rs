@@ -94,6 +94,9 @@ maps! {
         keys: Keys = "keys",
     }
 
+    /// Requests a process to return the memory to the system that it keeps for further tasks.
+    ReturnMemoryInPython = "return-memory" {}
+
     /// Requests the setup of a plugin, in place of one with the same name.
     AddPluginInPython = "plugin-add" {
         /// The name.

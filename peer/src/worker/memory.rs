@@ -124,24 +124,57 @@ pub(super) fn resident() -> u64 {
     kib.unwrap_or_default().saturating_mul(1024)
 }
 
+/// Memory of a worker, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    /// Memory of this process, with the data and the shared memory.
+    own: u64,
+    /// Memory of the Python processes, without shared memory.
+    processes: u64,
+    /// The part of `own` that the next data will use.
+    free: u64,
+}
+
+impl Memory {
+    const fn total(self) -> u64 {
+        self.own.saturating_add(self.processes)
+    }
+}
+
 impl Shared {
     /// Memory of the worker in bytes: of this process and its Python processes.
     pub(super) fn memory_len(&self) -> u64 {
-        let (own, processes) = self.memory_parts();
-        own.saturating_add(processes)
+        self.measure().total()
     }
 
-    /// Memory of this process with the data, and of its Python processes, in bytes.
-    fn memory_parts(&self) -> (u64, u64) {
+    /// Measures the memory of the worker.
+    fn measure(&self) -> Memory {
+        let buffers = self.buffers.as_ref();
+        let free = buffers.map_or(0, |buffers| buffers.kept_len() as u64);
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
             // Resident memory includes those pages of shared memory that this process has
             // touched. To count them once, anonymous memory and shared memory are added.
-            let (processes, shared) = executors.memory_len();
-            let own = super::executor::anonymous_memory("self");
-            return (own.saturating_add(shared), processes);
+            let (processes, shared, spare) = executors.memory_len();
+            return Memory {
+                own: super::executor::anonymous_memory("self").saturating_add(shared),
+                processes,
+                free: free.saturating_add(spare),
+            };
         }
-        (resident(), 0)
+        Memory {
+            own: resident(),
+            processes: 0,
+            free,
+        }
+    }
+
+    /// Asks idle Python processes to return the memory that they keep.
+    fn return_memory(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(executors) = &self.executors {
+            executors.return_memory();
+        }
     }
 
     /// Ends Python processes to free memory, as [`Executors::relieve`] does.
@@ -180,8 +213,11 @@ impl Shared {
                 _ => interval / PAUSED_RATE,
             })
             .await;
-            let (own, processes) = self.memory_parts();
-            let len = own.saturating_add(processes);
+            // Data may be freed while memory is measured.
+            let data_len = self.store.holdings().memory_len;
+            let memory = self.measure();
+            let data_len = data_len.max(self.store.holdings().memory_len);
+            let (own, len) = (memory.own, memory.total());
             if let Some(terminate) = thresholds.terminate
                 && len > part(limit, terminate)
             {
@@ -192,8 +228,7 @@ impl Shared {
                 self.out_of_memory(limit, len);
                 return Ended::OutOfMemory { len };
             }
-            let data_len = self.store.holdings().memory_len;
-            let other_len = len.saturating_sub(data_len);
+            let other_len = len.saturating_sub(memory.free).saturating_sub(data_len);
             let excess = thresholds.excess(limit, len);
             self.store.set_other_memory(other_len, excess);
             if let Some(pause) = thresholds.pause {
@@ -201,7 +236,10 @@ impl Shared {
                 let was_paused = match self.machine().state.status() {
                     WorkerStatus::Paused => true,
                     WorkerStatus::Running => false,
-                    _ => continue,
+                    _ => {
+                        paused_count = 0;
+                        continue;
+                    }
                 };
                 paused_count = if is_paused {
                     paused_count.wrapping_add(1)
@@ -212,6 +250,9 @@ impl Shared {
                 if is_paused && was_paused && is_long && own <= part(limit, pause) {
                     // Spilling does not free memory of Python processes.
                     self.relieve(false).await;
+                }
+                if is_paused && !was_paused {
+                    self.return_memory();
                 }
                 if is_paused != was_paused {
                     self.handle([Event::Paused(is_paused)]);

@@ -950,32 +950,37 @@ async fn idle_processes_give_shared_memory_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_processes_give_freed_memory_back() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
-    // The short values, which are kept, separate the long ones, which are freed.
-    rust.cluster.python(
-        "import builtins\n\
-         def use():\n    many = [(np.full(1_000_000, n), bytes(1000)) for n in range(6)]\n    \
-         builtins.kept = [short for _, short in many]\n    return resident()\n\
-         def resident():\n    import re\n    \
-         return int(re.search(r'RssAnon:\\s+(\\d+)', open('/proc/self/status').read())[1])\n\
-         before = client.submit(resident).result()\n\
-         assert client.submit(use).result() - before > 45_000",
+    let cluster = &mut rust.cluster;
+    // The second task runs in the process that caches the result of the first. The short
+    // values, which are kept, separate the long ones, which are freed.
+    cluster.python(
+        "import builtins, os, re\n\
+         def use(x):\n    many = [(np.full(1_000_000, n), np.ones(20_000)) for n in range(6)]\n    \
+         builtins.kept = [short for _, short in many]\n    \
+         status = open('/proc/self/status').read()\n    \
+         return os.getpid(), int(re.search(r'RssAnon:\\s+(\\d+)', status)[1])\n\
+         f = client.submit(np.full, 6_000_000, 1.5)\n\
+         process, used = client.submit(use, f).result()",
     );
-    for id in rust.processes() {
-        let resident = || -> u64 {
-            let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("RssAnon:"));
-            let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
-            kib.expect("a number")
-        };
-        let before: u64 = rust.cluster.python("before").parse().expect("a number");
-        until("the end of its freed memory", || {
-            resident() < before + 20_000
-        })
-        .await;
-    }
-    rust.cluster.check_logs();
+    let process = cluster.python("process");
+    let used: u64 = cluster.python("used").parse().expect("a number");
+    let freed = || used.saturating_sub(anonymous_kib(&process));
+    until("the end of its freed memory", || freed() > 40_000).await;
+    assert!(freed() < 70_000, "the result is still cached");
+    // Released while the process is idle.
+    cluster.python("del f");
+    until("the end of the result", || freed() > 85_000).await;
+    cluster.check_logs();
+}
+
+/// The anonymous memory of a process in KiB.
+fn anonymous_kib(id: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    kib.expect("a number")
 }
 
 #[tokio::test(flavor = "multi_thread")]

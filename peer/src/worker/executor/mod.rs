@@ -500,23 +500,31 @@ impl Executors {
             .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
-    /// Returns the memory that the processes use, without shared memory, and the length of
-    /// the shared memory, including what processes keep for reuse, in bytes. What a process
-    /// shares with the template is counted for each process.
-    pub(super) fn memory_len(&self) -> (u64, u64) {
+    /// Returns the memory that the processes use, without shared memory; the length of the
+    /// shared memory, including what processes keep for reuse; and the length of the latter; in
+    /// bytes. What a process shares with the template is counted for each process.
+    pub(super) fn memory_len(&self) -> (u64, u64, u64) {
         let pool = self.lock();
         let mut ids = Vec::with_capacity(pool.all.len());
-        let mut shared = self.memory.len();
+        let mut spare = 0_u64;
         for process in pool.all.iter().filter_map(Weak::upgrade) {
             let mut idle = pool.idle.iter();
             let is_idle = idle.any(|executor| Arc::ptr_eq(&executor.process, &process));
-            shared = shared.saturating_add(process.spare_len(is_idle));
+            spare = spare.saturating_add(process.spare_len(is_idle));
             ids.push(process.running.id);
         }
         drop(pool);
         ids.extend(self.running_host().map(|host| host.running.id));
         let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
-        (own.sum(), shared)
+        (own.sum(), self.memory.len().saturating_add(spare), spare)
+    }
+
+    /// Asks the idle processes to return the memory that they keep for further tasks.
+    pub(super) fn return_memory(&self) {
+        // A process that cannot be written to is dropped, which ends it.
+        let mut pool = self.lock();
+        pool.idle
+            .retain_mut(|executor| executor.return_memory().is_ok());
     }
 
     /// Frees memory: ends the idle processes or, if there are none and `is_urgent`, the

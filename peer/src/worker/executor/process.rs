@@ -24,7 +24,8 @@ use super::template::{START_TIMEOUT, Template, TemplateProcess, not_ready};
 use crate::Key;
 use crate::failure::{Failure, lock_counter};
 use crate::protocol::{
-    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython, StartPython,
+    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython,
+    ReturnMemoryInPython, StartPython,
 };
 use crate::worker::store::{Datum, WeakDatum};
 
@@ -235,6 +236,18 @@ impl Executor {
                 return Ok(());
             }
         }
+    }
+
+    /// Asks an idle process to return all memory that it keeps: values of its cache, and what it
+    /// would reuse. Never blocks: a process that does not read is not asked.
+    pub(super) fn return_memory(&mut self) -> io::Result<()> {
+        let mut values = self.process.values();
+        let kept = core::mem::take(&mut values.kept);
+        values.stale.extend(kept.into_keys());
+        drop(values);
+        self.try_forget_stale()?;
+        self.link.try_send(&ReturnMemoryInPython::default())?;
+        Ok(())
     }
 
     /// Asks the process to end after its current work.

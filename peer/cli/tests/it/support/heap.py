@@ -2,75 +2,113 @@
 
 import importlib.util
 import os
-import resource
 import sys
+import threading
 
 spec = importlib.util.spec_from_file_location("daskwire.worker", sys.argv[1])
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
 
 MIB = 1 << 20
-
-
-def faults(length):
-    """Returns how many pages the system provides for a value of a length."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    value = bytes([1]) * length
-    del value
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+LONG = 8 * MIB
 
 
 def resident():
     with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def scatter(count):
-    """Returns long values, each of which short ones keep apart from the next."""
-    return zip(*[(bytes([1]) * (8 * MIB), bytes([1]) * 1000) for _ in range(count)])
+def use(length):
+    """Allocates, fills and frees a value. Returns the memory that stays, in bytes."""
+    before = resident()
+    value = b"1" * length
+    assert resident() - before < length + MIB
+    del value
+    return resident() - before
+
+
+def scattered(count):
+    """Returns long values, each of which a short one keeps apart from the next."""
+    return zip(*[(b"1" * LONG, b"1" * (MIB // 4)) for _ in range(count)])
+
+
+def is_about(length, expected):
+    return abs(length - expected) < 3 * MIB
 
 
 # The user's choice is not changed.
-os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
-heap = worker.Heap(64 * MIB)
-heap.limit(1.0)
-assert not heap.is_used
-del os.environ["MALLOC_MMAP_THRESHOLD_"]
+for name, value in [
+    ("MALLOC_MMAP_THRESHOLD_", "131072"),
+    ("MALLOC_MMAP_MAX_", "1"),
+    ("MALLOC_TRIM_THRESHOLD_", "1000000"),
+    ("GLIBC_TUNABLES", "glibc.malloc.check=0:glibc.malloc.trim_threshold=1000000"),
+]:
+    os.environ[name] = value
+    heap = worker.Heap(64 * MIB)
+    heap.limit(1.0)
+    assert not heap.is_used, name
+    heap.return_at_once()
+    heap.keep()
+    del os.environ[name]
 
+os.environ["MALLOC_TRIM_THRESHOLD_"] = "65536"
 heap = worker.Heap(64 * MIB)
-faults(8 * MIB)
+at_start = resident()
+assert is_about(use(LONG), LONG)
 heap.limit(1.0)
 assert heap.is_used
-again = faults(8 * MIB)
-assert again < 200, again
+# The kept memory is used again.
+assert use(LONG) < MIB
 heap.trim()
-again = faults(8 * MIB)
-assert not heap.is_used and again > 2000, again
+assert not heap.is_used and is_about(resident(), at_start)
 
-# More than the limit is returned, but at most once per interval.
+# A value longer than the limit is never kept.
+assert is_about(use(65 * MIB), 0)
+
+# More than the limit is returned, but is measured at most once per interval.
 heap.limit(2.0)
-long, short = scatter(10)
+long, short = scattered(10)
 before = resident()
 del long
 heap.limit(2.05)
-assert before - resident() < 8 * MIB
+assert is_about(resident(), before)
 heap.limit(2.2)
-assert before - resident() > 72 * MIB
+assert is_about(resident(), before - 10 * LONG)
 
-# What was returned does not count any more, unless it was used again.
-heap.is_used = False
-again = faults(8 * MIB)
-assert again > 2000
+# What was returned does not count any more, until it is used again, however shortly.
 heap.limit(3.0)
-assert faults(8 * MIB) < 200
-long, others = scatter(9)
+assert is_about(use(LONG), LONG)
 heap.limit(4.0)
-before = resident()
-del long
+assert is_about(resident(), before - 9 * LONG)
+values = [b"1" * LONG for _ in range(10)]
+del values
+assert is_about(resident(), before)
 heap.limit(5.0)
-assert before - resident() > 64 * MIB
+assert is_about(resident(), before - 10 * LONG)
 
-# A value longer than the limit is never kept.
-faults(65 * MIB)
-assert faults(65 * MIB) > 65 * 256 - 2000
+# A task that waits returns everything, also what it frees from then on.
+use(LONG)
+heap.return_at_once()
+assert is_about(resident(), before - 10 * LONG)
+assert is_about(use(60 * MIB), 0)
+heap.keep()
+assert is_about(use(60 * MIB), 60 * MIB)
+heap.trim()
+
+# Memory of other threads is returned, too.
+at_start = resident()
+
+
+def use_much():
+    values = [b"1" * LONG for _ in range(6)]
+    del values
+
+
+threads = [threading.Thread(target=use_much) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+heap.trim()
+assert is_about(resident(), at_start)
 print("passed")
