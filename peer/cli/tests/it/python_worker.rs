@@ -973,6 +973,37 @@ async fn idle_processes_give_freed_memory_back() {
     cluster.check_logs();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_processes_give_memory_back_when_the_worker_pauses() {
+    let mut cluster = Cluster::new(0);
+    let memory = "export DASK_DISTRIBUTED__WORKER__MEMORY__";
+    let prepare = format!("{memory}TARGET=False && {memory}SPILL=False && {memory}PAUSE=0.1025");
+    let arguments = ["--memory-limit", "4GiB"];
+    let worker = worker_after(&prepare, &interpreter(), &cluster, "rust", &arguments);
+    // 191 MiB in shared memory, and as many in the cache of a process; pauses above 420 MiB.
+    cluster.python("f = client.submit(np.full, 25_000_000, 1.5)\nwait(f)");
+    let processes = python_processes(worker.id());
+    assert!(!processes.is_empty());
+    for id in &processes {
+        until("the end of the cached result", || {
+            anonymous_kib(id) < 150_000
+        })
+        .await;
+    }
+    let sum = "float(client.submit(np.sum, f).result())";
+    assert_eq!(cluster.python(sum), "37500000.0");
+    // They were not ended.
+    let later = python_processes(worker.id());
+    assert!(processes.iter().all(|id| later.contains(id)));
+    assert_eq!(
+        worker.log().matches("tasks are paused").count(),
+        1,
+        "{}",
+        worker.log()
+    );
+    cluster.check_logs();
+}
+
 /// The anonymous memory of a process in KiB.
 fn anonymous_kib(id: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
