@@ -486,6 +486,8 @@ class Heap:
         self.is_used = False
         self.returns_at_once = False
         self.measured_at = 0
+        # The memory of Python itself, which changes little.
+        self.other = 0
         functions = ("mallinfo2", "mallopt", "malloc_trim")
         self.is_kept = (
             max_len >= self.MIN_LEN
@@ -496,9 +498,12 @@ class Heap:
             LIBC.mallinfo2.restype = MallocInfo
             LIBC.malloc_trim.argtypes = [ctypes.c_size_t]
             # `malloc_trim` does not return the ends of other arenas, which threads get.
-            LIBC.mallopt(self.M_ARENA_MAX, 1)
+            if "MALLOC_ARENA_MAX" not in os.environ:
+                LIBC.mallopt(self.M_ARENA_MAX, 1)
             self.keep()
             self.trim()
+            # Modules that are preloaded may free memory.
+            self.is_used = True
 
     def is_set_by_user(self):
         """Returns whether the environment says what memory is returned at once."""
@@ -544,14 +549,17 @@ class Heap:
         if self.is_kept:
             self.is_used = False
             LIBC.malloc_trim(0)
-            # The memory of Python itself, which changes little.
             self.other = self.measure()
 
     def measure(self):
         """Returns the length of this process's memory that is in no value of the C library."""
         info = LIBC.mallinfo2()
-        with open("/proc/self/statm") as statm:
-            _, resident, shared, *_ = map(int, statm.read().split())
+        try:
+            with open("/proc/self/statm") as statm:
+                _, resident, shared, *_ = map(int, statm.read().split())
+        except OSError:
+            # The process has no descriptor left.
+            return self.other
         return (resident - shared) * mmap.PAGESIZE - info.uordblks - info.hblkhd
 
 
@@ -1032,7 +1040,8 @@ class Executor:
             if (self.segments.len or self.heap.is_used) and not self.link.unread:
                 left = max(0, idle_since + MEMORY_KEPT - monotonic())
                 if not arrival.poll(left * 1000):
-                    self.return_memory()
+                    self.segments.clear()
+                    self.heap.return_at_once()
             try:
                 frames, descriptors = self.link.receive()
             except (EOFError, ConnectionError):
@@ -1058,18 +1067,15 @@ class Executor:
                 if monotonic() - idle_since > MEMORY_KEPT:
                     idle_since = monotonic()
             elif message["op"] == "return-memory":
-                self.return_memory()
+                self.cache = Cache(self.cache.max_len)
+                self.segments.clear()
+                self.heap.return_at_once()
             elif message["op"] == "plugin-add":
                 self.worker.add_plugin(message["name"], message["plugin"])
             elif message["op"] == "plugin-remove":
                 self.worker.remove_plugin(message["name"])
             # Its inputs would stay mapped until the next message.
             del message
-
-    def return_memory(self):
-        """Returns the memory that was kept for further tasks to the system."""
-        self.segments.clear()
-        self.heap.trim()
 
     def run(self, message):
         """Runs a task. Returns the frames of the reply, and the `shared` of `Link.send`."""

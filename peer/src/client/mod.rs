@@ -295,6 +295,7 @@ impl Client {
     }
 
     /// Releases results held under another client id. Keys that it does not hold are ignored.
+    /// The scheduler remembers each such id until it ends.
     ///
     /// # Errors
     ///

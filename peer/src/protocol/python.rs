@@ -94,7 +94,8 @@ maps! {
         keys: Keys = "keys",
     }
 
-    /// Requests a process to return the memory to the system that it keeps for further tasks.
+    /// Requests a process to return to the system all memory that it keeps for further tasks,
+    /// its cache included.
     ReturnMemoryInPython = "return-memory" {}
 
     /// Requests the setup of a plugin, in place of one with the same name.

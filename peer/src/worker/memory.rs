@@ -169,8 +169,12 @@ impl Shared {
         }
     }
 
-    /// Asks idle Python processes to return the memory that they keep.
+    /// Returns memory that is kept for reuse to the system, and asks idle Python processes to do
+    /// the same.
     fn return_memory(&self) {
+        if let Some(buffers) = &self.buffers {
+            buffers.clear();
+        }
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
             executors.return_memory();
@@ -228,8 +232,9 @@ impl Shared {
                 self.out_of_memory(limit, len);
                 return Ended::OutOfMemory { len };
             }
-            let other_len = len.saturating_sub(memory.free).saturating_sub(data_len);
-            let excess = thresholds.excess(limit, len);
+            let used_len = len.saturating_sub(memory.free);
+            let other_len = used_len.saturating_sub(data_len);
+            let excess = thresholds.excess(limit, used_len);
             self.store.set_other_memory(other_len, excess);
             if let Some(pause) = thresholds.pause {
                 let is_paused = len > part(limit, pause);
@@ -251,7 +256,7 @@ impl Shared {
                     // Spilling does not free memory of Python processes.
                     self.relieve(false).await;
                 }
-                if is_paused && !was_paused {
+                if is_paused {
                     self.return_memory();
                 }
                 if is_paused != was_paused {

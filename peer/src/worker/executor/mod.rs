@@ -528,11 +528,16 @@ impl Executors {
     }
 
     /// Frees memory: ends the idle processes or, if there are none and `is_urgent`, the
-    /// process that uses the most memory, which may be the host. Returns whether a
-    /// process was ended.
+    /// process that uses the most memory, which may be the host. If not `is_urgent`, only idle
+    /// processes are ended that were asked to return memory and had time for this. Returns
+    /// whether a process was ended.
     pub(super) fn relieve(&self, is_urgent: bool) -> bool {
+        let had_time = |executor: &mut Executor| {
+            let asked_at = executor.asked_at;
+            is_urgent || asked_at.is_some_and(|at| at.elapsed() >= RETURN_TIME)
+        };
         let mut pool = self.lock();
-        let idle = core::mem::take(&mut pool.idle);
+        let idle: Vec<Executor> = pool.idle.extract_if(.., had_time).collect();
         let all = pool.all.clone();
         drop(pool);
         if !idle.is_empty() {
@@ -664,6 +669,7 @@ impl Executors {
         if let Some(host) = executor.host.take() {
             return host.give_back(executor);
         }
+        executor.asked_at = None;
         let mut pool = self.lock();
         if pool.is_closed {
             return;
@@ -704,6 +710,9 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum number of processes per thread of the worker.
 const MAX_PER_THREAD: u64 = 5;
+
+/// Time in which an idle process returns its memory.
+const RETURN_TIME: Duration = Duration::from_millis(200);
 
 /// Maximum number of inputs that are looked up when executors are compared.
 const MAX_COMPARED: usize = 32;

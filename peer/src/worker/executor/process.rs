@@ -50,6 +50,8 @@ pub(super) struct Executor {
     pub(super) host: Option<Arc<Host>>,
     /// The number of the last change to plugins that was sent to the process.
     plugins: u64,
+    /// When the process was asked to return memory, if it has run no task since.
+    pub(super) asked_at: Option<Instant>,
 }
 
 /// The part of an executor that the pool can access while a task runs.
@@ -153,6 +155,7 @@ impl Executor {
             process: Arc::new(process),
             host,
             plugins: 0,
+            asked_at: None,
         }
     }
 
@@ -238,15 +241,16 @@ impl Executor {
         }
     }
 
-    /// Asks an idle process to return all memory that it keeps: values of its cache, and what it
-    /// would reuse. Never blocks: a process that does not read is not asked.
+    /// Asks an idle process, once until its next task, to return all memory that it keeps: the
+    /// values of its cache, and what it would reuse. Never blocks: a process that does not read
+    /// is not asked.
     pub(super) fn return_memory(&mut self) -> io::Result<()> {
-        let mut values = self.process.values();
-        let kept = core::mem::take(&mut values.kept);
-        values.stale.extend(kept.into_keys());
-        drop(values);
-        self.try_forget_stale()?;
-        self.link.try_send(&ReturnMemoryInPython::default())?;
+        let is_asked = self.asked_at.is_some();
+        if !is_asked && self.link.try_send(&ReturnMemoryInPython::default())? {
+            self.asked_at = Some(Instant::now());
+            self.process.set_kept_memory(0);
+            *self.process.values() = Values::default();
+        }
         Ok(())
     }
 

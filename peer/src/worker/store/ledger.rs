@@ -22,8 +22,9 @@ use crate::pickling::Pickling;
 /// Pause after a failed write, and when no data can be moved.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The part of the target that data may take however much memory the process uses.
-const LEAST_PART: u64 = 8;
+/// The target divided by this is the length of data that stays in memory even if other memory
+/// takes everything, unless an excess is set.
+const MIN_DIVISOR: u64 = 8;
 
 /// Callback that returns the data that tasks need soon, which stays in memory.
 type Needed = dyn Fn() -> Vec<Datum> + Send + Sync;
@@ -174,8 +175,8 @@ impl Common {
         let above_target = data.saturating_sub(self.target);
         let total = data.saturating_add(ledger.other_len);
         // If other memory takes almost everything, moving each new datum would not help.
-        let above_least = data.saturating_sub(self.target / LEAST_PART);
-        above_target.max(total.saturating_sub(self.full).min(above_least))
+        let above_min = data.saturating_sub(self.target / MIN_DIVISOR);
+        above_target.max(total.saturating_sub(self.full).min(above_min))
     }
 
     /// Whether the owner waits for free space, and the store has some.

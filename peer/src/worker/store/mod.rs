@@ -21,8 +21,8 @@
 //!   that start at the same time wait for the same value;
 //! * the result of a task stays a value until its bytes are requested, or until
 //!   it is spilled to disk;
-//! * once data uses more memory than the target, or the process too much, the least recently
-//!   used data is moved to disk, except for inputs of tasks that are running or start soon. This also applies
+//! * once data uses more memory than the target, or the process uses too much, the least
+//!   recently used data is moved to disk, except for inputs of tasks that are running or start soon. This also applies
 //!   to a datum larger than the target: the task that it was fetched for reads it
 //!   from memory.
 //!
@@ -153,9 +153,10 @@ impl Store {
         Ok(())
     }
 
-    /// Sets the memory that the process uses beside the data, in bytes: data is moved to disk
-    /// while both together use more than `full` bytes, up to an eighth of the target. Requests that at least `excess` bytes
-    /// are moved. Both replace the values of the last call.
+    /// Sets the memory that the process uses beside the data, in bytes: while both together use
+    /// more than `full` bytes, data is moved to disk until an eighth of the target is left.
+    /// Requests that at least `excess` bytes are moved, also of that eighth. Both replace the
+    /// values of the last call.
     pub(crate) fn set_other_memory(&self, other_len: u64, excess: u64) {
         let mut ledger = self.common.lock();
         ledger.other_len = other_len;

@@ -75,7 +75,7 @@ assert is_about(resident(), before)
 heap.limit(2.2)
 assert is_about(resident(), before - 10 * LONG)
 
-# What was returned does not count any more, until it is used again, however shortly.
+# What was returned does not count any more, until it is used again.
 heap.limit(3.0)
 assert is_about(use(LONG), LONG)
 heap.limit(4.0)
@@ -90,9 +90,9 @@ assert is_about(resident(), before - 10 * LONG)
 use(LONG)
 heap.return_at_once()
 assert is_about(resident(), before - 10 * LONG)
-assert is_about(use(60 * MIB), 0)
+assert is_about(use(30 * MIB), 0)
 heap.keep()
-assert is_about(use(60 * MIB), 60 * MIB)
+assert is_about(use(30 * MIB), 30 * MIB)
 heap.trim()
 
 # Memory of other threads is returned, too.
