@@ -491,29 +491,31 @@ class Heap:
         functions = ("mallinfo2", "mallopt", "malloc_trim")
         self.is_kept = (
             max_len >= self.MIN_LEN
-            and not self.is_set_by_user()
+            and not self.is_set("mmap_max", "mmap_threshold", "trim_threshold")
             and all(hasattr(LIBC, name) for name in functions)
         )
         if self.is_kept:
             LIBC.mallinfo2.restype = MallocInfo
             LIBC.malloc_trim.argtypes = [ctypes.c_size_t]
             # `malloc_trim` does not return the ends of other arenas, which threads get.
-            if "MALLOC_ARENA_MAX" not in os.environ:
+            if not self.is_set("arena_max"):
                 LIBC.mallopt(self.M_ARENA_MAX, 1)
             self.keep()
             self.trim()
             # Modules that are preloaded may free memory.
             self.is_used = True
 
-    def is_set_by_user(self):
-        """Returns whether the environment says what memory is returned at once."""
-        tunables = os.environ.get("GLIBC_TUNABLES", "")
-        names = ("mmap_max", "mmap_threshold", "trim_threshold")
-        by_dask = str(self.TRIM_THRESHOLD)
-        return (
-            any(f"glibc.malloc.{name}=" in tunables for name in names)
-            or any(f"MALLOC_{name.upper()}_" in os.environ for name in names[:2])
-            or os.environ.get("MALLOC_TRIM_THRESHOLD_", by_dask) != by_dask
+    def is_set(self, *names):
+        """Returns whether the user has set any of these parameters of glibc's allocator."""
+        variables = dict(os.environ)
+        if variables.get("MALLOC_TRIM_THRESHOLD_") == str(self.TRIM_THRESHOLD):
+            # By Dask's default configuration.
+            del variables["MALLOC_TRIM_THRESHOLD_"]
+        tunables = variables.get("GLIBC_TUNABLES", "")
+        variables = {name.rstrip("_") for name in variables}
+        return any(
+            f"glibc.malloc.{name}=" in tunables or f"MALLOC_{name.upper()}" in variables
+            for name in names
         )
 
     def keep(self):

@@ -155,11 +155,12 @@ impl Shared {
         if let Some(executors) = &self.executors {
             // Resident memory includes those pages of shared memory that this process has
             // touched. To count them once, anonymous memory and shared memory are added.
-            let (processes, shared, spare) = executors.memory_len();
+            let processes = executors.memory();
+            let own = super::executor::anonymous_memory("self");
             return Memory {
-                own: super::executor::anonymous_memory("self").saturating_add(shared),
-                processes,
-                free: free.saturating_add(spare),
+                own: own.saturating_add(processes.shared),
+                processes: processes.private,
+                free: free.saturating_add(processes.spare),
             };
         }
         Memory {

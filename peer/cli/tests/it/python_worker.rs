@@ -983,8 +983,7 @@ async fn idle_processes_give_memory_back_while_the_worker_is_paused() {
     // The worker pauses above 286 MiB, so while the task runs. After it, the process keeps 229 MiB
     // of freed memory and a result of 31 MiB in its cache, and the worker is still paused.
     cluster.python(
-        "import os\n\
-         def use():\n    many = [np.full(1_000_000, n) for n in range(30)]\n    \
+        "def use():\n    many = [np.full(1_000_000, n) for n in range(30)]\n    \
          time.sleep(0.7)\n    return np.full(4_000_000, many[1][0])\n\
          f = client.submit(use)\nwait(f)",
     );

@@ -500,10 +500,8 @@ impl Executors {
             .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
-    /// Returns the memory that the processes use, without shared memory; the length of the
-    /// shared memory, including what processes keep for reuse; and the length of the latter; in
-    /// bytes. What a process shares with the template is counted for each process.
-    pub(super) fn memory_len(&self) -> (u64, u64, u64) {
+    /// Measures the memory of the processes.
+    pub(super) fn memory(&self) -> ProcessMemory {
         let pool = self.lock();
         let mut ids = Vec::with_capacity(pool.all.len());
         let mut spare = 0_u64;
@@ -516,7 +514,11 @@ impl Executors {
         drop(pool);
         ids.extend(self.running_host().map(|host| host.running.id));
         let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
-        (own.sum(), self.memory.len().saturating_add(spare), spare)
+        ProcessMemory {
+            private: own.sum(),
+            shared: self.memory.len().saturating_add(spare),
+            spare,
+        }
     }
 
     /// Asks the idle processes to return the memory that they keep for further tasks.
@@ -710,6 +712,18 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 
 /// Maximum number of processes per thread of the worker.
 const MAX_PER_THREAD: u64 = 5;
+
+/// Memory of the Python processes, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessMemory {
+    /// Memory without shared memory. What a process shares with the template is counted for
+    /// each process.
+    pub(super) private: u64,
+    /// Shared memory, of all processes and of the worker.
+    pub(super) shared: u64,
+    /// The part of `shared` that processes keep for reuse.
+    pub(super) spare: u64,
+}
 
 /// Time in which an idle process returns its memory.
 const RETURN_TIME: Duration = Duration::from_millis(200);

@@ -22,9 +22,9 @@
 //! * the result of a task stays a value until its bytes are requested, or until
 //!   it is spilled to disk;
 //! * once data uses more memory than the target, or the process uses too much, the least
-//!   recently used data is moved to disk, except for inputs of tasks that are running or start soon. This also applies
-//!   to a datum larger than the target: the task that it was fetched for reads it
-//!   from memory.
+//!   recently used data is moved to disk, except for inputs of tasks that are running or
+//!   start soon. This also applies to a datum larger than the target: the task that it was
+//!   fetched for reads it from memory.
 //!
 //! A datum in use by a task or a transfer lives until they are done, even if it
 //! is removed from the store.
@@ -161,8 +161,8 @@ impl Store {
         let mut ledger = self.common.lock();
         ledger.other_len = other_len;
         ledger.excess = excess;
-        let is_news = self.common.is_above(&ledger) && !ledger.is_stuck;
-        let is_news = is_news || self.common.is_relieved(&ledger);
+        let has_work = self.common.is_above(&ledger) && !ledger.is_stuck;
+        let is_news = has_work || self.common.is_relieved(&ledger);
         drop(ledger);
         if is_news {
             self.common.wake.notify_all();
