@@ -977,10 +977,10 @@ async fn idle_processes_give_freed_memory_back() {
 async fn idle_processes_give_memory_back_while_the_worker_is_paused() {
     let mut cluster = Cluster::new(0);
     let memory = "export DASK_DISTRIBUTED__WORKER__MEMORY__";
-    let prepare = format!("{memory}TARGET=False && {memory}SPILL=False && {memory}PAUSE=0.07");
+    let prepare = format!("{memory}TARGET=False && {memory}SPILL=False && {memory}PAUSE=0.05");
     let arguments = ["--memory-limit", "4GiB"];
     let worker = worker_after(&prepare, &interpreter(), &cluster, "rust", &arguments);
-    // The worker pauses above 286 MiB, so while the task runs. After it, the process keeps 229 MiB
+    // The worker pauses above 205 MiB, so while the task runs. After it, the process keeps 229 MiB
     // of freed memory and a result of 31 MiB in its cache, and the worker is still paused.
     cluster.python(
         "def use():\n    many = [np.full(1_000_000, n) for n in range(30)]\n    \
