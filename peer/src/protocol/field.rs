@@ -336,7 +336,7 @@ impl<T: Field> Field for Vec<T> {
 
 impl<K: Field, V: Field> Field for Map<K, V> {
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
-        let count = source.reader.map()?;
+        let count = source.map()?;
         let mut entries = Self::with_capacity(count.min(MAX_RESERVED) as usize);
         for _ in 0..count {
             let key = K::read(source)?;
@@ -410,7 +410,7 @@ macro_rules! maps {
                     crate::protocol::field::first(&[$($op,)? stringify!($name)]);
                 $(let mut $field: Option<$type> = None;)*
                 let mut extra = Vec::new();
-                let count = source.reader.map()?;
+                let count = source.map()?;
                 for _ in 0..count {
                     let mut ahead = source.reader;
                     let Ok(key) = ahead.raw_str() else {

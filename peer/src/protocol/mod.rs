@@ -246,6 +246,19 @@ impl<'a> Source<'a> {
         Ok(Some(payload.limited(self.limits.cloned())))
     }
 
+    /// Reads the head of a map and returns the number of its entries.
+    pub(crate) fn map(&mut self) -> Result<u32, ProtocolError> {
+        let at = self.reader.position();
+        let count = self.reader.map()?;
+        let limit = self.message.and_then(|message| message.frame_limit(at));
+        if limit.is_some() {
+            // As entries, the placeholder would be forwarded without its frames.
+            let expected = "a map that is not a payload";
+            return Err(ProtocolError::Unexpected { at, expected });
+        }
+        Ok(count)
+    }
+
     /// If the next value is a set, moves to the list of its items.
     pub(crate) fn is_set(&mut self) -> Result<bool, ProtocolError> {
         let mut ahead = self.reader;

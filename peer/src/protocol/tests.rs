@@ -1,6 +1,6 @@
 use super::*;
 use crate::Key;
-use crate::channel::Body;
+use crate::channel::{Body, read_batch};
 use crate::scratch::MessageScratch;
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {
@@ -151,6 +151,33 @@ fn payload_excludes_frames_of_the_next() {
         matches!(&found, Err(ProtocolError::Message(error)) if error.kind == shared && error.frame == 2),
         "{found:?}"
     );
+}
+
+/// A map with the key of a placeholder is a payload, whatever its other entries are. Read
+/// as a map, it would be forwarded without its frames.
+#[test]
+fn maps_that_are_payloads_are_rejected() {
+    let entries = b"\x82\xa1x\x01\xae__Serialized__\x01";
+    let message = b"\x83\xa2op\xaareport-key\xa3key\xa1x\xae__Serialized__\x01";
+    let frames = |body: &'static [u8]| [Bytes::from_static(body), Bytes::from_static(b"\x80")];
+    let found: [Result<(), _>; 3] = [
+        Opener::default()
+            .read(&frames(entries), Vec::<(Key, Value)>::read)
+            .map(drop),
+        Opener::default()
+            .read(&frames(message), ReportKey::read)
+            .map(drop),
+        Opener::default()
+            .read(&frames(message), read_batch::<FromClient>)
+            .map(drop),
+    ];
+    for found in found {
+        let expected = Err(ProtocolError::Unexpected {
+            at: 0,
+            expected: "a map that is not a payload",
+        });
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]
