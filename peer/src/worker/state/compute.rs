@@ -151,6 +151,7 @@ impl State {
                 continue;
             };
             let is_actor = computation.is_actor;
+            let run_id = computation.run_id;
             let span = computation.span.take();
             let dependencies = core::mem::take(&mut computation.dependencies);
             let resources = computation.resources.clone();
@@ -182,6 +183,7 @@ impl State {
             }
             self.actions.push(Action::Execute(Box::new(Run {
                 key,
+                run_id,
                 run_spec,
                 dependencies,
                 is_actor,
@@ -220,6 +222,7 @@ impl State {
     pub(super) fn executed(&mut self, executed: Executed) {
         let Executed {
             key,
+            run_id,
             outcome,
             start,
             stop,
@@ -256,7 +259,7 @@ impl State {
                 self.arrive(&key, description.clone());
                 self.send(finished(
                     key,
-                    computation.run_id,
+                    run_id,
                     description,
                     startstops,
                     thread,
@@ -272,7 +275,7 @@ impl State {
                 }
                 self.send(TaskErred {
                     key,
-                    run_id: computation.run_id,
+                    run_id,
                     status: Some(ReplyStatus::Error),
                     exception: failure.exception,
                     // distributed 2025.4.0 to 2026.3.0 require the field.

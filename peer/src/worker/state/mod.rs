@@ -40,6 +40,7 @@
 //! let stop = start + Duration::from_secs(2);
 //! let executed = Executed {
 //!     key: run.key.clone(),
+//!     run_id: run.run_id,
 //!     outcome: Ok(Description {
 //!         nbytes: 28,
 //!         typename: "int".into(),
@@ -231,10 +232,12 @@ impl State {
             .map(|(key, running)| (key, running.since))
     }
 
-    /// Whether a task is executing, and was not freed since it started.
-    pub(super) fn is_computing(&self, key: &Key) -> bool {
-        let task = self.tasks.get(key);
-        task.is_some_and(|task| task.phase == Phase::Executing && task.computation.is_some())
+    /// The run that the scheduler last asked for, if the task is executing and was not freed
+    /// since.
+    pub(super) fn run_id(&self, key: &Key) -> Option<i64> {
+        let task = self.tasks.get(key)?;
+        let computation = task.computation.as_ref()?;
+        (task.phase == Phase::Executing).then_some(computation.run_id)
     }
 
     /// The inputs of the tasks that start next, and of those that start when the

@@ -61,6 +61,7 @@ fn random_events_leave_a_consistent_state() {
                     let is_good = random(3) != 0;
                     Event::Executed(Executed {
                         key,
+                        run_id: 0,
                         outcome: if is_good {
                             Ok(description(1))
                         } else {
@@ -153,6 +154,7 @@ fn random_events_leave_a_consistent_state() {
         for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {
             worker.event(Event::Executed(Executed {
                 key,
+                run_id: 0,
                 outcome: Ok(description(1)),
                 start: Duration::ZERO,
                 stop: Duration::ZERO,

@@ -85,10 +85,10 @@ fn a_task_that_has_seceded_counts_again_once_it_restarts() {
     assert_eq!(worker.message(task("y")), [""; 0]);
     assert_eq!(worker.event(seceded("x")), ["execute y"]);
     // A task that was freed is not restarted.
-    assert!(worker.0.is_computing(&"x".into()));
+    assert_eq!(worker.0.run_id(&"x".into()), Some(0));
     worker.free(&["x"]);
-    assert!(!worker.0.is_computing(&"x".into()));
-    assert!(!worker.0.is_computing(&"unknown".into()));
+    assert_eq!(worker.0.run_id(&"x".into()), None);
+    assert_eq!(worker.0.run_id(&"unknown".into()), None);
 }
 
 #[test]
