@@ -1091,6 +1091,8 @@ class Executor:
         if self.heap.returns_at_once:
             self.heap.keep()
         try:
+            if self.host is not None:
+                self.host.wait_for_commands(message["command_count"])
             task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)
             result = self.evaluate(message, task, pool, gone, times)
@@ -1342,6 +1344,9 @@ class Host(distributed.worker.Worker):
         # The state last reported; `None` at first, since an earlier host may have
         # reported either.
         self.is_watched = None
+        # The number of commands handled that tasks depend on.
+        self.command_count = 0
+        self.counted = threading.Condition()
 
     async def start_host(self, start):
         await self.rpc.start()
@@ -1440,6 +1445,7 @@ class Host(distributed.worker.Worker):
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.state.actors.pop(key, None)
+                self.count_command()
             elif message["op"] == "stream":
                 self.loop.add_callback(self.handle_stream_message, message["message"])
             elif message["op"] == "transitions":
@@ -1451,8 +1457,25 @@ class Host(distributed.worker.Worker):
         """Handles a message received on the scheduler's stream."""
         message = dict(message)
         handler = self.stream_handlers.get(message.pop("op"))
-        if handler is not None:
-            handler(**message)
+        try:
+            if handler is not None:
+                handler(**message)
+        finally:
+            self.count_command()
+
+    def count_command(self):
+        with self.counted:
+            self.command_count += 1
+            self.counted.notify_all()
+
+    def wait_for_commands(self, count):
+        """Waits until the commands that the worker sent before a task have been handled.
+
+        They arrive on another socket: without waiting, a task could join the run of a shuffle
+        that has failed, or an actor be dropped in place of the one before it.
+        """
+        with self.counted:
+            self.counted.wait_for(lambda: self.command_count >= count)
 
     async def answer(self, sock):
         """Answers the requests received on a comm."""

@@ -86,6 +86,9 @@ maps! {
         is_actor: bool = "is_actor",
         /// The span of the task, which tasks that it submits join; nil if it has none.
         span: Nullable<Value> = "span",
+        /// For a host: the number of commands that it must have handled before the task starts,
+        /// which are `stream` and `forget`.
+        command_count: u64 = "command_count",
     }
 
     /// Requests a process to drop values, and a host to drop actors.

@@ -422,6 +422,33 @@ async fn actors_have_the_results_of_workers_in_python() {
     assert_eq!(rust.python(next), "8");
 }
 
+/// The scheduler's messages reach the host on another socket than its tasks. As on a worker in
+/// Python, a task starts after the messages before it were handled, such as one that ends the
+/// run of a shuffle.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_the_host_start_after_earlier_messages_of_the_scheduler() {
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut cluster = Cluster::new(0);
+    let worker = worker(&cluster, "rust", Some(&interpreter));
+    let seen = cluster.python(
+        "import time\nfrom distributed import get_worker\n\
+         class Seen:\n    count = None\n    def __init__(self): self.count = get_worker().marks\n\
+         def prepare(dask_worker):\n    dask_worker.marks = 0\n    \
+         def mark(): dask_worker.marks += 1\n    dask_worker.stream_handlers['mark'] = mark\n\
+         def send(dask_scheduler):\n    \
+         [stream] = dask_scheduler.stream_comms.values()\n    stream.send({'op': 'mark'})\n\
+         client.run(prepare)\n\
+         actors = [client.submit(Seen, actor=True, pure=False).result()]\n\
+         for _ in range(2):\n    \
+         client.run(lambda dask_worker: dask_worker.loop.add_callback(time.sleep, 0.5))\n    \
+         client.run_on_scheduler(send)\n    \
+         actors.append(client.submit(Seen, actor=True, pure=False).result())\n\
+         [actor.count for actor in actors]",
+    );
+    assert_eq!(seen, "[0, 1, 2]", "{}", worker.log());
+    cluster.check_logs();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_actor_that_takes_too_much_memory_costs_the_host_only() {
     let interpreter = daskwire_testing::python(Environment::Current);

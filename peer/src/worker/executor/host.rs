@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::thread;
 use std::time::Instant;
@@ -37,6 +38,8 @@ pub(in crate::worker) struct Host {
     failure: Failure,
     /// Channel to the thread that writes to the process.
     commands: mpsc::Sender<Command>,
+    /// The number of commands so far that must be handled before tasks that start later.
+    command_count: AtomicU64,
     /// Idle executors, at most `nthreads`.
     idle: Mutex<Vec<Executor>>,
     nthreads: usize,
@@ -107,6 +110,7 @@ impl Host {
             memory: Arc::clone(memory),
             failure,
             commands,
+            command_count: AtomicU64::new(0),
             idle: Mutex::default(),
             nthreads: usize::try_from(start.nthreads).unwrap_or(usize::MAX),
             actors: Mutex::default(),
@@ -189,7 +193,7 @@ impl Host {
             forget_shuffle(&mut self.lock_shuffles(), &message);
         }
         // If the host has ended, its shuffles have ended too.
-        let _ = self.commands.send(Command::Stream(message));
+        self.send_counted(Command::Stream(message));
     }
 
     /// Reports transitions of tasks to the plugins.
@@ -217,8 +221,19 @@ impl Host {
         let held: Vec<Key> = held.cloned().collect();
         drop(actors);
         if !held.is_empty() {
-            let _ = self.commands.send(Command::Forget(held));
+            self.send_counted(Command::Forget(held));
         }
+    }
+
+    /// Sends a command that must be handled before tasks that start later.
+    fn send_counted(&self, command: Command) {
+        self.command_count.fetch_add(1, Ordering::AcqRel);
+        let _ = self.commands.send(command);
+    }
+
+    /// The number of commands that must be handled before a task that starts now.
+    pub(super) fn command_count(&self) -> u64 {
+        self.command_count.load(Ordering::Acquire)
     }
 
     /// Asks the host to tear down its plugins and end, and kills it after [`CLOSE_TIMEOUT`].

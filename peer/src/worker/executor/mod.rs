@@ -373,6 +373,10 @@ impl Executors {
             nbytes,
             is_actor: call.is_actor,
             span: Nullable(call.span.cloned()),
+            command_count: executor
+                .host
+                .as_ref()
+                .map_or(0, |host| host.command_count()),
             ..RunInPython::default()
         };
         let updated = executor.update_plugins(&self.plugins);
