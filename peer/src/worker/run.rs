@@ -24,7 +24,6 @@ const MAX_INLINE_TASKS: usize = 64;
 /// A task to run, with its inputs.
 pub(super) struct Job {
     pub(super) key: Key,
-    pub(super) run_id: i64,
     pub(super) spec: Spec,
     pub(super) data: HashMap<Key, Datum>,
     /// Keeps the inputs in memory.
@@ -37,7 +36,6 @@ pub(super) struct Job {
 /// The outcome of a task that ran.
 pub(super) struct Done {
     pub(super) key: Key,
-    pub(super) run_id: i64,
     pub(super) result: Result<(Datum, Description), (String, Failure)>,
     pub(super) start: Duration,
     pub(super) stop: Duration,
@@ -61,7 +59,6 @@ impl Shared {
             in_use: data.values().map(Datum::in_use).collect(),
             data,
             key: run.key,
-            run_id: run.run_id,
             spec: Spec::Unread(run.run_spec),
             is_actor: run.is_actor,
             span: run.span,
@@ -140,7 +137,6 @@ impl Shared {
         let start = now();
         let Job {
             key,
-            run_id,
             spec,
             data,
             in_use,
@@ -176,7 +172,6 @@ impl Shared {
         };
         self.executed(Done {
             key,
-            run_id,
             result,
             start,
             stop: now(),
@@ -191,7 +186,6 @@ impl Shared {
     pub(super) fn executed(self: &Arc<Self>, done: Done) -> Vec<Job> {
         let Done {
             key,
-            run_id,
             result,
             start,
             stop,
@@ -212,7 +206,6 @@ impl Shared {
             .add(&key.prefix(), stop.saturating_sub(start), &steps);
         let executed = Executed {
             key: key.clone(),
-            run_id,
             outcome,
             start,
             stop,

@@ -22,7 +22,6 @@ impl Shared {
         let start = now();
         let Job {
             key,
-            mut run_id,
             spec,
             data,
             in_use,
@@ -105,10 +104,10 @@ impl Shared {
                 Err(RunError::Died(how)) => {
                     deaths += 1;
                     let has_failed = deaths > executors.allowed_failures;
-                    let then = match (self.machine().state.run_id(&key), has_failed) {
-                        (None, _) => "was cancelled".to_owned(),
-                        (Some(_), false) => "is run again".to_owned(),
-                        (Some(_), true) => format!("fails after {deaths} attempts"),
+                    let then = match (self.machine().state.is_computing(&key), has_failed) {
+                        (false, _) => "was cancelled".to_owned(),
+                        (true, false) => "is run again".to_owned(),
+                        (true, true) => format!("fails after {deaths} attempts"),
                     };
                     self.notice(&format!("{how} while it ran the task {key}, which {then}"));
                     if has_failed {
@@ -135,15 +134,13 @@ impl Shared {
                 }
                 Err(error) => break Err(failed(&format!("the worker {}: {error}", self.title))),
             }
-            let latest = self.machine().state.run_id(&key);
-            let Some(latest) = latest else {
-                // The task was freed while it ran.
+            // Nobody waits for a task that was freed while it ran.
+            if !self.machine().state.is_computing(&key) {
                 drop(in_use);
                 drop(data);
                 let lost = Vec::new();
                 return self.react([], [Event::InputsLost { key, lost }]);
-            };
-            run_id = latest;
+            }
             let jobs = self.react([], [Event::Restarted(key.clone())]);
             jobs.into_iter().for_each(|job| self.queue.push(job));
         };
@@ -154,7 +151,6 @@ impl Shared {
         let (start, stop) = times.unwrap_or_else(|| (start, now()));
         self.executed(Done {
             key,
-            run_id,
             result,
             start,
             stop,

@@ -70,7 +70,7 @@ impl Choices<'_> {
 struct Worker {
     state: State,
     now: Duration,
-    running: Vec<(Key, i64)>,
+    running: Vec<Key>,
     asked: Vec<(Peer, Vec<Key>)>,
     timers: Vec<Event>,
     /// The keys in the store.
@@ -86,7 +86,7 @@ impl Worker {
                     assert!(!self.is_closed, "a task starts on a closed worker");
                     let mut inputs = run.dependencies.iter();
                     assert!(inputs.all(|key| self.store.contains(key)), "{}", run.key);
-                    self.running.push((run.key, run.run_id));
+                    self.running.push(run.key);
                 }
                 Action::Fetch { peer, keys } => {
                     assert!(!self.is_closed, "a closed worker asks a peer");
@@ -106,9 +106,9 @@ impl Worker {
             }
         }
         fuzzing::check_worker(&self.state, &self.store);
-        // A task that was freed and is wanted again may execute twice.
-        let running: BTreeSet<&Key> = self.running.iter().map(|(key, _)| key).collect();
-        assert!(self.state.executing().all(|(key, _)| running.contains(key)));
+        let running: BTreeSet<&Key> = self.running.iter().collect();
+        assert_eq!(running.len(), self.running.len(), "a task executes twice");
+        assert!(self.state.executing().map(|(key, _)| key).eq(running));
     }
 
     fn batch(&mut self, batch: Vec<ToWorker>) {
@@ -176,7 +176,7 @@ impl Worker {
             14 => {
                 let index = choices.byte().into();
                 let lost = choices.keys();
-                if let Some((key, _)) = take(&mut self.running, index) {
+                if let Some(key) = take(&mut self.running, index) {
                     self.handle([Event::InputsLost { key, lost }]);
                 }
                 return;
@@ -236,7 +236,7 @@ impl Worker {
 
     /// Ends one of the executing tasks. Returns `false` if there is none.
     fn executed(&mut self, index: usize, is_good: bool) -> bool {
-        let Some((key, run_id)) = take(&mut self.running, index) else {
+        let Some(key) = take(&mut self.running, index) else {
             return false;
         };
         let outcome = match is_good {
@@ -253,7 +253,6 @@ impl Worker {
         };
         self.handle([Event::Executed(Executed {
             key,
-            run_id,
             outcome,
             start: Duration::ZERO,
             stop: self.now,

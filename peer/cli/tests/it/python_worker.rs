@@ -253,24 +253,29 @@ async fn a_cancelled_task_is_not_run_again() {
 }
 
 /// The outcome of an execution does not count for a later run of the task, for which it may not
-/// hold: the key may be that of another task, and the barrier of a shuffle has the outcome of a
-/// run of the shuffle.
+/// hold.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_that_was_cancelled_does_not_answer_for_the_next_with_its_key() {
     let mut rust = RustCluster::new(&[]);
     let results = rust.cluster.python(
-        "from distributed import Event\n\
+        "import os\nfrom distributed import Event\n\
          def cancelled(how):\n    Event(f'{how} runs').set()\n    Event(f'{how} is replaced').wait()\n    \
-         assert how != 'fails'\n    return 'cancelled'\n\
+         assert how != 'fails'\n    \
+         if how == 'dies': os._exit(1)\n    return 'cancelled'\n\
          results = []\n\
-         for how in 'returns', 'fails':\n    \
+         for how in 'returns', 'fails', 'dies':\n    \
          f = client.submit(cancelled, how, key=how)\n    Event(f'{how} runs').wait()\n    \
          f.cancel(force=True)\n    del f\n    client.submit(int).result()\n    \
          f = client.submit(lambda: 'replaced', key=how)\n    client.submit(int).result()\n    \
          Event(f'{how} is replaced').set()\n    results.append(f.result())\n    del f\n\
          results",
     );
-    assert_eq!(results, "['replaced', 'replaced']", "{}", rust.worker.log());
+    assert_eq!(
+        results,
+        "['replaced', 'replaced', 'replaced']",
+        "{}",
+        rust.worker.log()
+    );
     rust.cluster.check_logs();
 }
 

@@ -40,22 +40,9 @@ impl State {
                 }
             }
             Some(task) if task.phase == Phase::Executing => {
-                match &mut task.computation {
-                    Some(computation) => computation.run_id = run_id,
-                    // The task was freed while executing, and its result is requested again.
-                    None => {
-                        task.computation = Some(Box::new(Computation {
-                            run_id,
-                            ..Computation::default()
-                        }));
-                    }
-                }
-                // The scheduler counts a new run as one that uses a thread.
-                if let Some(running) = self.executing.get_mut(&key)
-                    && running.has_seceded
-                {
-                    running.reported_run = Some(run_id);
-                    self.send_seceded(key, run_id, None);
+                let computation = task.computation.as_ref();
+                if computation.is_none_or(|computation| computation.run_id != run_id) {
+                    self.compute_next(message);
                 }
             }
             // Computed only if fetching the data fails.
@@ -70,11 +57,69 @@ impl State {
         }
     }
 
+    /// Keeps the request for a task that still executes for an earlier one, until that
+    /// execution ends. Its outcome may not hold for the new run: the key may be that of
+    /// another task, or the execution the barrier of an earlier run of a shuffle.
+    ///
+    /// Dask's workers report the outcome of the earlier run, and the scheduler asks again; but
+    /// that ends the shuffle whose barrier it asks for.
+    fn compute_next(&mut self, message: ComputeTask) {
+        let key = message.key.clone();
+        let run_id = message.run_id;
+        let running = self.executing.get(&key);
+        let has_seceded = running.is_some_and(|running| running.has_seceded);
+        if let Some(task) = self.tasks.get_mut(&key) {
+            task.computation = Some(Box::new(Computation {
+                run_id,
+                message: Some(Box::new(message)),
+                is_reported_long: has_seceded,
+                ..Computation::default()
+            }));
+        }
+        // The scheduler counts a new run as one that uses a thread.
+        if has_seceded {
+            self.send_seceded(key, run_id, None);
+        }
+    }
+
+    /// Handles the end of an execution for an earlier run than the one that the scheduler has
+    /// asked for. Returns `false` if there is no later run.
+    fn start_next(&mut self, key: &Key) -> bool {
+        let task = self.tasks.get_mut(key);
+        let task = task.filter(|task| task.phase == Phase::Executing);
+        let computation = task.and_then(|task| task.computation.as_mut());
+        let Some(computation) = computation else {
+            return false;
+        };
+        let is_reported_long = computation.is_reported_long;
+        let Some(message) = computation.message.take() else {
+            return false;
+        };
+        self.actions.push(Action::Forget(key.clone()));
+        self.begin(*message);
+        let computation = self
+            .tasks
+            .get_mut(key)
+            .and_then(|task| task.computation.as_mut());
+        if let Some(computation) = computation {
+            computation.is_reported_long = is_reported_long;
+        }
+        true
+    }
+
     /// Prepares to compute a task that is new, queued for fetching, or failed.
     pub(super) fn begin(&mut self, mut message: ComputeTask) {
         let key = message.key.clone();
         let priority = self.next_priority(&message.priority);
         self.leave_queues(&key);
+        // The scheduler has changed its mind if it asked for a replica.
+        self.entry(&key, priority).is_acquired = false;
+        if self.executing.contains_key(&key) {
+            // The data was stored in another way meanwhile, and freed.
+            self.set_phase(&key, Phase::Executing);
+            self.compute_next(message);
+            return;
+        }
         let mut dependencies = Vec::with_capacity(message.nbytes.len());
         let mut missing_count = 0;
         for (dependency, nbytes) in core::mem::take(&mut message.nbytes) {
@@ -151,7 +196,6 @@ impl State {
                 continue;
             };
             let is_actor = computation.is_actor;
-            let run_id = computation.run_id;
             let span = computation.span.take();
             let dependencies = core::mem::take(&mut computation.dependencies);
             let resources = computation.resources.clone();
@@ -169,21 +213,11 @@ impl State {
                 since,
                 resources,
                 has_seceded: false,
-                reported_run: None,
                 rejoins_since: None,
             };
-            let before = self.executing.insert(key.clone(), running);
-            // The task still executes from before it was stored and freed. The
-            // first execution to end frees the resources of both.
-            if let (Some(before), Some(now)) = (before, self.executing.get_mut(&key)) {
-                now.resources.extend(before.resources);
-                if before.rejoins_since.is_some() {
-                    self.actions.push(Action::Rejoin(key.clone()));
-                }
-            }
+            self.executing.insert(key.clone(), running);
             self.actions.push(Action::Execute(Box::new(Run {
                 key,
-                run_id,
                 run_spec,
                 dependencies,
                 is_actor,
@@ -222,7 +256,6 @@ impl State {
     pub(super) fn executed(&mut self, executed: Executed) {
         let Executed {
             key,
-            run_id,
             outcome,
             start,
             stop,
@@ -230,6 +263,9 @@ impl State {
             thread,
         } = executed;
         self.stop_executing(&key);
+        if self.start_next(&key) {
+            return;
+        }
         let Some(task) = self.tasks.get_mut(&key) else {
             // The task was forgotten.
             self.actions.push(Action::Forget(key));
@@ -259,7 +295,7 @@ impl State {
                 self.arrive(&key, description.clone());
                 self.send(finished(
                     key,
-                    run_id,
+                    computation.run_id,
                     description,
                     startstops,
                     thread,
@@ -275,7 +311,7 @@ impl State {
                 }
                 self.send(TaskErred {
                     key,
-                    run_id,
+                    run_id: computation.run_id,
                     status: Some(ReplyStatus::Error),
                     exception: failure.exception,
                     // distributed 2025.4.0 to 2026.3.0 require the field.
@@ -295,8 +331,9 @@ impl State {
     pub(super) fn unsupported(&mut self, executed: Executed) {
         let key = executed.key.clone();
         let computation = self.tasks.get(&key).and_then(|task| {
-            let is_executing = task.phase == Phase::Executing;
-            task.computation.as_ref().filter(|_| is_executing)
+            let computation = task.computation.as_ref()?;
+            let is_current = task.phase == Phase::Executing && computation.message.is_none();
+            is_current.then_some(computation)
         });
         if computation.is_none_or(|computation| computation.is_bound) {
             self.executed(executed);
@@ -395,14 +432,14 @@ impl State {
         if core::mem::replace(&mut running.has_seceded, true) {
             return;
         }
-        let task = self.tasks.get(key);
+        let task = self.tasks.get_mut(key);
         let task = task.filter(|task| task.phase == Phase::Executing);
-        let Some(computation) = task.and_then(|task| task.computation.as_ref()) else {
+        let Some(computation) = task.and_then(|task| task.computation.as_mut()) else {
             return;
         };
         let run_id = computation.run_id;
         // Schedulers count each report of a run.
-        if running.reported_run.replace(run_id) != Some(run_id) {
+        if !core::mem::replace(&mut computation.is_reported_long, true) {
             self.send_seceded(key.clone(), run_id, Some(run_time));
         }
     }
@@ -422,10 +459,6 @@ impl State {
     /// Ends the execution of a task, and frees its resources.
     pub(super) fn stop_executing(&mut self, key: &Key) {
         if let Some(running) = self.executing.remove(key) {
-            // Another execution of the task may wait.
-            if running.rejoins_since.is_some() {
-                self.actions.push(Action::Rejoin(key.clone()));
-            }
             for (name, amount) in running.resources {
                 if let Some(free) = self.free_resources.get_mut(&name) {
                     *free += amount;
@@ -439,6 +472,9 @@ impl State {
     pub(super) fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
         self.stop_executing(key);
         self.lost(lost);
+        if self.start_next(key) {
+            return;
+        }
         let Some(task) = self.tasks.get_mut(key) else {
             return;
         };

@@ -164,10 +164,6 @@ impl Event {
 pub struct Executed {
     /// The key of the task.
     pub key: Key,
-    /// The number of the run that has ended, as in [`Run`]. If the scheduler has asked for
-    /// another run meanwhile, the outcome may not hold for that one, and the scheduler asks for
-    /// the task again (Dask from 2023.1.1 on).
-    pub run_id: i64,
     /// The description of the result, which is in the store, or the exception.
     pub outcome: Result<Description, Box<Failure>>,
     /// Start, as the time since the Unix epoch.
@@ -256,8 +252,6 @@ pub enum Action {
 pub struct Run {
     /// The key of the task.
     pub key: Key,
-    /// The number by which the scheduler distinguishes the runs of a task.
-    pub run_id: i64,
     /// The task, as the scheduler sent it.
     pub run_spec: Serialized,
     /// The keys of its inputs, all of which are in the store. They may be

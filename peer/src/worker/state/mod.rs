@@ -40,7 +40,6 @@
 //! let stop = start + Duration::from_secs(2);
 //! let executed = Executed {
 //!     key: run.key.clone(),
-//!     run_id: run.run_id,
 //!     outcome: Ok(Description {
 //!         nbytes: 28,
 //!         typename: "int".into(),
@@ -232,12 +231,12 @@ impl State {
             .map(|(key, running)| (key, running.since))
     }
 
-    /// The run that the scheduler last asked for, if the task is executing and was not freed
-    /// since.
-    pub(super) fn run_id(&self, key: &Key) -> Option<i64> {
-        let task = self.tasks.get(key)?;
-        let computation = task.computation.as_ref()?;
-        (task.phase == Phase::Executing).then_some(computation.run_id)
+    /// Whether a task is executing, and was not freed since it started.
+    pub(super) fn is_computing(&self, key: &Key) -> bool {
+        let task = self.tasks.get(key);
+        let task = task.filter(|task| task.phase == Phase::Executing);
+        let computation = task.and_then(|task| task.computation.as_ref());
+        computation.is_some_and(|computation| computation.message.is_none())
     }
 
     /// The inputs of the tasks that start next, and of those that start when the

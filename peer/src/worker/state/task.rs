@@ -144,8 +144,10 @@ pub(super) struct Computation {
     pub(super) is_bound: bool,
     /// Whether the task could not run here, and waits to be returned to the scheduler.
     pub(super) is_unsupported: bool,
-    /// The whole message while the key is in flight: if the data is received, the task does
-    /// not run.
+    /// Whether this run was reported to the scheduler as one that has seceded.
+    pub(super) is_reported_long: bool,
+    /// The whole message while the key is in flight, or executes for an earlier run. If the
+    /// data is received, the task does not run.
     pub(super) message: Option<Box<ComputeTask>>,
     pub(super) dependencies: Vec<Key>,
     pub(super) missing_count: usize,
@@ -177,8 +179,6 @@ pub(super) struct Running {
     pub(super) resources: Vec<(String, f64)>,
     /// Whether the task no longer counts towards the limit of tasks that run at once.
     pub(super) has_seceded: bool,
-    /// The last run that was reported as one that has seceded.
-    pub(super) reported_run: Option<i64>,
     /// The time since which a task that has seceded waits to count again.
     pub(super) rejoins_since: Option<Duration>,
 }

@@ -25,7 +25,6 @@ fn task_erred_has_all_required_fields() {
     worker.message(run(1, task("x")));
     let failed = Event::Executed(Executed {
         key: "x".into(),
-        run_id: 1,
         outcome: Err(Box::new(
             crate::RemoteError::new("ValueError", "boom").to_failure(),
         )),
@@ -142,23 +141,73 @@ fn reports_results_in_memory_again() {
 }
 
 #[test]
-fn reports_the_run_that_has_started() {
+fn an_execution_counts_for_its_own_run_only() {
     let mut worker = Worker::new(1);
     let batch = vec![run(1, task("other")).into(), run(1, task("x")).into()];
     assert_eq!(worker.batch(batch), ["execute x"]);
     worker.message(run(2, task("other")));
-    // What the earlier run returns may not hold any more, as for the barrier of a shuffle. The
-    // scheduler lets the task run again.
-    worker.free(&["x"]);
-    assert_eq!(worker.message(run(2, task("x"))), [""; 0]);
+    // The scheduler repeats itself.
+    worker.message(run(1, task("x")));
     assert_eq!(
-        worker.executed_run(1, "x"),
+        worker.executed("x"),
         ["finished x run 1 (compute)", "execute other"]
     );
+    // Whatever the outcome, the task is run again, as it is requested now.
     worker.free(&["other"]);
-    worker.message(run(3, task("other")));
-    assert_eq!(worker.failed_run(2, "other"), ["erred other run 2"]);
-    // While it waits, the latest counts.
+    assert_eq!(
+        worker.message(run(3, task_with("other", &[("a", &[A])]))),
+        [""; 0]
+    );
+    assert!(!worker.0.is_computing(&"other".into()));
+    assert_eq!(worker.executed("other"), ["forget other", "fetch a from A"]);
+    assert_eq!(
+        worker.received(A, &["a"]),
+        ["add-keys a", "execute other with a"]
+    );
+    worker.message(run(4, task("other")));
+    assert_eq!(worker.failed("other"), ["forget other", "execute other"]);
+    worker.message(run(5, task("other")));
+    let ended = worker.event(Event::InputsLost {
+        key: "other".into(),
+        lost: Vec::new(),
+    });
+    assert_eq!(ended, ["forget other", "execute other"]);
+    worker.message(run(6, task("other")));
+    let ended = worker.unsupported("other");
+    assert_eq!(ended, ["forget other", "execute other"]);
+    // The new run is not wanted either.
+    worker.message(run(7, task("other")));
+    worker.free(&["other"]);
+    assert_eq!(worker.executed("other"), ["forget other"]);
+    assert_eq!(worker.phases(), "memory 2");
+}
+
+#[test]
+fn a_task_never_executes_twice_at_once() {
+    let mut worker = Worker::new(2);
+    worker.message(run(1, task("x")));
+    worker.free(&["x"]);
+    // Another worker had the result.
+    worker.stored("x");
+    worker.free(&["x"]);
+    assert_eq!(worker.message(run(2, task("x"))), [""; 0]);
+    assert_eq!(worker.executed("x"), ["forget x", "execute x"]);
+    assert_eq!(worker.executed("x"), ["finished x run 2 (compute)"]);
+}
+
+#[test]
+fn a_replica_that_became_a_task_is_not_fetched_any_more() {
+    let mut worker = Worker::new(1);
+    worker.message(acquire(&[("x", &[])]));
+    worker.message(task("runs"));
+    worker.message(task("x"));
+    assert_eq!(worker.steal("x"), ["steal x: ready"]);
+    assert_eq!(worker.phases(), "executing 1");
+}
+
+#[test]
+fn reports_the_latest_run_id_of_a_task_that_waits() {
+    let mut worker = Worker::new(1);
     worker.message(run(1, task_with("waits", &[("a", &[A])])));
     worker.message(run(4, task_with("waits", &[("a", &[A])])));
     worker.received(A, &["a"]);

@@ -56,16 +56,9 @@ impl Worker {
         self.message(free(keys))
     }
 
-    /// Ends an execution of a task, for the run that was last asked for.
     fn executed(&mut self, key: &str) -> Vec<String> {
-        let run_id = self.0.run_id(&key.into()).unwrap_or_default();
-        self.executed_run(run_id, key)
-    }
-
-    fn executed_run(&mut self, run_id: i64, key: &str) -> Vec<String> {
         self.event(Event::Executed(Executed {
             key: key.into(),
-            run_id,
             outcome: Ok(description(28)),
             start: Duration::from_secs(1),
             stop: Duration::from_secs(2),
@@ -75,15 +68,7 @@ impl Worker {
     }
 
     fn failed(&mut self, key: &str) -> Vec<String> {
-        let run_id = self.0.run_id(&key.into()).unwrap_or_default();
-        self.failed_run(run_id, key)
-    }
-
-    fn failed_run(&mut self, run_id: i64, key: &str) -> Vec<String> {
-        self.event(Event::Executed(Executed {
-            run_id,
-            ..failure(key)
-        }))
+        self.event(Event::Executed(failure(key)))
     }
 
     fn unsupported(&mut self, key: &str) -> Vec<String> {
@@ -128,7 +113,6 @@ impl Worker {
 fn failure(key: &str) -> Executed {
     Executed {
         key: key.into(),
-        run_id: 0,
         outcome: Err(Box::new(Failure {
             exception: Value::from("boom"),
             traceback: Value::None,

@@ -61,7 +61,6 @@ fn random_events_leave_a_consistent_state() {
                     let is_good = random(3) != 0;
                     Event::Executed(Executed {
                         key,
-                        run_id: 0,
                         outcome: if is_good {
                             Ok(description(1))
                         } else {
@@ -134,7 +133,10 @@ fn random_events_leave_a_consistent_state() {
                         Action::Forget(key) => {
                             store.remove(&key);
                         }
-                        Action::Execute(run) => runs.push(run.key),
+                        Action::Execute(run) => {
+                            assert!(!runs.contains(&run.key), "executes twice");
+                            runs.push(run.key);
+                        }
                         Action::Fetch { peer, keys } => asked.push((peer, keys)),
                         // Timers may fire at any time, or after the end of this
                         // test.
@@ -154,7 +156,6 @@ fn random_events_leave_a_consistent_state() {
         for key in worker.0.executing.keys().cloned().collect::<Vec<_>>() {
             worker.event(Event::Executed(Executed {
                 key,
-                run_id: 0,
                 outcome: Ok(description(1)),
                 start: Duration::ZERO,
                 stop: Duration::ZERO,
