@@ -6,11 +6,12 @@ DASKWIRE is the command, from a release build. The Python that runs this needs
 distributed 2026.8.0, pandas and pyarrow, such as `target/python/libraries-*/bin/python`,
 which the tests make; it runs all clusters, too.
 
-Three clusters of a real scheduler are compared, each with the same number of threads
-(default: 4) on each of its nodes:
+Four clusters of a real scheduler are compared, each with the same number of threads
+(default: 4) on each of its nodes. A node is
 
-    daskwire    a node is one `daskwire worker --python`
+    daskwire    one `daskwire worker --python` with all threads
     threads     one `dask worker` with all threads
+    singles     one `daskwire worker --python` of one thread for each thread
     processes   one `dask worker` of one thread for each thread
 
 No worker has a nanny, but Dask's have the environment that a nanny would give them
@@ -18,7 +19,8 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
-if daskwire takes less. WORK is some of these, otherwise all of them.
+if daskwire takes less. The first two compare clusters of the same workers; the third is
+one worker of daskwire to several of Dask. WORK is some of these, otherwise all of them.
 
 On one node, without a real scheduler, which takes longer for a small task than a worker:
 
@@ -75,7 +77,11 @@ from distributed.core import rpc
 from distributed.protocol import dumps, to_serialize
 from distributed.protocol.utils import pack_frames
 
-KINDS = ["daskwire", "threads", "processes"]
+KINDS = ["daskwire", "threads", "singles", "processes"]
+OF_DASKWIRE = ("daskwire", "singles")
+OF_ONE_THREAD = ("singles", "processes")
+# What is compared to what.
+RATIOS = [("daskwire", "threads"), ("singles", "processes"), ("daskwire", "processes")]
 MIB = 1 << 20
 ARRAY = 64 * MIB // 8
 
@@ -121,7 +127,7 @@ class Process:
 def start_worker(kind, scheduler, own, options):
     """Starts a worker with options of its own, and returns its process."""
     own = [scheduler, "--no-nanny", *own]
-    if kind == "daskwire":
+    if kind in OF_DASKWIRE:
         command = [options.daskwire, "worker", *own, "--python", sys.executable]
         for module in options.imports:
             command += ["--python-import", module]
@@ -150,7 +156,7 @@ class Cluster:
     def add_node(self, threads=None, memory="8GiB"):
         """Starts a node, and returns the names of its workers."""
         threads = threads or self.options.threads
-        each = 1 if self.kind == "processes" else threads
+        each = 1 if self.kind in OF_ONE_THREAD else threads
         names = []
         for _ in range(threads // each):
             names.append(f"{self.kind}-{self.count}")
@@ -193,7 +199,7 @@ class BareScheduler:
         self.kind = kind
         self.registered = asyncio.Queue()
         self.listener = await listen("tcp://127.0.0.1:0", self.serve)
-        threads = 1 if kind == "processes" else options.threads
+        threads = 1 if kind in OF_ONE_THREAD else options.threads
         self.workers, self.comms = [], []
         for count in range(options.threads // threads):
             own = ["--nthreads", str(threads), "--memory-limit", "8GiB"]
@@ -527,10 +533,10 @@ def add(figures, kind, result):
 def report(figures):
     """Prints a line of the table for each figure, with its medians and their ratios."""
     for what, of in figures.items():
-        medians = [statistics.median(of[kind]) for kind in KINDS]
-        ratios = " | ".join(f"{medians[0] / other:.2f}" for other in medians[1:])
+        medians = {kind: statistics.median(of[kind]) for kind in KINDS}
+        ratios = " | ".join(f"{medians[one] / medians[other]:.2f}" for one, other in RATIOS)
         shown = " | ".join(
-            f"{median:,.0f}" if median >= 1000 else f"{median:.4g}" for median in medians
+            f"{median:,.0f}" if median >= 1000 else f"{median:.4g}" for median in medians.values()
         )
         print(f"| {what} | {shown} | {ratios} |", flush=True)
 
@@ -558,8 +564,9 @@ def main():
     directory = tempfile.mkdtemp(prefix="daskwire-bench-")
     clusters = []
     try:
-        print(f"| | {' | '.join(KINDS)} | to threads | to processes |")
-        print("| --- |" + " ---: |" * 5, flush=True)
+        ratios = [f"{one} to {other}" for one, other in RATIOS]
+        print(f"| | {' | '.join([*KINDS, *ratios])} |")
+        print("| --- |" + " ---: |" * len([*KINDS, *RATIOS]), flush=True)
         if "flood" in wanted:
             asyncio.run(flood(options, directory))
         if wanted == ["flood"]:
