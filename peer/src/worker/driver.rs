@@ -135,9 +135,13 @@ impl Shared {
                 // Only tasks in Python processes secede.
                 #[cfg(not(target_os = "linux"))]
                 Action::Rejoin(_) => {}
-                Action::Fetch { peer, keys } => {
+                Action::Fetch {
+                    request,
+                    peer,
+                    keys,
+                } => {
                     let address = Arc::clone(&peer);
-                    let fetching = Arc::clone(self).fetch(peer, keys);
+                    let fetching = Arc::clone(self).fetch(request, peer, keys);
                     let fetching = event::in_comm(&address, fetching);
                     machine.spawn(fetching, &self.runtime);
                 }

@@ -71,7 +71,7 @@ struct Worker {
     state: State,
     now: Duration,
     running: Vec<Key>,
-    asked: Vec<(Peer, Vec<Key>)>,
+    asked: Vec<(u64, Peer, Vec<Key>)>,
     timers: Vec<Event>,
     /// The keys in the store.
     store: BTreeSet<Key>,
@@ -88,11 +88,17 @@ impl Worker {
                     assert!(inputs.all(|key| self.store.contains(key)), "{}", run.key);
                     self.running.push(run.key);
                 }
-                Action::Fetch { peer, keys } => {
+                Action::Fetch {
+                    request,
+                    peer,
+                    keys,
+                } => {
                     assert!(!self.is_closed, "a closed worker asks a peer");
                     assert!(!keys.is_empty() && *peer != *HERE);
-                    assert!(self.asked.iter().all(|(other, _)| *other != peer));
-                    self.asked.push((peer, keys));
+                    assert!(self.asked.iter().all(|(other, ..)| *other != request));
+                    let asked = self.asked.iter().filter(|(_, other, _)| *other == peer);
+                    assert!(asked.count() < 2, "a peer has too many requests");
+                    self.asked.push((request, peer, keys));
                 }
                 Action::Wake { event, .. } => self.timers.push(*event),
                 Action::Send(message) => {
@@ -120,7 +126,9 @@ impl Worker {
             0..=3 => {
                 let dependencies = choices.who_has();
                 let sizes = dependencies.iter().map(|(key, _)| key.clone());
-                let nbytes = sizes.map(|key| (key, choices.byte().into())).collect();
+                // A peer that sends much may be asked for more.
+                let nbytes = sizes.map(|key| (key, u64::from(choices.byte()) * 100_000));
+                let nbytes = nbytes.collect();
                 ToWorker::from(ComputeTask {
                     key: choices.key(),
                     run_id: choices.byte().into(),
@@ -264,7 +272,7 @@ impl Worker {
 
     /// Answers one of the requests for data. Returns `false` if there is none.
     fn answered(&mut self, index: usize, reply: Reply) -> bool {
-        let Some((peer, keys)) = take(&mut self.asked, index) else {
+        let Some((request, _, keys)) = take(&mut self.asked, index) else {
             return false;
         };
         let answer = match reply {
@@ -277,7 +285,7 @@ impl Worker {
             }
         };
         self.handle([Event::Fetched(Fetched {
-            peer,
+            request,
             answer,
             start: Duration::ZERO,
             stop: self.now,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::State;
-use super::task::{MAX_HOLDERS, PHASE_COUNT, PeerState, Phase};
+use super::task::{MAX_HOLDERS, PHASE_COUNT, Phase};
 use crate::Key;
 
 impl State {
@@ -36,14 +36,9 @@ impl State {
             let is_running = self.executing.contains_key(key);
             // A task whose result was obtained from elsewhere may still be executing.
             assert!(is_running || task.phase != Phase::Executing, "{key}");
-            let is_asked = |state: &PeerState| {
-                state
-                    .asked
-                    .as_ref()
-                    .is_some_and(|asked| asked.contains(key))
-            };
             if task.phase == Phase::Flight {
-                assert!(self.peers.values().any(is_asked), "{key}");
+                let mut requests = self.requests.values();
+                assert!(requests.any(|request| request.keys.contains(key)), "{key}");
             }
             for (peer, state) in &self.peers {
                 let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
@@ -83,13 +78,23 @@ impl State {
         assert!(self.busy_count() <= self.limits.nthreads);
         let mut executing = self.executing.values();
         assert!(executing.all(|running| running.has_seceded || running.rejoins_since.is_none()));
-        let asked = self.peers.values().filter(|state| state.asked.is_some());
-        assert_eq!(asked.clone().count(), self.flight_count);
-        assert_eq!(
-            asked.map(|state| state.asked_len).sum::<u64>(),
-            self.flight_len
+        let lengths = self.requests.values().map(|request| request.len);
+        assert_eq!(lengths.sum::<u64>(), self.flight_len);
+        for (peer, state) in &self.peers {
+            let requests = self.requests.values();
+            let requests = requests.filter(|request| request.peer == *peer);
+            assert_eq!(requests.clone().count(), state.request_count, "{peer}");
+            let lengths = requests.map(|request| request.len);
+            assert_eq!(lengths.sum::<u64>(), state.flight_len, "{peer}");
+            assert!(!state.is_idle(), "{peer}");
+        }
+        let requests = self.requests.values();
+        assert!(
+            requests
+                .map(|request| &request.peer)
+                .all(|peer| self.peers.contains_key(peer))
         );
         let is_within = self.flight_len <= self.limits.transfer_total_len;
-        assert!(is_within || self.flight_count == 1);
+        assert!(is_within || self.requests.len() == 1);
     }
 }

@@ -192,8 +192,8 @@ pub struct Failure {
 /// The outcome of a request for data.
 #[derive(Clone, Debug)]
 pub struct Fetched {
-    /// The peer that was asked.
-    pub peer: Peer,
+    /// The number of the request, as in [`Action::Fetch`].
+    pub request: u64,
     /// The answer of the peer.
     pub answer: Answer,
     /// Start of the request, as the time since the Unix epoch.
@@ -224,6 +224,8 @@ pub enum Action {
     /// Request data from a peer, put it into the store, then report
     /// [`Event::Fetched`].
     Fetch {
+        /// The number of the request, which is used once. A peer may have several requests.
+        request: u64,
         /// The peer to ask.
         peer: Peer,
         /// The keys of the data.

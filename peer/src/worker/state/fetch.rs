@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::compute::{finished, startstop};
 use super::event::{Answer, Description, Fetched, Peer, stimulus};
-use super::task::{MAX_HOLDERS, Phase, Priority};
+use super::task::{MAX_HOLDERS, PeerState, Phase, Priority, Request};
 use super::{Action, Event, State};
 use crate::Key;
 use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
@@ -17,6 +17,10 @@ use crate::story::TaskChange;
 /// Total length of pending requests below which their number is not limited, in bytes, as in
 /// Dask.
 const SMALL_LEN: u64 = 10_000_000;
+
+/// The order in which peers are asked: by the most urgent key, the number of pending requests,
+/// the number of keys queued, and a tie-break.
+type Rank<'a> = (&'a (Priority, Key), usize, usize, u64, &'a Peer);
 
 impl State {
     /// Marks data as stored, and marks tasks as ready that waited for it.
@@ -132,25 +136,31 @@ impl State {
     }
 
     pub(super) fn start_transfers(&mut self) {
-        while self.flight_count < self.limits.transfer_count || self.flight_len < SMALL_LEN {
-            // Of the peers that have the most urgent key, prefer the one with the
-            // fewest keys queued; among equals, each worker prefers a different
-            // one.
-            let mut best: Option<(&(Priority, Key), usize, u64, &Peer)> = None;
+        while self.requests.len() < self.limits.transfer_count || self.flight_len < SMALL_LEN {
+            // Of the peers that have the most urgent key, prefer those without a request, and
+            // the one with the fewest keys queued; among equals, each worker prefers a
+            // different one.
+            let mut best: Option<Rank<'_>> = None;
             for (peer, state) in &self.peers {
                 let Some(first) = state.keys.first() else {
                     continue;
                 };
-                if state.asked.is_some() || state.is_busy {
+                if !state.is_free() {
                     continue;
                 }
                 let tie_break = self.tie_break(peer);
-                let rank = (first, state.keys.len(), tie_break, peer);
+                let rank = (
+                    first,
+                    state.request_count,
+                    state.keys.len(),
+                    tie_break,
+                    peer,
+                );
                 if best.is_none_or(|best| rank < best) {
                     best = Some(rank);
                 }
             }
-            let Some((_, _, _, peer)) = best else {
+            let Some((.., peer)) = best else {
                 return;
             };
             let peer = Arc::clone(peer);
@@ -164,7 +174,7 @@ impl State {
                 let with_this = len.saturating_add(nbytes);
                 let total = self.flight_len.saturating_add(with_this);
                 let is_single = keys.is_empty();
-                let is_only = is_single && self.flight_count == 0;
+                let is_only = is_single && self.requests.is_empty();
                 if (with_this > self.limits.transfer_len && !is_single)
                     || (total > self.limits.transfer_total_len && !is_only)
                 {
@@ -183,11 +193,22 @@ impl State {
                 self.record(key.clone(), TaskChange::Requested { peer });
             }
             let state = self.peers.entry(Arc::clone(&peer)).or_default();
-            state.asked = Some(keys.clone());
-            state.asked_len = len;
-            self.flight_count += 1;
+            state.request_count += 1;
+            state.flight_len = state.flight_len.saturating_add(len);
             self.flight_len = self.flight_len.saturating_add(len);
-            self.actions.push(Action::Fetch { peer, keys });
+            let number = self.request_count;
+            self.request_count += 1;
+            let request = Request {
+                peer: Arc::clone(&peer),
+                keys: keys.clone(),
+                len,
+            };
+            self.requests.insert(number, request);
+            self.actions.push(Action::Fetch {
+                request: number,
+                peer,
+                keys,
+            });
         }
     }
 
@@ -202,19 +223,19 @@ impl State {
 
     pub(super) fn fetched(&mut self, fetched: Fetched) {
         let Fetched {
-            peer,
+            request,
             answer,
             start,
             stop,
         } = fetched;
-        let Some(state) = self.peers.get_mut(&peer) else {
+        let Some(Request { peer, keys, len }) = self.requests.remove(&request) else {
             return;
         };
-        let Some(asked) = state.asked.take() else {
-            return;
-        };
-        self.flight_count = self.flight_count.saturating_sub(1);
-        self.flight_len = self.flight_len.saturating_sub(take(&mut state.asked_len));
+        self.flight_len = self.flight_len.saturating_sub(len);
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.request_count = state.request_count.saturating_sub(1);
+            state.flight_len = state.flight_len.saturating_sub(len);
+        }
         let mut data = HashMap::new();
         let mut reason = "it does not have the data";
         match answer {
@@ -225,7 +246,7 @@ impl State {
                     after: self.limits.busy_pause,
                     event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
                 });
-                for key in asked {
+                for key in keys {
                     self.not_fetched(&key, &peer, "it is busy");
                 }
                 return;
@@ -236,7 +257,7 @@ impl State {
             }
         }
         let mut arrived = Vec::new();
-        for key in asked {
+        for key in keys {
             let Some(task) = self.tasks.get_mut(&key) else {
                 self.actions.push(Action::Forget(key));
                 continue;
@@ -334,15 +355,8 @@ impl State {
         }
         // Pending requests to other peers, whose keys may list this one as a
         // holder.
-        let asked: Vec<Key> = self
-            .peers
-            .values()
-            .filter_map(|state| state.asked.as_ref())
-            .flatten()
-            .cloned()
-            .collect();
-        for key in asked {
-            if let Some(task) = self.tasks.get_mut(&key) {
+        for key in self.requests.values().flat_map(|request| &request.keys) {
+            if let Some(task) = self.tasks.get_mut(key) {
                 task.holders.retain(|holder| **holder != *peer);
             }
         }
@@ -351,11 +365,7 @@ impl State {
 
     /// Removes a peer without queued keys or pending requests.
     pub(super) fn forget_idle_peer(&mut self, peer: &str) {
-        let is_idle = self
-            .peers
-            .get(peer)
-            .is_some_and(|state| state.keys.is_empty() && state.asked.is_none() && !state.is_busy);
-        if is_idle {
+        if self.peers.get(peer).is_some_and(PeerState::is_idle) {
             self.peers.remove(peer);
         }
     }

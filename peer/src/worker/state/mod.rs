@@ -84,7 +84,7 @@ pub(super) use event::stimulus;
 pub use event::{
     Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, Run,
 };
-use task::{PHASE_COUNT, PeerState, Phase, Queue, Running, Task};
+use task::{PHASE_COUNT, PeerState, Phase, Queue, Request, Running, Task};
 
 /// The state of a worker: its tasks, their execution, and pending transfers.
 ///
@@ -113,7 +113,11 @@ pub struct State {
     free_resources: BTreeMap<String, f64>,
     executing: BTreeMap<Key, Running>,
     peers: BTreeMap<Peer, PeerState>,
-    flight_count: usize,
+    /// The pending requests for data, by their numbers.
+    requests: BTreeMap<u64, Request>,
+    /// The number of requests so far.
+    request_count: u64,
+    /// Bytes that the pending requests were expected to transfer.
     flight_len: u64,
     missing: BTreeSet<Key>,
     /// For tasks that cannot run here: the number of returns to the scheduler, and the time of
@@ -151,7 +155,8 @@ impl State {
             free_resources: resources.into_iter().collect(),
             executing: BTreeMap::new(),
             peers: BTreeMap::new(),
-            flight_count: 0,
+            requests: BTreeMap::new(),
+            request_count: 0,
             flight_len: 0,
             missing: BTreeSet::new(),
             returns: HashMap::new(),
@@ -248,8 +253,8 @@ impl State {
         let ready = self.ready.iter().map(|(_, key)| key);
         let constrained = self.constrained.iter().map(|(_, key)| key);
         let count = self.limits.nthreads;
-        let in_flight = self.peers.values().filter_map(|peer| peer.asked.as_ref());
-        let in_flight = in_flight.flatten().filter_map(|key| self.tasks.get(key));
+        let in_flight = self.requests.values().flat_map(|request| &request.keys);
+        let in_flight = in_flight.filter_map(|key| self.tasks.get(key));
         let waiting = in_flight.flat_map(|task| &task.dependents);
         let next = ready.take(count).chain(constrained.take(count));
         let next = next.chain(waiting.take(count));
@@ -261,8 +266,8 @@ impl State {
     }
 
     /// The number of pending requests for data.
-    pub const fn transfer_count(&self) -> usize {
-        self.flight_count
+    pub fn transfer_count(&self) -> usize {
+        self.requests.len()
     }
 
     /// The number of bytes requested from peers.

@@ -165,11 +165,38 @@ impl Task {
 pub(super) struct PeerState {
     /// The keys to fetch from this peer.
     pub(super) keys: Queue,
-    /// The keys of the pending request.
-    pub(super) asked: Option<Vec<Key>>,
-    /// Expected length of the pending request when it was sent, in bytes.
-    pub(super) asked_len: u64,
+    /// The number of pending requests.
+    pub(super) request_count: usize,
+    /// Expected length of their data when they were sent, in bytes.
+    pub(super) flight_len: u64,
     pub(super) is_busy: bool,
+}
+
+impl PeerState {
+    /// Whether there is nothing to remember about the peer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.keys.is_empty() && self.request_count == 0 && !self.is_busy
+    }
+
+    /// Whether the peer may be asked for data. While it sends much, it may be asked for more:
+    /// on one comm, the receiver copies the data of one request after the other.
+    pub(super) fn is_free(&self) -> bool {
+        /// Maximum number of pending requests.
+        const MAX_COUNT: usize = 2;
+        /// Length of pending data, in bytes, that takes longer than a request.
+        const LONG: u64 = 10_000_000;
+        let has_room = self.request_count < MAX_COUNT && self.flight_len >= LONG;
+        !self.is_busy && (self.request_count == 0 || has_room)
+    }
+}
+
+/// A pending request for data.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) peer: Peer,
+    pub(super) keys: Vec<Key>,
+    /// Expected length of the data when the request was sent, in bytes.
+    pub(super) len: u64,
 }
 
 /// Start time of an executing task, and the resources that it holds.
@@ -264,7 +291,7 @@ impl State {
                 for holder in &task.holders {
                     if let Some(state) = self.peers.get_mut(holder) {
                         state.keys.remove(&entry);
-                        if state.keys.is_empty() && state.asked.is_none() && !state.is_busy {
+                        if state.is_idle() {
                             self.peers.remove(holder);
                         }
                     }

@@ -38,7 +38,7 @@ fn requests_at_most_fifty_megabytes_at_once() {
         *nbytes = 30_000_000;
     }
     let first = worker.message(large);
-    assert_eq!(first, ["fetch a from A"]);
+    assert_eq!(first, ["fetch a from A", "fetch b from A"]);
     let mut huge = task_with("y", &[("d", &[B])]);
     huge.nbytes[0].1 = 1 << 40;
     assert_eq!(
@@ -46,7 +46,35 @@ fn requests_at_most_fifty_megabytes_at_once() {
         ["fetch d from B"],
         "a datum is not split"
     );
-    assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch b from A"]);
+    assert_eq!(worker.received(A, &["a"]), ["add-keys a", "fetch c from A"]);
+}
+
+/// A second comm lets this worker copy what it receives on two threads.
+#[test]
+fn asks_a_peer_for_more_while_it_sends_much() {
+    let mut worker = Worker::new(1);
+    let ask = |worker: &mut Worker, key: &str, holders: &[&str], len| {
+        let mut task = task_with(&format!("x{key}"), &[(key, holders)]);
+        task.nbytes[0].1 = len;
+        worker.message(task)
+    };
+    // While little is on its way, keys are gathered for one request.
+    assert_eq!(ask(&mut worker, "a", &[A], 9_999_999), ["fetch a from A"]);
+    assert_eq!(ask(&mut worker, "b", &[A], 10_000_000), [""; 0]);
+    assert_eq!(ask(&mut worker, "c", &[A], 1), [""; 0]);
+    let more = worker.received(A, &["a"]);
+    assert!(more.contains(&"fetch c b from A".to_owned()), "{more:?}");
+    // Other peers are preferred.
+    assert_eq!(ask(&mut worker, "d", &[A, B], 10), ["fetch d from B"]);
+    assert_eq!(ask(&mut worker, "e", &[A, B], 10), ["fetch e from A"]);
+    assert_eq!(ask(&mut worker, "f", &[A, B], 10), [""; 0]);
+    // Either request may end first, or fail.
+    assert_eq!(
+        worker.fetched(A, Answer::Busy),
+        ["after 150ms: A is available"]
+    );
+    assert_eq!(worker.received(A, &["e"]), ["add-keys e"]);
+    assert_eq!(worker.received(B, &["d"]), ["add-keys d", "fetch f from B"]);
 }
 
 #[test]

@@ -75,9 +75,12 @@ impl Worker {
         self.event(Event::Unsupported(failure(key)))
     }
 
+    /// Answers the first pending request to a peer.
     fn fetched(&mut self, peer: &str, answer: Answer) -> Vec<String> {
+        let mut requests = self.0.requests.iter();
+        let first = requests.find(|(_, request)| *request.peer == *peer);
         self.event(Event::Fetched(Fetched {
-            peer: peer.into(),
+            request: first.map_or(u64::MAX, |(number, _)| *number),
             answer,
             start: Duration::from_secs(1),
             stop: Duration::from_secs(2),
@@ -135,7 +138,7 @@ fn show(action: &Action) -> String {
         Action::Report(event) => format!("{} {event}", event.key),
         Action::Execute(run) if run.dependencies.is_empty() => format!("execute {}", run.key),
         Action::Execute(run) => format!("execute {} with {}", run.key, list(&run.dependencies)),
-        Action::Fetch { peer, keys } => format!("fetch {} from {}", list(keys), short(peer)),
+        Action::Fetch { peer, keys, .. } => format!("fetch {} from {}", list(keys), short(peer)),
         Action::Disconnect(peer) => format!("disconnect {}", short(peer)),
         Action::Forget(key) => format!("forget {key}"),
         Action::Rejoin(key) => format!("rejoin {key}"),

@@ -12,12 +12,14 @@ fn random_events_leave_a_consistent_state() {
     let mut random = move |end: usize| random.below(end);
     let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
     let peers = [A, B, HERE];
-    for _ in 0..300 {
+    for round in 0..300 {
         let mut worker = Worker::new(2);
-        worker.0.limits.transfer_total_len = 0;
+        // One request at a time, or several to a peer
+        worker.0.limits.transfer_total_len = [0, u64::MAX][round % 2];
+        let nbytes = [10, 20_000_000][round / 2 % 2];
         worker.0.story.limit(20);
         let mut runs: Vec<Key> = Vec::new();
-        let mut asked: Vec<(Peer, Vec<Key>)> = Vec::new();
+        let mut asked: Vec<(u64, Vec<Key>)> = Vec::new();
         let mut store: BTreeSet<Key> = BTreeSet::new();
         for _ in 0..200 {
             // Later tasks depend on earlier ones only, so there are no cycles.
@@ -34,7 +36,9 @@ fn random_events_leave_a_consistent_state() {
                         .map(|key| (key.as_str(), holders))
                         .collect();
                     let run_id = i64::try_from(random(100)).expect("small");
-                    Event::FromScheduler(run(run_id, task_with(key, &dependencies)).into())
+                    let mut task = run(run_id, task_with(key, &dependencies));
+                    task.nbytes.iter_mut().for_each(|(_, len)| *len = nbytes);
+                    Event::FromScheduler(task.into())
                 }
                 4 => Event::FromScheduler(free(&[key]).into()),
                 5 => Event::FromScheduler(remove_replicas(&[key]).into()),
@@ -94,7 +98,7 @@ fn random_events_leave_a_consistent_state() {
                 21 if !runs.is_empty() => Event::Rejoin(runs[random(runs.len())].clone()),
                 22 if !runs.is_empty() => Event::Restarted(runs[random(runs.len())].clone()),
                 12..=13 if !asked.is_empty() => {
-                    let (peer, keys) = asked.swap_remove(random(asked.len()));
+                    let (request, keys) = asked.swap_remove(random(asked.len()));
                     let data = keys.into_iter().filter(|_| random(3) != 0);
                     let data = data.map(|key| (key, description(1))).collect();
                     let answer = match random(5) {
@@ -103,7 +107,7 @@ fn random_events_leave_a_consistent_state() {
                         _ => Answer::Data(data),
                     };
                     Event::Fetched(Fetched {
-                        peer,
+                        request,
                         answer,
                         start: Duration::ZERO,
                         stop: Duration::ZERO,
@@ -137,7 +141,7 @@ fn random_events_leave_a_consistent_state() {
                             assert!(!runs.contains(&run.key), "executes twice");
                             runs.push(run.key);
                         }
-                        Action::Fetch { peer, keys } => asked.push((peer, keys)),
+                        Action::Fetch { request, keys, .. } => asked.push((request, keys)),
                         // Timers may fire at any time, or after the end of this
                         // test.
                         Action::Wake { event, .. } if random(2) == 0 => events.push(*event),
@@ -163,13 +167,8 @@ fn random_events_leave_a_consistent_state() {
                 thread: None,
             }));
         }
-        let under_way = worker
-            .0
-            .peers
-            .iter()
-            .filter(|(_, state)| state.asked.is_some());
-        let under_way: Vec<Peer> = under_way.map(|(peer, _)| Arc::clone(peer)).collect();
-        for peer in under_way {
+        while let Some(request) = worker.0.requests.values().next() {
+            let peer = Arc::clone(&request.peer);
             worker.fetched(&peer, Answer::Gone);
         }
         worker.free(&all);
