@@ -10,7 +10,7 @@ use super::state::Event;
 use super::{Client, TaskError, TaskFuture};
 use crate::channel::within;
 use crate::dialect::Operation;
-use crate::protocol::{RetireWorkers, Terminate, Unknown};
+use crate::protocol::{RetireWorkers, TaskState, Terminate, Unknown};
 use crate::{Key, RequestError, Value};
 
 /// The client id for which Dask's scheduler holds results until they are computed.
@@ -229,11 +229,30 @@ impl Client {
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
         self.known(future).await?;
+        if future.is_done() {
+            return Ok(());
+        }
+        let keys = vec![future.key().clone()];
         self.shared.request(Event::DesireAs {
             client: FIRE_AND_FORGET.to_owned(),
-            keys: vec![future.key().clone()],
+            keys: keys.clone(),
         })?;
-        self.shared.settle().await
+        self.shared.settle::<RequestError>().await?;
+        // The scheduler drops the request when the task ends, but not if that was before it read
+        // the request.
+        let states = self.task_status(&keys).await?;
+        let has_ended = |state: &TaskState| matches!(state, TaskState::Memory | TaskState::Erred);
+        if states
+            .iter()
+            .any(|(_, state)| state.as_ref().is_some_and(has_ended))
+        {
+            self.shared.request(Event::ReleaseAs {
+                client: FIRE_AND_FORGET.to_owned(),
+                keys,
+            })?;
+            self.shared.settle::<RequestError>().await?;
+        }
+        Ok(())
     }
 
     /// Ends the scheduler and its workers, and closes the client.

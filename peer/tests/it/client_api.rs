@@ -558,6 +558,24 @@ async fn clusters_are_controlled() {
     client.fire_and_forget(&set).await.expect("told");
     drop(set);
     assert!(event.wait(LONG).await.expect("an answer"));
+    // Also if the task ends sooner, the scheduler forgets it.
+    let mut short = Vec::new();
+    for number in 0..10 {
+        let sum = client.call("operator.add").argument(number).argument(1);
+        let sum = sum.impure().submit().expect("submitted");
+        client.fire_and_forget(&sum).await.expect("told");
+        short.push(sum.key().clone());
+    }
+    let mut known = short.len();
+    for _ in 0..200 {
+        let states = client.task_status(&short).await.expect("an answer");
+        known = states.iter().filter(|(_, state)| state.is_some()).count();
+        if known == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(known, 0, "short tasks are kept");
 
     let report = client.start_performance_report().await.expect("started");
     let sum = client.submit("operator.add", (3, 4)).expect("submitted");
