@@ -80,6 +80,11 @@ pub fn check_scheduler(state: &State) {
     state.check();
 }
 
+/// The names of a scheduler's clients, also of those that are not connected.
+pub fn client_names(state: &State) -> Vec<String> {
+    state.client_names()
+}
+
 /// Panics if a client's state is inconsistent; returns the number of holds with
 /// handles. Called between events.
 pub fn check_client(state: &client::state::State) -> usize {

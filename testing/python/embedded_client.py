@@ -65,6 +65,12 @@ def data(client):
     named = client.scatter({"seven": 7}, broadcast=True)["seven"]
     assert named.result(timeout=60) == 7
     assert len(client.who_has([named])["seven"]) == len(client.ncores()) == 2
+    # The old value is deleted before the new one arrives.
+    for value in range(2):
+        replaced = client.scatter({"replaced": value}, broadcast=True)["replaced"]
+        assert replaced.result(timeout=60) == value
+        del replaced
+        time.sleep(0.1)
     # The task runs on another worker than the one that stores its input.
     here, other = client.ncores()
     [one] = client.scatter([numpy.ones(10)], workers=[here])

@@ -20,14 +20,6 @@ pub enum Notice {
         /// The op of the message.
         op: String,
     },
-    /// A client sent a message on behalf of a client that is not registered. The message was
-    /// ignored.
-    UnknownClient {
-        /// The client that sent the message.
-        peer: String,
-        /// The client named in the message.
-        client: String,
-    },
     /// A peer sent a malformed message, and its comm was closed.
     Malformed {
         /// The client or worker.
@@ -124,10 +116,6 @@ impl fmt::Display for Notice {
             Self::UnknownOp { peer, op } => {
                 write!(f, "ignored a message of {peer} with unknown op {op:?}")
             }
-            Self::UnknownClient { peer, client } => write!(
-                f,
-                "ignored a message of {peer} for the client {client}, which is not registered"
-            ),
             Self::Malformed { peer, error } => write!(f, "closed the comm with {peer}: {error}"),
             Self::NotReading { peer, limit } => write!(
                 f,

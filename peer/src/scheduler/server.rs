@@ -90,20 +90,17 @@ impl Core {
         self.last_id
     }
 
-    /// Replaces the inconsistent state with a new one, and notifies all peers.
+    /// Replaces the inconsistent state with a new one, notifies all workers, and ends all
+    /// streams.
     fn fail(&mut self, policy: &Policy, reason: &str) {
         self.state = State::new(policy.clone());
         self.is_watched = false;
-        let close = || Close {
-            reason: Some(format!("the scheduler panicked: {reason}")),
-            ..Close::default()
-        };
-        for stream in core::mem::take(&mut self.peers.clients).into_values() {
-            let _ = stream.send(close());
-            let _ = stream.send(CloseStream::default());
-        }
+        self.peers.clients.clear();
         for stream in core::mem::take(&mut self.peers.workers).into_values() {
-            let _ = stream.send(close());
+            let _ = stream.send(Close {
+                reason: Some(format!("the scheduler panicked: {reason}")),
+                ..Close::default()
+            });
             let _ = stream.send(CloseStream::default());
         }
         let reason = reason.to_owned();

@@ -90,8 +90,9 @@ use std::sync::Arc;
 
 use super::{LeaveReason, Notice};
 use crate::Key;
-use crate::protocol::{CloseStream, Keys};
+use crate::protocol::Keys;
 use crate::story::{Stimulus, Story};
+pub(super) use data::REPLACED;
 use parts::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
 use submission::Failure;
@@ -119,13 +120,22 @@ mod versions;
 mod workers;
 
 /// The id of a client's stream. The caller chooses the ids, and must not reuse any.
-/// `u64::MAX` is reserved.
+/// Those from 2^63 on are reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
 /// The id of a worker's stream. The caller chooses the ids, and must not reuse any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u64);
+
+impl ClientId {
+    /// The first id of clients without a stream. Other clients hold results in their names.
+    const FIRST_NAMED: Self = Self(1 << 63);
+
+    fn has_stream(self) -> bool {
+        self < Self::FIRST_NAMED
+    }
+}
 
 /// The internal client that holds tasks without futures until they are done.
 const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget");
@@ -175,6 +185,8 @@ pub struct State {
     by_key: HashMap<Key, TaskId>,
     clients: BTreeMap<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
+    /// The number of clients without a stream so far.
+    named_count: u64,
     workers: BTreeMap<WorkerId, Worker>,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashSet<String>,
@@ -222,6 +234,7 @@ impl State {
             by_key: HashMap::new(),
             clients: BTreeMap::new(),
             by_name: HashMap::new(),
+            named_count: 0,
             workers: BTreeMap::new(),
             by_address: HashMap::new(),
             worker_names: HashSet::new(),
@@ -316,14 +329,14 @@ impl State {
         }
     }
 
-    /// Asks workers to leave, and ends all streams.
+    /// Asks workers to leave, and ends all streams. Clients get no message, as from Dask's
+    /// scheduler: those in Python would log an error, or wait for their futures forever.
     fn close(&mut self) {
         for id in self.workers.keys().copied().collect::<Vec<_>>() {
             self.send_close(id, "scheduler-close");
             self.actions.push(Action::EndWorker(id));
         }
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.send_client(id, CloseStream::default());
             self.actions.push(Action::EndClient(id));
         }
     }

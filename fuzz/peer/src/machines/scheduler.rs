@@ -369,9 +369,10 @@ impl<'c> Cluster<'c> {
     }
 
     fn clear(mut self) {
-        // This includes the client name for tasks without futures.
-        for name in CLIENTS {
-            self.add_client(name);
+        // A client that connects takes the place of one of the same name that holds tasks without
+        // a connection.
+        for name in fuzzing::client_names(&self.state) {
+            self.add_client(&name);
         }
         // This includes workers whose streams were to be closed.
         for id in 1..=self.last_id {

@@ -13,9 +13,9 @@ use super::spread::spread;
 use crate::channel::within;
 use crate::gather::{Gathering, Holders, ask_all};
 use crate::protocol::{
-    DataReply, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
+    DataReply, FreeKeysRequest, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
 };
-use crate::scheduler::state::{Event, State, choose};
+use crate::scheduler::state::{Event, REPLACED, State, choose};
 use crate::{Key, RequestError, Serialized, Value};
 
 impl Shared {
@@ -162,20 +162,30 @@ impl Shared {
         data: Vec<(Key, Serialized)>,
     ) -> Result<Vec<(Key, u64)>, RequestError> {
         let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
-        self.handle(Event::DataExpected {
-            worker: worker.to_owned(),
-            keys: names.iter().cloned().collect(),
+        let keys: Vec<Key> = names.iter().cloned().collect();
+        let stale = self.with_core(|core| {
+            let stale = core.state.pending_deletions(worker, &keys);
+            let worker = worker.to_owned();
+            core.handle(Event::DataExpected { worker, keys });
+            stale
         });
+        let address = RequestError::parse_address(worker)?;
+        if !stale.is_empty() {
+            let request = Request::from(FreeKeysRequest {
+                keys: Keys(stale),
+                stimulus_id: Some(REPLACED.to_owned()),
+                reply: Some(true),
+                ..FreeKeysRequest::default()
+            });
+            self.pool.call::<Value>(&address, &request).await?;
+        }
         let request = Request::from(UpdateData {
             data: Some(data),
             stimulus_id: Some("scatter".to_owned()),
             reply: Some(true),
             ..UpdateData::default()
         });
-        let mut reply: UpdateDataReply = self
-            .pool
-            .call(&RequestError::parse_address(worker)?, &request)
-            .await?;
+        let mut reply: UpdateDataReply = self.pool.call(&address, &request).await?;
         reply.nbytes.retain(|(key, _)| names.remove(key));
         Ok(reply.nbytes)
     }

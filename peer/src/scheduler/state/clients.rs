@@ -17,7 +17,7 @@ impl State {
     /// Registers a client and sends it `stream-start`, or refuses it. An earlier client
     /// of the same name is removed.
     pub(super) fn add_client(&mut self, id: ClientId, name: &str, versions: &Value) {
-        if id == FIRE_AND_FORGET.0 || self.clients.contains_key(&id) {
+        if !id.has_stream() || self.clients.contains_key(&id) {
             return;
         }
         if let Err(unsupported) = versions::check(versions, "client") {
@@ -60,7 +60,7 @@ impl State {
             self.tasks[task].wanted_by.retain(|other| *other != id);
             self.todo.unneeded.push(task);
         }
-        if id != FIRE_AND_FORGET.0 {
+        if id.has_stream() {
             self.actions.push(Action::EndClient(id));
         }
         self.settle();
@@ -81,18 +81,18 @@ impl State {
                 Err(refusal) => self.refuse(id, &refusal),
             },
             FromClient::ClientDesiresKeys(message) => {
-                if let Some(id) = self.client_named(id, message.client) {
-                    self.desire(id, message.keys);
-                }
+                let holder = self.client_named(id, message.client);
+                self.desire(holder, message.keys);
+                self.drop_unless_holding(holder);
             }
             FromClient::ClientReleasesKeys(message) => {
-                if let Some(id) = self.client_named(id, message.client) {
-                    for key in &message.keys {
-                        if let Some(task) = self.by_key.get(key) {
-                            self.release(id, *task);
-                        }
+                let holder = self.client_named(id, message.client);
+                for key in &message.keys {
+                    if let Some(task) = self.by_key.get(key) {
+                        self.release(holder, *task);
                     }
                 }
+                self.drop_unless_holding(holder);
             }
             FromClient::ReportKey(message) => self.report(id, &message.key),
             FromClient::CancelKeys(message) => self.cancel(id, &message),
@@ -127,24 +127,34 @@ impl State {
         client.map_or_else(String::new, |client| client.name.to_string())
     }
 
-    /// Returns the client on whose behalf a message is sent.
-    pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> Option<ClientId> {
+    /// Returns the client on whose behalf a message is sent. As with Dask's scheduler, it need
+    /// not be connected.
+    pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> ClientId {
         let Some(name) = name else {
-            return Some(id);
+            return id;
         };
         if let Some(named) = self.by_name.get(name.as_str()) {
-            return Some(*named);
+            return *named;
         }
-        if name == FIRE_AND_FORGET.1 {
-            self.insert_client(FIRE_AND_FORGET.0, &name);
-            return Some(FIRE_AND_FORGET.0);
-        }
-        let notice = Notice::UnknownClient {
-            peer: self.client_name(id),
-            client: name,
+        let id = if name == FIRE_AND_FORGET.1 {
+            FIRE_AND_FORGET.0
+        } else {
+            self.named_count += 1;
+            ClientId(ClientId::FIRST_NAMED.0 + self.named_count)
         };
-        self.notice(notice);
-        None
+        self.insert_client(id, &name);
+        id
+    }
+
+    /// Forgets a client without a stream that holds nothing.
+    fn drop_unless_holding(&mut self, id: ClientId) {
+        let holds = |client: &Client| !client.wants.is_empty();
+        if !id.has_stream()
+            && !self.clients.get(&id).is_some_and(holds)
+            && let Some(client) = self.clients.remove(&id)
+        {
+            self.by_name.remove(&client.name);
+        }
     }
 
     pub(super) fn want(&mut self, client: ClientId, task: TaskId) {

@@ -8,6 +8,9 @@ use super::{State, WorkerId};
 use crate::Key;
 use crate::protocol::LostData;
 
+/// The stimulus of the deletion of data that is about to be replaced.
+pub(in crate::scheduler) const REPLACED: &str = "replaced-data";
+
 impl State {
     /// Registers data on workers; `client` holds it, if registered.
     pub(super) fn update_data(
@@ -63,6 +66,17 @@ impl State {
             }
         }
         self.settle();
+    }
+
+    /// Those among `keys` of which a worker has data that is to be deleted. Workers in Python
+    /// do not replace it with data that is sent to them.
+    pub fn pending_deletions(&self, worker: &str, keys: &[Key]) -> Vec<Key> {
+        let worker = self.by_address.get(worker);
+        let worker = worker.and_then(|worker| self.workers.get(worker));
+        let keys = keys.iter();
+        let pending =
+            keys.filter(|key| worker.is_some_and(|worker| worker.deletions.contains(*key)));
+        pending.cloned().collect()
     }
 
     /// Cancels pending deletions of these keys on a worker to which data under these keys is

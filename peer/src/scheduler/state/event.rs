@@ -73,8 +73,8 @@ pub enum Event {
         /// The sizes in bytes.
         nbytes: Vec<(Key, u64)>,
     },
-    /// Data under these keys is about to be sent to a worker. Cancels pending
-    /// deletions of the keys.
+    /// Data under these keys is about to be sent to a worker, which has deleted what was
+    /// [to be deleted](super::State::pending_deletions) before.
     DataExpected {
         /// The worker's address.
         worker: String,

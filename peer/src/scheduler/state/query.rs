@@ -134,9 +134,9 @@ impl State {
         self.workers.len()
     }
 
-    /// The number of clients.
+    /// The number of clients that are connected.
     pub fn client_count(&self) -> usize {
-        self.clients.len()
+        self.clients.keys().filter(|id| id.has_stream()).count()
     }
 
     /// The total number of threads.

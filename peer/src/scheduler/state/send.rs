@@ -2,7 +2,7 @@
 
 use super::parts::{Priority, Stage, Task, TaskId};
 use super::submission::Failure;
-use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State, WINDOW, WorkerId};
+use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 use crate::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable,
     TaskErredForClient, ToClient, ToWorker,
@@ -11,7 +11,7 @@ use crate::{Key, Value};
 
 impl State {
     pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
-        if client != FIRE_AND_FORGET.0 {
+        if client.has_stream() {
             self.actions.push(Action::ToClient(client, message.into()));
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use daskwire_comm::Address;
 
+use super::data::REPLACED;
 use super::parts::{Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
@@ -179,6 +180,8 @@ impl State {
                 }
             }
             FromWorker::AddKeys(message) => self.add_keys(id, message.keys),
+            // The data that has replaced it, by another connection, may have been counted since.
+            FromWorker::ReleaseWorkerData(message) if message.stimulus_id == REPLACED => {}
             FromWorker::ReleaseWorkerData(message) => {
                 if let Some(task) = self.by_key.get(&message.key).copied() {
                     self.remove_replica(id, task);

@@ -36,12 +36,9 @@ impl Embedded {
     pub(crate) async fn close(self) -> Vec<String> {
         self.scheduler.close().await;
         let notices = self.notices.lock().expect("no panic");
-        let malformed = notices.iter().filter(|notice| {
-            matches!(
-                notice,
-                Notice::Malformed { .. } | Notice::UnknownClient { .. }
-            )
-        });
+        let malformed = notices
+            .iter()
+            .filter(|notice| matches!(notice, Notice::Malformed { .. }));
         malformed.map(ToString::to_string).collect()
     }
 }

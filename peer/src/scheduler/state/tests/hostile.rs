@@ -201,12 +201,14 @@ fn random_messages_neither_panic_nor_leak() {
             }
         }
         // Tasks without futures are completed first.
-        let forgotten = ClientReleasesKeys {
-            keys: cluster.state.by_key.keys().collect(),
-            client: Some("fire-and-forget".to_owned()),
-            ..ClientReleasesKeys::default()
-        };
-        cluster.send(clients[0], forgotten);
+        for holder in ["fire-and-forget", "nowhere"] {
+            let forgotten = ClientReleasesKeys {
+                keys: cluster.state.by_key.keys().collect(),
+                client: Some(holder.to_owned()),
+                ..ClientReleasesKeys::default()
+            };
+            cluster.send(clients[0], forgotten);
+        }
         for client in clients.drain(..) {
             cluster.handle(Event::ClientLeft(client));
         }

@@ -232,6 +232,39 @@ fn removed_client_releases_its_keys() {
     assert_eq!(cluster.assigned_to("z"), Some(worker));
 }
 
+/// As with Dask's scheduler, which makes a client of each name.
+#[test]
+fn keeps_what_is_held_in_a_name_without_a_client() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    let desires = |keys: &[&str]| ClientDesiresKeys {
+        keys: keys.iter().copied().collect(),
+        client: Some("holder".to_owned()),
+        ..ClientDesiresKeys::default()
+    };
+    cluster.send(client, desires(&["x"]));
+    assert_eq!(cluster.state.client_count(), 1);
+    cluster.finish(worker, "x");
+    cluster.handle(Event::ClientLeft(client));
+    assert_eq!(cluster.status("x"), Some(TaskState::Memory));
+    let client = cluster.client("later");
+    // Nothing remains of a name that holds nothing.
+    cluster.send(client, desires(&[]));
+    cluster.send(
+        client,
+        ClientReleasesKeys {
+            keys: ["x"].into_iter().collect(),
+            client: Some("holder".to_owned()),
+            ..ClientReleasesKeys::default()
+        },
+    );
+    cluster.handle(Event::ClientLeft(client));
+    cluster.assert_empty();
+    assert!(cluster.state.by_name.is_empty());
+}
+
 #[test]
 fn keeps_fire_and_forget_tasks_until_done() {
     let mut cluster = Cluster::new();
