@@ -15,6 +15,7 @@ warnings.simplefilter("ignore")
 import dask.bag
 import numpy
 from distributed import Client, KilledWorker
+from distributed.core import Status
 
 
 def factorial(n):
@@ -130,6 +131,24 @@ def broadcasts(client):
     assert both[here] == pids[here] and isinstance(both[nowhere], OSError), both
     some = client.run(os.getpid, workers=[here, nowhere], on_error="ignore")
     assert some == {here: pids[here]}, some
+
+
+def gives_back(client):
+    def pause(dask_worker):
+        # Otherwise the worker goes on, since it has memory left.
+        dask_worker.memory_manager.memory_pause_fraction = False
+        dask_worker.status = Status.paused
+
+    here, other = client.ncores()
+    blocked = [client.submit(time.sleep, 1, workers=[worker]) for worker in (here, other)]
+    time.sleep(0.2)
+    # Of these, one is sent to each worker in advance.
+    sums = [client.submit(operator.add, n, 1, pure=False) for n in range(6)]
+    time.sleep(0.2)
+    client.run(pause, workers=[here])
+    assert [future.result(timeout=30) for future in sums] == list(range(1, 7))
+    assert all(client.who_has([future])[future.key] == (other,) for future in sums)
+    client.gather(blocked)
 
 
 def killed(client):

@@ -113,6 +113,7 @@ mod retire;
 mod send;
 mod submission;
 mod submit;
+mod take_back;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -315,6 +316,7 @@ impl State {
                 let message = free_keys(keys, "deletions");
                 self.actions.push(Action::ToWorker(*id, message));
             }
+            self.ask_back();
         }
         let Some(ttl) = self.policy.worker_ttl else {
             return;

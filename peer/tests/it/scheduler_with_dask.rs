@@ -39,6 +39,16 @@ fn python_computes_for_python() {
     }
 }
 
+/// A worker that is paused does not start what it was sent in advance.
+#[test]
+fn a_paused_worker_in_python_gives_tasks_back() {
+    let runtime = Runtime::new().expect("a runtime");
+    let embedded = runtime.block_on(Embedded::start());
+    let address = embedded.scheduler.address().to_string();
+    let _workers = ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&address, name));
+    client(&address, &["gives_back"]);
+}
+
 #[test]
 fn a_task_that_kills_its_workers_fails_as_python_expects() {
     let runtime = Runtime::new().expect("a runtime");

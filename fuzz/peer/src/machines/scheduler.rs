@@ -6,8 +6,9 @@ use daskwire_peer::fuzzing::{self, Message as _};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::protocol::{
     AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, FromClient, FromWorker, Keys,
-    LongRunning, RegisterWorker, ReleaseWorkerData, ReportKey, RequestRefreshWhoHas, Reschedule,
-    TaskErred, TaskFinished, ToWorker, UpdateGraph, WorkerStatus, WorkerStatusChange,
+    LongRunning, Nullable, RegisterWorker, ReleaseWorkerData, ReportKey, RequestRefreshWhoHas,
+    Reschedule, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
+    WorkerStatus, WorkerStatusChange,
 };
 use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
 use daskwire_peer::{Key, Value};
@@ -38,6 +39,8 @@ struct Cluster<'c> {
     workers: Vec<WorkerId>,
     /// The tasks sent to workers: the worker and the run id.
     running: Vec<(WorkerId, Key, i64)>,
+    /// Tasks that workers were asked for.
+    asked_back: Vec<(WorkerId, StealRequest)>,
     /// The workers whose messages are being written.
     draining: Vec<WorkerId>,
     last_id: u64,
@@ -54,6 +57,7 @@ impl<'c> Cluster<'c> {
             clients: Vec::new(),
             workers: Vec::new(),
             running: Vec::new(),
+            asked_back: Vec::new(),
             draining: Vec::new(),
             last_id: 0,
         };
@@ -79,6 +83,7 @@ impl<'c> Cluster<'c> {
                             };
                             self.running.retain(|entry| !is_freed(entry));
                         }
+                        ToWorker::StealRequest(request) => self.asked_back.push((worker, request)),
                         _ => {}
                     }
                 }
@@ -235,8 +240,15 @@ impl<'c> Cluster<'c> {
             }
             18..=24 => {
                 // A worker replies to a message.
-                let index = self.choices.below(self.running.len());
-                if index < self.running.len() {
+                let count = self.running.len() + self.asked_back.len();
+                let index = self.choices.below(count);
+                if let Some(asked) = index.checked_sub(self.running.len())
+                    && asked < self.asked_back.len()
+                {
+                    let (worker, request) = self.asked_back.swap_remove(asked);
+                    let message = self.give_back(worker, request);
+                    self.handle(Event::FromWorker(worker, message));
+                } else if index < self.running.len() {
                     let (worker, key, run_id) = self.running.swap_remove(index);
                     let message = self.outcome(key, run_id);
                     for message in sent(&vec![message]) {
@@ -338,6 +350,23 @@ impl<'c> Cluster<'c> {
                 ..TaskFinished::default()
             }),
         }
+    }
+
+    /// The answer of a worker that was asked for a task.
+    fn give_back(&mut self, worker: WorkerId, request: StealRequest) -> FromWorker {
+        let states = [Some("ready"), Some("waiting"), Some("executing"), None];
+        let state = states[self.choices.below(states.len())];
+        if matches!(state, Some("ready" | "waiting")) {
+            let is_task =
+                |(on, key, _): &(WorkerId, Key, i64)| *on == worker && *key == request.key;
+            self.running.retain(|entry| !is_task(entry));
+        }
+        FromWorker::from(StealResponse {
+            key: request.key,
+            state: Nullable(state.map(str::to_owned)),
+            stimulus_id: request.stimulus_id,
+            ..StealResponse::default()
+        })
     }
 
     fn worker_message(&mut self) -> Vec<FromWorker> {

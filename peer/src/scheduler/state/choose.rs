@@ -25,7 +25,7 @@ const MAX_CANDIDATES: usize = 4;
 const MAX_TRIED: usize = 16;
 
 impl Demands {
-    fn allow(&self, worker: &Worker) -> bool {
+    pub(super) fn allow(&self, worker: &Worker) -> bool {
         let compare = |one: &String, other: &String| {
             step();
             one.cmp(other)

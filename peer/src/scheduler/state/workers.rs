@@ -221,9 +221,8 @@ impl State {
                     self.todo.open.insert(id);
                 }
             }
-            // The scheduler never steals from workers: tasks that cannot start
-            // soon wait here.
-            FromWorker::StealResponse(_) | FromWorker::KeepAlive(_) => {}
+            FromWorker::StealResponse(message) => self.given_back(id, &message),
+            FromWorker::KeepAlive(_) => {}
             FromWorker::CloseStream(_) => worker.is_leaving = true,
             FromWorker::LogEvent(message) => {
                 let notice = Notice::Event {

@@ -281,6 +281,7 @@ impl Cluster {
                 ToWorker::FreeKeys(message) => all(&message.keys),
                 ToWorker::RemoveReplicas(message) => all(&message.keys),
                 ToWorker::RemoveWorker(message) => format!("{op} {}", message.worker),
+                ToWorker::StealRequest(message) => format!("{op} {}", message.key),
                 _ => op,
             }
         });

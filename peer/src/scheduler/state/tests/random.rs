@@ -38,6 +38,22 @@ impl Slow {
                     self.delete(key);
                 }
             }
+            Some(ToWorker::StealRequest(message)) => {
+                let state = match self.tasks.contains_key(&message.key) {
+                    true if self.executing.contains_key(&message.key) => Some("executing"),
+                    true => Some("ready"),
+                    false => None,
+                };
+                if state == Some("ready") {
+                    self.tasks.remove(&message.key);
+                }
+                self.outbox.push_back(FromWorker::from(StealResponse {
+                    key: message.key,
+                    state: Nullable(state.map(str::to_owned)),
+                    stimulus_id: message.stimulus_id,
+                    ..StealResponse::default()
+                }));
+            }
             Some(ToWorker::RemoveReplicas(message)) => {
                 for key in message.keys {
                     let mut needs = self.tasks.values().flat_map(|task| &task.nbytes);

@@ -425,6 +425,79 @@ fn a_worker_that_is_paused_gets_nothing_until_it_runs() {
     assert_eq!(cluster.assigned_to("c"), Some(worker));
 }
 
+impl Cluster {
+    /// Answers the request for a task that was sent to a worker.
+    fn give_back(&mut self, worker: WorkerId, key: &str, run_id: i64, state: &str) {
+        if state != "executing" {
+            self.running.remove(&(worker, key.into()));
+        }
+        let answer = StealResponse {
+            key: key.into(),
+            state: Nullable(Some(state.to_owned())),
+            stimulus_id: format!("take-back-{run_id}"),
+            ..StealResponse::default()
+        };
+        self.report(worker, answer);
+    }
+}
+
+#[test]
+fn tasks_that_a_paused_worker_has_not_started_run_elsewhere() {
+    let mut cluster = Cluster::new();
+    let first = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, ["a", "b"].map(|key| add(key, &[])), &["a", "b"]);
+    assert_eq!(cluster.assigned_to("b"), Some(first));
+    cluster.sent_to_worker(first);
+    let paused = WorkerStatusChange {
+        status: WorkerStatus::Paused,
+        ..WorkerStatusChange::default()
+    };
+    cluster.report(first, paused);
+    // No other worker can run them.
+    cluster.pass(500);
+    assert_eq!(cluster.sent_to_worker(first), [""; 0]);
+    let second = cluster.worker("tcp://b:1", 1);
+    cluster.pass(500);
+    let run = |cluster: &Cluster, key: &str| cluster.running[&(first, key.into())].run_id;
+    let (a, b) = (run(&cluster, "a"), run(&cluster, "b"));
+    assert_eq!(
+        cluster.sent_to_worker(first),
+        ["steal-request b", "steal-request a"]
+    );
+    cluster.give_back(first, "a", a, "executing");
+    // The answer to an earlier request
+    cluster.give_back(first, "b", b - 1, "executing");
+    assert_eq!(cluster.assigned_to("b"), Some(first));
+    cluster.give_back(first, "b", b, "ready");
+    assert_eq!(cluster.assigned_to("b"), Some(second));
+    cluster.give_back(first, "b", b, "executing");
+    cluster.finish(second, "b");
+    cluster.finish(first, "a");
+    cluster.release(client, &["a", "b"]);
+    cluster.assert_empty();
+}
+
+#[test]
+fn idle_workers_take_over_tasks_that_wait_for_a_thread() {
+    let mut cluster = Cluster::new();
+    let first = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let tasks = ["a", "b", "c"].map(|key| add(key, &[]));
+    cluster.submit(client, tasks, &["a", "b", "c"]);
+    let second = cluster.worker("tcp://b:1", 1);
+    assert_eq!(cluster.assigned_to("c"), Some(second));
+    cluster.pass(500);
+    let sent = cluster.sent_to_worker(first);
+    assert!(!sent.iter().any(|op| op.starts_with("steal")), "{sent:?}");
+    cluster.finish(second, "c");
+    cluster.pass(500);
+    assert_eq!(cluster.sent_to_worker(first), ["steal-request b"]);
+    let b = cluster.running[&(first, "b".into())].run_id;
+    cluster.give_back(first, "b", b, "waiting");
+    assert_eq!(cluster.assigned_to("b"), Some(second));
+}
+
 #[test]
 fn idle_workers_take_over_queued_tasks() {
     let mut cluster = Cluster::new();
