@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
-use super::{Client, TaskError, TaskFuture};
+use super::{Client, Status, TaskError, TaskFuture};
 use crate::channel::within;
 use crate::dialect::Operation;
 use crate::protocol::{RetireWorkers, TaskState, Terminate, Unknown};
@@ -229,7 +229,7 @@ impl Client {
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
         self.known(future).await?;
-        if future.is_done() {
+        if matches!(future.status(), Status::Finished | Status::Error(_)) {
             return Ok(());
         }
         let keys = vec![future.key().clone()];
