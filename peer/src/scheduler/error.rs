@@ -35,7 +35,8 @@ impl core::error::Error for StartError {
     }
 }
 
-/// The error that ended a scheduler. Clients and workers have been notified.
+/// The error that ended a scheduler. Workers have been notified, and the streams of
+/// clients have ended.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ServeError {

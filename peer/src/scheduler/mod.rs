@@ -220,8 +220,8 @@ impl Scheduler {
         self.shared.failure()
     }
 
-    /// Asks workers to leave, notifies clients, and ends the scheduler. Takes at most a few
-    /// seconds.
+    /// Asks workers to leave, ends the streams of clients, and ends the scheduler. Takes at most a
+    /// few seconds.
     pub async fn close(mut self) {
         self.shared.close().await;
         self.tasks.shutdown().await;

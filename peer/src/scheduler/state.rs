@@ -146,7 +146,8 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget"
 pub struct Policy {
     /// Seed of the random numbers that break ties. Default: 0.
     pub seed: u64,
-    /// Interval at which deletions are sent to workers. Default: 500 ms.
+    /// Interval at which deletions are sent to workers, and workers are asked for tasks that they
+    /// have not started and others could run. Default: 500 ms.
     pub deletion_interval: Duration,
     /// Number of workers that may be lost while they run a task before the task fails.
     /// Default: 3.
@@ -302,8 +303,8 @@ impl State {
         self.stimulus = Stimulus::here(what, self.now.as_secs_f64());
     }
 
-    /// Sends deletions that are due, and removes workers that have been silent for
-    /// too long.
+    /// Sends deletions that are due, takes tasks back, and removes workers that have been silent
+    /// for too long.
     fn tick(&mut self) {
         self.set_stimulus("time");
         if self.now - self.last_deletion >= self.policy.deletion_interval {
@@ -317,6 +318,7 @@ impl State {
                 self.actions.push(Action::ToWorker(*id, message));
             }
             self.ask_back();
+            self.drop_idle_holders();
         }
         let Some(ttl) = self.policy.worker_ttl else {
             return;
@@ -338,8 +340,8 @@ impl State {
             self.send_close(id, "scheduler-close");
             self.actions.push(Action::EndWorker(id));
         }
-        for id in self.clients.keys().copied().collect::<Vec<_>>() {
-            self.actions.push(Action::EndClient(id));
+        for id in self.clients.keys().filter(|id| id.has_stream()) {
+            self.actions.push(Action::EndClient(*id));
         }
     }
 }

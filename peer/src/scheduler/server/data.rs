@@ -172,12 +172,15 @@ impl Shared {
         let address = RequestError::parse_address(worker)?;
         if !stale.is_empty() {
             let request = Request::from(FreeKeysRequest {
-                keys: Keys(stale),
+                keys: Keys(stale.clone()),
                 stimulus_id: Some(REPLACED.to_owned()),
                 reply: Some(true),
                 ..FreeKeysRequest::default()
             });
-            self.pool.call::<Value>(&address, &request).await?;
+            if let Err(error) = self.pool.call::<Value>(&address, &request).await {
+                self.with_core(|core| core.state.restore_deletions(worker, stale));
+                return Err(error);
+            }
         }
         let request = Request::from(UpdateData {
             data: Some(data),

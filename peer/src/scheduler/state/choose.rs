@@ -25,7 +25,7 @@ const MAX_CANDIDATES: usize = 4;
 const MAX_TRIED: usize = 16;
 
 impl Demands {
-    pub(super) fn allow(&self, worker: &Worker) -> bool {
+    fn allow(&self, worker: &Worker) -> bool {
         let compare = |one: &String, other: &String| {
             step();
             one.cmp(other)
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    fn queue(&mut self, id: TaskId, on: WorkerId) {
+    pub(super) fn queue(&mut self, id: TaskId, on: WorkerId) {
         let task = &self.tasks[id];
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
             worker.push(&run_spec.demands.resources, task.priority, id);
@@ -196,7 +196,12 @@ impl State {
 
     /// Whether a worker qualifies for a task, and can fetch its inputs within
     /// `wait` seconds.
-    fn is_better_at(&self, id: TaskId, (to, thief): (WorkerId, &Worker), wait: f64) -> bool {
+    pub(super) fn is_better_at(
+        &self,
+        id: TaskId,
+        (to, thief): (WorkerId, &Worker),
+        wait: f64,
+    ) -> bool {
         let task = &self.tasks[id];
         let Some(run_spec) = &task.run_spec else {
             return false;

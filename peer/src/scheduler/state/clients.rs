@@ -83,7 +83,6 @@ impl State {
             FromClient::ClientDesiresKeys(message) => {
                 let holder = self.client_named(id, message.client);
                 self.desire(holder, message.keys);
-                self.drop_unless_holding(holder);
             }
             FromClient::ClientReleasesKeys(message) => {
                 let holder = self.client_named(id, message.client);
@@ -92,7 +91,6 @@ impl State {
                         self.release(holder, *task);
                     }
                 }
-                self.drop_unless_holding(holder);
             }
             FromClient::ReportKey(message) => self.report(id, &message.key),
             FromClient::CancelKeys(message) => self.cancel(id, &message),
@@ -146,14 +144,14 @@ impl State {
         id
     }
 
-    /// Forgets a client without a stream that holds nothing.
-    fn drop_unless_holding(&mut self, id: ClientId) {
-        let holds = |client: &Client| !client.wants.is_empty();
-        if !id.has_stream()
-            && !self.clients.get(&id).is_some_and(holds)
-            && let Some(client) = self.clients.remove(&id)
-        {
-            self.by_name.remove(&client.name);
+    /// Forgets clients without a stream that hold nothing any more.
+    pub(super) fn drop_idle_holders(&mut self) {
+        let holders = self.clients.range(ClientId::FIRST_NAMED..);
+        let idle = holders.filter(|(_, client)| client.wants.is_empty());
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            if let Some(client) = self.clients.remove(&id) {
+                self.by_name.remove(&client.name);
+            }
         }
     }
 

@@ -79,6 +79,23 @@ impl State {
         pending.cloned().collect()
     }
 
+    /// Restores deletions of data that a worker could not be asked to delete.
+    pub(in crate::scheduler) fn restore_deletions(&mut self, worker: &str, keys: Vec<Key>) {
+        let Some(id) = self.by_address.get(worker).copied() else {
+            return;
+        };
+        for key in keys {
+            let task = self.by_key.get(&key).map(|task| &self.tasks[*task]);
+            let is_used = task.is_some_and(|task| {
+                task.who_has.contains(&id)
+                    || matches!(task.stage, Stage::Processing(on) if on == id)
+            });
+            if !is_used && let Some(worker) = self.workers.get_mut(&id) {
+                worker.deletions.insert(key);
+            }
+        }
+    }
+
     /// Cancels pending deletions of these keys on a worker to which data under these keys is
     /// about to be sent.
     pub(super) fn forget_deletions(&mut self, worker: &str, keys: &[Key]) {

@@ -73,8 +73,9 @@ pub enum Event {
         /// The sizes in bytes.
         nbytes: Vec<(Key, u64)>,
     },
-    /// Data under these keys is about to be sent to a worker, which has deleted what was
-    /// [to be deleted](super::State::pending_deletions) before.
+    /// Data under these keys is about to be sent to a worker. Read
+    /// [`pending_deletions`](super::State::pending_deletions) and report this event in one step,
+    /// then let the worker delete those keys, then send the data.
     DataExpected {
         /// The worker's address.
         worker: String,

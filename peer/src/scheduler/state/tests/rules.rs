@@ -496,6 +496,19 @@ fn idle_workers_take_over_tasks_that_wait_for_a_thread() {
     let b = cluster.running[&(first, "b".into())].run_id;
     cluster.give_back(first, "b", b, "waiting");
     assert_eq!(cluster.assigned_to("b"), Some(second));
+    cluster.finish(second, "b");
+    // A worker that has the inputs would be chosen again.
+    cluster.scatter("me", "x", 8, &["tcp://a:1"]);
+    cluster.scatter("me", "large", 1 << 40, &["tcp://a:1"]);
+    let tasks = [add("d", &["x"]), add("e", &["large"])];
+    cluster.submit(client, tasks, &["d", "e"]);
+    assert_eq!(cluster.assigned_to("d"), Some(first));
+    cluster.sent_to_worker(first);
+    cluster.pass(500);
+    assert_eq!(cluster.sent_to_worker(first), ["steal-request d"]);
+    let d = cluster.running[&(first, "d".into())].run_id;
+    cluster.give_back(first, "d", d, "ready");
+    assert_eq!(cluster.assigned_to("d"), Some(second));
 }
 
 #[test]
