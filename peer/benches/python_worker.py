@@ -19,8 +19,8 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
-if daskwire takes less. The first two compare clusters of the same workers; the third is
-one worker of daskwire to several of Dask. WORK is some of these, otherwise all of them.
+if daskwire takes less. The first two compare clusters with the same number of workers and
+threads, the third one worker of daskwire to several of Dask. WORK is some of these, otherwise all of them.
 
 On one node, without a real scheduler, which takes longer for a small task than a worker:
 

@@ -1453,15 +1453,16 @@ class Host(distributed.worker.Worker):
             elif message["op"] == "close":
                 return
 
-    def handle_stream_message(self, message):
+    async def handle_stream_message(self, message):
         """Handles a message received on the scheduler's stream."""
         message = dict(message)
         handler = self.stream_handlers.get(message.pop("op"))
         try:
-            if handler is not None:
-                handler(**message)
+            result = handler and handler(**message)
         finally:
             self.count_command()
+        if inspect.isawaitable(result):
+            await result
 
     def count_command(self):
         with self.counted:

@@ -78,16 +78,16 @@ impl Default for PythonOptions {
 /// Limits of the transfers between a worker and its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
-    /// Maximum number of peers asked for data at once, if the pending requests
-    /// are for 10,000,000 bytes or more; small data is not delayed. Default: 50,
-    /// as in Dask.
+    /// Maximum number of pending requests for data, if they are for 10,000,000 bytes or
+    /// more; small data is not delayed. A peer that sends as much gets a second request.
+    /// Default: 50, as in Dask.
     pub receiving_count: usize,
-    /// Maximum number of peers that are sent data at once; twice as many of the same
-    /// host. A peer that has not acknowledged what it was sent after 30 seconds no longer
-    /// counts. Default: 10, as in Dask.
+    /// Maximum number of requests for data that are answered at once; twice as many of the
+    /// same host. A peer that has not acknowledged what it was sent after 30 seconds no
+    /// longer counts. Default: 10, as in Dask.
     pub sending_count: u64,
-    /// Maximum number of bytes requested from a peer at once, unless a single datum
-    /// is larger. Default: 50,000,000, as in Dask.
+    /// Maximum number of bytes of a request, unless a single datum is larger.
+    /// Default: 50,000,000, as in Dask.
     pub message_len: u64,
 }
 

@@ -171,10 +171,15 @@ impl Shared {
                 host.transitions(transitions);
             }
         }
+        // Another thread may create an actor with the same key once the lock is released.
+        #[cfg(target_os = "linux")]
+        if let Some(executors) = &self.executors {
+            executors.release_actors(&forgotten_keys);
+        }
         drop(machine);
         #[cfg(target_os = "linux")]
         if let Some(executors) = &self.executors {
-            executors.release(&forgotten_keys);
+            executors.forget(&forgotten_keys);
         }
         for report in &reports {
             emit(event::Level::Debug, || WorkerEvent::Task(report));

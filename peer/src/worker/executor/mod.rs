@@ -474,10 +474,8 @@ impl Executors {
         self.give_back(executor);
     }
 
-    /// Removes values from the caches of the processes, and actors from the host, that are no
-    /// longer needed.
-    pub(super) fn release(&self, keys: &[Key]) {
-        self.forget(keys);
+    /// Removes the actors among `keys` from the host.
+    pub(super) fn release_actors(&self, keys: &[Key]) {
         if !keys.is_empty()
             && let Some(host) = self.running_host()
         {

@@ -42,7 +42,7 @@ impl State {
             Some(task) if task.phase == Phase::Executing => {
                 let computation = task.computation.as_ref();
                 if computation.is_none_or(|computation| computation.run_id != run_id) {
-                    self.compute_next(message);
+                    self.keep_request(message);
                 }
             }
             // Computed only if fetching the data fails.
@@ -63,7 +63,7 @@ impl State {
     ///
     /// Dask's workers report the outcome of the earlier run, and the scheduler asks again; but
     /// that ends the shuffle whose barrier it asks for.
-    fn compute_next(&mut self, message: ComputeTask) {
+    fn keep_request(&mut self, message: ComputeTask) {
         let key = message.key.clone();
         let run_id = message.run_id;
         let running = self.executing.get(&key);
@@ -72,7 +72,7 @@ impl State {
             task.computation = Some(Box::new(Computation {
                 run_id,
                 message: Some(Box::new(message)),
-                is_reported_long: has_seceded,
+                is_reported_seceded: has_seceded,
                 ..Computation::default()
             }));
         }
@@ -84,14 +84,14 @@ impl State {
 
     /// Handles the end of an execution for an earlier run than the one that the scheduler has
     /// asked for. Returns `false` if there is no later run.
-    fn start_next(&mut self, key: &Key) -> bool {
+    fn take_up_request(&mut self, key: &Key) -> bool {
         let task = self.tasks.get_mut(key);
         let task = task.filter(|task| task.phase == Phase::Executing);
         let computation = task.and_then(|task| task.computation.as_mut());
         let Some(computation) = computation else {
             return false;
         };
-        let is_reported_long = computation.is_reported_long;
+        let is_reported_seceded = computation.is_reported_seceded;
         let Some(message) = computation.message.take() else {
             return false;
         };
@@ -102,7 +102,7 @@ impl State {
             .get_mut(key)
             .and_then(|task| task.computation.as_mut());
         if let Some(computation) = computation {
-            computation.is_reported_long = is_reported_long;
+            computation.is_reported_seceded = is_reported_seceded;
         }
         true
     }
@@ -117,7 +117,7 @@ impl State {
         if self.executing.contains_key(&key) {
             // The data was stored in another way meanwhile, and freed.
             self.set_phase(&key, Phase::Executing);
-            self.compute_next(message);
+            self.keep_request(message);
             return;
         }
         let mut dependencies = Vec::with_capacity(message.nbytes.len());
@@ -263,7 +263,7 @@ impl State {
             thread,
         } = executed;
         self.stop_executing(&key);
-        if self.start_next(&key) {
+        if self.take_up_request(&key) {
             return;
         }
         let Some(task) = self.tasks.get_mut(&key) else {
@@ -438,9 +438,11 @@ impl State {
             return;
         };
         let run_id = computation.run_id;
+        // The run time of an earlier run says nothing of this one.
+        let run_time = computation.message.is_none().then_some(run_time);
         // Schedulers count each report of a run.
-        if !core::mem::replace(&mut computation.is_reported_long, true) {
-            self.send_seceded(key.clone(), run_id, Some(run_time));
+        if !core::mem::replace(&mut computation.is_reported_seceded, true) {
+            self.send_seceded(key.clone(), run_id, run_time);
         }
     }
 
@@ -472,7 +474,7 @@ impl State {
     pub(super) fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
         self.stop_executing(key);
         self.lost(lost);
-        if self.start_next(key) {
+        if self.take_up_request(key) {
             return;
         }
         let Some(task) = self.tasks.get_mut(key) else {

@@ -19,12 +19,12 @@ pub type Peer = Arc<str>;
 pub struct Limits {
     /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
-    /// Maximum number of peers asked for data at once, if the pending requests
-    /// are for 10,000,000 bytes or more; small data is not delayed. Default: 50,
-    /// as in Dask.
+    /// Maximum number of pending requests for data, if they are for 10,000,000 bytes or
+    /// more; small data is not delayed. A peer that sends as much gets a second request.
+    /// Default: 50, as in Dask.
     pub transfer_count: usize,
-    /// Maximum number of bytes requested from a peer at once, unless a single
-    /// datum is larger. Default: 50,000,000, as in Dask.
+    /// Maximum number of bytes of a request, unless a single datum is larger.
+    /// Default: 50,000,000, as in Dask.
     pub transfer_len: u64,
     /// Maximum number of bytes of all pending requests, unless a single datum is
     /// larger. Default: no limit, as in Dask for a worker without a memory limit.

@@ -186,18 +186,18 @@ impl State {
             if keys.is_empty() {
                 return;
             }
+            let state = self.peers.entry(Arc::clone(&peer)).or_default();
+            state.request_count += 1;
+            state.flight_len = state.flight_len.saturating_add(len);
             for key in &keys {
                 self.leave_queues(key);
                 self.set_phase(key, Phase::Flight);
                 let peer = Arc::clone(&peer);
                 self.record(key.clone(), TaskChange::Requested { peer });
             }
-            let state = self.peers.entry(Arc::clone(&peer)).or_default();
-            state.request_count += 1;
-            state.flight_len = state.flight_len.saturating_add(len);
             self.flight_len = self.flight_len.saturating_add(len);
-            let number = self.request_count;
-            self.request_count += 1;
+            let number = self.next_request;
+            self.next_request += 1;
             let request = Request {
                 peer: Arc::clone(&peer),
                 keys: keys.clone(),
@@ -241,11 +241,17 @@ impl State {
         match answer {
             Answer::Data(received) => data.extend(received),
             Answer::Busy => {
-                self.peers.entry(Arc::clone(&peer)).or_default().is_busy = true;
-                self.actions.push(Action::Wake {
-                    after: self.limits.busy_pause,
-                    event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
-                });
+                let state = self.peers.entry(Arc::clone(&peer)).or_default();
+                if state.request_count == 0 {
+                    state.is_busy = true;
+                    self.actions.push(Action::Wake {
+                        after: self.limits.busy_pause,
+                        event: Box::new(Event::PeerAvailable(Arc::clone(&peer))),
+                    });
+                } else {
+                    // The peer is asked again when the other request ends.
+                    state.refuses_second = true;
+                }
                 for key in keys {
                     self.not_fetched(&key, &peer, "it is busy");
                 }
@@ -353,8 +359,7 @@ impl State {
             }
             self.fetch(&key);
         }
-        // Pending requests to other peers, whose keys may list this one as a
-        // holder.
+        // Pending requests, whose keys may list the peer as a holder.
         for key in self.requests.values().flat_map(|request| &request.keys) {
             if let Some(task) = self.tasks.get_mut(key) {
                 task.holders.retain(|holder| **holder != *peer);

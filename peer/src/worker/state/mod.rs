@@ -115,8 +115,8 @@ pub struct State {
     peers: BTreeMap<Peer, PeerState>,
     /// The pending requests for data, by their numbers.
     requests: BTreeMap<u64, Request>,
-    /// The number of requests so far.
-    request_count: u64,
+    /// The number of the next request.
+    next_request: u64,
     /// Bytes that the pending requests were expected to transfer.
     flight_len: u64,
     missing: BTreeSet<Key>,
@@ -156,7 +156,7 @@ impl State {
             executing: BTreeMap::new(),
             peers: BTreeMap::new(),
             requests: BTreeMap::new(),
-            request_count: 0,
+            next_request: 0,
             flight_len: 0,
             missing: BTreeSet::new(),
             returns: HashMap::new(),
@@ -386,7 +386,7 @@ impl State {
                     ..StealResponse::default()
                 });
                 if matches!(state, Some("waiting" | "ready" | "constrained")) {
-                    self.withdraw(&message.key);
+                    self.give_up(&message.key);
                 }
             }
             ToWorker::CancelCompute(message) => {
@@ -394,7 +394,7 @@ impl State {
                     self.steal_state(&message.key),
                     Some("waiting" | "ready" | "constrained")
                 ) {
-                    self.withdraw(&message.key);
+                    self.give_up(&message.key);
                 }
             }
             ToWorker::RefreshWhoHas(message) => {

@@ -90,11 +90,22 @@ impl State {
         }
     }
 
+    /// Stops computing a task that has not started.
+    pub(super) fn give_up(&mut self, key: &Key) {
+        match self.tasks.get_mut(key) {
+            // An earlier run still executes.
+            Some(task) if task.phase == Phase::Executing => task.computation = None,
+            _ => self.withdraw(key),
+        }
+    }
+
     /// Returns the state of a task for the reply to a steal request, with a name that the
     /// scheduler accepts.
     pub(super) fn steal_state(&self, key: &Key) -> Option<&'static str> {
         let task = self.tasks.get(key)?;
         let is_computed = task.computation.is_some();
+        let computation = task.computation.as_ref();
+        let has_message = computation.is_some_and(|computation| computation.message.is_some());
         match task.phase {
             Phase::Ready => {
                 let entry = (task.priority, key.clone());
@@ -106,6 +117,8 @@ impl State {
                 })
             }
             Phase::Executing if !is_computed => Some("cancelled"),
+            // The run that was asked for last has not started.
+            Phase::Executing if has_message => Some("waiting"),
             Phase::Waiting | Phase::Executing | Phase::Memory => Some(task.phase.name()),
             Phase::Flight if is_computed => Some("resumed"),
             Phase::Error

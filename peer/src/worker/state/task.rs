@@ -145,9 +145,9 @@ pub(super) struct Computation {
     /// Whether the task could not run here, and waits to be returned to the scheduler.
     pub(super) is_unsupported: bool,
     /// Whether this run was reported to the scheduler as one that has seceded.
-    pub(super) is_reported_long: bool,
-    /// The whole message while the key is in flight, or executes for an earlier run. If the
-    /// data is received, the task does not run.
+    pub(super) is_reported_seceded: bool,
+    /// The whole message while the task executes for an earlier run, or while the key is in
+    /// flight: if the data is received, the task does not run.
     pub(super) message: Option<Box<ComputeTask>>,
     pub(super) dependencies: Vec<Key>,
     pub(super) missing_count: usize,
@@ -165,11 +165,13 @@ impl Task {
 pub(super) struct PeerState {
     /// The keys to fetch from this peer.
     pub(super) keys: Queue,
-    /// The number of pending requests.
+    /// The number of pending requests to the peer.
     pub(super) request_count: usize,
     /// Expected length of their data when they were sent, in bytes.
     pub(super) flight_len: u64,
     pub(super) is_busy: bool,
+    /// Whether the peer has refused a request while another was pending.
+    pub(super) refuses_second: bool,
 }
 
 impl PeerState {
@@ -183,9 +185,10 @@ impl PeerState {
     pub(super) fn is_free(&self) -> bool {
         /// Maximum number of pending requests.
         const MAX_COUNT: usize = 2;
-        /// Length of pending data, in bytes, that takes longer than a request.
+        /// Length of pending data, in bytes, from which a second request is worthwhile.
         const LONG: u64 = 10_000_000;
-        let has_room = self.request_count < MAX_COUNT && self.flight_len >= LONG;
+        let is_sending_much = self.request_count < MAX_COUNT && self.flight_len >= LONG;
+        let has_room = is_sending_much && !self.refuses_second;
         !self.is_busy && (self.request_count == 0 || has_room)
     }
 }

@@ -175,6 +175,10 @@ fn an_execution_counts_for_its_own_run_only() {
     worker.message(run(6, task("other")));
     let ended = worker.unsupported("other");
     assert_eq!(ended, ["forget other", "execute other"]);
+    // The new run has not started, and may run elsewhere.
+    worker.message(run(7, task("other")));
+    assert_eq!(worker.steal("other"), ["steal other: waiting"]);
+    assert_eq!(worker.steal("other"), ["steal other: cancelled"]);
     // The new run is not wanted either.
     worker.message(run(7, task("other")));
     worker.free(&["other"]);
