@@ -375,8 +375,9 @@ impl Shared {
         self.notify(&Notice::ListenerFailed { address, error });
     }
 
-    /// Asks workers to leave, ends the streams of clients, and ends the scheduler once all have left. Until then, the
-    /// heartbeats of workers are answered, since a worker without a reply reports an error.
+    /// Asks workers to leave, ends the streams of clients, and ends the scheduler once all have
+    /// left. Until then, the heartbeats of workers are answered, since a worker without a reply
+    /// reports an error.
     pub(super) async fn close(&self) {
         self.is_closing.store(true, Ordering::Release);
         self.handle(Event::Close);

@@ -10,14 +10,20 @@ fn client(address: &str, steps: &[&str]) -> Peer {
     Peer::spawn(Environment::Current, "embedded_client.py", &arguments)
 }
 
+/// Starts an embedded scheduler, and returns it with its address.
+fn start() -> (Runtime, Embedded, String) {
+    let runtime = Runtime::new().expect("a runtime");
+    let embedded = runtime.block_on(Embedded::start());
+    let address = embedded.scheduler.address().to_string();
+    (runtime, embedded, address)
+}
+
 /// Parts of the warnings about the tasks that fail on purpose.
 const EXPECTED: [&str; 1] = ["Compute Failed"];
 
 #[test]
 fn python_computes_for_python() {
-    let runtime = Runtime::new().expect("a runtime");
-    let embedded = runtime.block_on(Embedded::start());
-    let address = embedded.scheduler.address().to_string();
+    let (runtime, embedded, address) = start();
     let workers = ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&address, name));
     let steps = [
         "journey",
@@ -42,18 +48,14 @@ fn python_computes_for_python() {
 /// A worker that is paused does not start what it was sent in advance.
 #[test]
 fn a_paused_worker_in_python_gives_tasks_back() {
-    let runtime = Runtime::new().expect("a runtime");
-    let embedded = runtime.block_on(Embedded::start());
-    let address = embedded.scheduler.address().to_string();
+    let (_runtime, _embedded, address) = start();
     let _workers = ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&address, name));
     client(&address, &["gives_back"]);
 }
 
 #[test]
 fn a_task_that_kills_its_workers_fails_as_python_expects() {
-    let runtime = Runtime::new().expect("a runtime");
-    let embedded = runtime.block_on(Embedded::start());
-    let address = embedded.scheduler.address().to_string();
+    let (_runtime, _embedded, address) = start();
     let _workers: Vec<Peer> = (0..4)
         .map(|number| daskwire_testing::worker(&address, &format!("worker-{number}")))
         .collect();

@@ -150,6 +150,7 @@ impl State {
         );
         assert!(worker.stack.values().all(|queue| !queue.is_empty()));
         assert!(worker.long_running.is_subset(&worker.processing));
+        assert!(worker.asked.is_subset(&worker.processing));
         if !worker.is_running {
             assert_eq!(worker.stack_count, 0);
         }

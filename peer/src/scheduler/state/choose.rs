@@ -116,6 +116,18 @@ impl State {
         best
     }
 
+    /// Whether a running worker meets the demands of a task.
+    pub(super) fn can_run(&self, id: TaskId) -> bool {
+        let run_spec = self.tasks[id].run_spec.as_ref();
+        run_spec.is_some_and(|run_spec| {
+            let demands = &run_spec.demands;
+            let mut running = self.workers.values().filter(|worker| worker.is_running);
+            running.any(|worker| {
+                demands.fit(worker) && (demands.allow_other_workers || demands.allow(worker))
+            })
+        })
+    }
+
     /// Returns the size in bytes of a task's dependencies on each worker that holds any.
     fn held(&self, task: &Task) -> BTreeMap<WorkerId, u128> {
         let mut held = BTreeMap::new();

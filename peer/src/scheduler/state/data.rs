@@ -68,8 +68,8 @@ impl State {
         self.settle();
     }
 
-    /// Those among `keys` of which a worker has data that is to be deleted. Workers in Python
-    /// do not replace it with data that is sent to them.
+    /// Returns which of `keys` have data on a worker that is to be deleted. `worker` is the
+    /// address of the worker. Workers in Python keep such data if new data is sent to them.
     pub fn pending_deletions(&self, worker: &str, keys: &[Key]) -> Vec<Key> {
         let worker = self.by_address.get(worker);
         let worker = worker.and_then(|worker| self.workers.get(worker));

@@ -217,6 +217,8 @@ pub(super) struct Worker {
     pub(super) processing: BTreeSet<TaskId>,
     /// The running tasks that have left the thread pool (`secede`).
     pub(super) long_running: BTreeSet<TaskId>,
+    /// The tasks that the worker was asked to give back.
+    pub(super) asked: BTreeSet<TaskId>,
     /// Tasks that wait for a slot, by the resources that they need.
     pub(super) stack: BTreeMap<Resources, Queue>,
     pub(super) stack_count: usize,

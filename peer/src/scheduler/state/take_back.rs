@@ -10,13 +10,17 @@ use crate::protocol::{StealRequest, StealResponse};
 /// It may be moved if its inputs are transferred sooner.
 const WAIT: f64 = 0.5;
 
+/// Maximum number of tasks, and of idle workers, that are compared at once. Each task is compared
+/// with each idle worker.
+const MAX_TRIED: usize = 64;
+const MAX_IDLE: usize = 64;
+
 impl State {
     /// Asks workers for tasks that they have not started: those that start no tasks any more, and
-    /// those with more tasks than threads while others are idle. The pace of a worker says
-    /// nothing of how long its current tasks take, for which others may wait.
+    /// those with more tasks than threads while others are idle. A worker's average run time is
+    /// not used: its current tasks may take much longer, and others wait for them. Each task is
+    /// asked for once.
     pub(super) fn ask_back(&mut self) {
-        /// Maximum number of tasks that are compared with each idle worker at once.
-        const MAX_TRIED: usize = 256;
         if !self.workers.values().any(|worker| worker.is_running) {
             return;
         }
@@ -33,24 +37,31 @@ impl State {
                 false => worker.busy_count(),
                 true => free.min(worker.busy_count().saturating_sub(threads)),
             };
-            if surplus == 0 {
+            if surplus == 0 || left == 0 {
                 continue;
             }
             let tasks = worker.processing.iter().copied();
-            let tasks = tasks.filter(|task| !worker.long_running.contains(task));
-            let mut tasks: Vec<TaskId> = tasks.collect();
+            let mut tasks: Vec<TaskId> = tasks
+                .filter(|task| !worker.long_running.contains(task) && !worker.asked.contains(task))
+                .collect();
             // Those sent last are the least likely to have started.
             tasks.sort_unstable_by_key(|task| Reverse(self.tasks[*task].run_id));
+            tasks.truncate(left);
+            left -= tasks.len();
+            tasks.retain(|task| match worker.is_running {
+                true => self.idle_for(*task, &idle).is_some(),
+                false => self.can_run(*task),
+            });
+            tasks.truncate(surplus);
             if worker.is_running {
-                tasks.truncate(left);
-                left -= tasks.len();
-                tasks.retain(|task| self.idle_for(*task, &idle).is_some());
-                tasks.truncate(surplus);
                 free -= tasks.len();
             }
             asked.extend(tasks.into_iter().map(|task| (*id, task)));
         }
         for (worker, task) in asked {
+            if let Some(worker) = self.workers.get_mut(&worker) {
+                worker.asked.insert(task);
+            }
             let task = &self.tasks[task];
             let message = StealRequest {
                 key: task.key.clone(),
@@ -76,7 +87,7 @@ impl State {
         if !is_current || !matches!(task.stage, Stage::Processing(on) if on == worker) {
             return;
         }
-        // Otherwise the worker itself might be chosen again, since it has the inputs.
+        // The worker has some of the inputs, so that it would often be chosen again.
         let to = self.idle_for(id, &self.idle_workers());
         self.unassign(id);
         match to {
@@ -85,9 +96,11 @@ impl State {
         }
     }
 
+    /// Returns idle workers, at most [`MAX_IDLE`].
     fn idle_workers(&self) -> Vec<(WorkerId, &Worker)> {
         let workers = self.workers.iter().map(|(id, worker)| (*id, worker));
-        workers.filter(|(_, worker)| worker.is_idle()).collect()
+        let idle = workers.filter(|(_, worker)| worker.is_idle());
+        idle.take(MAX_IDLE).collect()
     }
 
     /// Returns an idle worker that a task may be moved to.

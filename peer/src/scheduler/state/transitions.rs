@@ -105,6 +105,7 @@ impl State {
                 if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
                 {
                     worker.processing.remove(&id);
+                    worker.asked.remove(&id);
                     worker.long_running.remove(&id);
                     worker.give_resources(&run_spec.demands.resources);
                     self.todo.open.insert(on);

@@ -80,6 +80,7 @@ impl State {
             nbytes: 0,
             processing: BTreeSet::new(),
             long_running: BTreeSet::new(),
+            asked: BTreeSet::new(),
             stack: BTreeMap::new(),
             stack_count: 0,
             pace: 0.0,
@@ -158,6 +159,7 @@ impl State {
             FromWorker::WorkerStatusChange(message) => Some(&message.stimulus_id),
             FromWorker::Reschedule(message) => Some(&message.stimulus_id),
             FromWorker::LongRunning(message) => Some(&message.stimulus_id),
+            FromWorker::StealResponse(message) => Some(&message.stimulus_id),
             _ => None,
         };
         self.stimulus = match stimulus {

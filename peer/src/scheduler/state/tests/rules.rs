@@ -465,6 +465,9 @@ fn tasks_that_a_paused_worker_has_not_started_run_elsewhere() {
         cluster.sent_to_worker(first),
         ["steal-request b", "steal-request a"]
     );
+    // Once for each run
+    cluster.pass(500);
+    assert_eq!(cluster.sent_to_worker(first), [""; 0]);
     cluster.give_back(first, "a", a, "executing");
     // The answer to an earlier request
     cluster.give_back(first, "b", b - 1, "executing");
