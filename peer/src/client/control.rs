@@ -224,7 +224,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the scheduler does not answer.
+    /// * [`RequestError::Missing`] if the scheduler does not know the task, because it was
+    ///   cancelled or lost;
+    /// * other errors if the scheduler does not answer.
     pub async fn fire_and_forget(&self, future: &TaskFuture) -> Result<(), RequestError> {
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
@@ -241,18 +243,20 @@ impl Client {
         // The scheduler drops the request when the task ends, but not if that was before it read
         // the request.
         let states = self.task_status(&keys).await?;
-        let has_ended = |state: &TaskState| matches!(state, TaskState::Memory | TaskState::Erred);
-        if states
-            .iter()
-            .any(|(_, state)| state.as_ref().is_some_and(has_ended))
-        {
-            self.shared.request(Event::ReleaseAs {
-                client: FIRE_AND_FORGET.to_owned(),
-                keys,
-            })?;
-            self.shared.settle::<RequestError>().await?;
+        match states.into_iter().next().and_then(|(_, state)| state) {
+            None => {
+                let op = "fire_and_forget";
+                Err(RequestError::Missing { op, keys })
+            }
+            Some(TaskState::Memory | TaskState::Erred) => {
+                self.shared.request(Event::ReleaseAs {
+                    client: FIRE_AND_FORGET.to_owned(),
+                    keys,
+                })?;
+                self.shared.settle().await
+            }
+            Some(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Ends the scheduler and its workers, and closes the client.

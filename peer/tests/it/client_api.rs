@@ -576,6 +576,12 @@ async fn clusters_are_controlled() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(known, 0, "short tasks are kept");
+    let cancelled = client.submit("time.sleep", [100]).expect("submitted");
+    client.cancel([&cancelled], true).expect("connected");
+    cancelled.finished().await.expect_err("it is cancelled");
+    let error = client.fire_and_forget(&cancelled).await;
+    let error = error.expect_err("it is unknown").to_string();
+    assert!(error.starts_with("fire_and_forget: "), "{error}");
 
     let report = client.start_performance_report().await.expect("started");
     let sum = client.submit("operator.add", (3, 4)).expect("submitted");
