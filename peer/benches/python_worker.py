@@ -20,7 +20,8 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
 if daskwire takes less. The first two compare clusters with the same number of workers and
-threads, the third one worker of daskwire to several of Dask. WORK is some of these, otherwise all of them.
+threads, the third one worker of daskwire to several of Dask. WORK is some of these,
+otherwise all of them.
 
 On one node, without a real scheduler, which takes longer for a small task than a worker:
 
@@ -44,7 +45,7 @@ On two nodes:
     transfer  4 arrays of 64 MiB, made on one node and used on the other
     p2p       a shuffle of 1,000,000 rows in 16 partitions, peer to peer
     shuffle   the same by tasks
-    loaded    memory after all work, like `rest`
+    loaded    memory three seconds after all work, like `rest`
 
 With workers of their own, of one thread and 512 MiB:
 
@@ -455,8 +456,9 @@ def shuffle(cluster):
     return {"shuffle of a data frame, by tasks (s)": frame(cluster, "tasks")}
 
 
-def memory(when):
+def memory(when, pause=0):
     def measure(cluster):
+        time.sleep(pause)
         return {f"memory of a node {when} (MiB)": cluster.memory() / len(cluster.nodes)}
 
     return measure
@@ -501,7 +503,7 @@ ON_TWO_NODES = {
     "transfer": transfer,
     "p2p": p2p,
     "shuffle": shuffle,
-    "loaded": memory("after this work"),
+    "loaded": memory("3 s after this work", 3),
 }
 ON_A_SMALL_WORKER = {"spill": spill}
 # The first run of these imports modules or starts processes.
