@@ -1454,11 +1454,16 @@ class Host(distributed.worker.Worker):
                 return
 
     async def handle_stream_message(self, message):
-        """Handles a message received on the scheduler's stream."""
+        """Handles a message received on the scheduler's stream.
+
+        Tasks do not wait for what an asynchronous handler does.
+        """
         message = dict(message)
         handler = self.stream_handlers.get(message.pop("op"))
+        result = None
         try:
-            result = handler and handler(**message)
+            if handler is not None:
+                result = handler(**message)
         finally:
             self.count_command()
         if inspect.isawaitable(result):

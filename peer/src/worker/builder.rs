@@ -79,8 +79,8 @@ impl Default for PythonOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferLimits {
     /// Maximum number of pending requests for data, if they are for 10,000,000 bytes or
-    /// more; small data is not delayed. A peer that sends as much gets a second request.
-    /// Default: 50, as in Dask.
+    /// more; small data is not delayed. A peer that is sending 10,000,000 bytes or more
+    /// is asked a second time meanwhile. Default: 50, as in Dask.
     pub receiving_count: usize,
     /// Maximum number of requests for data that are answered at once; twice as many of the
     /// same host. A peer that has not acknowledged what it was sent after 30 seconds no

@@ -20,8 +20,8 @@ pub struct Limits {
     /// Maximum number of tasks that run at once. Default: 1.
     pub nthreads: usize,
     /// Maximum number of pending requests for data, if they are for 10,000,000 bytes or
-    /// more; small data is not delayed. A peer that sends as much gets a second request.
-    /// Default: 50, as in Dask.
+    /// more; small data is not delayed. A peer that is sending 10,000,000 bytes or more
+    /// is asked a second time meanwhile. Default: 50, as in Dask.
     pub transfer_count: usize,
     /// Maximum number of bytes of a request, unless a single datum is larger.
     /// Default: 50,000,000, as in Dask.

@@ -235,6 +235,9 @@ impl State {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.request_count = state.request_count.saturating_sub(1);
             state.flight_len = state.flight_len.saturating_sub(len);
+            if state.request_count == 0 {
+                state.refuses_second = false;
+            }
         }
         let mut data = HashMap::new();
         let mut reason = "it does not have the data";

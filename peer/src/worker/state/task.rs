@@ -170,7 +170,7 @@ pub(super) struct PeerState {
     /// Expected length of their data when they were sent, in bytes.
     pub(super) flight_len: u64,
     pub(super) is_busy: bool,
-    /// Whether the peer has refused a request while another was pending.
+    /// Whether the peer has refused a request while another was pending, which still is.
     pub(super) refuses_second: bool,
 }
 
