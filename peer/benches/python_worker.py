@@ -18,7 +18,8 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 (`distributed.nanny.pre-spawn-environ`).
 
 In each round (default: 3) they do the same work one after the other, in an order that
-rotates. A figure is the median over the rounds; a ratio is that of the medians, below 1
+rotates, and the processes of the other clusters are stopped, since a worker of Dask without
+tasks samples its stack a hundred times a second. A figure is the median over the rounds; a ratio is that of the medians, below 1
 if daskwire takes less. The first two compare clusters with the same number of workers and
 threads, the third one worker of daskwire to several of Dask. WORK is some of these,
 otherwise all of them.
@@ -181,6 +182,18 @@ class Cluster:
         while self.client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)):
             time.sleep(0.02)
         time.sleep(0.1)
+
+    @contextlib.contextmanager
+    def stopped(self):
+        """Stops all processes of the cluster until the end of a `with` block."""
+        processes = [p for of in [self.scheduler, *self.workers] for p in of.tree()]
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                process.resume()
 
     def close(self):
         self.client.close()
@@ -519,9 +532,15 @@ def measure(works, wanted, clusters, rounds):
         for round in range(-(name in WARMED), count):
             for index in range(len(clusters)):
                 cluster = clusters[(index + round) % len(clusters)]
-                with cluster.client.as_current():
+                with contextlib.ExitStack() as stack:
+                    for other in clusters:
+                        if other is not cluster:
+                            stack.enter_context(other.stopped())
+                    stack.enter_context(cluster.client.as_current())
+                    # For what it did not do while it was stopped, such as heartbeats.
+                    time.sleep(0.5)
                     result = work(cluster)
-                cluster.settle()
+                    cluster.settle()
                 if round >= 0:
                     add(figures, cluster.kind, result)
         report(figures)
