@@ -792,6 +792,7 @@ async fn processes_have_the_environment_of_a_nanny() {
         .arg(interpreter())
         .env_remove("OMP_NUM_THREADS")
         .env("MKL_NUM_THREADS", "2")
+        .env("PYTHONHASHSEED", "random")
         .env("GLIBC_TUNABLES", "glibc.malloc.check=0")
         .env(
             "DASK_DISTRIBUTED__NANNY__ENVIRON",
@@ -801,12 +802,12 @@ async fn processes_have_the_environment_of_a_nanny() {
     let _worker = Peer::spawn_command("rust", &mut command, ready);
     let variables = "import os\n\
                      def variables():\n    names = ['OMP_NUM_THREADS', 'MKL_NUM_THREADS', 'OWN', \
-                     'OPENBLAS_NUM_THREADS', 'GLIBC_TUNABLES']\n    \
+                     'OPENBLAS_NUM_THREADS', 'GLIBC_TUNABLES', 'PYTHONHASHSEED']\n    \
                      return [os.environ.get(name) for name in names]\n\
                      client.submit(variables).result()";
     assert_eq!(
         cluster.python(variables),
-        "['1', '2', '3', '4', 'glibc.malloc.check=0']"
+        "['1', '2', '3', '4', 'glibc.malloc.check=0', '6640']"
     );
 }
 

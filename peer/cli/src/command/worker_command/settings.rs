@@ -378,7 +378,12 @@ fn python_variables(
             variables.insert(name.clone(), value);
         }
     }
+    let seed = variables.remove(HASH_SEED).flatten();
+    let seed = seed.map(|seed| own.get(HASH_SEED).cloned().unwrap_or(seed));
+    let seed = seed.filter(|seed| seed != "0");
     variables.retain(|name, _| !own.contains_key(name));
+    let seed = seed.unwrap_or_else(|| DEFAULT_HASH_SEED.to_owned());
+    variables.insert(HASH_SEED.to_owned(), Some(seed));
     // Remove the tunables that are for this process only.
     if let Some(others) = own
         .get(TUNABLES)
@@ -417,6 +422,11 @@ const DEFAULT_VARIABLES: [(&str, &str); 4] = [
     ("MKL_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
 ];
+
+/// The seed of hashes of strings, which have to be the same on all workers. As in Dask, it is only
+/// taken from the environment if it is configured, and never 0.
+const HASH_SEED: &str = "PYTHONHASHSEED";
+const DEFAULT_HASH_SEED: &str = "6640";
 
 /// Rejects options of `dask worker` that a worker in Rust cannot support.
 fn refuse(arguments: &WorkerArguments) -> Result<()> {
