@@ -4,12 +4,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::fs;
+use std::process;
 use std::sync::{Mutex, MutexGuard};
 
 use daskwire::msgpack::Reader;
 use daskwire_comm::runtime::{self, Instant};
 
 use super::exception::class_of;
+#[cfg(target_os = "linux")]
+use super::executor::Executors;
 use super::state::Description;
 use super::state::startstop;
 use super::store::Datum;
@@ -273,7 +276,8 @@ struct Rates {
 #[derive(Debug)]
 struct Measurements {
     at: Instant,
-    processor_ticks: u64,
+    /// The processor time of each process in hundredths of a second, by its id.
+    processor_ticks: BTreeMap<u32, u64>,
     network: (u64, u64),
     disk: (u64, u64),
     counters: StoreCounters,
@@ -295,7 +299,7 @@ impl Default for Transfers {
                 peers: BTreeMap::new(),
                 before: Measurements {
                     at: runtime::now(),
-                    processor_ticks: processor_ticks(),
+                    processor_ticks: processor_ticks([]),
                     network: network(),
                     disk: disk(),
                     counters: StoreCounters::default(),
@@ -452,7 +456,7 @@ impl Shared {
         ]);
         let after = Measurements {
             at: runtime::now(),
-            processor_ticks: processor_ticks(),
+            processor_ticks: processor_ticks(self.python_processes()),
             network: network(),
             disk: disk(),
             counters: self.store.counters(),
@@ -469,7 +473,10 @@ impl Shared {
             ])
         };
         // A tick is 10 milliseconds, so ticks per second are percent.
-        let processor = rate(after.processor_ticks, before.processor_ticks);
+        let processor = rate(
+            ticks_since(&before.processor_ticks, &after.processor_ticks),
+            0,
+        );
         let mut digests = Digests::default();
         let counters = (before.counters, after.counters);
         let of = |tally: fn(StoreCounters) -> Tally| (tally(counters.0), tally(counters.1));
@@ -530,15 +537,43 @@ impl Shared {
     }
 }
 
-// Measurements of this process from Linux's /proc; zero or empty on other systems.
+impl Shared {
+    /// The ids of the Python processes.
+    fn python_processes(&self) -> Vec<u32> {
+        #[cfg(target_os = "linux")]
+        return self
+            .executors
+            .as_ref()
+            .map_or_else(Vec::new, Executors::ids);
+        #[cfg(not(target_os = "linux"))]
+        Vec::new()
+    }
+}
+
+// Measurements of processes from Linux's /proc; zero or empty on other systems.
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Processor time of the process, in hundredths of a second.
-fn processor_ticks() -> u64 {
-    let stat = read("/proc/self/stat");
+/// Processor time of this process and of `others`, in hundredths of a second, by their ids.
+fn processor_ticks(others: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> {
+    let ids = [process::id()].into_iter().chain(others);
+    ids.map(|id| (id, processor_ticks_of(id))).collect()
+}
+
+/// The processor time between two measurements. A process that has ended in between counts until
+/// the first.
+fn ticks_since(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> u64 {
+    let since = after.iter().map(|(id, ticks)| {
+        let before = before.get(id).copied().unwrap_or_default();
+        ticks.saturating_sub(before)
+    });
+    since.sum()
+}
+
+fn processor_ticks_of(id: u32) -> u64 {
+    let stat = read(&format!("/proc/{id}/stat"));
     // The process name, in parentheses, may contain spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let mut fields = fields.split_whitespace().skip(11);
@@ -587,6 +622,13 @@ fn descriptor_count() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processor_time_of_processes_that_start_and_end_is_counted_once() {
+        let before = BTreeMap::from([(1, 100), (2, 500), (3, 7)]);
+        let after = BTreeMap::from([(1, 103), (3, 7), (4, 20)]);
+        assert_eq!(ticks_since(&before, &after), 23);
+    }
 
     #[test]
     fn bounds_the_number_of_counted_prefixes() {

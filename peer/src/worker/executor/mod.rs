@@ -502,6 +502,17 @@ impl Executors {
             .retain_mut(|executor| executor.try_forget_stale().is_ok());
     }
 
+    /// The ids of the processes, without the template.
+    pub(super) fn ids(&self) -> Vec<u32> {
+        let processes = self.lock().all.clone();
+        let processes = processes.iter().filter_map(Weak::upgrade);
+        let host = self.running_host().map(|host| host.running.id);
+        processes
+            .map(|process| process.running.id)
+            .chain(host)
+            .collect()
+    }
+
     /// Measures the memory of the processes.
     pub(super) fn memory(&self) -> ProcessMemory {
         let pool = self.lock();
