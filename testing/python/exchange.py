@@ -38,7 +38,8 @@ def serve(word, operations):
             answer = operations[question["op"]](question, data)
         except Exception as error:
             traceback.print_exc()
-            answer = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+            lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])]
+            answer = {"ok": False, "error": "\n".join(lines)}
         document, data = answer if isinstance(answer, tuple) else ({}, answer) if isinstance(answer, bytes) else (answer, b"")
         text = json.dumps({"ok": True, **document}).encode("ascii")
         answers.write(struct.pack("<II", len(text), len(data)) + text + data)

@@ -43,6 +43,8 @@ import struct
 import sys
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Mapping
+from types import SimpleNamespace
 
 import msgpack
 
@@ -54,6 +56,7 @@ import distributed.threadpoolexecutor
 import distributed.worker
 from distributed import Reschedule
 from distributed.actor import Actor
+from distributed.comm import get_address_host
 from distributed.comm.core import Listener
 from distributed.core import ConnectionPool, PooledRPCCall, Status, error_message, rpc
 from distributed.diagnostics.plugin import WorkerPlugin
@@ -78,6 +81,7 @@ from distributed.utils import (
     sync,
     thread_state,
 )
+from distributed.worker_state_machine import TaskState
 from tornado.iostream import IOStream
 
 logger = logging.getLogger("distributed.worker")
@@ -127,6 +131,8 @@ class Link:
         # Received in the order of their messages.
         self.descriptors = deque()
         self.lock = threading.Lock()
+        # Messages to send before the next one.
+        self.posted = deque()
         # Log records to send. The worker reads messages of a process only while it runs a
         # task. Until then, the last records are kept, so that no thread waits to log.
         self.records = deque(maxlen=100)
@@ -215,32 +221,47 @@ class Link:
         data = memoryview(b"".join([head, table, *rest]))
         try:
             with self.lock:
+                self._send_queue(self.posted)
                 sent = self.sock.sendmsg([data], rights)
                 if sent < len(data):
                     self.sock.sendall(data[sent:])
         finally:
             if descriptor is not None:
                 os.close(descriptor)
-        self.send_records()
+        self.send_queues()
 
-    def send_records(self):
-        """Sends the kept log records, unless a thread is sending, which does so afterwards.
+    def post(self, message):
+        """Sends a short message without waiting for other threads, which then send it."""
+        (body,) = write(message)
+        self.posted.append(body)
+        self.send_queues()
+
+    def send_queues(self):
+        """Sends posted messages and log records, unless a thread is sending, which does so
+        afterwards.
 
         Does not wait for the lock: this thread may have it, and log in a finalizer.
         """
-        while self.sends_records and self.records and self.lock.acquire(blocking=False):
+        while self.posted or (self.sends_records and self.records):
+            if not self.lock.acquire(blocking=False):
+                return
             try:
-                if self.records and self.sock.fileno() >= 0:
-                    body = self.records.popleft()
-                    head = HEAD.pack(1, 0, len(body)) + ENTRY.pack(-1, 0, len(body))
-                    self.sock.sendall(head + body)
-                else:
-                    self.records.clear()
+                self._send_queue(self.posted)
+                if self.sends_records:
+                    self._send_queue(self.records)
             except OSError:
                 # The worker has ended, and this process is about to.
+                self.posted.clear()
                 self.sends_records = False
             finally:
                 self.lock.release()
+
+    def _send_queue(self, queue):
+        while queue:
+            body = queue.popleft()
+            if self.sock.fileno() >= 0:
+                head = HEAD.pack(1, 0, len(body)) + ENTRY.pack(-1, 0, len(body))
+                self.sock.sendall(head + body)
 
 
 def place(frames):
@@ -723,7 +744,7 @@ class LogHandler(logging.Handler):
             self.handleError(record)
         else:
             self.link.records.append(body)
-            self.link.send_records()
+            self.link.send_queues()
 
 
 class NeedsHost(BaseException):
@@ -739,6 +760,24 @@ class Plugins(dict):
         raise KeyError(name)
 
 
+class RunningTasks(Mapping):
+    """The tasks that a process runs, as in Dask's `WorkerState.tasks`."""
+
+    def __init__(self):
+        # The annotations of the tasks, by key.
+        self.annotations = {}
+
+    def __getitem__(self, key):
+        annotations = self.annotations[key]
+        return TaskState(key, state="executing", annotations=annotations)
+
+    def __iter__(self):
+        return iter(list(self.annotations))
+
+    def __len__(self):
+        return len(self.annotations)
+
+
 class Worker:
     """The object that `get_worker()` returns: the part of Dask's `Worker` that tasks use."""
 
@@ -747,11 +786,20 @@ class Worker:
         LogHandler(link)
         self.id = start["id"]
         self.name = start["name"]
-        self.address = self.worker_address = start["address"]
+        self.address = self.worker_address = self.contact_address = start["address"]
+        self.ip = get_address_host(self.address)
         self.scheduler_address = start["scheduler"]
         self.nthreads = start["nthreads"]
         self.local_directory = start["local_directory"]
         self.memory_limit = start["memory_limit"]
+        self.memory_manager = SimpleNamespace(memory_limit=self.memory_limit)
+        self.state = SimpleNamespace(
+            address=self.address,
+            nthreads=self.nthreads,
+            total_resources=dict(start["resources"]),
+            tasks=RunningTasks(),
+            actors={},
+        )
         self.status = Status.running
         self.active_threads = {}
         self.plugins = Plugins()
@@ -762,7 +810,8 @@ class Worker:
         self._runner = None
         self._scheduler = None
         self.preloads = None
-        # Events logged by preload modules, until the worker accepts them. Then `None`.
+        # Messages to the scheduler from preload modules, until the worker accepts them. Then
+        # `None`.
         self.early = []
         if start["preload"]:
             arguments = start["preload_argv"] or dask.config.get(
@@ -782,22 +831,28 @@ class Worker:
             raise TypeError(
                 f"Message must be msgpack serializable. Got {type(msg)=} instead."
             )
-        message = write({"op": "log-event", "topic": topic, "msg": msg})
+        self.batched_send({"op": "log-event", "topic": topic, "msg": msg})
+
+    def batched_send(self, msg):
+        """Sends a message on the worker's stream to the scheduler."""
+        message = {"op": "stream", "message": msg}
         if self.early is None:
-            self.link.send(message)
+            self.link.post(message)
         else:
             self.early.append(message)
 
-    def start_task(self):
+    def start_task(self, key, annotations):
         """Sends what was logged before, now that the worker reads messages."""
         early, self.early = self.early, None
         for message in early or []:
-            self.link.send(message)
+            self.link.post(message)
         self.link.sends_records = True
-        self.link.send_records()
+        self.link.send_queues()
+        self.state.tasks.annotations[key] = annotations or {}
 
-    def stop_task(self):
+    def stop_task(self, key):
         self.link.sends_records = False
+        del self.state.tasks.annotations[key]
 
     def handle_stimulus(self, *events):
         """Does nothing: `Pool` reports tasks that secede."""
@@ -832,8 +887,12 @@ class Worker:
         return self._scheduler
 
     @property
+    def security(self):
+        return distributed.security.Security()
+
+    @property
     def connection_args(self):
-        return distributed.security.Security().get_connection_args("worker")
+        return self.security.get_connection_args("worker")
 
     @property
     def client(self):
@@ -869,7 +928,18 @@ class Worker:
             timeout=timeout,
         )
 
-    def close(self):
+    async def close(self, **_):
+        """Asks the scheduler to retire this worker."""
+        await self.scheduler.retire_workers(
+            workers=[self.address],
+            close_workers=True,
+            remove=True,
+            stimulus_id=f"worker-close-{time()}",
+        )
+
+    close_gracefully = close
+
+    def tear_down(self):
         """Tears down the plugins and the preload modules."""
         for name in list(self.plugins):
             self.remove_plugin(name)
@@ -889,7 +959,7 @@ class Worker:
             plugin = pickle.loads(pickled)
             self.plugins[name] = plugin
             if hasattr(plugin, "setup"):
-                self._wait(plugin.setup(worker=self))
+                self._call(plugin.setup)
         except Exception:
             logger.exception("Worker plugin %s failed to setup", name)
 
@@ -897,16 +967,19 @@ class Worker:
         plugin = self.plugins.pop(name, None)
         try:
             if hasattr(plugin, "teardown"):
-                self._wait(plugin.teardown(worker=self))
+                self._call(plugin.teardown)
         except Exception:
             logger.exception("Worker plugin %s failed to teardown", name)
 
-    def _wait(self, result):
-        async def wait():
-            await result
+    def _call(self, method):
+        """Calls a method of a plugin on the event loop, as in Dask."""
 
-        if inspect.isawaitable(result):
-            sync(self.loop, wait)
+        async def call():
+            result = method(worker=self)
+            if inspect.isawaitable(result):
+                await result
+
+        sync(self.loop, call)
 
     def update_data(self, data, **_):
         """Sends values to the worker, and blocks until it has stored them."""
@@ -986,10 +1059,17 @@ def measure(value):
         return 0
 
 
+def end_process(end):
+    """Ends this process at once, with the exit code of a `SystemExit`."""
+    logging.shutdown()
+    code = 0 if end.code is None else 1
+    os._exit(end.code if isinstance(end.code, int) else code)
+
+
 def describe_task(task):
     """Returns the text for a task in the log, even if the `repr` of an argument fails."""
-    if task is None:
-        return "< could not deserialize task >"
+    if isinstance(task, str):
+        return task
     try:
         return repr(task)[:1000]
     except Exception:
@@ -1053,9 +1133,10 @@ class Executor:
             message = read(frames)
             del frames
             if message["op"] == "run-task":
-                self.worker.start_task()
+                key = message["key"]
+                self.worker.start_task(key, message["annotations"])
                 reply = self.run(message)
-                self.worker.stop_task()
+                self.worker.stop_task(key)
                 self.link.send(*reply)
                 # Holds the frames of the result.
                 del reply
@@ -1086,7 +1167,7 @@ class Executor:
         # message, since the worker counts them as cached.
         gone = [name for name, payload in message["data"].items() if payload is not None]
         times = {"start": time(), "stop": None}
-        task = None
+        task = "< could not deserialize task >"
         pool = Pool(self.link, key, self.heap)
         if self.heap.returns_at_once:
             self.heap.keep()
@@ -1097,13 +1178,11 @@ class Executor:
             longest = max(map(self.length, message["data"].items()), default=0)
             result = self.evaluate(message, task, pool, gone, times)
             # Its arguments must not take memory while the result is serialized.
-            task = None
+            task = "< could not serialize the result >"
             return self.finished(key, result, message["is_actor"], longest, gone, times)
         except SystemExit as end:
-            # The process ends at once, so that the worker sees its exit code.
-            logging.shutdown()
-            code = 0 if end.code is None else 1
-            os._exit(end.code if isinstance(end.code, int) else code)
+            # The worker reports the exit code.
+            end_process(end)
         except Reschedule:
             return write({"op": "reschedule", "gone": gone}), None
         except NeedsHost:
@@ -1172,7 +1251,7 @@ class Executor:
             size = sizes[name] if name in sizes else measure(value)
             gone += self.cache.put(name, value, max(length, size))
         # Tasks that this one submits join its span. Annotating takes as long as a small task.
-        span = message["span"]
+        span = (message["annotations"] or {}).get("span")
         annotated = contextlib.nullcontext() if span is None else dask.annotate(span=span)
         del message, inputs, loaded
         distributed.threadpoolexecutor.thread_state.executor = pool
@@ -1185,7 +1264,10 @@ class Executor:
         try:
             with annotated:
                 if task.is_coro:
-                    return sync(self.worker.loop, self.await_task, task, data)
+                    result, error = sync(self.worker.loop, self.await_task, task, data)
+                    if error is not None:
+                        raise error
+                    return result
                 # As in Dask, changes to context variables end with the task.
                 return contextvars.copy_context().run(task, data)
         finally:
@@ -1195,7 +1277,13 @@ class Executor:
 
     async def await_task(self, task, data):
         distributed.worker._worker_cvar.set(self.worker)
-        return await task(data)
+        try:
+            return await task(data), None
+        except Exception:
+            raise
+        except BaseException as error:
+            # It would end the thread of the loop.
+            return None, error
 
     def finished(self, key, result, is_actor, longest, gone, times):
         stored = result
@@ -1326,6 +1414,7 @@ class Host(distributed.worker.Worker):
         super().__init__(
             start["scheduler"],
             nthreads=start["nthreads"],
+            resources=dict(start["resources"]),
             name=start["name"],
             local_directory=start["local_directory"],
             contact_address=start["address"],
@@ -1338,6 +1427,8 @@ class Host(distributed.worker.Worker):
             blocked_handlers=dask.config.get("distributed.worker.blocked-handlers", []),
         )
         self.id = start["id"]
+        self.ip = get_address_host(start["address"])
+        self.state.address = start["address"]
         self.local_directory = start["local_directory"]
         self.link = link
         self.scheduler = Scheduler(start["scheduler"], self.rpc, link)
@@ -1402,29 +1493,55 @@ class Host(distributed.worker.Worker):
             key, start, finish = transition["key"], transition["start"], transition["finish"]
             if finish == "forgotten" and start != "released":
                 # Dask reports this as two transitions.
-                self.state._notify_plugins("transition", key, start, "released")
+                self.notify_of(transition, start, "released")
                 start = "released"
+            self.notify_of(transition, start, finish)
+
+    def notify_of(self, transition, start, finish):
+        key = transition["key"]
+        # Plugins look the task up, which only the worker in Rust has.
+        before = self.state.tasks.get(key)
+        failure = {name: transition[name] for name in ("exception", "traceback")}
+        self.state.tasks[key] = TaskState(
+            key,
+            state=finish,
+            annotations=before.annotations if before else {},
+            exception_text=transition["exception_text"],
+            traceback_text=transition["traceback_text"],
+            **{name: value and to_serialize(value.load()) for name, value in failure.items()},
+        )
+        try:
             self.state._notify_plugins("transition", key, start, finish)
+        finally:
+            del self.state.tasks[key]
+            if before is not None:
+                self.state.tasks[key] = before
+
+    async def set_resources(self, **resources):
+        await super().set_resources(**resources)
+        self.link.post({"op": "resources", "resources": self.state.total_resources})
+
+    close = close_gracefully = Worker.close
 
     async def close_host(self):
         for name in list(self.plugins):
             await self.plugin_remove(name=name)
         await self.preloads.teardown()
 
-    def batched_send(self, message):
-        """Sends a message on the worker's stream to the scheduler: events only."""
-        if message["op"] == "log-event":
-            self.link.send(write(message))
+    def batched_send(self, msg):
+        """Sends a message on the worker's stream to the scheduler."""
+        self.link.post({"op": "stream", "message": msg})
 
     def handle_stimulus(self, *events):
         """Does nothing: `Pool` reports tasks that secede."""
 
     update_data = Worker.update_data
 
-    def start_task(self):
-        """Does nothing: the worker always reads the messages of a host."""
+    def start_task(self, key, annotations):
+        self.state.tasks[key] = TaskState(key, state="executing", annotations=annotations or {})
 
-    stop_task = start_task
+    def stop_task(self, key):
+        self.state.tasks.pop(key, None)
 
     def listen(self, start):
         """Executes the worker's commands until it closes the host."""
@@ -1511,8 +1628,29 @@ async def serve_host(link, start):
     host = Host(link, start)
     await host.start_host(start)
     link.send(write({"op": "ready"}))
-    await asyncio.to_thread(host.listen, start)
+    loop = asyncio.get_running_loop()
+    has_ended = asyncio.Event()
+
+    def listen():
+        try:
+            host.listen(start)
+        finally:
+            loop.call_soon_threadsafe(has_ended.set)
+
+    # Not in a thread for which the end of the loop waits.
+    threading.Thread(target=listen, daemon=True).start()
+    await has_ended.wait()
     await host.close_host()
+
+
+def run_host(link, start):
+    """Runs the host until the worker closes it, or Python code exits."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(serve_host(link, start))
+    except SystemExit as end:
+        end_process(end)
     logging.shutdown()
     # Does not wait for threads of tasks.
     os._exit(0)
@@ -1586,8 +1724,8 @@ def run(sock):
     # Modules that clients upload are imported from there.
     sys.path.insert(0, start["local_directory"])
     if start["is_host"]:
-        asyncio.run(serve_host(link, start))
+        run_host(link, start)
     executor = Executor(link, start)
     link.send(write({"op": "ready"}))
     executor.serve()
-    executor.worker.close()
+    executor.worker.tear_down()

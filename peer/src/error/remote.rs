@@ -240,7 +240,12 @@ impl RemoteError {
                 || name.is("tblib.pickling_support", "unpickle_exception")
         });
         if !is_tblib {
-            return Self::of_parts(called, Some(arguments.items()), None, renderer);
+            let mut error = Self::of_parts(called, Some(arguments.items()), None, renderer);
+            for note in notes(node) {
+                error.message.push('\n');
+                error.message.push_str(&renderer.of_node(note));
+            }
+            return error;
         }
         let mut parts = arguments.items();
         let mut next = || parts.next().filter(|node| !node.is_none());
@@ -258,6 +263,16 @@ impl RemoteError {
             ..Self::of_parts(class.and_then(Node::as_global), given, traceback, renderer)
         }
     }
+}
+
+/// The notes that were added to an exception, which Python shows below its message.
+fn notes<'t, 'p>(node: Node<'t, 'p>) -> impl Iterator<Item = Node<'t, 'p>> {
+    let state = node.operations().find_map(|operation| match operation {
+        tree::Operation::State(state) => Some(state.node()),
+        _ => None,
+    });
+    let notes = state.and_then(|state| state.get("__notes__"));
+    notes.into_iter().flat_map(Node::items)
 }
 
 /// Maximum number of causes that are read.
@@ -420,9 +435,18 @@ pub(crate) fn exception(class: &str, message: &str) -> Serialized {
 
 const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
 
-/// The exception that Dask raises for a task that repeatedly kills workers.
-pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32) -> Serialized {
+/// The exception that Dask raises for a task that repeatedly kills workers. The message of the
+/// class has no place for details, which are in the note.
+pub(crate) fn killed_worker(
+    key: &Key,
+    last_worker: &str,
+    allowed_failures: u32,
+    note: Option<&str>,
+) -> Serialized {
     pickled(|writer| {
+        if note.is_some() {
+            writer.build();
+        }
         writer.reduce();
         let (module, name) = KILLED_WORKER.rsplit_once('.').ensured();
         writer.global(module, name);
@@ -433,6 +457,9 @@ pub(crate) fn killed_worker(key: &Key, last_worker: &str, allowed_failures: u32)
         writer.global("types", "SimpleNamespace").tuple(0);
         writer.dict(1).str("address").str(last_worker);
         writer.i64(allowed_failures.into());
+        if let Some(note) = note {
+            writer.dict(1).str("__notes__").list(1).str(note);
+        }
     })
 }
 

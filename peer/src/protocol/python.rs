@@ -4,7 +4,6 @@
 
 use bytes::Bytes;
 
-use super::LogEvent;
 use super::Unknown;
 use super::field::{Keys, Map, Nullable, maps, ops};
 use crate::value::Serialized;
@@ -55,6 +54,8 @@ maps! {
         nthreads: u64 = "nthreads",
         /// The directory of the worker's files.
         local_directory: String = "local_directory",
+        /// The resources of the worker.
+        resources: Map<String, f64> = "resources",
         /// The worker's memory limit in bytes.
         memory_limit: Nullable<u64> = "memory_limit",
         /// Maximum length of the values that the process keeps, in bytes.
@@ -84,8 +85,8 @@ maps! {
         nbytes: Map<Key, u64> = "nbytes",
         /// Whether the result is an actor, which stays in the process.
         is_actor: bool = "is_actor",
-        /// The span of the task, which tasks that it submits join; nil if it has none.
-        span: Nullable<Value> = "span",
+        /// The annotations of the task; nil if it has none.
+        annotations: Nullable<Value> = "annotations",
         /// For a host: the number of commands that it must have handled before the task starts,
         /// which are `stream` and `forget`.
         command_count: u64 = "command_count",
@@ -141,6 +142,14 @@ maps! {
         start: String = "start",
         /// The state now.
         finish: String = "finish",
+        /// For a task that failed, its exception as the scheduler gets it.
+        exception: Nullable<Value> = "exception",
+        /// The traceback of the exception.
+        traceback: Nullable<Value> = "traceback",
+        /// The exception as a string.
+        exception_text: String = "exception_text",
+        /// The traceback as a string.
+        traceback_text: String = "traceback_text",
     }
 
     /// Tells a process that its task counts towards the worker's threads again, and continues.
@@ -217,6 +226,18 @@ maps! {
         is_watched: bool = "is_watched",
     }
 
+    /// Sends a message on the worker's stream to the scheduler.
+    PythonStream = "stream" {
+        /// The message.
+        message: Unknown = "message",
+    }
+
+    /// Reports that the resources of the worker have changed.
+    PythonResources = "resources" {
+        /// All resources of the worker.
+        resources: Map<String, f64> = "resources",
+    }
+
     /// Adds a line to the worker's log.
     PythonLogged = "log" {
         /// The time of the record, in seconds since 1970.
@@ -257,6 +278,7 @@ ops! {
         PythonSeceded = "long-running",
         PythonRejoin = "rejoin",
         PythonLogged = "log",
-        LogEvent = "log-event",
+        PythonStream = "stream",
+        PythonResources = "resources",
     }
 }

@@ -1,5 +1,7 @@
 //! Passes events to the state machine, and executes its actions.
 
+#[cfg(target_os = "linux")]
+use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use daskwire_comm::runtime::{self, Spawner, TaskSet};
@@ -13,11 +15,11 @@ use super::{Shared, now};
 use crate::Key;
 use crate::batched::BatchSender;
 use crate::event::{self, Event as _, WorkerEvent, emit};
-#[cfg(target_os = "linux")]
-use crate::protocol::TransitionForPython;
 use crate::protocol::{
     FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
 };
+#[cfg(target_os = "linux")]
+use crate::protocol::{Nullable, TaskErred, TransitionForPython};
 #[cfg(target_os = "linux")]
 use crate::story::{TaskChange, TaskEvent};
 
@@ -93,6 +95,8 @@ impl Shared {
         let mut forgotten_keys = Vec::new();
         // Subscribers may be slow, so they are called after the lock is released, too.
         let mut reports = Vec::new();
+        #[cfg(target_os = "linux")]
+        let mut failures = HashMap::new();
         let _guard = self.failure.guard();
         let mut machine = self.machine();
         if self.failure.is_set() {
@@ -113,6 +117,12 @@ impl Shared {
                         machine.spawn(asking, &self.runtime);
                     }
                     message => {
+                        #[cfg(target_os = "linux")]
+                        if machine.has_watching_host
+                            && let FromWorker::TaskErred(erred) = &message
+                        {
+                            failures.insert(erred.key.clone(), erred.clone());
+                        }
                         if let Some(stream) = &machine.stream {
                             stream.send(self.dialect.worker_message(message));
                         }
@@ -166,7 +176,10 @@ impl Shared {
         if machine.has_watching_host
             && let Some(host) = self.executors.as_ref().and_then(Executors::running_host)
         {
-            let transitions: Vec<_> = reports.iter().filter_map(transition).collect();
+            let transitions = reports
+                .iter()
+                .filter_map(|event| transition(event, &failures));
+            let transitions: Vec<_> = transitions.collect();
             if !transitions.is_empty() {
                 host.transitions(transitions);
             }
@@ -212,12 +225,25 @@ impl Shared {
     }
 }
 
+/// The message about a change of a task's state. `failures` has the messages about tasks that have
+/// just failed.
 #[cfg(target_os = "linux")]
-fn transition(event: &TaskEvent) -> Option<TransitionForPython> {
+fn transition(
+    event: &TaskEvent,
+    failures: &HashMap<Key, TaskErred>,
+) -> Option<TransitionForPython> {
     let TaskChange::State { from, to } = event.change else {
         return None;
     };
+    let failure = failures.get(&event.key).filter(|_| to == "error");
+    let failure = failure.cloned();
+    let exception = failure.as_ref().map(|failure| failure.exception.clone());
+    let failure = failure.unwrap_or_default();
     Some(TransitionForPython {
+        exception: Nullable(exception),
+        traceback: Nullable(failure.traceback),
+        exception_text: failure.exception_text.unwrap_or_default(),
+        traceback_text: failure.traceback_text.unwrap_or_default(),
         key: event.key.clone(),
         start: from.to_owned(),
         finish: to.to_owned(),

@@ -11,7 +11,7 @@ use super::Shared;
 use super::executor::{Executors, Host, HostEvent, RunError};
 use super::state::Event;
 use crate::channel::{Channel, Ends};
-use crate::protocol::Unknown;
+use crate::protocol::{PythonStream, Unknown};
 use crate::{RemoteError, RequestError, Value};
 
 /// A comm to the host. Each comm of a peer has its own, so that requests stay in order.
@@ -144,13 +144,17 @@ impl Shared {
         });
     }
 
+    /// Sends a message of Python code to the scheduler.
+    pub(super) fn send_from_python(&self, message: PythonStream) {
+        if let Some(stream) = &self.machine().stream {
+            stream.send(message.message);
+        }
+    }
+
     fn on_host(self: &Arc<Self>, event: HostEvent) {
         match event {
-            HostEvent::Log(event) => {
-                if let Some(stream) = &self.machine().stream {
-                    stream.send(event);
-                }
-            }
+            HostEvent::Stream(message) => self.send_from_python(message),
+            HostEvent::Resources(resources) => self.handle([Event::Resources(resources)]),
             HostEvent::Line(line) => self.log.add_logged(&line),
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
             HostEvent::Ended {

@@ -29,8 +29,8 @@ pub(super) struct Job {
     /// Keeps the inputs in memory.
     pub(super) in_use: Vec<InUse>,
     pub(super) is_actor: bool,
-    /// Dask's annotation `span`.
-    pub(super) span: Option<Value>,
+    /// The annotations of the task.
+    pub(super) annotations: Option<Value>,
 }
 
 /// The outcome of a task that ran.
@@ -61,7 +61,7 @@ impl Shared {
             key: run.key,
             spec: Spec::Unread(run.run_spec),
             is_actor: run.is_actor,
-            span: run.span,
+            annotations: run.annotations,
         }
     }
 
@@ -141,7 +141,7 @@ impl Shared {
             data,
             in_use,
             is_actor,
-            span: _,
+            annotations: _,
         } = job;
         let steps = Steps::default();
         let evaluated = catch_unwind(AssertUnwindSafe(|| {

@@ -10,6 +10,7 @@ use super::run::{Done, Job, Spec, lost, read};
 use super::state::{Description, Event, Failure};
 use super::store::{DatumError, Steps};
 use super::{Shared, now, threads};
+use crate::error::killed_worker;
 use crate::event;
 use crate::graph::{Function, REPLACED_BY, Task, Work};
 use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
@@ -26,7 +27,7 @@ impl Shared {
             data,
             in_use,
             is_actor,
-            span,
+            annotations,
         } = job;
         let _task = event::task(&key);
         let steps = Steps::default();
@@ -52,7 +53,7 @@ impl Shared {
                 data: &data,
                 store: &self.store,
                 is_actor,
-                span: span.as_ref(),
+                annotations: annotations.as_ref(),
                 is_in_host,
             };
             let on = |message| self.on_python(&key, message);
@@ -123,7 +124,15 @@ impl Shared {
                                  each time its process ended. The last time {how}"
                             ),
                         };
-                        break Err(failed(&message));
+                        let allowed = u32::try_from(deaths - 1).unwrap_or(u32::MAX);
+                        let pickle = killed_worker(&key, &self.address, allowed, Some(&message));
+                        let failure = Failure {
+                            exception: Value::Serialized(pickle),
+                            traceback: Value::None,
+                            exception_text: message.clone(),
+                            traceback_text: String::new(),
+                        };
+                        break Err((message, failure));
                     }
                 }
                 Err(RunError::Input(_, DatumError::Lost)) if !lost(&data).is_empty() => {
@@ -163,11 +172,7 @@ impl Shared {
     /// Handles a message that a process sends while it runs a task.
     fn on_python(self: &Arc<Self>, running: &Key, message: FromPython) {
         match message {
-            FromPython::LogEvent(event) => {
-                if let Some(stream) = &self.machine().stream {
-                    stream.send(event);
-                }
-            }
+            FromPython::PythonStream(message) => self.send_from_python(message),
             FromPython::PythonLogged(line) => self.log.add_logged(&line),
             FromPython::PythonSeceded(PythonSeceded {
                 key,

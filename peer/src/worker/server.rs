@@ -30,6 +30,10 @@ use crate::{Key, RemoteError, RequestError, Value};
 /// Requests that a worker without Python accepts and ignores.
 const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];
 
+/// Requests to nannies about their plugins, which are Python code. A nanny is the worker itself.
+#[cfg(target_os = "linux")]
+const OF_NANNIES: [&str; 2] = ["plugin_add", "plugin_remove"];
+
 /// Delay before connections are accepted again after an error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 
@@ -144,7 +148,9 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let sent = match request {
             Request::GetData(request) => send_data_while_member(shared, channel, request).await,
             #[cfg(target_os = "linux")]
-            Request::Unknown(request) if shared.executors.is_some() => {
+            Request::Unknown(request)
+                if shared.executors.is_some() && !OF_NANNIES.contains(&&*request.op) =>
+            {
                 let is_of_shuffle = request.op.starts_with("shuffle_");
                 let reply = match host.answer(shared, request).await {
                     Ok(reply) => Reply::Value(reply),

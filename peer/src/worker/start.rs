@@ -96,6 +96,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
                 name: super::name_value(&name, builder.number),
                 address: address.clone(),
                 local_directory: local_directory.display().to_string(),
+                resources: builder.resources.clone().into_iter().collect(),
                 ..StartPython::default()
             };
             let failure = store.failure().clone();

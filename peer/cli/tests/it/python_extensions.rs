@@ -61,7 +61,7 @@ impl Compared {
 }
 
 /// Programs whose results depend neither on the kind nor on the number of workers.
-const PROGRAMS: [&str; 19] = [
+const PROGRAMS: [&str; 28] = [
     // Functions that run outside of tasks
     "set(client.run(lambda: 5).values())",
     "def named(prefix, *, dask_worker): return prefix + type(dask_worker.address).__name__\n\
@@ -75,6 +75,33 @@ const PROGRAMS: [&str; 19] = [
     "def keep(dask_worker): dask_worker.kept = 1\n\
      _ = client.run(keep)\n\
      set(client.run(lambda dask_worker: dask_worker.kept).values())",
+    "{type(state).__name__ for state in client.sync(\
+     client.scheduler.broadcast, msg={'op': 'dump_state', 'exclude': ()}).values()}",
+    "set(client.run(lambda dask_worker: dask_worker.ip in dask_worker.address).values())",
+    "async def add(dask_worker): await dask_worker.set_resources(ADDED=1)\n\
+     _ = client.run(add)\n\
+     client.submit(abs, -1, resources={'ADDED': 1}).result()",
+    // The object of the worker in tasks
+    "from distributed import get_worker\n\
+     def describe():\n    worker = get_worker()\n    \
+     return worker.state.nthreads, worker.ip in worker.state.address, \
+     worker.memory_manager.memory_limit > 0, list(worker.state.tasks) == [worker.get_current_task()]\n\
+     client.submit(describe).result()[1:]",
+    "import dask\n\
+     def note():\n    worker = get_worker()\n    \
+     return worker.state.tasks[worker.get_current_task()].annotations['note']\n\
+     with dask.annotate(note='noted'): noted = client.submit(note)\n\
+     noted.result()",
+    "def add_handler(dask_scheduler):\n    dask_scheduler.sent = sent = []\n    \
+     dask_scheduler.stream_handlers['sent'] = lambda worker, value: sent.append(value)\n\
+     client.run_on_scheduler(add_handler)\n\
+     client.submit(lambda: get_worker().batched_send({'op': 'sent', 'value': 3})).result()\n\
+     import time\n\
+     while not client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.sent): time.sleep(0.01)\n\
+     client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.sent)",
+    "async def cancels_itself():\n    task = asyncio.create_task(asyncio.sleep(60))\n    \
+     await asyncio.sleep(0)\n    task.cancel()\n    await task\n\
+     type(client.submit(cancels_itself).exception()).__name__",
     // Files
     "import pathlib, tempfile\n\
      folder = tempfile.TemporaryDirectory()\n\
@@ -88,8 +115,7 @@ const PROGRAMS: [&str; 19] = [
      _ = client.upload_file(str(module))\n\
      set(client.gather([client.submit(use, pure=False) for _ in range(20)]))",
     // Plugins
-    "from distributed import get_worker\n\
-     from distributed.diagnostics.plugin import WorkerPlugin\n\
+    "from distributed.diagnostics.plugin import WorkerPlugin\n\
      class Setting(WorkerPlugin):\n    name = 'setting'\n    def __init__(self, value): self.value = value\n    \
      def setup(self, worker): worker.setting = self.value\n    \
      def teardown(self, worker): del worker.setting\n\
@@ -101,6 +127,13 @@ const PROGRAMS: [&str; 19] = [
     "{result['status'] for result in client.unregister_worker_plugin('setting').values()}",
     "client.submit(lambda: hasattr(get_worker(), 'setting'), pure=False).result()",
     "client.submit(lambda: get_worker().plugins['setting'], pure=False).result()",
+    "class Loops(WorkerPlugin):\n    def setup(self, worker):\n        \
+     async def loop(): worker.has_looped = True\n        \
+     self.task = asyncio.create_task(loop())\n\
+     _ = client.register_plugin(Loops(), name='loops')",
+    "def wait_for_loop():\n    \
+     while not hasattr(get_worker(), 'has_looped'): time.sleep(0.01)\n    return True\n\
+     client.submit(wait_for_loop).result(), client.unregister_worker_plugin('loops') is None",
     "class Fails(WorkerPlugin):\n    def setup(self, worker): raise RuntimeError('no setup')\n\
      client.register_plugin(Fails())",
     "_ = client.unregister_worker_plugin(next(name for name in client.run_on_scheduler(\
@@ -324,7 +357,9 @@ async fn plugins_are_told_of_the_transitions_of_tasks() {
             "from distributed.diagnostics.plugin import WorkerPlugin\n\
              class Tells(WorkerPlugin):\n    def setup(self, worker): self.worker = worker\n    \
              def transition(self, key, start, finish, **kwargs):\n        \
-             self.worker.log_event('told', [key, start, finish])\n\
+             task = self.worker.state.tasks.get(key)\n        \
+             error = finish == 'error' and task.exception_text\n        \
+             self.worker.log_event('told', [key, start, finish, error])\n\
              _ = client.register_plugin(Tells(), name='tells')",
         );
         // An input, a result and an exception, until they are forgotten
@@ -348,6 +383,46 @@ async fn plugins_are_told_of_the_transitions_of_tasks() {
                 for key in ('one', 'two', 'three')]";
     assert_eq!(rust.python(told), python.python(told));
     rust.check_logs();
+}
+
+/// A worker answers the requests to its nanny, which runs no Python.
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_nannies_are_refused() {
+    let mut cluster = Cluster::new(0);
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let _worker = worker_with(&cluster, "a", Some(&interpreter), &[], &[]);
+    let error = cluster
+        .try_python(
+            "from distributed.diagnostics.plugin import NannyPlugin\n\
+             class Files(NannyPlugin):\n    name = 'files'\n\
+             client.register_plugin(Files())",
+        )
+        .expect_err("the nanny is not Python");
+    assert!(error.contains("NotImplementedError"), "{error}");
+    let error = cluster
+        .try_python("client.unregister_worker_plugin('files', nanny=True)")
+        .expect_err("the nanny is not Python");
+    assert!(error.contains("NotImplementedError"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn python_code_may_end_the_host_and_the_worker() {
+    let mut cluster = Cluster::new(0);
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let mut worker = worker(&cluster, "a", Some(&interpreter));
+    cluster.python("import os, sys\nhost = client.run(os.getpid).popitem()[1]");
+    cluster
+        .try_python("client.run(sys.exit)")
+        .expect_err("the host ends");
+    assert_eq!(
+        cluster.python("client.run(os.getpid).popitem()[1] != host"),
+        "True"
+    );
+    cluster.python(
+        "async def close(dask_worker): asyncio.create_task(dask_worker.close())\n\
+         import asyncio\nclient.run(close)",
+    );
+    until("the end of the worker", || worker.ended()).await;
 }
 
 /// Calls that are meant for Python succeed on a worker without Python.

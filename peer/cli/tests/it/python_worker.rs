@@ -182,20 +182,27 @@ async fn programs_have_the_results_of_a_worker_in_python() {
 async fn a_process_that_ends_costs_its_task_only() {
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
     let cluster = &mut rust.cluster;
+    cluster.python("async def later_exit(): exit(5)");
     cluster.python("import os\nkept = client.submit(np.arange, 100_000)\nwait(kept)");
     for (index, (code, how)) in [
-        ("os.kill(os.getpid(), 9)", "signal: 9 (SIGKILL)"),
-        ("__import__('ctypes').string_at(0)", "signal: 11 (SIGSEGV)"),
-        ("os._exit(3)", "exit status: 3"),
-        ("exit(4)", "exit status: 4"),
+        ("lambda: os.kill(os.getpid(), 9)", "signal: 9 (SIGKILL)"),
+        (
+            "lambda: __import__('ctypes').string_at(0)",
+            "signal: 11 (SIGSEGV)",
+        ),
+        ("lambda: os._exit(3)", "exit status: 3"),
+        ("lambda: exit(4)", "exit status: 4"),
+        ("later_exit", "exit status: 5"),
     ]
     .into_iter()
     .enumerate()
     {
-        let task = format!("client.submit(lambda: {code}, key='ends-{index}').result()");
+        let task = format!("client.submit({code}, key='ends-{index}').result()");
         let error = cluster.try_python(&task).expect_err(code);
         assert!(
-            error.contains("4 times, and each time its process ended") && error.contains(how),
+            error.contains("4 times, and each time its process ended")
+                && error.contains("KilledWorker")
+                && error.contains(how),
             "{code}: {error}"
         );
     }
@@ -904,6 +911,11 @@ fn shared_memory_is_used_again_when_no_one_has_it() {
 #[test]
 fn freed_memory_is_used_again_up_to_a_limit() {
     test_in_python(include_str!("support/heap.py"));
+}
+
+#[test]
+fn events_may_be_logged_by_finalizers() {
+    test_in_python(include_str!("support/posted.py"));
 }
 
 #[test]

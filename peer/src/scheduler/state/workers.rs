@@ -310,7 +310,7 @@ impl State {
             }
             state.kill_count += 1;
             if state.kill_count > allowed {
-                let exception = killed_worker(&state.key, &worker.address, allowed);
+                let exception = killed_worker(&state.key, &worker.address, allowed, None);
                 let failure = Failure {
                     exception: Value::Serialized(exception),
                     traceback: None,

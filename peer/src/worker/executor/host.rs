@@ -6,7 +6,7 @@
 //! host has one, too, and is run by a thread of the host.
 
 use core::time::Duration;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use super::process::{self, Executor, Running};
 use super::template::Template;
 use crate::failure::Failure;
 use crate::protocol::{
-    ClosePython, ForgetInPython, FromPython, Keys, LogEvent, PythonLogged, SocketForPython,
+    ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream, SocketForPython,
     StartPython, StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
 };
 use crate::{Key, Value};
@@ -54,8 +54,10 @@ pub(in crate::worker) struct Host {
 /// An event of a host that is not the reply to a task.
 #[derive(Debug)]
 pub(in crate::worker) enum HostEvent {
-    /// An event for subscribers of the scheduler.
-    Log(LogEvent),
+    /// A message for the scheduler.
+    Stream(PythonStream),
+    /// The new amounts of all resources of the worker.
+    Resources(BTreeMap<String, f64>),
     /// A line for the worker's log.
     Line(PythonLogged),
     /// Whether plugins of the host observe the transitions of tasks.
@@ -69,6 +71,21 @@ pub(in crate::worker) enum HostEvent {
         /// Whether the host took part in shuffles.
         has_shuffles: bool,
     },
+}
+
+impl HostEvent {
+    /// The event that a message of the process reports, if it reports one.
+    fn of_message(message: FromPython) -> Option<Self> {
+        Some(match message {
+            FromPython::PythonStream(message) => Self::Stream(message),
+            FromPython::PythonResources(message) => {
+                Self::Resources(message.resources.into_iter().collect())
+            }
+            FromPython::PythonLogged(line) => Self::Line(line),
+            FromPython::PythonWatches(message) => Self::Watches(message.is_watched),
+            _ => return None,
+        })
+    }
 }
 
 /// Callback for the events of a host.
@@ -94,11 +111,8 @@ impl Host {
     ) -> io::Result<Arc<Self>> {
         // Plugins may log events while they are set up.
         let early = |message| {
-            match message {
-                FromPython::LogEvent(event) => on(HostEvent::Log(event)),
-                FromPython::PythonLogged(line) => on(HostEvent::Line(line)),
-                FromPython::PythonWatches(message) => on(HostEvent::Watches(message.is_watched)),
-                _ => {}
+            if let Some(event) = HostEvent::of_message(message) {
+                on(event);
             }
             Ok(())
         };
@@ -306,14 +320,14 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &HostCallback, draining: m
             return;
         };
         match message {
-            Ok(FromPython::LogEvent(event)) => on(HostEvent::Log(event)),
-            Ok(FromPython::PythonLogged(line)) => on(HostEvent::Line(line)),
-            Ok(FromPython::PythonWatches(message)) => on(HostEvent::Watches(message.is_watched)),
             Ok(FromPython::PythonShuffle(shuffle)) => {
                 host.lock_shuffles().insert(shuffle.id, shuffle.run_id);
             }
-            // Other messages are replies to tasks, which are received elsewhere.
-            Ok(_) => {}
+            Ok(message) => {
+                if let Some(event) = HostEvent::of_message(message) {
+                    on(event);
+                }
+            }
             Err(_) => {
                 let how = host.running.end();
                 drop(draining);

@@ -88,8 +88,8 @@ pub(super) struct Call<'a> {
     pub(super) store: &'a Store,
     /// Whether the task creates an actor.
     pub(super) is_actor: bool,
-    /// Dask's annotation `span`.
-    pub(super) span: Option<&'a Value>,
+    /// The annotations of the task.
+    pub(super) annotations: Option<&'a Value>,
     /// Whether the task runs in the host.
     pub(super) is_in_host: bool,
 }
@@ -372,7 +372,7 @@ impl Executors {
             data: inputs,
             nbytes,
             is_actor: call.is_actor,
-            span: Nullable(call.span.cloned()),
+            annotations: Nullable(call.annotations.cloned()),
             command_count: executor
                 .host
                 .as_ref()

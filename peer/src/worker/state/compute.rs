@@ -146,8 +146,11 @@ impl State {
             run_id: message.run_id,
             run_spec: Some(message.take_run_spec()),
             is_actor: message.actor,
-            span: annotation(message.annotations.as_ref(), "span").cloned(),
             is_bound: is_bound(message.annotations.as_ref()),
+            annotations: message
+                .annotations
+                .take()
+                .filter(|of| !matches!(of, Value::Dict(entries) if entries.is_empty())),
             dependencies,
             missing_count,
             resources,
@@ -196,7 +199,7 @@ impl State {
                 continue;
             };
             let is_actor = computation.is_actor;
-            let span = computation.span.take();
+            let annotations = computation.annotations.take();
             let dependencies = core::mem::take(&mut computation.dependencies);
             let resources = computation.resources.clone();
             for (name, amount) in &resources {
@@ -221,7 +224,7 @@ impl State {
                 run_spec,
                 dependencies,
                 is_actor,
-                span,
+                annotations,
             })));
         }
     }

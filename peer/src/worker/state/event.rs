@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -98,6 +99,8 @@ pub enum Event {
     Restarted(Key),
     /// Data turned out to be lost.
     Lost(Vec<Key>),
+    /// The resources of the worker changed. Contains the amounts of all of them.
+    Resources(BTreeMap<String, f64>),
     /// The process uses too much memory (`true`), or no longer does. While it
     /// does, the status of the worker is `paused`.
     Paused(bool),
@@ -142,6 +145,7 @@ impl Event {
             Self::Rejoin(_) => "rejoin",
             Self::Restarted(_) => "restart",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
+            Self::Resources(_) => "set-resources",
             Self::Paused(_) | Self::Close => "worker-status-change",
             Self::StoreFull(_) => "store-full",
             Self::Fetched(fetched) => match fetched.answer {
@@ -261,8 +265,8 @@ pub struct Run {
     pub dependencies: Vec<Key>,
     /// Whether the task creates an actor.
     pub is_actor: bool,
-    /// Dask's annotation `span`, which tasks that the task submits inherit.
-    pub span: Option<Value>,
+    /// The annotations of the task, if it has any.
+    pub annotations: Option<Value>,
 }
 
 /// Returns the stimulus id of a message, or its op as the error if it has none.

@@ -110,6 +110,7 @@ pub struct State {
     ready: Queue,
     /// Ready tasks that need resources.
     constrained: Queue,
+    resources: BTreeMap<String, f64>,
     free_resources: BTreeMap<String, f64>,
     executing: BTreeMap<Key, Running>,
     peers: BTreeMap<Peer, PeerState>,
@@ -143,6 +144,7 @@ impl State {
         limits: Limits,
         resources: impl IntoIterator<Item = (String, f64)>,
     ) -> Self {
+        let resources: BTreeMap<String, f64> = resources.into_iter().collect();
         Self {
             address: address.into(),
             limits,
@@ -152,7 +154,8 @@ impl State {
             counts: [0; PHASE_COUNT],
             ready: Queue::new(),
             constrained: Queue::new(),
-            free_resources: resources.into_iter().collect(),
+            free_resources: resources.clone(),
+            resources,
             executing: BTreeMap::new(),
             peers: BTreeMap::new(),
             requests: BTreeMap::new(),
@@ -294,6 +297,13 @@ impl State {
                 }
             }
             Event::Lost(keys) => self.lost(&keys),
+            Event::Resources(resources) => {
+                for (name, amount) in resources {
+                    let before = self.resources.insert(name.clone(), amount);
+                    *self.free_resources.entry(name).or_default() +=
+                        amount - before.unwrap_or_default();
+                }
+            }
             Event::Paused(is_paused) => {
                 let (from, to) = if is_paused {
                     (WorkerStatus::Running, WorkerStatus::Paused)

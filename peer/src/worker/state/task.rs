@@ -139,7 +139,8 @@ pub(super) struct Computation {
     /// there may be very many tasks.
     pub(super) run_spec: Option<Serialized>,
     pub(super) is_actor: bool,
-    pub(super) span: Option<Value>,
+    /// The annotations, if there are any, until the task starts.
+    pub(super) annotations: Option<Value>,
     /// Whether this worker is the only one that may run the task.
     pub(super) is_bound: bool,
     /// Whether the task could not run here, and waits to be returned to the scheduler.
