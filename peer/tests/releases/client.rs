@@ -53,7 +53,7 @@ const NAMES: [&str; 13] = [
     "word_count",
     "fit",
     "scatter, gather",
-    "direct",
+    "direct transfer",
     "submit",
     "arrays",
     "graph",
@@ -74,7 +74,7 @@ async fn with(trial: &mut Trial, mut cluster: Cluster, release: &str) {
         .check("scatter, gather", transfers(address, Route::Scheduler))
         .await;
     trial
-        .check("direct", transfers(address, Route::Direct))
+        .check("direct transfer", transfers(address, Route::Direct))
         .await;
     trial.check("submit", submits(address)).await;
     trial.check("arrays", arrays(address)).await;

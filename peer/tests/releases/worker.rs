@@ -10,23 +10,23 @@ use daskwire_testing::cluster::Cluster;
 use super::{Failure, Outcome, Trial, ensure};
 
 const NAMES: [&str; 17] = [
-    "join",
-    "map over both",
+    "worker registers",
+    "map over Rust and Python",
     "pure=False",
     "fused tasks",
-    "chains across",
+    "dependencies across workers",
     "worker errors",
-    "kept apart",
-    "given back",
-    "messages",
+    "task routing",
+    "tasks returned",
+    "scheduler messages",
     "data",
     "steal",
     "replicate",
-    "no functions",
-    "holders",
+    "unknown function",
+    "refresh holders",
     "heartbeats",
     "retire",
-    "nothing left",
+    "no leaked keys",
 ];
 
 /// Starts a Rust worker with one thread.
@@ -77,25 +77,35 @@ pub(crate) async fn checks(trial: &mut Trial) {
     };
     let heartbeat_count = trial.heartbeat_count;
     let mut code = Code(&mut cluster);
-    trial.check("join", code.gives(JOIN)).await;
-    trial.check("map over both", code.gives(MAP)).await;
+    trial.check("worker registers", code.gives(JOIN)).await;
+    trial
+        .check("map over Rust and Python", code.gives(MAP))
+        .await;
     trial.check("pure=False", code.gives(IMPURE)).await;
     trial.check("fused tasks", code.gives(FUSED)).await;
-    trial.check("chains across", code.gives(CHAINS)).await;
+    trial
+        .check("dependencies across workers", code.gives(CHAINS))
+        .await;
     trial.check("worker errors", code.errors()).await;
-    trial.check("kept apart", code.gives(APART)).await;
-    trial.check("given back", code.gives(GIVEN_BACK)).await;
-    trial.check("messages", code.messages(&worker)).await;
+    trial.check("task routing", code.gives(APART)).await;
+    trial.check("tasks returned", code.gives(GIVEN_BACK)).await;
+    trial
+        .check("scheduler messages", code.messages(&worker))
+        .await;
     trial.check("data", code.gives(DATA)).await;
     trial.check("steal", code.gives(STEAL)).await;
     trial.check("replicate", code.gives(REPLICATE)).await;
     match rust(&address, "bare", Functions::new()).await {
         Ok(bare) => {
-            trial.check("no functions", code.no_functions(&bare)).await;
-            trial.check("holders", code.holders(&worker, &bare)).await;
+            trial
+                .check("unknown function", code.no_functions(&bare))
+                .await;
+            trial
+                .check("refresh holders", code.holders(&worker, &bare))
+                .await;
         }
         Err(error) => {
-            for name in ["no functions", "holders"] {
+            for name in ["unknown function", "refresh holders"] {
                 trial
                     .check(name, async { Err(error.to_string().into()) })
                     .await;
@@ -105,7 +115,7 @@ pub(crate) async fn checks(trial: &mut Trial) {
     let heartbeats = code.heartbeats(&worker, heartbeat_count);
     trial.check("heartbeats", heartbeats).await;
     trial.check("retire", code.retires(&worker)).await;
-    trial.check("nothing left", code.nothing_is_left()).await;
+    trial.check("no leaked keys", code.nothing_is_left()).await;
     trial.check("worker logs", logs(&cluster)).await;
 }
 
