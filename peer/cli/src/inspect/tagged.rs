@@ -346,7 +346,7 @@ impl std::io::Write for Cut<'_> {
 }
 
 /// The identity of a key in a Python dict: numbers of equal value are the same
-/// key, whatever their type.
+/// key, regardless of type.
 #[derive(PartialEq, Eq, Hash)]
 enum PythonKey {
     Number(u64),

@@ -139,7 +139,7 @@ fn output_has_no_control_characters() {
         "{shown}"
     );
     assert!(shown.contains(r"m\u{1b}:f\u{85}"), "{shown}");
-    // Byte strings are shown as bytes, whatever characters they encode.
+    // Byte strings are shown as bytes, even if they encode characters.
     let (shown, _) = listed(b"C\x06\x07\n\xc3\xa9\"\x7f.");
     assert!(shown.contains(r#"b"\x07\n\xc3\xa9\"\x7f""#), "{shown}");
 }
