@@ -22,7 +22,7 @@
 //! let [incoming, outgoing] = &mut theirs;
 //! let mut server = Comm::<4>::new(CommOptions::LISTENER, incoming, outgoing)?;
 //!
-//! // The wire: whatever one end has to send arrives at the other.
+//! // The wire: all that one end has to send arrives at the other.
 //! fn exchange(from: &mut Comm<'_, 4>, to: &mut Comm<'_, 4>) -> Result<(), daskwire::Error> {
 //!     let mut bytes = from.unsent();
 //!     let len = bytes.len();

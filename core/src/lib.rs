@@ -50,8 +50,9 @@
 //!
 //! `classic` (messages of releases up to 2021.3.0), `lz4` and `snappy` (all on
 //! by default, without a heap), `zlib` (reading only, without a heap), `zstd`
-//! (reading only, turns `alloc` on), `alloc` (storage that grows), `heapless-09` (storage in the vectors of heapless 0.9,
-//! without a heap), `defmt` (`defmt::Format` for errors, without a heap).
+//! (reading only, turns `alloc` on), `alloc` (storage that grows),
+//! `heapless-09` (storage in the vectors of heapless 0.9, without a heap),
+//! `defmt` (`defmt::Format` for errors, without a heap).
 //! Features only add items. Types of a crate before its 1.0 are only in the
 //! signatures of the feature with its version.
 //!

@@ -482,9 +482,9 @@ where
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
 /// reader to later messages. `scratch` holds the peer's handshake;
-/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The [initiating](HandshakeRole::Initiate) side writes
-/// its handshake before it reads the peer's, so the stream must buffer about 90
-/// bytes, as sockets do.
+/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The
+/// [initiating](HandshakeRole::Initiate) side writes its handshake before it
+/// reads the peer's, so the stream must buffer about 90 bytes, as sockets do.
 ///
 /// # Errors
 ///

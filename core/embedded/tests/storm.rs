@@ -361,7 +361,7 @@ fn it_survives_peers_that_send_anything() {
         for (link, string, count) in &mut seen {
             *count += usize::from(contains(&fake.sent[*link], string));
         }
-        // With peers that behave, it works again whatever has happened.
+        // With peers that behave, it works again after any failure.
         fake.damage = 0;
         for link in 0..5 {
             fake.close(link);

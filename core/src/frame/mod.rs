@@ -193,8 +193,8 @@ pub const fn prelude_len(prefix: Prefix, frame_count: usize) -> Option<usize> {
 /// returns its length in bytes.
 ///
 /// With [`Prefix::U64`] the prefix is the length of everything after it, which
-/// every release since 2021.3.0 reads (PROTOCOL FRAME-9). The frames are the
-/// same whatever the prefix (PROTOCOL FORWARD-4).
+/// every release since 2021.3.0 reads (PROTOCOL FRAME-9). The frames do
+/// not depend on the prefix (PROTOCOL FORWARD-4).
 ///
 /// ```
 /// use daskwire::frame::{encode_prelude, Prefix};

@@ -17,7 +17,7 @@
 //! `embedded-io`, or a TCP socket of smoltcp, can take its place; the functions
 //! can also be async.
 //!
-//! The program ends whatever the peer sends: sizes are compared with [`LIMITS`]
+//! The program ends for any input from the peer: sizes are compared with [`LIMITS`]
 //! before anything is stored, each wait has a deadline, nothing allocates, and
 //! the program links only if it contains no panic.
 

@@ -1,6 +1,6 @@
 //! A worker and a client over sockets that are opaque to the compiler.
 //!
-//! It links only if neither role allocates or panics, whatever their peers send.
+//! It links only if neither role allocates or panics for any input.
 //! When run, both wait for connections that are never made.
 
 #![no_std]

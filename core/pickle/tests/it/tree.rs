@@ -440,7 +440,7 @@ fn memo_indices_do_not_determine_memory() {
     }
     pickle.extend(b"j\x03\0\0\0\x86.");
     assert_eq!(shown(&pickle), "(None, None)");
-    // MEMOIZE counts entries, whatever their indices.
+    // MEMOIZE counts entries, regardless of their indices.
     let memoized = shown(b"(K\x01q\x05K\x02\x94K\x03\x94h\x05h\x01h\x02t.");
     assert_eq!(memoized, "(1, 2, 3, 1, 2, 3)");
     assert_eq!(shown(b"K\x01q\x01K\x02q\x00K\x03q\x01h\x01\x85."), "(3,)");
