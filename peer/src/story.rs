@@ -191,7 +191,7 @@ impl TaskEvent {
 }
 
 /// The last events of all tasks, and more events of each pending task, so that a stuck
-/// task keeps its history, whatever happens to other tasks.
+/// task keeps its history when many other tasks change.
 #[derive(Debug)]
 pub(crate) struct Story {
     /// The last events of all tasks, oldest first.

@@ -1,5 +1,5 @@
 //! Memory tests: the bytes allocated for a message of twice the size are at most
-//! about twice as many, whatever the message declares or shares.
+//! about twice as many, for any counts and shared parts in the message.
 #![allow(
     missing_docs,
     clippy::std_instead_of_core,

@@ -153,8 +153,8 @@ fn payload_excludes_frames_of_the_next() {
     );
 }
 
-/// A map with the key of a placeholder is a payload, whatever its other entries are. Read
-/// as a map, it would be forwarded without its frames.
+/// A map with the key of a placeholder is a payload, regardless of its other entries.
+/// Read as a map, it would be forwarded without its frames.
 #[test]
 fn maps_that_are_payloads_are_rejected() {
     let entries = b"\x82\xa1x\x01\xae__Serialized__\x01";

@@ -21,7 +21,7 @@ fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
     }
 }
 
-/// Compares an integer and a float exactly, whatever their size.
+/// Compares an integer of any size with a float, exactly.
 #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
 fn compare_int(a: i128, b: f64) -> Option<Ordering> {
     const END: f64 = 170_141_183_460_469_231_731_687_303_715_884_105_728.0;
