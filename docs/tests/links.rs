@@ -125,7 +125,7 @@ fn the_summary_has_all_chapters() {
     }
 }
 
-/// The front page of a package's documentation has an example, whatever its README has.
+/// The front page of a package's documentation has an example of its own, besides the README.
 #[test]
 fn every_published_package_has_a_page_with_an_example() {
     let packages = [
