@@ -19,8 +19,8 @@ use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
 use serde_json::json;
 
+use crate::format::{bytes, count};
 use crate::printable;
-use crate::table::{bytes, count};
 
 /// A recorded message.
 #[derive(Clone, Debug)]

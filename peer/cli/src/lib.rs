@@ -23,12 +23,12 @@
 #[cfg(feature = "command")]
 mod command;
 pub mod encode;
+mod format;
 pub mod inspect;
 #[cfg(feature = "command")]
 pub mod journey;
 pub mod pickle;
 mod printable;
-pub mod table;
 
 #[cfg(feature = "command")]
 pub use command::main;

@@ -22,8 +22,8 @@ use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::tls::TlsArguments;
 use crate::command::{json, terminal};
+use crate::format::{bytes, duration};
 use crate::printable;
-use crate::table::{bytes, duration};
 
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";

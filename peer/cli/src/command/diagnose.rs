@@ -1,7 +1,7 @@
 //! The `daskwire ps`, `logs` and `story` commands.
 
+use crate::format::{aligned, bytes, count, duration};
 use crate::inspect::capture::Time;
-use crate::table::{aligned, bytes, count, duration};
 use clap::Args;
 use daskwire::display::Printable;
 use daskwire_peer::Client;

@@ -5,9 +5,9 @@ use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use crate::format::{bytes, count};
 use crate::inspect::capture::{Capture, Conversation, Direction, Time, is_capture};
 use crate::inspect::{InspectErrorKind, Inspector, Options, Recorded};
-use crate::table::{bytes, count};
 use clap::Args;
 use daskwire::frame::{FrameErrorKind, Prefix};
 use serde_json::Value as Json;

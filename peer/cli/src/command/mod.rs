@@ -8,6 +8,7 @@ mod diagnose;
 mod examples;
 mod failure;
 mod generate;
+mod identity;
 mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
@@ -327,15 +328,15 @@ async fn identity(arguments: &Identity) -> Result {
         Layout::Modern => "modern",
     };
     if arguments.json {
-        let document = crate::table::identity_json(&identity, &agreement);
+        let document = identity::document(&identity, &agreement);
         return Ok(terminal::print(printable::json(&document))?);
     }
     facts.push_str(&format!(
         "\n  comm       {layout} layout, pickle protocol {}\n",
         agreement.pickle_protocol
     ));
-    let now = crate::table::now();
-    let table = crate::table::table(&identity, now).replacen('\n', &facts, 1);
+    let now = terminal::now();
+    let table = identity::table(&identity, now).replacen('\n', &facts, 1);
     Ok(terminal::print(table.trim_end())?)
 }
 

@@ -176,7 +176,7 @@ fn preview(array: &Array) -> Result<String, String> {
         "array of {}, shape ({}), {}",
         array.dtype(),
         shape.join(", "),
-        crate::table::bytes(len),
+        crate::format::bytes(len),
     );
     // The number of rows and elements, of which there may be rows without elements.
     let count_of = |len_of: fn(usize) -> usize| {

@@ -85,7 +85,7 @@ impl Snapshot {
         let identity: Value = client.request(identity).await?;
         let processing = known(client.processing(Workers::All).await)?;
         let states = known(client.task_states().await)?;
-        let mut snapshot = Self::of(&identity, states, crate::table::now());
+        let mut snapshot = Self::of(&identity, states, crate::command::terminal::now());
         snapshot.release = client.release().map(|release| release.to_string());
         for worker in &mut snapshot.workers {
             let mut of_workers = processing.iter();

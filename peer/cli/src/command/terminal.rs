@@ -9,6 +9,7 @@ use daskwire::invariant::Ensured;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use crate::printable;
 use daskwire::display::{Printable, is_printable};
@@ -110,7 +111,7 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
     }
     let mut document = serde_json::json!({
         "event": name,
-        "time": crate::table::now(),
+        "time": now(),
         "message": message.to_string(),
     });
     if let (Some(document), serde_json::Value::Object(fields)) = (document.as_object_mut(), fields)
@@ -119,6 +120,12 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
     }
     // The command continues if its events cannot be written.
     let _ = print(printable::json(&document));
+}
+
+/// The current time in seconds since 1970.
+pub(crate) fn now() -> f64 {
+    let since = SystemTime::UNIX_EPOCH.elapsed();
+    since.map_or(0.0, |time| time.as_secs_f64())
 }
 
 #[cfg(test)]

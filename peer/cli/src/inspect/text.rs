@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::json::{self, layout_name, merged};
 use super::{Hooks, InspectErrorKind, Options, Recorded, tagged};
-use crate::table::{bytes, count};
+use crate::format::{bytes, count};
 
 type Result<T> = std::result::Result<T, InspectErrorKind>;
 

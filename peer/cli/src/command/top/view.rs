@@ -3,7 +3,7 @@
 
 use core::cmp::Ordering;
 
-use crate::table::{bytes, count, duration};
+use crate::format::{bytes, count, duration};
 use daskwire::display::Printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

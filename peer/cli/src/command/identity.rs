@@ -1,7 +1,6 @@
-//! Tables of the command, among them the identity of a scheduler.
+//! The identity of a scheduler, as a table and as JSON.
 
 use core::fmt::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use daskwire::display::Printable;
 use daskwire::message::Layout;
@@ -10,8 +9,10 @@ use daskwire_peer::identity::{Identity, Worker};
 use daskwire_peer::protocol::WorkerStatus;
 use serde_json::{Value as Json, json};
 
+use crate::format::{aligned, bytes, count, duration};
+
 /// Formats an identity; `now` is in seconds since 1970.
-pub fn table(identity: &Identity, now: f64) -> String {
+pub(crate) fn table(identity: &Identity, now: f64) -> String {
     let mut out = String::new();
     let threads: u64 = identity
         .workers
@@ -70,7 +71,7 @@ pub fn table(identity: &Identity, now: f64) -> String {
 }
 
 /// The document of `daskwire identity --json`, described in `JSON.md`.
-pub fn identity_json(identity: &Identity, agreement: &Agreement) -> Json {
+pub(crate) fn document(identity: &Identity, agreement: &Agreement) -> Json {
     let layout = match agreement.layout {
         Layout::Classic => "classic",
         Layout::Modern => "modern",
@@ -99,70 +100,4 @@ fn worker_json(worker: &Worker) -> Json {
         "memory_limit": worker.memory_limit,
         "cpu": worker.cpu,
     })
-}
-
-/// Formats rows, the first of which is the heading. The first `left` columns are
-/// aligned to the left, the others to the right. Cells must be printable.
-pub fn aligned(rows: &[impl AsRef<[String]>], left: usize) -> String {
-    let mut out = String::new();
-    let rows = rows.iter().map(AsRef::as_ref);
-    let mut widths = Vec::new();
-    for row in rows.clone() {
-        widths.resize(widths.len().max(row.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = cell.chars().count().max(*width);
-        }
-    }
-    for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, &width))| {
-                if column < left {
-                    format!("{cell:<width$}")
-                } else {
-                    format!("{cell:>width$}")
-                }
-            });
-        let line: Vec<String> = cells.collect();
-        let _ = writeln!(out, "  {}", line.join("  ").trim_end());
-    }
-    out
-}
-
-/// Formats a count with its noun, in the plural unless the count is 1.
-pub fn count(number: usize, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
-}
-
-/// Formats a rounded size: exact below 10 kB, in binary units above.
-pub fn bytes(len: u64) -> String {
-    #[allow(clippy::cast_precision_loss)] // three digits are shown
-    let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
-    match len {
-        0..10_000 => format!("{len} B"),
-        10_000..0x10_0000 => format!("{:.1} KiB", scaled(10)),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", scaled(20)),
-        _ => format!("{:.2} GiB", scaled(30)),
-    }
-}
-
-/// The current time in seconds since 1970.
-pub fn now() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |time| time.as_secs_f64())
-}
-
-/// Formats a rounded duration.
-pub fn duration(seconds: f64) -> String {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // clamped
-    let seconds = seconds.clamp(0.0, 1e12) as u64;
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
 }
