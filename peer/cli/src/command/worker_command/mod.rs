@@ -1,28 +1,27 @@
 //! The command `daskwire worker`, which takes the options and the configuration of
 //! `dask worker`.
 
+mod allocator;
 mod functions;
 mod http;
 mod machine;
 mod nanny;
 mod quantity;
+mod report;
 mod settings;
+mod stop;
 
-use core::cmp::Reverse;
 use core::fmt::Display;
-use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use daskwire::display::Printable;
 use daskwire_comm::{Address, BufferPool, CommOptions};
-use daskwire_peer::worker::{Builder, Ended, Tally, TaskCounters, Worker};
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use daskwire_peer::worker::{Builder, Ended, Worker};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
-use tokio::sync::mpsc;
 
 use crate::command::config::Config;
 use crate::command::connect::{address, connecting};
@@ -30,9 +29,12 @@ use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
 use crate::printable;
+use allocator::{OWN_TUNABLES, TUNABLES, allocator_settings, tune_allocator};
 use nanny::{Order, RESTART};
 use quantity::MemoryLimit;
+use report::{progress, table};
 use settings::{Listen, Scheduler, Settings};
+use stop::Stops;
 
 /// The interval at which the progress line is redrawn.
 const REFRESH: Duration = Duration::from_millis(200);
@@ -235,51 +237,6 @@ fn resources(input: &str) -> Result<Resources, String> {
     quantity::resources(input).map(Resources)
 }
 
-/// The variable from which glibc's allocator reads its settings.
-const TUNABLES: &str = "GLIBC_TUNABLES";
-
-/// The value that [`allocator_settings`] adds to [`TUNABLES`].
-const OWN_TUNABLES: &str = "glibc.malloc.mmap_threshold=262144:glibc.malloc.hugetlb=1";
-
-/// Settings for glibc's allocator, which reads them from the environment when a process
-/// starts. Large buffers are returned to the system when freed, so that the memory limit
-/// is effective, and are allocated in huge pages, which offsets the cost of allocating
-/// them more often.
-fn allocator_settings(settings: &Settings) -> Option<(String, String)> {
-    const NAME: &str = TUNABLES;
-    const OWN: &str = "glibc.malloc.mmap_threshold";
-    let mut tunables = std::env::var(NAME).unwrap_or_default();
-    let has_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
-    if !has_glibc || settings.memory_limit.is_none() || tunables.contains(OWN) {
-        return None;
-    }
-    if !tunables.is_empty() {
-        tunables.push(':');
-    }
-    tunables.push_str(OWN_TUNABLES);
-    Some((NAME.to_owned(), tunables))
-}
-
-/// Restarts this process with [`allocator_settings`] in its environment.
-fn tune_allocator(settings: &Settings) {
-    #[cfg(unix)]
-    if let Some((name, tunables)) = allocator_settings(settings)
-        && let Ok(own) = std::env::current_exe()
-    {
-        use std::os::unix::process::CommandExt as _;
-        let mut command = std::process::Command::new(own);
-        let mut arguments = std::env::args_os();
-        if let Some(name) = arguments.next() {
-            // Python finds its virtual environment by the name.
-            command.arg0(name);
-        }
-        // `exec` returns only if it fails; this process then continues unchanged.
-        let _ = command.args(arguments).env(name, tunables).exec();
-    }
-    #[cfg(not(unix))]
-    let _ = settings;
-}
-
 /// A file with the id of this process. Removed when dropped.
 struct PidFile<'a>(&'a Path);
 
@@ -321,64 +278,6 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
         return crate::command::running::on_cluster(nanny::run(settings.nworkers, variables));
     }
     crate::command::running::on_cluster(worker(arguments, settings))
-}
-
-/// The source of requests to stop: signals, and orders of a nanny.
-struct Stops {
-    orders: Option<mpsc::UnboundedReceiver<Order>>,
-    counts: StopCounts,
-}
-
-/// Counts of requests to stop.
-#[derive(Debug, Default)]
-struct StopCounts {
-    signals: u32,
-    orders: u32,
-    /// Number of requests that were followed.
-    stops: u32,
-}
-
-impl StopCounts {
-    /// Whether a request is still to be followed; counts it as followed. Service managers
-    /// send a signal to all processes of a service, so that one request reaches a worker as
-    /// a signal and as the nanny's order.
-    fn is_next(&mut self) -> bool {
-        let is_next = self.signals.max(self.orders) > self.stops;
-        self.stops += u32::from(is_next);
-        is_next
-    }
-}
-
-impl Stops {
-    fn new(arguments: &WorkerArguments) -> Self {
-        Self {
-            orders: arguments.worker_process.map(|_| nanny::orders()),
-            counts: StopCounts::default(),
-        }
-    }
-
-    /// Waits for the next request.
-    async fn next(&mut self) -> Result<Order> {
-        loop {
-            let signal = crate::command::running::stop_requested()?;
-            let order = async {
-                match &mut self.orders {
-                    Some(orders) => orders.recv().await.unwrap_or(Order::Gone),
-                    None => core::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = signal => self.counts.signals += 1,
-                order = order => match order {
-                    Order::Stop => self.counts.orders += 1,
-                    Order::Gone => return Ok(Order::Gone),
-                },
-            }
-            if self.counts.is_next() {
-                return Ok(Order::Stop);
-            }
-        }
-    }
 }
 
 /// Waits until the scheduler has written its file, and reads the address.
@@ -710,125 +609,4 @@ async fn leave(worker: &Worker, stops: &mut Stops, timeout: Option<Duration>) ->
         }
     }
     Ok(false)
-}
-
-/// Formats the worker's state in one line.
-fn progress(worker: &Worker) -> String {
-    let run = worker.total_task_counters().count;
-    let executing = worker.task_counts();
-    let executing = executing.iter().find(|(state, _)| *state == "executing");
-    let executing = executing.map_or(0, |(_, count)| *count);
-    let transfers = worker.transfers();
-    let holdings = worker.holdings();
-    let counters = worker.counters();
-    format!(
-        "{}, {} tasks run, {executing} running, {} in, {} out, {} deserialized, {} serialized, \
-         {} in memory, {} on disk, {} spilled, {} unspilled",
-        worker.status(),
-        HumanCount(run),
-        HumanBytes(transfers.received_len),
-        HumanBytes(transfers.sent_len),
-        HumanBytes(counters.deserialized.len),
-        HumanBytes(counters.serialized.len),
-        HumanBytes(holdings.memory_len),
-        HumanBytes(holdings.disk_len),
-        HumanBytes(counters.spilled.len),
-        HumanBytes(counters.unspilled.len),
-    )
-}
-
-/// Maximum number of lines in the table.
-const LINES: usize = 20;
-
-/// Formats a table of the tasks run, grouped by prefix, longest total time first; empty if
-/// none were run.
-fn table(tasks: BTreeMap<String, TaskCounters>) -> String {
-    let mut tasks: Vec<(String, TaskCounters)> = tasks.into_iter().collect();
-    tasks.sort_by_key(|(_, done)| Reverse(done.time));
-    if tasks.is_empty() {
-        return String::new();
-    }
-    let bytes = |tally: Tally| match tally.count {
-        0 => "-".to_owned(),
-        _ => format!("{} in {}", HumanBytes(tally.len), seconds(tally.time)),
-    };
-    let mut table = format!(
-        "\n  {:<32} {:>9} {:>9}  {:<24}  {:<24}  read from disk\n",
-        "tasks", "run", "took", "deserialized", "serialized"
-    );
-    for (prefix, done) in tasks.iter().take(LINES) {
-        table.push_str(&format!(
-            "  {:<32} {:>9} {:>9}  {:<24}  {:<24}  {}\n",
-            Printable(prefix).to_string(),
-            HumanCount(done.count).to_string(),
-            seconds(done.time),
-            bytes(done.deserialized),
-            bytes(done.serialized),
-            bytes(done.unspilled),
-        ));
-    }
-    if tasks.len() > LINES {
-        table.push_str(&format!("  and {} more prefixes\n", tasks.len() - LINES));
-    }
-    table
-}
-
-/// Formats a duration.
-fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        short if short < 0.001 => format!("{:.0} µs", short * 1e6),
-        short if short < 1.0 => format!("{:.1} ms", short * 1e3),
-        long => format!("{long:.1} s"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_signal_and_an_order_are_one_request() {
-        let mut counts = StopCounts::default();
-        counts.signals += 1;
-        assert!(counts.is_next());
-        counts.orders += 1;
-        assert!(!counts.is_next());
-        // Once more to the nanny only, and then to all processes
-        counts.orders += 1;
-        assert!(counts.is_next());
-        counts.orders += 1;
-        assert!(counts.is_next());
-        counts.signals += 1;
-        assert!(!counts.is_next());
-    }
-
-    #[test]
-    fn lists_longest_first_and_bounds_the_table() {
-        assert_eq!(table(BTreeMap::new()), "");
-        let mut add = TaskCounters::default();
-        add.count = 1200;
-        add.time = Duration::from_micros(900);
-        let mut sum = TaskCounters::default();
-        sum.count = 3;
-        sum.time = Duration::from_millis(1500);
-        sum.deserialized.count = 3;
-        sum.deserialized.len = 3 << 20;
-        sum.deserialized.time = Duration::from_millis(2);
-        let tasks = BTreeMap::from([("add".to_owned(), add), ("sum".to_owned(), sum)]);
-        let lines: Vec<String> = table(tasks).lines().map(str::to_owned).collect();
-        let [_, head, first, second] = &lines[..] else {
-            panic!("{lines:?}");
-        };
-        assert!(head.starts_with("  tasks") && head.ends_with("read from disk"));
-        let words: Vec<&str> = first.split_whitespace().collect();
-        let expected = [
-            "sum", "3", "1.5", "s", "3.00", "MiB", "in", "2.0", "ms", "-", "-",
-        ];
-        assert_eq!(words, expected);
-        let words: Vec<&str> = second.split_whitespace().collect();
-        assert_eq!(words, ["add", "1,200", "900", "µs", "-", "-", "-"]);
-        let many = (0..25).map(|index| (format!("task-{index}"), add));
-        let many = table(many.collect());
-        assert!(many.ends_with("  and 5 more prefixes\n"), "{many}");
-    }
 }
