@@ -18,10 +18,10 @@ use crate::command::terminal;
 
 /// Time for the handshake, after which the command checks whether the peer is an HTTP
 /// server.
-const PATIENCE: Duration = Duration::from_secs(2);
+const HTTP_CHECK_DELAY: Duration = Duration::from_secs(2);
 
 /// The timeout of the check for an HTTP server.
-const CHECK: Duration = Duration::from_secs(5);
+const HTTP_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Parses the address of a scheduler.
 ///
@@ -52,8 +52,8 @@ pub(crate) async fn connecting<T, E: fmt::Display>(
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T> {
     let check = async {
-        tokio::time::sleep(PATIENCE).await;
-        let checked = tokio::time::timeout(CHECK, is_http(scheduler, transports));
+        tokio::time::sleep(HTTP_CHECK_DELAY).await;
+        let checked = tokio::time::timeout(HTTP_CHECK_TIMEOUT, is_http(scheduler, transports));
         if !checked.await.unwrap_or(false) {
             std::future::pending::<()>().await;
         }
@@ -68,7 +68,7 @@ pub(crate) async fn connecting<T, E: fmt::Display>(
 /// Whether a peer replies in HTTP.
 async fn is_http(peer: &Address, transports: &Transports) -> bool {
     let options = CommOptions {
-        connect_timeout: CHECK,
+        connect_timeout: HTTP_CHECK_TIMEOUT,
         connect_retry: false,
         ..CommOptions::default()
     };

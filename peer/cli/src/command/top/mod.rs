@@ -39,7 +39,7 @@ fn interval(input: &str) -> Result<f64, String> {
 enum Update {
     Snapshot(Box<Snapshot>),
     /// The connection failed, for this reason.
-    Trouble(String),
+    Failed(String),
     Key(Key),
     /// The terminal was resized, or must be redrawn for another reason.
     Redraw,
@@ -50,7 +50,7 @@ enum Update {
 const QUEUE: usize = 64;
 
 /// Timeout of a request, after which the scheduler is considered unreachable.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn top(arguments: &Top) -> Result {
     if !std::io::stdout().is_terminal() {
@@ -80,10 +80,10 @@ pub(crate) async fn top(arguments: &Top) -> Result {
             match updates.recv().await {
                 None | Some(Update::Quit) => return Ok(()),
                 Some(Update::Snapshot(snapshot)) => {
-                    view.trouble = None;
+                    view.failure = None;
                     view.snapshot = Some(*snapshot);
                 }
-                Some(Update::Trouble(trouble)) => view.trouble = Some(trouble),
+                Some(Update::Failed(failure)) => view.failure = Some(failure),
                 Some(Update::Key(key)) => view.press(key),
                 Some(Update::Redraw) => {}
             }
@@ -109,13 +109,13 @@ async fn watch(
     loop {
         let client = Client::connect_with(&name, options.clone());
         let client = async { client.await.map_err(message) };
-        let lost = match connecting(scheduler, &options.transports, client).await {
+        let failure = match connecting(scheduler, &options.transports, client).await {
             Ok(client) => loop {
-                let taking = tokio::time::timeout(PATIENCE, Snapshot::take(&client));
+                let taking = tokio::time::timeout(REQUEST_TIMEOUT, Snapshot::take(&client));
                 let update = match taking.await {
                     Ok(Ok(snapshot)) => Update::Snapshot(Box::new(snapshot)),
                     Ok(Err(error)) => break message(error),
-                    Err(_) => break format!("no answer within {} s", PATIENCE.as_secs()),
+                    Err(_) => break format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
                 };
                 if updates.send(update).await.is_err() {
                     return;
@@ -124,7 +124,7 @@ async fn watch(
             },
             Err(failure) => failure.to_string(),
         };
-        if updates.send(Update::Trouble(lost)).await.is_err() {
+        if updates.send(Update::Failed(failure)).await.is_err() {
             return;
         }
         tokio::time::sleep(interval).await;

@@ -253,7 +253,7 @@ fn narrow_terminals_have_fewer_parts_of_the_heading() {
 fn keeps_the_last_snapshot_while_there_is_no_connection() {
     let view = View {
         snapshot: Some(snapshot()),
-        trouble: Some("cannot connect to tcp://10.0.0.1:8786: refused".to_owned()),
+        failure: Some("cannot connect to tcp://10.0.0.1:8786: refused".to_owned()),
         ..View::default()
     };
     let lines = drawn(&view, 140, 16);
@@ -282,7 +282,7 @@ fn hostile_names_are_escaped_and_any_size_can_be_drawn() {
     }
     let view = View {
         snapshot: Some(snapshot),
-        trouble: Some(hostile.to_owned()),
+        failure: Some(hostile.to_owned()),
         ..View::default()
     };
     for (width, height) in [(0, 0), (1, 1), (20, 3), (80, 8), (300, 60)] {

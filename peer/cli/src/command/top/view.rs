@@ -19,7 +19,7 @@ pub(super) struct View {
     /// The last snapshot; `None` before the first one.
     pub(super) snapshot: Option<Snapshot>,
     /// The reason why the connection failed, if it failed.
-    pub(super) trouble: Option<String>,
+    pub(super) failure: Option<String>,
     /// The column that workers are sorted by.
     pub(super) column: usize,
     /// Whether the sort order is reversed.
@@ -237,10 +237,10 @@ impl View {
 
     fn head(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut parts = vec![Part::of(2, "daskwire top".bold())];
-        match (&self.trouble, &self.snapshot) {
-            (Some(trouble), _) => {
-                let trouble = format!("{}; trying again", Printable(trouble));
-                parts.push(Part::of(0, trouble.red().bold()));
+        match (&self.failure, &self.snapshot) {
+            (Some(failure), _) => {
+                let failure = format!("{}; trying again", Printable(failure));
+                parts.push(Part::of(0, failure.red().bold()));
             }
             (None, None) => parts.push(Part::of(0, "connecting")),
             (None, Some(_)) => {}

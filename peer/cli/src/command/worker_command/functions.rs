@@ -1,4 +1,5 @@
-//! Functions of the demonstration worker, in addition to Python's own.
+//! Functions in Rust that `daskwire worker` offers in addition to
+//! [`Functions::builtins`].
 //!
 //! Bytes and arrays are borrowed; no function copies its arguments.
 
@@ -66,7 +67,8 @@ pub(super) const LIST: &[(&str, &str)] = &[
     ),
 ];
 
-/// Returns the functions of the demonstration worker.
+/// Returns the functions in Rust that `daskwire worker` offers, with
+/// [`Functions::builtins`].
 pub(super) fn functions() -> Functions {
     Functions::builtins()
         .with("crc32", |arguments| Ok(crc32(&data(&arguments)?).into()))
