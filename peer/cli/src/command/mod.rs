@@ -13,7 +13,7 @@ mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
-mod running;
+mod runtime;
 mod show;
 mod snapshot;
 mod terminal;
@@ -37,7 +37,7 @@ use crate::encode::{Target, documents};
 use crate::printable;
 use arguments::{LayoutChoice, PrefixChoice, name, read};
 use failure::{Failure, Result};
-use running::{on_cluster, stop_requested};
+use runtime::{on_cluster, stop_requested};
 use tls::TlsArguments;
 
 /// The Dask distributed wire protocol on the command line.

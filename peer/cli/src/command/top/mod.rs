@@ -65,7 +65,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
         .options(&scheduler, ClientOptions::default())?;
     // Failures are displayed, and `watch` connects again.
     options.comm.connect_retry = false;
-    let stop = crate::command::running::stop_requested()?;
+    let stop = crate::command::runtime::stop_requested()?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);

@@ -266,7 +266,7 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let mut settings = Settings::new(arguments, &config)?;
     if let Some(index) = arguments.worker_process {
         settings.for_process(index);
-        return crate::command::running::on_cluster(worker(arguments, settings));
+        return crate::command::runtime::on_cluster(worker(arguments, settings));
     }
     if !settings.has_nanny {
         tune_allocator(&settings);
@@ -275,9 +275,9 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
     let _pid_file = pid_file.transpose()?;
     if settings.has_nanny {
         let variables = allocator_settings(&settings).into_iter().collect();
-        return crate::command::running::on_cluster(nanny::run(settings.nworkers, variables));
+        return crate::command::runtime::on_cluster(nanny::run(settings.nworkers, variables));
     }
-    crate::command::running::on_cluster(worker(arguments, settings))
+    crate::command::runtime::on_cluster(worker(arguments, settings))
 }
 
 /// Waits until the scheduler has written its file, and reads the address.

@@ -65,7 +65,7 @@ pub(super) async fn run(count: usize, variables: Vec<(String, String)>) -> Resul
     }
     let mut outcome = Ok(());
     loop {
-        let requested = crate::command::running::stop_requested()?;
+        let requested = crate::command::runtime::stop_requested()?;
         tokio::select! {
             () = requested => stop.send_modify(|times| *times = times.saturating_add(1)),
             ended = workers.join_next() => match ended {

@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 use super::WorkerArguments;
 use super::nanny::{self, Order};
 use crate::command::failure::Result;
-use crate::command::running::stop_requested;
+use crate::command::runtime::stop_requested;
 
 /// The source of requests to stop: signals, and orders of a nanny.
 pub(super) struct Stops {
