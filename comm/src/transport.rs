@@ -601,13 +601,13 @@ impl<'a> Attempts<'a> {
     /// Waits before the next attempt, or returns the error if it was the last one.
     async fn failed(&mut self, error: ConnectError) -> Result<(), CommError> {
         let delay = self.delay(error);
-        let delay = delay.inspect_err(|error| self.is_over(error))?;
+        let delay = delay.inspect_err(|error| self.emit_connect_failed(error))?;
         runtime::sleep(delay).await;
         Ok(())
     }
 
     /// Emits the error of the last attempt.
-    fn is_over(&self, error: &CommError) {
+    fn emit_connect_failed(&self, error: &CommError) {
         let attempt = self.count;
         Event::ConnectFailed { attempt, error }.emit(self.address);
     }
