@@ -122,15 +122,15 @@ pub use release::Release;
 pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};
 
+// The code of an `async fn` is generated in each crate that awaits it, with everything
+// that it awaits; boxing the entry points generates the code of the roles once, in this
+// crate.
+pub(crate) use daskwire_comm::BoxFuture;
+
 /// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "client", feature = "tcp"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// A boxed future. The code of an `async fn` is generated in each crate that awaits it,
-/// with everything that it awaits; boxing the entry points generates the code of the
-/// roles once, in this crate.
-pub(crate) type BoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The time since 1970; zero if the clock is set to an earlier time.
 pub(crate) fn unix_time() -> core::time::Duration {
