@@ -34,7 +34,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// State shared by all connections.
 #[derive(Debug)]
 pub(super) struct Shared {
-    core: Mutex<Core>,
+    machine: Mutex<Machine>,
     /// The error that ends the scheduler.
     failure: watch::Sender<Option<ServeError>>,
     /// Number of listeners that have not failed.
@@ -58,7 +58,7 @@ pub(super) struct Shared {
 
 /// The state machine, and the streams for its messages.
 #[derive(Debug)]
-struct Core {
+struct Machine {
     state: State,
     /// The time passed to the state with the next events.
     now: Duration,
@@ -66,12 +66,12 @@ struct Core {
     last_id: u64,
     /// Whether the state reports the steps of tasks.
     is_watched: bool,
-    peers: Peers,
+    outbox: Outbox,
 }
 
 /// The streams for messages, and the reports to emit once the state is unlocked.
 #[derive(Debug, Default)]
-struct Peers {
+struct Outbox {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
     workers: HashMap<WorkerId, BatchSender<ToWorker>>,
     notices: Vec<Notice>,
@@ -79,10 +79,10 @@ struct Peers {
     reports: Vec<TaskEvent>,
 }
 
-impl Core {
+impl Machine {
     /// Handles an event, and executes the resulting actions.
     fn handle(&mut self, event: Event) {
-        self.peers.act(self.state.handle(self.now, event));
+        self.outbox.perform(self.state.handle(self.now, event));
     }
 
     fn next_id(&mut self) -> u64 {
@@ -95,8 +95,8 @@ impl Core {
     fn fail(&mut self, policy: &Policy, reason: &str) {
         self.state = State::new(policy.clone());
         self.is_watched = false;
-        self.peers.clients.clear();
-        for stream in core::mem::take(&mut self.peers.workers).into_values() {
+        self.outbox.clients.clear();
+        for stream in core::mem::take(&mut self.outbox.workers).into_values() {
             let _ = stream.send(Close {
                 reason: Some(format!("the scheduler panicked: {reason}")),
                 ..Close::default()
@@ -104,13 +104,13 @@ impl Core {
             let _ = stream.send(CloseStream::default());
         }
         let reason = reason.to_owned();
-        self.peers.notices.push(Notice::Panicked { reason });
+        self.outbox.notices.push(Notice::Panicked { reason });
     }
 }
 
-impl Peers {
+impl Outbox {
     /// Executes the actions of the state machine.
-    fn act(&mut self, actions: impl IntoIterator<Item = Action>) {
+    fn perform(&mut self, actions: impl IntoIterator<Item = Action>) {
         // Many tasks may fail for the same reason, whose payload is shared and counted once.
         let mut last_failure = None;
         // Errors of sending are ignored: a broken stream is removed by the task that reads it.
@@ -174,12 +174,12 @@ impl Shared {
         comm.connect_retry = false;
         let connector = Arc::new(Connector::new(options.transports.separate(), comm));
         Self {
-            core: Mutex::new(Core {
+            machine: Mutex::new(Machine {
                 state: State::new(options.policy.clone()),
                 now: Duration::ZERO,
                 last_id: 0,
                 is_watched: false,
-                peers: Peers::default(),
+                outbox: Outbox::default(),
             }),
             is_hook_broken: AtomicBool::new(false),
             failure: watch::Sender::new(None),
@@ -200,35 +200,39 @@ impl Shared {
 
     /// Handles an event.
     pub(super) fn handle(&self, event: Event) {
-        self.with_core(|core| core.handle(event));
+        self.with_machine(|machine| machine.handle(event));
     }
 
-    fn with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> R {
-        self.try_with_core(act)
+    fn with_machine<R>(&self, act: impl FnOnce(&mut Machine) -> R) -> R {
+        self.try_with_machine(act)
             .unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Like [`with_core`](Self::with_core), but catches a panic. The scheduler ends
+    /// Like [`with_machine`](Self::with_machine), but catches a panic. The scheduler ends
     /// after a panic, because the action may be incomplete.
-    fn try_with_core<R>(&self, act: impl FnOnce(&mut Core) -> R) -> Result<R, Panic> {
+    fn try_with_machine<R>(&self, act: impl FnOnce(&mut Machine) -> R) -> Result<R, Panic> {
         let (result, notices, reports) = {
-            let mut core = self.lock();
+            let mut machine = self.lock();
             let result = catch_unwind(AssertUnwindSafe(|| {
-                core.now = self.clock.now();
+                machine.now = self.clock.now();
                 let is_watched = SchedulerEvent::is_enabled(event::Level::Debug);
-                if core.is_watched != is_watched {
-                    core.is_watched = is_watched;
-                    core.handle(Event::WatchTasks(is_watched));
+                if machine.is_watched != is_watched {
+                    machine.is_watched = is_watched;
+                    machine.handle(Event::WatchTasks(is_watched));
                 }
-                act(&mut core)
+                act(&mut machine)
             }));
             if let Err(panic) = &result {
                 let reason = panic_message(panic);
-                core.fail(&self.options.policy, &reason);
+                machine.fail(&self.options.policy, &reason);
                 self.fail(ServeError::Panicked { reason });
             }
-            let notices = core::mem::take(&mut core.peers.notices);
-            (result, notices, core::mem::take(&mut core.peers.reports))
+            let notices = core::mem::take(&mut machine.outbox.notices);
+            (
+                result,
+                notices,
+                core::mem::take(&mut machine.outbox.reports),
+            )
         };
         for report in &reports {
             emit(event::Level::Debug, || SchedulerEvent::Task(report));
@@ -239,10 +243,10 @@ impl Shared {
 
     /// Calls `look` with the state.
     pub(super) fn inspect<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        let core = self.lock();
+        let machine = self.lock();
         // A panic of `look` cannot leave the state inconsistent, since it only reads.
-        let result = catch_unwind(AssertUnwindSafe(|| look(&core.state)));
-        drop(core);
+        let result = catch_unwind(AssertUnwindSafe(|| look(&machine.state)));
+        drop(machine);
         result.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
@@ -255,8 +259,10 @@ impl Shared {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().expect("panics are caught under the lock")
+    fn lock(&self) -> MutexGuard<'_, Machine> {
+        self.machine
+            .lock()
+            .expect("panics are caught under the lock")
     }
 
     fn notify(&self, notice: &Notice) {
@@ -275,8 +281,8 @@ impl Shared {
     /// Length of the messages queued for clients, in bytes.
     #[cfg(test)]
     pub(super) fn queued_len(&self) -> usize {
-        let core = self.lock();
-        let streams = core.peers.clients.values();
+        let machine = self.lock();
+        let streams = machine.outbox.clients.values();
         streams.map(|stream| stream.backlog().queued_len()).sum()
     }
 

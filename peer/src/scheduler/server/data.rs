@@ -163,10 +163,10 @@ impl Shared {
     ) -> Result<Vec<(Key, u64)>, RequestError> {
         let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
         let keys: Vec<Key> = names.iter().cloned().collect();
-        let stale = self.with_core(|core| {
-            let stale = core.state.pending_deletions(worker, &keys);
+        let stale = self.with_machine(|machine| {
+            let stale = machine.state.pending_deletions(worker, &keys);
             let worker = worker.to_owned();
-            core.handle(Event::DataExpected { worker, keys });
+            machine.handle(Event::DataExpected { worker, keys });
             stale
         });
         let address = RequestError::parse_address(worker)?;
@@ -178,7 +178,7 @@ impl Shared {
                 ..FreeKeysRequest::default()
             });
             if let Err(error) = self.pool.call::<Value>(&address, &request).await {
-                self.with_core(|core| core.state.restore_deletions(worker, stale));
+                self.with_machine(|machine| machine.state.restore_deletions(worker, stale));
                 return Err(error);
             }
         }

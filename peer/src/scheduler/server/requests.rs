@@ -79,13 +79,13 @@ impl Shared {
             }
             Request::HeartbeatWorker(request) => {
                 let is_closing = self.is_closing.load(Ordering::Acquire);
-                let interval = self.with_core(|core| {
-                    let is_known = is_closing || core.state.has_worker(&request.address);
-                    core.handle(Event::Heartbeat {
+                let interval = self.with_machine(|machine| {
+                    let is_known = is_closing || machine.state.has_worker(&request.address);
+                    machine.handle(Event::Heartbeat {
                         worker: request.address,
                         metrics: request.metrics,
                     });
-                    is_known.then(|| core.state.heartbeat_interval())
+                    is_known.then(|| machine.state.heartbeat_interval())
                 });
                 Reply::Heartbeat(HeartbeatReply {
                     status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
@@ -147,9 +147,9 @@ impl Shared {
             }
             Request::Retry(request) => {
                 let mut keys = request.keys.0;
-                self.with_core(|core| {
-                    keys.retain(|key| core.state.status(key) == Some(TaskState::Erred));
-                    core.handle(Event::Retry(keys.clone()));
+                self.with_machine(|machine| {
+                    keys.retain(|key| machine.state.status(key) == Some(TaskState::Erred));
+                    machine.handle(Event::Retry(keys.clone()));
                 });
                 Reply::Keys(Keys(keys))
             }

@@ -22,10 +22,10 @@ impl Shared {
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let mut retired = Vec::new();
         for (worker, _) in known {
-            let (identity, can_retire) = self.with_core(|core| {
-                let identity = core.state.identity_of(&worker);
-                core.handle(Event::RetireWorker(worker.clone()));
-                (identity, core.state.can_retire(&worker))
+            let (identity, can_retire) = self.with_machine(|machine| {
+                let identity = machine.state.identity_of(&worker);
+                machine.handle(Event::RetireWorker(worker.clone()));
+                (identity, machine.state.can_retire(&worker))
             });
             if !(can_retire && self.may_leave(&worker).await) {
                 self.handle(Event::KeepWorker(worker));
@@ -62,11 +62,11 @@ impl Shared {
             tokio::select! {
                 () = changed => {}
                 () = &mut again => {
-                    let can_retire = self.with_core(|core| {
-                        core.handle(Event::RetireWorker(worker.to_owned()));
+                    let can_retire = self.with_machine(|machine| {
+                        machine.handle(Event::RetireWorker(worker.to_owned()));
                         // Until now, only copies of the last of these were noticed.
-                        left.retain(|key| core.state.holders(key).eq([worker]));
-                        core.state.can_retire(worker)
+                        left.retain(|key| machine.state.holders(key).eq([worker]));
+                        machine.state.can_retire(worker)
                     });
                     if !can_retire {
                         return false;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 
-use super::{CLOSE_TIMEOUT, Core, Shared};
+use super::{CLOSE_TIMEOUT, Machine, Shared};
 use crate::batched::{Backlog, BatchSender, BatchWriter};
 use crate::channel::{Channel, Sender};
 use crate::protocol::{
@@ -34,11 +34,11 @@ impl Shared {
         } = self.options;
         let (stream, mut writing) = BatchSender::new(sender, client_interval, max_queued_len);
         let backlog = stream.backlog();
-        let id = self.with_core(|core| {
-            let id = ClientId(core.next_id());
-            core.peers.clients.insert(id, stream);
+        let id = self.with_machine(|machine| {
+            let id = ClientId(machine.next_id());
+            machine.outbox.clients.insert(id, stream);
             let name = name.to_owned();
-            core.handle(Event::ClientJoined { id, name, versions });
+            machine.handle(Event::ClientJoined { id, name, versions });
             id
         });
         let ending = StreamGuard::new(self, Member::Client(id));
@@ -61,9 +61,9 @@ impl Shared {
             for message in batch {
                 read_message(id, message, &mut events);
             }
-            self.with_core(|core| {
+            self.with_machine(|machine| {
                 for event in events {
-                    core.handle(event);
+                    machine.handle(event);
                     if backlog.has_overflowed() {
                         break;
                     }
@@ -89,7 +89,7 @@ impl Shared {
             mut receiver,
             ..
         } = channel;
-        let joined = self.with_core(|core| self.join(core, register, sender));
+        let joined = self.with_machine(|machine| self.join(machine, register, sender));
         let (id, mut writing, backlog) = match joined {
             Ok(joined) => joined,
             Err(refused) => {
@@ -123,9 +123,9 @@ impl Shared {
             };
             let is_last = |message: &FromWorker| matches!(message, FromWorker::CloseStream(_));
             let is_last = batch.iter().any(is_last);
-            self.with_core(|core| {
+            self.with_machine(|machine| {
                 for message in batch {
-                    core.handle(Event::FromWorker(id, message));
+                    machine.handle(Event::FromWorker(id, message));
                     if backlog.has_overflowed() {
                         break;
                     }
@@ -151,14 +151,14 @@ impl Shared {
     /// Registers a worker. If it is accepted, the reply is the first message of its stream.
     fn join(
         &self,
-        core: &mut Core,
+        machine: &mut Machine,
         registration: RegisterWorker,
         sender: Sender,
     ) -> Result<(WorkerId, BatchWriter, Backlog), Box<(WorkerRefusal, Sender)>> {
-        let id = WorkerId(core.next_id());
+        let id = WorkerId(machine.next_id());
         let registration = Box::new(registration);
         let joined = Event::WorkerJoined { id, registration };
-        let mut actions = core.state.handle(core.now, joined).into_iter();
+        let mut actions = machine.state.handle(machine.now, joined).into_iter();
         let (heartbeat_interval, warning) = match actions.next() {
             Some(Action::AcceptWorker {
                 heartbeat_interval,
@@ -170,7 +170,7 @@ impl Shared {
         };
         let reply = RegisterWorkerReply {
             status: ReplyStatus::Ok,
-            time: Some(core.now.as_secs_f64()),
+            time: Some(machine.now.as_secs_f64()),
             heartbeat_interval: Some(heartbeat_interval),
             extra: [
                 ("worker-plugins", Value::Dict([].into())),
@@ -189,8 +189,8 @@ impl Shared {
         let (stream, writing) =
             BatchSender::after(Some(reply), sender, worker_interval, max_queued_len);
         let backlog = stream.backlog();
-        core.peers.workers.insert(id, stream);
-        core.peers.act(actions);
+        machine.outbox.workers.insert(id, stream);
+        machine.outbox.perform(actions);
         Ok((id, writing, backlog))
     }
 
@@ -287,9 +287,9 @@ impl Drop for StreamGuard<'_> {
         if std::thread::panicking() {
             let shared = self.comm.0;
             // A second panic here would abort the process.
-            let _ = shared.try_with_core(|core| match self.member {
-                Member::Client(id) => core.handle(Event::ClientLeft(id)),
-                Member::Worker(id) => core.handle(Event::WorkerLeft(id)),
+            let _ = shared.try_with_machine(|machine| match self.member {
+                Member::Client(id) => machine.handle(Event::ClientLeft(id)),
+                Member::Worker(id) => machine.handle(Event::WorkerLeft(id)),
             });
             shared.changed.notify_waiters();
         }
