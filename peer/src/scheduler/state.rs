@@ -93,7 +93,7 @@ use crate::Key;
 use crate::protocol::Keys;
 use crate::story::{Stimulus, Story};
 pub(super) use data::REPLACED;
-use parts::{Client, Queue, Table, TaskId, Worker};
+use model::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
 use submission::Failure;
 use versions::AllPackages;
@@ -107,13 +107,13 @@ pub(in crate::scheduler) mod choose;
 mod clients;
 mod data;
 mod event;
-mod parts;
+mod model;
 mod query;
 mod retire;
 mod send;
+mod steal;
 mod submission;
 mod submit;
-mod take_back;
 #[cfg(test)]
 mod tests;
 mod transitions;
@@ -317,7 +317,7 @@ impl State {
                 let message = free_keys(keys, "deletions");
                 self.actions.push(Action::ToWorker(*id, message));
             }
-            self.ask_back();
+            self.request_steals();
             self.drop_idle_holders();
         }
         let Some(ttl) = self.policy.worker_ttl else {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::parts::{Queue, Stage, TaskId, Worker};
+use super::model::{Queue, Stage, TaskId, Worker};
 use super::versions::AllPackages;
 use super::{FIRE_AND_FORGET, State};
 

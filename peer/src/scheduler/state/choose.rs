@@ -3,7 +3,7 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::parts::{Stage, Task, TaskId, Worker};
+use super::model::{Stage, Task, TaskId, Worker};
 use super::submission::Demands;
 use super::{State, WINDOW, WorkerId};
 use crate::scheduler::step;

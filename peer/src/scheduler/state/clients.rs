@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::parts::{Client, Stage, TaskId};
+use super::model::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
 use super::submission::Submission;
 use super::versions::{self, Packages};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::parts::{Priority, Stage, TaskId};
+use super::model::{Priority, Stage, TaskId};
 use super::send::in_memory;
 use super::{State, WorkerId};
 use crate::Key;

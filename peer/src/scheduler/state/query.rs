@@ -4,7 +4,7 @@ use crate::protocol::TaskState;
 use std::collections::HashSet;
 
 use super::State;
-use super::parts::{Stage, Task, Worker};
+use super::model::{Stage, Task, Worker};
 use crate::protocol::Keys;
 use crate::{Key, TaskEvent, Value};
 

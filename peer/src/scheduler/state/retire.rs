@@ -4,7 +4,7 @@ use daskwire::invariant::Ensured;
 use std::collections::BTreeMap;
 
 use super::choose;
-use super::parts::TaskId;
+use super::model::TaskId;
 use super::{LeaveReason, State, WorkerId};
 use crate::Key;
 use crate::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
@@ -22,7 +22,7 @@ impl State {
             && worker.info.status != WorkerStatus::ClosingGracefully
         {
             worker.status_before = Some(worker.info.status.clone());
-            self.order_status(id, WorkerStatus::ClosingGracefully);
+            self.request_status(id, WorkerStatus::ClosingGracefully);
             self.settle();
         }
         self.copy_elsewhere(id);
@@ -36,12 +36,12 @@ impl State {
             && let Some(worker) = self.workers.get_mut(&id)
             && let Some(status) = worker.status_before.take()
         {
-            self.order_status(id, status);
+            self.request_status(id, status);
             self.settle();
         }
     }
 
-    fn order_status(&mut self, id: WorkerId, status: WorkerStatus) {
+    fn request_status(&mut self, id: WorkerId, status: WorkerStatus) {
         let message = WorkerStatusChange {
             status: status.clone(),
             stimulus_id: STIMULUS.to_owned(),

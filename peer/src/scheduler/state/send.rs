@@ -1,6 +1,6 @@
 //! Messages to clients and workers.
 
-use super::parts::{Priority, Stage, Task, TaskId};
+use super::model::{Priority, Stage, Task, TaskId};
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 use crate::protocol::{

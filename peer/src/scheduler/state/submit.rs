@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::parts::{Priority, RunSpec, Stage, Task, TaskId};
+use super::model::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
 use super::submission::{Dependency, Refusal, Submission};
 use super::{ClientId, State};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::parts::{Stage, TaskId};
+use super::model::{Stage, TaskId};
 use super::send::erred;
 use super::submission::Failure;
 use super::{Action, FIRE_AND_FORGET, State, WorkerId};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daskwire_comm::Address;
 
 use super::data::REPLACED;
-use super::parts::{Stage, TaskId, Worker, WorkerInfo};
+use super::model::{Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::versions::{self, Packages};
@@ -223,7 +223,7 @@ impl State {
                     self.todo.open.insert(id);
                 }
             }
-            FromWorker::StealResponse(message) => self.given_back(id, &message),
+            FromWorker::StealResponse(message) => self.steal_response(id, &message),
             FromWorker::KeepAlive(_) => {}
             FromWorker::CloseStream(_) => worker.is_leaving = true,
             FromWorker::LogEvent(message) => {

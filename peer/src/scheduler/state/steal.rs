@@ -1,8 +1,8 @@
-//! Taking tasks back from workers that have not started them.
+//! Stealing: tasks move away from workers that have not started them.
 
 use std::cmp::Reverse;
 
-use super::parts::{Stage, TaskId, Worker};
+use super::model::{Stage, TaskId, Worker};
 use super::{State, WorkerId};
 use crate::protocol::{StealRequest, StealResponse};
 
@@ -20,7 +20,7 @@ impl State {
     /// those with more tasks than threads while others are idle. A worker's average run time is
     /// not used: its current tasks may take much longer, and others wait for them. Each task is
     /// asked for once.
-    pub(super) fn ask_back(&mut self) {
+    pub(super) fn request_steals(&mut self) {
         if !self.workers.values().any(|worker| worker.is_running) {
             return;
         }
@@ -73,7 +73,7 @@ impl State {
     }
 
     /// Handles the answer of a worker, which has forgotten the task if it had not started it.
-    pub(super) fn given_back(&mut self, worker: WorkerId, message: &StealResponse) {
+    pub(super) fn steal_response(&mut self, worker: WorkerId, message: &StealResponse) {
         let state = message.state.0.as_deref();
         if !matches!(state, Some("waiting" | "ready" | "constrained")) {
             return;
