@@ -50,7 +50,7 @@ pub const FIRST_SERVED: Release = Release::new(2025, 4, 0);
 
 /// Callback for notices. It is called between messages, so it must not block. After it has
 /// panicked, it is not called again.
-pub type NoticeHook = Arc<dyn Fn(&Notice) + Send + Sync>;
+pub type NoticeCallback = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 /// Options of a [`Scheduler`].
 #[derive(Clone)]
@@ -83,7 +83,7 @@ pub struct Options {
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
-    pub on_notice: Option<NoticeHook>,
+    pub on_notice: Option<NoticeCallback>,
 }
 
 impl Default for Options {

@@ -40,7 +40,7 @@ pub(super) struct Shared {
     /// Number of listeners that have not failed.
     listener_count: AtomicUsize,
     /// Whether the callback for notices has panicked.
-    is_hook_broken: AtomicBool,
+    has_callback_panicked: AtomicBool,
     pool: Pool,
     options: Options,
     id: String,
@@ -181,7 +181,7 @@ impl Shared {
                 is_watched: false,
                 outbox: Outbox::default(),
             }),
-            is_hook_broken: AtomicBool::new(false),
+            has_callback_panicked: AtomicBool::new(false),
             failure: watch::Sender::new(None),
             listener_count: AtomicUsize::new(listener_count),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
@@ -267,14 +267,14 @@ impl Shared {
 
     fn notify(&self, notice: &Notice) {
         emit(notice.level(), || SchedulerEvent::Notice(notice));
-        let Some(hook) = &self.options.on_notice else {
+        let Some(callback) = &self.options.on_notice else {
             return;
         };
-        if self.is_hook_broken.load(Ordering::Acquire) {
+        if self.has_callback_panicked.load(Ordering::Acquire) {
             return;
         }
-        if catch_unwind(AssertUnwindSafe(|| hook(notice))).is_err() {
-            self.is_hook_broken.store(true, Ordering::Release);
+        if catch_unwind(AssertUnwindSafe(|| callback(notice))).is_err() {
+            self.has_callback_panicked.store(true, Ordering::Release);
         }
     }
 

@@ -59,13 +59,13 @@ async fn panicking_callback_is_not_called_again() {
     let options = Options {
         on_notice: Some(Arc::new(move |_: &Notice| {
             *lock(&counted) += 1;
-            panic!("the hook panics");
+            panic!("the callback panics");
         })),
         ..Options::default()
     };
-    let scheduler = scheduler_with("inproc://hook", options).await;
-    let _worker = Worker::new(scheduler.address(), "inproc://hook-1").await;
-    let worker = Worker::new(scheduler.address(), "inproc://hook-2").await;
+    let scheduler = scheduler_with("inproc://callback", options).await;
+    let _worker = Worker::new(scheduler.address(), "inproc://callback-1").await;
+    let worker = Worker::new(scheduler.address(), "inproc://callback-2").await;
     let mut client = Client::new(scheduler.address(), "me").await;
     client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
     client.wait(&["x"]).await;
