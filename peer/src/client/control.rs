@@ -230,7 +230,7 @@ impl Client {
     pub async fn fire_and_forget(&self, future: &TaskFuture) -> Result<(), RequestError> {
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
-        self.known(future).await?;
+        self.shared.known("fire_and_forget", future).await?;
         if matches!(future.status(), Status::Finished | Status::Error(_)) {
             return Ok(());
         }

@@ -19,7 +19,7 @@ use crate::{Release, RequestError, Value};
 const LEASE: Duration = Duration::from_secs(30);
 
 /// The class of the exception that a scheduler raises when a wait times out.
-const TIMEOUT_ERROR: &str = "TimeoutError";
+pub(super) const TIMEOUT_ERROR: &str = "TimeoutError";
 
 /// A value in a [`Variable`] or [`Queue`]: a future, or plain data that the scheduler
 /// keeps: numbers, strings, bytes, lists and dictionaries of them.
@@ -148,9 +148,13 @@ impl Variable {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the scheduler does not answer.
+    /// * [`RequestError::Missing`] if the task of the future was cancelled or lost;
+    /// * other errors if the scheduler does not answer.
     pub async fn set(&self, value: impl Into<SharedValue>) -> Result<(), RequestError> {
         let value = value.into();
+        if let SharedValue::Future(future) = &value {
+            self.shared.known("variable_set", future).await?;
+        }
         let message = Unknown::new("variable_set").field("name", self.name.as_str());
         let mut message = Shared::with_value(message, &value);
         if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
@@ -226,6 +230,7 @@ impl Queue {
     /// # Errors
     ///
     /// * [`RequestError::Timeout`] if the queue is full for too long;
+    /// * [`RequestError::Missing`] if the task of the future was cancelled or lost;
     /// * other errors if the scheduler does not answer.
     pub async fn put(
         &self,
@@ -233,6 +238,9 @@ impl Queue {
         timeout: Option<Duration>,
     ) -> Result<(), RequestError> {
         let value = value.into();
+        if let SharedValue::Future(future) = &value {
+            self.shared.known("queue_put", future).await?;
+        }
         let message = Unknown::new("queue_put").field("name", self.name.as_str());
         let message = Shared::with_value(message, &value);
         let put = self

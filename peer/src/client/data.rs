@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
+use super::coordinate::TIMEOUT_ERROR;
 use super::future::all_finished;
 use super::shared::Shared;
 use super::state::{Event, Hold};
@@ -28,6 +29,10 @@ const HOLDER_CHECK: Duration = Duration::from_secs(5);
 /// Timeout for connecting to a worker, after which its results are fetched through the
 /// scheduler. An address behind a firewall may never answer.
 const REACH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The end of the message of the exception that a scheduler raises if it has no worker to
+/// store data: "No valid workers found", or "No workers found" in older releases.
+const NO_WORKERS: &str = "workers found";
 
 /// The route of data between the client and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,6 +84,19 @@ impl ScatterOptions {
     }
 }
 
+/// The error of data that the scheduler was asked to store.
+fn through_scheduler(error: RequestError) -> ScatterError {
+    match error {
+        RequestError::Remote(error)
+            if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR)
+                && error.message.contains(NO_WORKERS) =>
+        {
+            ScatterError::NoWorkers
+        }
+        error => ScatterError::Request(error),
+    }
+}
+
 /// Aborts a task when dropped.
 struct AbortOnDrop<T>(Task<T>);
 
@@ -101,6 +119,19 @@ pub(super) fn opened(key: &Key, serialized: Serialized) -> Result<Value, TaskErr
 }
 
 impl Shared {
+    /// The states of tasks in the scheduler; `None` for unknown tasks.
+    pub(super) async fn task_status(
+        &self,
+        keys: Keys,
+    ) -> Result<Vec<(Key, Option<TaskState>)>, RequestError> {
+        let request = GetTaskStatus {
+            keys,
+            reply: Some(true),
+            ..GetTaskStatus::default()
+        };
+        self.call("the states of tasks", request).await
+    }
+
     pub(super) const fn route(&self) -> Route {
         self.options.route
     }
@@ -420,6 +451,10 @@ impl Client {
         pieces: Vec<(Key, Serialized)>,
         options: &ScatterOptions,
     ) -> Result<Vec<TaskFuture>, ScatterError> {
+        if pieces.is_empty() {
+            // Dask's scheduler fails if it gets no data.
+            return Ok(Vec::new());
+        }
         // Make the futures first, so that no report about them is missed.
         let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
         let futures = self.shared.hold(Event::Store(keys.clone()), &keys)?;
@@ -428,7 +463,10 @@ impl Client {
         self.shared.settle::<ScatterError>().await?;
         let route = options.route.unwrap_or(self.shared.route());
         match route {
-            Route::Scheduler => self.scatter_through_scheduler(pieces, options).await?,
+            Route::Scheduler => {
+                let stored = self.scatter_through_scheduler(pieces, options).await;
+                stored.map_err(through_scheduler)?;
+            }
             Route::Direct => self.scatter_to_workers(pieces, options).await?,
         }
         let holds: Vec<Hold> = futures.iter().map(|future| future.hold().clone()).collect();
@@ -645,11 +683,6 @@ impl Client {
     ) -> Result<Vec<(Key, Option<TaskState>)>, RequestError> {
         let dialect = self.dialect();
         let keys = keys.into_iter().map(|key| dialect.key(&key.into()));
-        let request = GetTaskStatus {
-            keys: keys.collect(),
-            reply: Some(true),
-            ..GetTaskStatus::default()
-        };
-        self.shared.call("the states of tasks", request).await
+        self.shared.task_status(keys.collect()).await
     }
 }

@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use super::request::{converted, key_of};
+use super::shared::Shared;
 use super::state::Event;
-use super::{Client, TaskFuture};
+use super::{Client, Status, TaskFuture};
 use crate::dialect::Operation;
 use crate::graph::futures_pickle;
-use crate::protocol::Unknown;
+use crate::protocol::{Keys, Unknown};
 use crate::{Key, Release, RequestError, Serialized, Value};
 
 /// The first release that publishes several datasets at once.
@@ -48,7 +49,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// As [`publish_dataset`](Self::publish_dataset).
+    /// * [`RequestError::Missing`] if a task was cancelled or lost;
+    /// * as [`publish_dataset`](Self::publish_dataset).
     pub async fn publish_futures(
         &self,
         name: impl Into<Key>,
@@ -69,7 +71,7 @@ impl Client {
         // A scheduler confuses a request to hold a task with its submission if it has not
         // read the graph yet.
         for future in futures {
-            self.known(future).await?;
+            self.shared.known("publish_put", future).await?;
         }
         let keys = Value::list(futures.iter().map(|future| future.key().to_value()));
         let (name, data) = (name.to_value(), Value::Serialized(data));
@@ -186,18 +188,38 @@ impl Client {
         self.shared.tell(message)?;
         Ok(uid)
     }
+}
 
-    /// Waits until the scheduler knows the task of a future, or the future is done.
-    pub(super) async fn known(&self, future: &TaskFuture) -> Result<(), RequestError> {
+impl Shared {
+    /// Waits until the scheduler knows the task of a future, or the future is done. A request
+    /// about an unknown task may never be answered.
+    ///
+    /// Returns [`RequestError::Missing`] for the request `op` if the future ended without a
+    /// result and without an error.
+    pub(super) async fn known(
+        &self,
+        op: &'static str,
+        future: &TaskFuture,
+    ) -> Result<(), RequestError> {
         let mut pause = Duration::from_millis(5);
-        while !future.is_done() {
-            let status = self.task_status([future.key()]).await?;
+        loop {
+            match future.status() {
+                Status::Pending => {}
+                Status::Finished | Status::Error(_) => return Ok(()),
+                Status::Disconnected { reason } => {
+                    return Err(RequestError::Disconnected { reason });
+                }
+                Status::Cancelled { .. } | Status::Lost => {
+                    let keys = vec![future.key().clone()];
+                    return Err(RequestError::Missing { op, keys });
+                }
+            }
+            let status = self.task_status(Keys(vec![future.key().clone()])).await?;
             if status.iter().any(|(_, state)| state.is_some()) {
-                break;
+                return Ok(());
             }
             daskwire_comm::runtime::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
         }
-        Ok(())
     }
 }

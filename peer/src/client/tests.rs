@@ -815,3 +815,71 @@ async fn a_subscription_survives_the_end_of_another_of_the_same_topic() {
         }
     }
 }
+
+#[tokio::test]
+async fn nothing_is_scattered_without_a_request() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let scattering = client.scatter(Vec::<i64>::new());
+    let scattered = tokio::time::timeout(TIMEOUT, scattering).await;
+    let futures = scattered.expect("no request").expect("nothing to store");
+    assert_eq!(futures, []);
+}
+
+#[tokio::test]
+async fn scattering_without_workers_has_an_error_of_its_own() {
+    for (class, message, is_expected) in [
+        ("TimeoutError", "No valid workers found", true),
+        ("TimeoutError", "another", false),
+        ("ValueError", "No valid workers found", false),
+    ] {
+        let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+        let serving = async {
+            let request = receive(&mut scheduler.requests).await;
+            assert!(matches!(request, Request::Scatter(_)), "{request:?}");
+            let exception = Value::Serialized(crate::error::exception(class, message));
+            let reply = Value::dict([
+                ("status", Value::from("uncaught-error")),
+                ("exception", exception),
+            ]);
+            let sent = scheduler.requests.sender.send(&reply).await;
+            sent.expect("the client listens");
+        };
+        let (scattered, ()) = tokio::join!(client.scatter([1]), serving);
+        let error = scattered.expect_err("no workers");
+        let is_found = matches!(error, ScatterError::NoWorkers);
+        assert_eq!(is_found, is_expected, "{error}");
+    }
+}
+
+/// A Dask scheduler waits for tasks that it does not know, without a limit.
+#[tokio::test]
+async fn futures_without_a_task_are_not_shared() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let queue = async {
+        let opening = client.queue("a queue", None);
+        let serving = async {
+            receive(&mut scheduler.requests).await;
+            let sent = scheduler.requests.sender.send(&Value::None).await;
+            sent.expect("the client listens");
+        };
+        tokio::join!(opening, serving).0.expect("opened")
+    };
+    let queue = queue.await;
+    let cancelled = submit(&client, "x");
+    cancelled.cancel().expect("connected");
+    let shared = async {
+        let variable = client.variable("a variable").expect("supported");
+        [
+            queue.put(&cancelled, None).await,
+            variable.set(&cancelled).await,
+            client
+                .publish_futures("a name", core::slice::from_ref(&cancelled))
+                .await,
+        ]
+    };
+    let shared = tokio::time::timeout(TIMEOUT, shared).await;
+    for shared in shared.expect("no request") {
+        let error = shared.expect_err("no task");
+        assert!(matches!(error, RequestError::Missing { .. }), "{error}");
+    }
+}
