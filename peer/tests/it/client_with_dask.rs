@@ -670,6 +670,23 @@ async fn a_key_starts_anew_after_a_cancellation_and_a_restart() {
     client.close().await.expect("closed");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn scattered_data_is_lost_with_its_worker() {
+    let mut cluster = daskwire_testing::scheduler_with_workers(1);
+    let client = client_at(cluster.address()).await;
+    assert_eq!(client.scatter([0; 0]).await.expect("no data"), []);
+    let data = client.scatter([1]).await.expect("scattered");
+    cluster.kill_worker(0);
+    let status = tokio::time::timeout(TIMEOUT, async {
+        // Fetching the data finds out that the worker has left.
+        let error = data[0].result().await.expect_err("it is lost");
+        assert!(matches!(error, TaskError::Lost { .. }), "{error}");
+        data[0].status()
+    });
+    assert_eq!(status.await.expect("in time").name(), "lost");
+    client.close().await.expect("closed");
+}
+
 /// Runs tests over a protocol, each on its own cluster.
 macro_rules! clusters {
     ($protocol:ident: $($test:ident)*) => {

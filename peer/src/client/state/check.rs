@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{Hold, MAX_RELEASED, State, Status};
+use super::{Awaited, Hold, MAX_RELEASED, State, Status};
 
 impl State {
     /// The number of holds that have handles.
@@ -34,7 +34,7 @@ impl State {
         }
         let unanswered: HashSet<&Hold> = self.unanswered.iter().flatten().collect();
         for hold in &holds {
-            let awaits_mark = self.keys[&hold.key].awaits_mark;
+            let awaits_mark = self.keys[&hold.key].awaited == Awaited::Mark;
             assert_eq!(awaits_mark, unanswered.contains(hold), "{hold:?}");
         }
         assert_eq!(self.unanswered.len() as u64, self.marks - self.answered);

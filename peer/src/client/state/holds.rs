@@ -7,7 +7,7 @@ use std::hash::DefaultHasher;
 use std::sync::Arc;
 
 use super::{
-    Action, EndedHold, HandleCount, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber,
+    Action, Awaited, EndedHold, HandleCount, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber,
 };
 use crate::Key;
 use crate::dialect::{Cancellation, Dialect};
@@ -36,7 +36,10 @@ impl State {
             handle_count: HandleCount(1),
             type_number: TypeNumber::default(),
             is_finished: false,
-            awaits_mark: !self.unanswered.is_empty(),
+            awaited: match self.unanswered.is_empty() {
+                true => Awaited::Nothing,
+                false => Awaited::Mark,
+            },
         };
         if let Some(holds) = self.unanswered.back_mut() {
             holds.push(Hold { key: key.clone() });
@@ -46,10 +49,38 @@ impl State {
     }
 
     pub(super) fn submit(&mut self, keys: &[Key], message: FromClient) {
+        let mut failed = Vec::new();
         for key in keys {
-            self.add_handle(key);
+            if !self.add_handle(key) && self.has_failed(key) {
+                self.set(key, Status::Pending);
+                failed.push(key.clone());
+            }
         }
         self.send(message);
+        // The scheduler has no task if the graph of an earlier submission failed, and runs
+        // the task now. It reports the error of a task that it has once more.
+        for key in failed {
+            self.await_report(&key);
+            self.ask(key);
+        }
+    }
+
+    /// Whether the task of a held key failed.
+    fn has_failed(&self, key: &Key) -> bool {
+        !self.errors.is_empty()
+            && self
+                .hold(key)
+                .is_some_and(|hold| self.errors.contains_key(&hold))
+    }
+
+    /// Notes that the scheduler is asked about a held key, of which it has reported a
+    /// status.
+    pub(super) fn await_report(&mut self, key: &Key) {
+        if let Some(held) = self.keys.get_mut(key)
+            && held.awaited == Awaited::Nothing
+        {
+            held.awaited = Awaited::Report;
+        }
     }
 
     pub(super) fn desire(&mut self, key: Key) {
@@ -185,6 +216,9 @@ impl State {
             return;
         }
         held.is_finished = status == Status::Finished;
+        if held.is_finished && held.awaited == Awaited::Report {
+            held.awaited = Awaited::Nothing;
+        }
         match &status {
             Status::Error(error) => self.errors.insert(hold.clone(), Arc::clone(error)),
             _ => remove(&mut self.errors, &hold),

@@ -3,9 +3,13 @@
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::{MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
+use super::{Awaited, Hold, MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
 use crate::protocol::{ClientReleasesKeys, Keys, ToClient};
 use crate::{Key, RemoteError};
+
+/// The reason that a scheduler gives if it forgets a key that clients still want, because
+/// the data cannot be computed again.
+const FORGOTTEN: &str = "already forgotten";
 
 impl State {
     pub(super) fn receive(&mut self, now: Duration, message: ToClient) {
@@ -41,6 +45,7 @@ impl State {
             ToClient::LostData(message) => self.reported(&message.key, || Status::Pending),
             ToClient::TaskRetried(message) => self.reported(&message.key, || Status::Pending),
             ToClient::CancelledKeys(message) => {
+                let is_lost = message.reason.as_deref() == Some(FORGOTTEN);
                 let reason = match (message.reason, message.msg) {
                     (Some(reason), Some(more)) => format!("{reason}: {more}"),
                     (Some(reason), None) | (None, Some(reason)) => reason,
@@ -52,6 +57,8 @@ impl State {
                 for key in message.keys {
                     if let Some(mark) = self.mark_of(&key) {
                         self.answered(mark);
+                    } else if is_lost {
+                        self.ended(key, Status::Lost);
                     } else {
                         self.cancelled(key, &reason);
                     }
@@ -81,12 +88,24 @@ impl State {
 
     /// Handles the report that the scheduler no longer holds a key.
     pub(super) fn cancelled(&mut self, key: Key, reason: &str) {
+        let status = match self.keys.get_key_value(&key) {
+            // The scheduler does not know the key that it was asked about.
+            Some((key, held)) if held.awaited == Awaited::Report && reason.is_empty() => {
+                let error = self.errors.get(&Hold { key: key.clone() });
+                error.map_or(Status::Lost, |error| Status::Error(Arc::clone(error)))
+            }
+            _ => Status::Cancelled {
+                reason: reason.to_owned(),
+            },
+        };
+        self.ended(key, status);
+    }
+
+    /// Ends the hold of a key because of a report.
+    fn ended(&mut self, key: Key, status: Status) {
         if !self.is_reported(&key) {
             return;
         }
-        let status = Status::Cancelled {
-            reason: reason.to_owned(),
-        };
         self.end_hold(&key, status);
         // The scheduler may have read the submission after it cancelled the key for another
         // client, and holds it for this one.
@@ -97,7 +116,9 @@ impl State {
     /// Whether a report is about the current hold of its key, rather than about an
     /// earlier one.
     pub(super) fn is_reported(&self, key: &Key) -> bool {
-        self.keys.get(key).is_some_and(|held| !held.awaits_mark)
+        self.keys
+            .get(key)
+            .is_some_and(|held| held.awaited != Awaited::Mark)
     }
 
     pub(super) fn reported(&mut self, key: &Key, status: impl FnOnce() -> Status) {

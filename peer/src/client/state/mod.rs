@@ -151,9 +151,20 @@ struct HeldKey {
     /// Whether the task is finished. Otherwise it is pending, unless it has an error in
     /// [`State::errors`].
     is_finished: bool,
-    /// Whether the hold is in [`State::unanswered`]: reports may be about an earlier use of
-    /// the key.
-    awaits_mark: bool,
+    /// The answer that the hold waits for.
+    awaited: Awaited,
+}
+
+/// An answer of the scheduler that a hold waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Nothing,
+    /// That to a mark. The hold is in [`State::unanswered`]: reports may be about an earlier
+    /// use of the key.
+    Mark,
+    /// A report of the key, which the scheduler held before. A scheduler that does not know
+    /// the key any more has lost the result.
+    Report,
 }
 
 const _: () = assert!(size_of::<(Key, HeldKey)>() <= 16);
@@ -317,7 +328,12 @@ impl State {
                 }
             }
             Event::Cancel { holds, force } => self.cancel(holds, force),
-            Event::Refresh(keys) => self.refresh(keys),
+            Event::Refresh(keys) => {
+                for key in &keys {
+                    self.await_report(key);
+                }
+                self.refresh(keys);
+            }
             Event::DesireAs { client, keys } => self.send_unmarked(ClientDesiresKeys {
                 keys: Keys(keys),
                 client: Some(client),
@@ -397,7 +413,7 @@ impl State {
             self.answered += 1;
             for hold in self.unanswered.pop_front().unwrap_or_default() {
                 if let Some(held) = self.current_mut(&hold) {
-                    held.awaits_mark = false;
+                    held.awaited = Awaited::Nothing;
                 }
             }
         }

@@ -156,6 +156,7 @@ fn a_released_key_is_pending_when_it_is_submitted_again() {
     let second = client.submit("x");
     assert_eq!(first, second);
     client.handle(Event::Release(first));
+    client.receive(erred("x"));
     assert_eq!(client.status(&second), "error");
     client.handle(Event::Release(second.clone()));
     assert_eq!(client.status(&second), "none");
@@ -165,6 +166,7 @@ fn a_released_key_is_pending_when_it_is_submitted_again() {
         [
             "update-graph x",
             "update-graph x",
+            "report-key x",
             "client-releases-keys x",
             "report-key client-mark-1",
             "update-graph x",
@@ -548,4 +550,70 @@ fn stored_and_refreshed_keys() {
     });
     client.handle(Event::Stored(vec![hold.clone()]));
     assert_eq!(client.status(&hold), "cancelled");
+}
+
+/// A scheduler forgets scattered data when the last worker that has it leaves.
+#[test]
+fn forgotten_data_is_lost() {
+    let mut client = Machine::new(Reconnect::Never);
+    let mut hold = |key: &str| {
+        client.handle(Event::Store(vec![Key::from(key)]));
+        let hold = client.state.hold(&Key::from(key)).expect("connected");
+        client.handle(Event::Stored(vec![hold.clone()]));
+        hold
+    };
+    let [reported, asked, cancelled, restarted] = ["a", "b", "c", "d"].map(&mut hold);
+    client.receive(CancelledKeys {
+        reason: Some("already forgotten".to_owned()),
+        ..unknown("a")
+    });
+    client.handle(Event::Refresh(vec![Key::from("b"), Key::from("c")]));
+    client.receive(unknown("b"));
+    client.receive(CancelledKeys {
+        reason: Some("by a person".to_owned()),
+        ..unknown("c")
+    });
+    client.receive(Restart::default());
+    client.receive(unknown("d"));
+    assert_eq!(
+        [&reported, &asked, &cancelled, &restarted].map(|hold| client.status(hold)),
+        ["lost", "lost", "cancelled", "cancelled"]
+    );
+    assert_eq!(
+        client.sent(),
+        [
+            "client-releases-keys a",
+            "report-key b",
+            "report-key c",
+            "client-releases-keys b",
+            "client-releases-keys c",
+            "report-key d",
+            "report-key client-mark-1",
+            "client-releases-keys d",
+        ]
+    );
+}
+
+/// A graph that the scheduler cannot read leaves an error, but no task.
+#[test]
+fn a_failed_key_that_is_submitted_again_is_pending() {
+    let mut client = Machine::new(Reconnect::Never);
+    let first = client.submit("x");
+    client.receive(erred("x"));
+    let second = client.submit("x");
+    assert_eq!(first, second);
+    assert_eq!(client.status(&second), "pending");
+    assert_eq!(
+        client.sent(),
+        ["update-graph x", "update-graph x", "report-key x"]
+    );
+    client.receive(in_memory("x"));
+    assert_eq!(client.status(&second), "finished");
+    // If it fails again, it keeps the error, although the scheduler has no task.
+    let failed = client.submit("y");
+    client.receive(erred("y"));
+    client.submit("y");
+    client.receive(erred("y"));
+    client.receive(unknown("y"));
+    assert_eq!(client.status(&failed), "error");
 }

@@ -139,10 +139,17 @@ impl Simulation {
 
     /// Handles an event that adds a handle for each of the keys.
     fn add_handles(&mut self, event: Event, keys: &[Key]) {
-        // The `report-key` that follows does not make the key known.
-        let extra = u64::from(matches!(event, Event::Desire(_)));
+        let sends_questions = !matches!(event, Event::Store(_));
         // The new holds are not among the handles yet.
         self.handle(event);
+        // The messages `report-key` that follow do not make the keys known.
+        let sent = self.inbox.iter().rev();
+        let questions = sent.take_while(|message| matches!(message, FromClient::ReportKey(_)));
+        let extra = if sends_questions {
+            questions.count() as u64
+        } else {
+            0
+        };
         for key in keys {
             let Some(hold) = self.client.hold(key) else {
                 assert!(!self.client.is_connected());
