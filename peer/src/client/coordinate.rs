@@ -10,10 +10,11 @@ use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
+use crate::channel::within;
 use crate::dialect::Operation;
 use crate::protocol::Unknown;
 use crate::value::WrongType;
-use crate::{Release, RequestError, Value};
+use crate::{BoxFuture, Release, RequestError, Value};
 
 /// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
 const LEASE: Duration = Duration::from_secs(30);
@@ -78,6 +79,23 @@ impl Shared {
         converted(request.op(), reply)
     }
 
+    /// Waits for the reply to a request with a timeout in the scheduler, which may not answer
+    /// at all.
+    async fn wait<T>(
+        &self,
+        what: &'static str,
+        after: Option<Duration>,
+        reply: BoxFuture<'_, Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        match after {
+            Some(after) => {
+                let after = after.saturating_add(self.options.timeout);
+                within(after, what, reply).await
+            }
+            None => reply.await,
+        }
+    }
+
     /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
     async fn ask_within<T>(
         &self,
@@ -90,7 +108,10 @@ impl Shared {
         T::Error: Into<WrongType>,
     {
         let message = message.field("timeout", seconds(after));
-        match (self.ask(message).await, after) {
+        match (
+            self.wait(what, after, Box::pin(self.ask(message))).await,
+            after,
+        ) {
             (Err(RequestError::Remote(error)), Some(after))
                 if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR) =>
             {
@@ -166,9 +187,7 @@ impl Variable {
         Ok(())
     }
 
-    /// Waits until the variable is set, and returns its value. Not cancel safe: use `timeout`
-    /// instead. After the future is dropped, the scheduler keeps a result that the variable is
-    /// set to later, and waits for this client when the variable is deleted.
+    /// Waits until the variable is set, and returns its value. Cancel safe.
     ///
     /// # Errors
     ///
@@ -179,30 +198,55 @@ impl Variable {
         let message = Unknown::new(OP)
             .field("name", self.name.as_str())
             .field("client", self.shared.id());
-        let record: Value = self
-            .shared
-            .ask_within(message, "a variable to be set", timeout)
-            .await?;
-        let token = record.get("token").cloned().unwrap_or_default();
-        self.shared.shared_value(OP, &record, |key| {
-            Unknown::new("variable-future-received-confirm")
-                .field("name", self.name.as_str())
-                .field("key", key)
-                .field("token", token)
-        })
+        let variable = self.clone();
+        // The scheduler keeps the result until the confirmation, also if it replies after the
+        // caller is dropped.
+        let getting = async move {
+            let shared = &variable.shared;
+            let record: Value = shared
+                .ask_within(message, "a variable to be set", timeout)
+                .await?;
+            let token = record.get("token").cloned().unwrap_or_default();
+            shared.shared_value(OP, &record, |key| {
+                Unknown::new("variable-future-received-confirm")
+                    .field("name", variable.name.as_str())
+                    .field("key", key)
+                    .field("token", token)
+            })
+        };
+        self.shared.run_to_end(getting).await
     }
 
-    /// Deletes the variable, for all clients.
+    /// Deletes the variable, for all clients. A variable that has a future is set to `None`
+    /// before.
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the client is not connected.
+    /// [`RequestError`] if the scheduler does not answer, or the client is not connected.
     pub async fn delete(self) -> Result<(), RequestError> {
+        Box::pin(self.delete_unboxed()).await
+    }
+
+    async fn delete_unboxed(self) -> Result<(), RequestError> {
+        // To delete a future, the scheduler waits until all clients that have read it confirm
+        // that. Meanwhile it reads nothing else from this client, not even a confirmation.
+        match self.get(Some(AT_ONCE)).await {
+            Ok(SharedValue::Future(future)) => {
+                drop(future);
+                self.shared.settle::<RequestError>().await?;
+                self.set(Value::None).await?;
+            }
+            Ok(SharedValue::Data(_)) | Err(RequestError::Timeout { .. }) => {}
+            Err(error) => return Err(error),
+        }
         let message = Unknown::new("variable_delete").field("name", self.name.as_str());
         self.shared.tell(message)?;
         self.shared.settle().await
     }
 }
+
+/// The timeout of a request that is answered at once, or not at all.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// The first release whose `variable_set` takes a timeout.
 const VARIABLE_TIMEOUT_SINCE: Release = Release::new(2024, 12, 0);
@@ -329,6 +373,9 @@ struct SemaphoreInner {
     name: String,
     /// The ids of the leases of this client.
     leases: Mutex<Vec<String>>,
+    /// Locked during requests that refresh or release leases: a scheduler that reads a refresh
+    /// after the release grants the lease again.
+    requests: tokio::sync::Mutex<()>,
     /// The task that refreshes the leases; it ends with the semaphore.
     refreshing: Mutex<Option<Task<()>>>,
 }
@@ -346,10 +393,11 @@ impl SemaphoreInner {
     async fn refresh(shared: Arc<Shared>, inner: std::sync::Weak<Self>) {
         loop {
             runtime::sleep(LEASE / 5).await;
-            let Some(message) = inner.upgrade().map(|inner| inner.refresh_message()) else {
+            let Some(inner) = inner.upgrade() else {
                 return;
             };
-            if let Some(message) = message {
+            let _requesting = inner.requests.lock().await;
+            if let Some(message) = inner.refresh_message() {
                 // Errors are ignored: leases are refreshed five times before one expires.
                 let _: Result<Value, RequestError> = shared
                     .call("the scheduler to refresh leases", message)
@@ -369,9 +417,18 @@ impl SemaphoreInner {
         })
     }
 
-    fn forget(&self, lease: &str) {
-        let mut leases = self.lock_leases();
-        leases.retain(|other| other != lease);
+    /// Forgets a lease, and releases it.
+    async fn release(&self, lease: &str) -> Result<(), RequestError> {
+        self.lock_leases().retain(|other| other != lease);
+        let message = Unknown::new("semaphore_release")
+            .field("name", self.name.as_str())
+            .field("lease_id", lease);
+        let _requesting = self.requests.lock().await;
+        let _: Value = self
+            .shared
+            .call("the scheduler to release a lease", message)
+            .await?;
+        Ok(())
     }
 
     fn lock_leases(&self) -> MutexGuard<'_, Vec<String>> {
@@ -386,37 +443,47 @@ impl Semaphore {
     }
 
     /// Waits for a lease. Cancel safe: a lease that is granted after the future was
-    /// dropped expires after 30 seconds.
+    /// dropped is released.
     ///
     /// # Errors
     ///
     /// * [`RequestError::Timeout`] if no lease is granted in time;
     /// * other errors if the scheduler does not answer.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
-        let lease = crate::identifier();
+        const WHAT: &str = "a lease of a semaphore";
+        let id = crate::identifier();
         let message = Unknown::new("semaphore_acquire")
             .field("name", self.name())
             .field("timeout", seconds(timeout))
-            .field("lease_id", lease.as_str());
-        let is_granted: bool = self.0.shared.ask(message).await?;
-        if !is_granted {
-            return Err(RequestError::Timeout {
-                what: "a lease of a semaphore",
-                after: timeout.unwrap_or_default(),
-            });
-        }
-        self.0.lock_leases().push(lease.clone());
-        let mut refreshing = self.0.shared.failure.check(self.0.refreshing.lock());
+            .field("lease_id", id.as_str());
+        let semaphore = self.clone();
+        let acquiring = async move {
+            let is_granted: bool = semaphore.0.shared.ask(message).await?;
+            Ok(is_granted.then(|| semaphore.granted(id)))
+        };
+        let shared = &self.0.shared;
+        let lease = shared.wait(WHAT, timeout, Box::pin(shared.run_to_end(acquiring)));
+        lease.await?.ok_or_else(|| RequestError::Timeout {
+            what: WHAT,
+            after: timeout.unwrap_or_default(),
+        })
+    }
+
+    /// The lease with this id, which is refreshed from now on.
+    fn granted(self, id: String) -> Lease {
+        let inner = &self.0;
+        inner.lock_leases().push(id.clone());
+        let mut refreshing = inner.shared.failure.check(inner.refreshing.lock());
         if refreshing.is_none() {
-            let shared = Arc::clone(&self.0.shared);
-            let work = SemaphoreInner::refresh(shared, Arc::downgrade(&self.0));
-            *refreshing = Some(self.0.shared.runtime.spawn(work));
+            let shared = Arc::clone(&inner.shared);
+            let work = SemaphoreInner::refresh(shared, Arc::downgrade(inner));
+            *refreshing = Some(inner.shared.runtime.spawn(work));
         }
         drop(refreshing);
-        Ok(Lease {
-            semaphore: self.clone(),
-            id: lease,
-        })
+        Lease {
+            semaphore: self,
+            id,
+        }
     }
 
     /// Asks for the number of leases that all clients have. `get_value` in Dask.
@@ -455,42 +522,29 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Releases the lease.
+    /// Releases the lease. Cancel safe: a lease whose release was not confirmed is released
+    /// in the background.
     ///
     /// # Errors
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn release(mut self) -> Result<(), RequestError> {
-        let message = self.release_message();
-        self.semaphore.0.shared.ask::<Value>(message).await?;
+        let id = self.id.as_str();
+        self.semaphore.0.release(id).await?;
+        self.id.clear();
         Ok(())
-    }
-
-    /// Forgets the lease, and returns the message that releases it.
-    fn release_message(&mut self) -> Unknown {
-        let id = core::mem::take(&mut self.id);
-        self.semaphore.0.forget(&id);
-        Unknown::new("semaphore_release")
-            .field("name", self.semaphore.name())
-            .field("lease_id", id)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if !self.id.is_empty() {
-            let message = self.release_message();
-            let shared = Arc::clone(&self.semaphore.0.shared);
+            let (inner, id) = (Arc::clone(&self.semaphore.0), core::mem::take(&mut self.id));
             let releasing = async move {
                 // An error is ignored: the lease expires.
-                let _: Result<Value, RequestError> = shared
-                    .call("the scheduler to release a lease", message)
-                    .await;
+                let _ = inner.release(&id).await;
             };
-            let shared = &self.semaphore.0.shared;
-            let mut releases = shared.failure.check(shared.releases.lock());
-            while releases.try_join_next().is_some() {}
-            releases.push(shared.runtime.spawn(releasing));
+            self.semaphore.0.shared.finish(releasing);
         }
     }
 }
@@ -558,7 +612,10 @@ impl Event {
         let message = Unknown::new("event_wait")
             .field("name", self.name.as_str())
             .field("timeout", seconds(timeout));
-        self.shared.ask(message).await
+        let waiting = Box::pin(self.shared.ask(message));
+        self.shared
+            .wait("an event to be set", timeout, waiting)
+            .await
     }
 
     /// Sets the event, which wakes all waiters.
@@ -672,6 +729,7 @@ impl Client {
             shared: Arc::clone(&self.shared),
             name,
             leases: Mutex::default(),
+            requests: tokio::sync::Mutex::default(),
             refreshing: Mutex::default(),
         })))
     }

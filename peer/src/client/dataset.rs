@@ -9,7 +9,7 @@ use super::{Client, Status, TaskFuture};
 use crate::dialect::Operation;
 use crate::graph::futures_pickle;
 use crate::protocol::{Keys, Unknown};
-use crate::{Key, Release, RequestError, Serialized, Value};
+use crate::{BoxFuture, Key, Release, RequestError, Serialized, Value};
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
@@ -196,7 +196,15 @@ impl Shared {
     ///
     /// Returns [`RequestError::Missing`] for the request `op` if the future ended without a
     /// result and without an error.
-    pub(super) async fn known(
+    pub(super) fn known<'a>(
+        &'a self,
+        op: &'static str,
+        future: &'a TaskFuture,
+    ) -> BoxFuture<'a, Result<(), RequestError>> {
+        Box::pin(self.known_unboxed(op, future))
+    }
+
+    async fn known_unboxed(
         &self,
         op: &'static str,
         future: &TaskFuture,

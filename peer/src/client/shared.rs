@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::Address;
 use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Field, FromClient, Keys, Request, Retry};
-use crate::{Key, Release, RequestError};
+use crate::{BoxFuture, Key, Release, RequestError};
 
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     /// A permit for each request for results: a program may wait for thousands at once, and
     /// each request needs a comm.
     pub(super) gather_permits: Semaphore,
-    /// The requests that release dropped leases, which [`Client::close`](super::Client::close)
+    /// Background work, such as requests that release dropped leases, which [`Client::close`](super::Client::close)
     /// waits for.
     pub(super) releases: Mutex<TaskSet<()>>,
     /// The state of the connection, for watchers.
@@ -462,6 +462,45 @@ impl Shared {
         // failure once more. Without a connection, the futures have ended.
         let _ = self.request(Event::Refresh(retried.0));
         Ok(())
+    }
+
+    /// Does work in the background, which [`Client::close`](super::Client::close) waits for.
+    pub(super) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut releases = self.failure.check(self.releases.lock());
+        while releases.try_join_next().is_some() {}
+        releases.push(self.runtime.spawn(work));
+    }
+
+    /// Does work in the background, so that it continues if the caller is dropped; the
+    /// outcome is then dropped, too. The work ends with the client.
+    pub(super) async fn run_to_end<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, RequestError>> + Send + 'static,
+    ) -> Result<T, RequestError> {
+        // The runtime stores the task once more.
+        let work: BoxFuture<'static, _> = Box::pin(work);
+        let (sender, outcome) = oneshot::channel();
+        let shared = Arc::clone(self);
+        drop(self.runtime.spawn(async move {
+            let outcome = tokio::select! {
+                outcome = work => outcome,
+                () = shared.ended() => Err(shared.disconnected().into()),
+            };
+            let _ = sender.send(outcome);
+        }));
+        match outcome.await {
+            Ok(outcome) => outcome,
+            // The work panicked, or the runtime is shutting down.
+            Err(_) => Err(self.disconnected().into()),
+        }
+    }
+
+    /// Waits until the client has ended.
+    async fn ended(&self) {
+        let mut connection = self.connection.subscribe();
+        let is_closed = |connection: &Connection| matches!(connection, Connection::Closed { .. });
+        // The sender lives as long as `self`.
+        let _ = connection.wait_for(is_closed).await;
     }
 
     /// The name of the type of a hold's result, if it is known.

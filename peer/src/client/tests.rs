@@ -881,3 +881,128 @@ async fn futures_without_a_task_are_not_shared() {
         assert!(matches!(error, RequestError::Missing { .. }), "{error}");
     }
 }
+
+/// Answers the next request, and returns it.
+async fn answer(scheduler: &mut Scheduler, reply: impl Into<Value>) -> Request {
+    let request = receive(&mut scheduler.requests).await;
+    let sent = scheduler.requests.sender.send(&reply.into()).await;
+    sent.expect("the client listens");
+    request
+}
+
+/// Begins `work`, and drops it when the scheduler has received a request, which it returns.
+async fn dropped_during_request<T>(
+    scheduler: &mut Scheduler,
+    work: impl Future<Output = T>,
+) -> Request {
+    tokio::select! {
+        _ = work => panic!("no answer was sent"),
+        request = receive(&mut scheduler.requests) => request,
+    }
+}
+
+async fn reply(scheduler: &mut Scheduler, reply: impl Into<Value>) {
+    let sent = scheduler.requests.sender.send(&reply.into()).await;
+    sent.expect("the client listens");
+}
+
+/// Receives requests on any comm of the scheduler.
+async fn receive_on_any(scheduler: &mut Scheduler) -> Request {
+    tokio::select! {
+        request = receive(&mut scheduler.requests) => request,
+        mut requests = accept(&scheduler.listener) => {
+            let request = receive(&mut requests).await;
+            scheduler.requests = requests;
+            request
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_is_granted_after_its_caller_left_is_released() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let opening = client.lock("l");
+    let (lock, _) = tokio::join!(opening, answer(&mut scheduler, Value::None));
+    let lock = lock.expect("opened");
+    let request = dropped_during_request(&mut scheduler, lock.acquire(None)).await;
+    assert_eq!(request.op(), "semaphore_acquire");
+    reply(&mut scheduler, true).await;
+    let request = answer(&mut scheduler, Value::None).await;
+    assert_eq!(request.op(), "semaphore_release");
+    // A release that was dropped is repeated.
+    let (lease, _) = tokio::join!(lock.acquire(None), answer(&mut scheduler, true));
+    let releasing = lease.expect("granted").release();
+    let request = dropped_during_request(&mut scheduler, releasing).await;
+    assert_eq!(request.op(), "semaphore_release");
+    scheduler.requests = accept(&scheduler.listener).await;
+    let request = receive(&mut scheduler.requests).await;
+    assert_eq!(request.op(), "semaphore_release");
+}
+
+/// A scheduler that reads the refresh of a lease after its release grants it again.
+#[tokio::test(start_paused = true)]
+async fn leases_are_released_after_they_were_refreshed() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let (lock, _) = tokio::join!(client.lock("l"), answer(&mut scheduler, Value::None));
+    let lock = lock.expect("opened");
+    let (lease, _) = tokio::join!(lock.acquire(None), answer(&mut scheduler, true));
+    let lease = lease.expect("granted");
+    let request = receive(&mut scheduler.requests).await;
+    assert_eq!(request.op(), "semaphore_refresh_leases");
+    drop(lease);
+    // A request that does not wait uses another comm.
+    let early = Duration::from_millis(100);
+    let early = tokio::time::timeout(early, receive_on_any(&mut scheduler)).await;
+    assert!(early.is_err(), "{early:?}");
+    reply(&mut scheduler, Value::None).await;
+    let request = answer(&mut scheduler, Value::None).await;
+    assert_eq!(request.op(), "semaphore_release");
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_with_a_timeout_end_without_an_answer() {
+    let options = ClientOptions {
+        timeout: Duration::from_secs(5),
+        ..ClientOptions::default()
+    };
+    let (mut scheduler, client) = Scheduler::start(options).await;
+    let (lock, _) = tokio::join!(client.lock("l"), answer(&mut scheduler, Value::None));
+    let lock = lock.expect("opened");
+    let after = Some(Duration::from_secs(1));
+    let event = client.event("e").expect("supported");
+    let variable = client.variable("v").expect("supported");
+    let start = tokio::time::Instant::now();
+    let (lease, event, value) =
+        tokio::join!(lock.acquire(after), event.wait(after), variable.get(after));
+    assert!(start.elapsed() < Duration::from_secs(60));
+    for error in [lease.err(), event.err(), value.err()] {
+        assert!(
+            matches!(error, Some(RequestError::Timeout { .. })),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_future_of_a_variable_is_confirmed_after_its_caller_left() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let variable = client.variable("v").expect("supported");
+    let request = dropped_during_request(&mut scheduler, variable.get(None)).await;
+    assert_eq!(request.op(), "variable_get");
+    let record = [("type", "Future"), ("value", "x"), ("token", "t")];
+    let record = record.map(|(name, value)| (name, Value::from(value)));
+    reply(&mut scheduler, Value::dict(record)).await;
+    let mut ops = Vec::new();
+    for _ in 0..4 {
+        ops.push(scheduler.next_message().await.op().to_owned());
+    }
+    assert_eq!(
+        ops,
+        [
+            "client-desires-keys",
+            "report-key",
+            "variable-future-received-confirm",
+            "client-releases-keys"
+        ]
+    );
+}

@@ -10,6 +10,7 @@ use daskwire_peer::client::{
     TaskError, TaskFuture, Workers,
 };
 use daskwire_peer::graph::Argument;
+use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Client, Key, RequestError, Value};
 use daskwire_testing::cluster::{Cluster, until};
 
@@ -408,6 +409,30 @@ async fn variables_queues_and_datasets_are_shared_with_python() {
         cluster.python("sorted(client.list_datasets())"),
         "['sums', 'theirs']"
     );
+    client.close().await.expect("closed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_variable_is_deleted_although_a_client_does_not_confirm_its_future() {
+    let cluster = Cluster::new(1);
+    let client = client_at(cluster.scheduler.address()).await;
+    let sum = client.submit("operator.add", (20, 22)).expect("submitted");
+    let variable = client.variable("v").expect("it runs Dask");
+    variable.set(&sum).await.expect("set");
+    let unconfirmed = Unknown::new("variable_get")
+        .field("name", "v")
+        .field("client", client.id());
+    let _: Value = client.request(unconfirmed).await.expect("a record");
+    variable.clone().delete().await.expect("deleted");
+    assert!(variable.get(SHORT).await.is_err());
+    // The client can delete it once more, and the scheduler still reads what it sends.
+    variable.delete().await.expect("it need not exist");
+    let key = sum.key().clone();
+    drop(sum);
+    let next = client.submit("operator.neg", [1]).expect("submitted");
+    assert_eq!(integer((&next).await.expect("a result")), -1);
+    let status = client.task_status([&key]).await.expect("an answer");
+    assert_eq!(status[0].1, None);
     client.close().await.expect("closed");
 }
 
