@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
@@ -51,6 +51,8 @@ struct Queue {
     overflow: Notify,
     /// Whether the writer has ended, so that queued messages are dropped.
     has_ended: AtomicBool,
+    /// The error that has ended the writer.
+    failure: OnceLock<RequestError>,
     /// Notified when the last sender is dropped.
     closing: Notify,
     /// Notified when messages were written, or when the writer has ended.
@@ -200,6 +202,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             has_overflowed: AtomicBool::new(false),
             overflow: Notify::new(),
             has_ended: AtomicBool::new(false),
+            failure: OnceLock::new(),
             closing: Notify::new(),
             written: Notify::new(),
             wants_drained: AtomicBool::new(false),
@@ -228,6 +231,7 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
                 () = last_messages => Ok(()),
             };
             if let Err(error) = result {
+                let _ = shared.failure.set(error.clone());
                 let _ = failed.send(error);
             }
         });
@@ -264,6 +268,12 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             return false;
         }
         self.messages.send(Queued { message, len }).is_ok()
+    }
+
+    /// The error that has ended the stream; `None` if it has none, or has not ended.
+    #[cfg(feature = "client")]
+    pub(crate) fn failure(&self) -> Option<&RequestError> {
+        self.queue.0.failure.get()
     }
 
     /// Returns a handle on the backlog.
@@ -317,14 +327,31 @@ impl BatchWriter {
     /// Waits until everything has been sent and the comm is closed. Cancel safe;
     /// an error is returned once.
     pub(crate) async fn finished(&mut self) -> Result<(), RequestError> {
-        if let Some(task) = &mut self.task {
-            let _ = task.await;
-            self.task = None;
-        }
+        self.ended().await;
         match self.failure.take() {
             Some(mut failure) => failure.try_recv().map_or(Ok(()), Err),
             None => Ok(()),
         }
+    }
+
+    /// Waits as [`finished`](Self::finished), without returning the error. Cancel safe.
+    pub(crate) async fn ended(&mut self) {
+        if let Some(task) = &mut self.task {
+            let _ = task.await;
+            self.task = None;
+        }
+    }
+
+    /// The error that has ended the stream; `None` if it has none, or has not ended.
+    #[cfg(feature = "client")]
+    pub(crate) fn failure(&self) -> Option<&RequestError> {
+        self.queue.failure.get()
+    }
+
+    /// Whether messages were not written, or not yet.
+    #[cfg(feature = "client")]
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.queue.len.load(Ordering::Acquire) > 0
     }
 
     /// Aborts writing.

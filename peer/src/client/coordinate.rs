@@ -197,7 +197,7 @@ impl Variable {
         const OP: &str = "variable_get";
         let message = Unknown::new(OP)
             .field("name", self.name.as_str())
-            .field("client", self.shared.id());
+            .field("client", &*self.shared.registered_id());
         let variable = self.clone();
         // The scheduler keeps the result until the confirmation, also if it replies after the
         // caller is dropped.

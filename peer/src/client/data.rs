@@ -481,7 +481,7 @@ impl Client {
                 TaskError::Disconnected { reason, .. } => {
                     ScatterError::Disconnected(Disconnected {
                         reason,
-                        is_reconnecting: false,
+                        is_reconnecting: !self.shared.lock().state.has_ended(),
                     })
                 }
                 error => ScatterError::Copy(Box::new(error)),
@@ -498,7 +498,7 @@ impl Client {
         let request = Request::Scatter(Scatter {
             data,
             workers: Nullable(options.workers.clone().into_field()),
-            client: self.shared.id().to_owned(),
+            client: self.shared.registered_id().to_string(),
             broadcast: Value::Bool(options.is_broadcast),
             timeout: Some(self.shared.options.timeout.as_secs_f64()),
             reply: Some(true),
@@ -602,7 +602,7 @@ impl Client {
         let request = UpdateData {
             who_has: Some(who_has),
             nbytes: Some(nbytes),
-            client: Some(self.shared.id().to_owned()),
+            client: Some(self.shared.registered_id().to_string()),
             reply: Some(true),
             ..UpdateData::default()
         };

@@ -87,7 +87,9 @@ impl Client {
                 .field("keys", keys)
                 .field("data", data)
         };
-        let message = message.field("override", false).field("client", self.id());
+        let message = message
+            .field("override", false)
+            .field("client", &*self.shared.registered_id());
         let _: Value = self
             .shared
             .call("the scheduler to publish a dataset", message)
@@ -107,7 +109,7 @@ impl Client {
         let message = if self.has_many() {
             message
                 .field("names", Value::list([name]))
-                .field("client", self.id())
+                .field("client", &*self.shared.registered_id())
                 .field("uid", self.flush()?)
         } else {
             message.field("name", name)
@@ -151,7 +153,9 @@ impl Client {
                     .unwrap_or_default()
             }
             false => {
-                let message = message.field("name", name).field("client", self.id());
+                let message = message
+                    .field("name", name)
+                    .field("client", &*self.shared.registered_id());
                 self.shared.call("a dataset", message).await?
             }
         };

@@ -88,7 +88,8 @@ pub struct ClientOptions {
     pub transports: Transports,
     /// Options of comms: timeouts, limits, a pool of buffers. Default: those of [`CommOptions`].
     pub comm: CommOptions,
-    /// The client's id. Default: a unique one.
+    /// The client's id; a scheduler knows the client by another one after it has reconnected,
+    /// with a number appended. Default: a unique id.
     pub id: Option<String>,
     /// The reaction to a broken connection. Default: the client ends.
     pub reconnect: Reconnect,

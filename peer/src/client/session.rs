@@ -24,6 +24,9 @@ const CLIENT: &str = "a client in Rust";
 /// Timeout for sending the last messages.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Time to read the last messages of a scheduler that reads nothing any more.
+const LAST_MESSAGES: Duration = Duration::from_secs(1);
+
 /// The task that keeps the connection; it ends with the client. Returns an error if
 /// the last messages may not have arrived.
 pub(super) type SessionTask = Task<Result<(), RequestError>>;
@@ -101,8 +104,9 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, ends);
+    let id = shared.next_id();
     let request = Request::RegisterClient(RegisterClient {
-        client: shared.id().to_owned(),
+        client: id.to_string(),
         versions,
         reply: Some(false),
         ..RegisterClient::default()
@@ -137,7 +141,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     // The queue is unbounded: it contains only what the program submits, and the program
     // can limit that.
     let (stream, writing) = BatchSender::new(channel.sender, shared.options.interval, usize::MAX);
-    shared.connected(stream, release, dialect);
+    shared.connected(stream, id, release, dialect);
     Ok(Session {
         receiver: channel.receiver,
         writing,
@@ -176,9 +180,10 @@ async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestErr
         if !shared.lock().is_closing {
             session.writing.abort();
         }
-        let reason = match &read {
-            Ok(()) => "the scheduler closed the connection".to_owned(),
-            Err(error) => error.to_string(),
+        let failure = session.writing.failure();
+        let reason = match (&read, failure.filter(|error| !is_closed(error))) {
+            (_, Some(error)) | (Err(error), None) => error.to_string(),
+            (Ok(()), None) => "the scheduler closed the connection".to_owned(),
         };
         shared.handle(Event::Disconnected { reason });
         match reconnect(&shared).await {
@@ -186,6 +191,9 @@ async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestErr
             None => {
                 // The last messages may still be in transit.
                 let written = session.writing.finished().await;
+                if written.is_err() && session.writing.has_unwritten() {
+                    return written;
+                }
                 // A scheduler that closes the connection has read them.
                 return read.or(written);
             }
@@ -193,9 +201,16 @@ async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestErr
     }
 }
 
+/// Whether an error is that of a connection which the peer has closed.
+fn is_closed(error: &RequestError) -> bool {
+    matches!(error, RequestError::Comm(error) if error.is_closed())
+}
+
 /// Reconnects when the state machine asks for it; `None` if the client has ended.
 async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
     let mut is_first = true;
+    let mut failure = "the scheduler did not answer in time".to_owned();
+    let mut is_permanent = false;
     loop {
         let Attempt { at, until } = shared.lock().attempt.take()?;
         if is_first {
@@ -209,13 +224,28 @@ async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
         match runtime::timeout(left, register(shared)).await {
             // The client may have been closed meanwhile.
             Ok(Ok(session)) => return shared.lock().state.is_connected().then_some(session),
-            Ok(Err(_)) | Err(_) => shared.handle(Event::ConnectFailed),
+            Ok(Err(error)) => {
+                is_permanent = matches!(
+                    error,
+                    ConnectError::Release(_) | ConnectError::Refused { .. }
+                );
+                failure = error.to_string();
+            }
+            // The reason of an earlier attempt says more.
+            Err(_) => {}
         }
+        shared.handle(Event::ConnectFailed {
+            reason: failure.clone(),
+            is_permanent,
+        });
     }
 }
 
 /// Handles the scheduler's messages until the connection ends.
 async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<(), RequestError> {
+    let mut is_writing = true;
+    // The time at which reading ends because nothing can be written any more.
+    let mut end = None;
     loop {
         let (wake_at, is_connected, is_closing) = {
             let machine = shared.lock();
@@ -228,8 +258,27 @@ async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<
         if !is_connected && !is_closing {
             return Ok(());
         }
+        let ending = async {
+            match end {
+                Some(end) => runtime::sleep_until(end).await,
+                None => core::future::pending().await,
+            }
+        };
         let batch = tokio::select! {
             batch = session.receiver.receive_batch::<ToClient>() => batch?,
+            () = session.writing.ended(), if is_writing => {
+                is_writing = false;
+                match session.writing.failure() {
+                    Some(error) if is_closed(error) => {
+                        // The last messages of the scheduler may have the reason.
+                        end = Some(runtime::now() + LAST_MESSAGES);
+                    }
+                    Some(_) => return Ok(()),
+                    None => {}
+                }
+                continue;
+            }
+            () = ending => return Ok(()),
             // A client that is closing only waits for the scheduler: its state machine
             // sets no further timer.
             () = runtime::sleep_until(shared.instant(wake_at)), if is_connected => {

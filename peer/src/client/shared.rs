@@ -25,6 +25,9 @@ use crate::{BoxFuture, Key, Release, RequestError};
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
 
+/// The reason given after a failed attempt to send.
+const BROKEN: &str = "the connection broke";
+
 /// Maximum number of concurrent requests for results.
 pub(super) const MAX_GATHER_REQUESTS: usize = 32;
 
@@ -59,6 +62,10 @@ pub(super) struct Machine {
     pub(super) state: State,
     /// The stream to the scheduler, while connected.
     pub(super) stream: Option<BatchSender<FromClient>>,
+    /// The client's id at the scheduler, of the current or last registration.
+    pub(super) registered_id: Arc<str>,
+    /// Number of attempts to register.
+    registrations: u64,
     /// The dialect of the scheduler's release.
     pub(super) dialect: Dialect,
     /// The time of the next tick.
@@ -145,6 +152,16 @@ impl Machine {
         notices.is_connection_changed |= before != self.phase();
     }
 
+    /// Ends the connection if a message could not be sent, so that the client reconnects at
+    /// once. A client that does not reconnect still reads the last messages of the scheduler.
+    fn check_stream(&mut self, now: Duration, notices: &mut Notices) {
+        if notices.has_failed && self.state.reconnects() && self.state.is_connected() {
+            let failure = self.stream.as_ref().and_then(BatchSender::failure);
+            let reason = failure.map_or_else(|| BROKEN.to_owned(), ToString::to_string);
+            self.handle(now, Event::Disconnected { reason }, notices);
+        }
+    }
+
     /// Whether the client is connected, and whether it has ended.
     const fn phase(&self) -> (bool, bool) {
         (self.state.is_connected(), self.state.has_ended())
@@ -179,6 +196,8 @@ impl Shared {
             machine: Mutex::new(Machine {
                 state: State::new(id.as_str(), options.reconnect),
                 stream: None,
+                registered_id: id.as_str().into(),
+                registrations: 0,
                 dialect: Dialect::NEWEST,
                 wake_at: Duration::ZERO,
                 attempt: None,
@@ -200,6 +219,23 @@ impl Shared {
 
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The client's id at the scheduler.
+    pub(super) fn registered_id(&self) -> Arc<str> {
+        Arc::clone(&self.lock().registered_id)
+    }
+
+    /// The id for the next registration. Each has an id of its own: when a scheduler notices
+    /// that an earlier connection has ended, it forgets everything about the id.
+    pub(super) fn next_id(&self) -> Arc<str> {
+        let mut machine = self.lock();
+        let number = machine.registrations;
+        machine.registrations += 1;
+        match number {
+            0 => self.id.as_str().into(),
+            _ => format!("{}-{number}", self.id).into(),
+        }
     }
 
     pub(super) const fn address(&self) -> &Address {
@@ -233,6 +269,7 @@ impl Shared {
         for event in events {
             machine.handle(now, event, &mut notices);
         }
+        machine.check_stream(now, &mut notices);
         drop(machine);
         self.notify(notices);
     }
@@ -241,6 +278,7 @@ impl Shared {
     pub(super) fn connected(
         &self,
         stream: BatchSender<FromClient>,
+        id: Arc<str>,
         release: Option<Release>,
         dialect: Dialect,
     ) {
@@ -248,6 +286,7 @@ impl Shared {
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.stream = Some(stream);
+        machine.registered_id = id;
         machine.dialect = dialect;
         machine.handle(self.now(), Event::Connected { release }, &mut notices);
         if !machine.state.is_connected() {
@@ -255,9 +294,9 @@ impl Shared {
             machine.stream = None;
         }
         if let Some(stream) = &machine.stream {
-            // A scheduler forgets subscriptions with the connection.
+            // A scheduler has no subscriptions of a new id.
             for topic in self.topics.names() {
-                stream.send(subscription(topic, &self.id));
+                stream.send(subscription(topic, &machine.registered_id));
             }
         }
         drop(machine);
@@ -273,21 +312,21 @@ impl Shared {
     fn request_and<T>(
         &self,
         event: Event,
-        read: impl FnOnce(&State) -> T,
+        read: impl FnOnce(&Machine) -> T,
     ) -> Result<T, Disconnected> {
-        self.change_and_request(|| Some(event), read)
+        self.change_and_request(|_| Some(event), read)
     }
 
     /// Like [`request_and`](Self::request_and), for a change that may have an event. The
-    /// change is made even without a connection.
+    /// change is made even without a connection. It gets the client's id at the scheduler.
     fn change_and_request<T>(
         &self,
-        change: impl FnOnce() -> Option<Event>,
-        read: impl FnOnce(&State) -> T,
+        change: impl FnOnce(&str) -> Option<Event>,
+        read: impl FnOnce(&Machine) -> T,
     ) -> Result<T, Disconnected> {
         let _guard = self.failure.guard();
         let mut machine = self.lock();
-        let event = change();
+        let event = change(&machine.registered_id);
         if self.failure.is_set() || !machine.state.is_connected() {
             drop(machine);
             return Err(self.disconnected());
@@ -296,7 +335,8 @@ impl Shared {
         if let Some(event) = event {
             machine.handle(self.now(), event, &mut notices);
         }
-        let result = read(&machine.state);
+        let result = read(&machine);
+        machine.check_stream(self.now(), &mut notices);
         drop(machine);
         if self.notify(notices) {
             Ok(result)
@@ -356,7 +396,7 @@ impl Shared {
         } else {
             // The stream cannot be written, and the end of the connection is noticed
             // soon.
-            "the connection broke"
+            BROKEN
         };
         Disconnected {
             reason: reason.to_owned(),
@@ -371,8 +411,8 @@ impl Shared {
         event: Event,
         keys: &[Key],
     ) -> Result<Vec<TaskFuture>, Disconnected> {
-        self.request_and(event, |state| {
-            let holds = keys.iter().filter_map(|key| state.hold(key));
+        self.request_and(event, |machine| {
+            let holds = keys.iter().filter_map(|key| machine.state.hold(key));
             let mut futures = Vec::with_capacity(keys.len());
             futures.extend(holds.map(|hold| TaskFuture::new(hold, Arc::clone(self))));
             futures
@@ -389,6 +429,7 @@ impl Shared {
             // These watchers belong to waits that were dropped.
             machine.watchers.remove(hold);
         }
+        machine.check_stream(self.now(), &mut notices);
         drop(machine);
         self.notify(notices);
     }
@@ -429,22 +470,27 @@ impl Shared {
     /// Returns an error if the client is not connected any more.
     pub(super) async fn settle<E: From<RequestError> + From<Disconnected>>(&self) -> Result<(), E> {
         let mut answered = self.answered.subscribe();
-        let Some(mark) = self.request_and(Event::Settle, State::unsettled)? else {
+        let read = |machine: &Machine| {
+            let mark = machine.state.unsettled()?;
+            Some((mark, Arc::clone(&machine.registered_id)))
+        };
+        let Some((mark, id)) = self.request_and(Event::Settle, read)? else {
             return Ok(());
         };
-        within(
-            self.options.timeout,
-            "the scheduler to read what was sent",
-            async {
-                // The sender lives as long as `self`.
-                let _ = answered.wait_for(|answered| *answered >= mark).await;
-                Ok::<(), RequestError>(())
-            },
-        )
-        .await?;
+        // No timeout: the scheduler reads nothing while it handles a large graph. The wait
+        // ends with the connection. The sender lives as long as `self`.
+        let _ = answered.wait_for(|answered| *answered >= mark).await;
         // Marks that were sent before count as answered when the connection breaks.
-        match self.lock().state.disconnected() {
+        let machine = self.lock();
+        match machine.state.disconnected() {
             Some(disconnected) => Err(disconnected.into()),
+            None if machine.registered_id != id => {
+                let disconnected = Disconnected {
+                    reason: BROKEN.to_owned(),
+                    is_reconnecting: true,
+                };
+                Err(disconnected.into())
+            }
             None => Ok(()),
         }
     }
@@ -453,7 +499,7 @@ impl Shared {
     pub(super) async fn retry(&self, keys: Keys) -> Result<(), RequestError> {
         let request = Retry {
             keys,
-            client: Some(self.id.clone()),
+            client: Some(self.registered_id().to_string()),
             reply: Some(true),
             ..Retry::default()
         };
@@ -514,12 +560,12 @@ impl Shared {
     }
 
     /// Makes a change and sends the message for it, if it has one, so that messages are
-    /// sent in the order of the changes.
+    /// sent in the order of the changes. The change gets the client's id at the scheduler.
     pub(super) fn change_and_tell<M: Into<FromClient>>(
         &self,
-        change: impl FnOnce() -> Option<M>,
+        change: impl FnOnce(&str) -> Option<M>,
     ) -> Result<(), Disconnected> {
-        let change = || Some(Event::Send(Box::new(change()?.into())));
+        let change = |id: &str| Some(Event::Send(Box::new(change(id)?.into())));
         self.change_and_request(change, |_| ())
     }
 

@@ -10,8 +10,8 @@ use super::*;
 use crate::ObservedMessage;
 use crate::channel::{Channel, Ends};
 use crate::protocol::{
-    ClientDesiresKeys, DataReply, FromClient, KeyInMemory, RegisterClient, ReplyStatus, Request,
-    StreamStart, TaskErredForClient, ToClient, UpdateDataReply,
+    CancelledKeys, ClientDesiresKeys, DataReply, FromClient, KeyInMemory, RegisterClient,
+    ReplyStatus, Request, StreamStart, TaskErredForClient, ToClient, UpdateDataReply,
 };
 use crate::{Serialized, Value};
 
@@ -69,6 +69,12 @@ impl Scheduler {
     /// The comms of a client, which first asks for the versions: one for
     /// requests, and the stream.
     async fn register(listener: &Listener, release: &str) -> (Channel, Channel) {
+        let (requests, stream, _) = Self::register_client(listener, release).await;
+        (requests, stream)
+    }
+
+    /// Like [`register`](Self::register), with the id that the client registers.
+    async fn register_client(listener: &Listener, release: &str) -> (Channel, Channel, String) {
         let mut requests = accept(listener).await;
         let request = requests.receiver.receive::<Request>().await;
         assert!(
@@ -79,12 +85,21 @@ impl Scheduler {
         sent.expect("it listens");
         let mut stream = accept(listener).await;
         let request = stream.receiver.receive::<Request>().await;
-        let Ok(Some(Request::RegisterClient(RegisterClient { .. }))) = request else {
+        let Ok(Some(Request::RegisterClient(RegisterClient { client, .. }))) = request else {
             panic!("{request:?}")
         };
         let start = vec![ToClient::from(StreamStart::default())];
         stream.sender.send(&start).await.expect("it listens");
-        (requests, stream)
+        (requests, stream, client)
+    }
+
+    /// Breaks the connection, and returns the id under which the client reconnects.
+    async fn reconnect(&mut self) -> String {
+        self.stream.sender.close().await.expect("closed");
+        let (requests, stream, id) = Self::register_client(&self.listener, "2026.8.0").await;
+        (self.requests, self.stream) = (requests, stream);
+        self.received.clear();
+        id
     }
 
     async fn send(&mut self, message: impl Into<ToClient>) {
@@ -105,6 +120,18 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Answers the next message, which is a mark.
+    async fn answer_mark(&mut self) {
+        let FromClient::ReportKey(mark) = self.next_message().await else {
+            panic!("no mark")
+        };
+        let unknown = CancelledKeys {
+            keys: vec![mark.key].into_iter().collect(),
+            ..CancelledKeys::default()
+        };
+        self.send(unknown).await;
     }
 
     /// The keys of the next message, which submits tasks.
@@ -758,7 +785,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
     shared.handle(StateEvent::End {
         reason: "the test ends the client".to_owned(),
     });
-    shared.connected(stream, None, Dialect::NEWEST);
+    shared.connected(stream, "client".into(), None, Dialect::NEWEST);
     assert!(shared.lock().stream.is_none());
 }
 
@@ -1005,4 +1032,143 @@ async fn the_future_of_a_variable_is_confirmed_after_its_caller_left() {
             "client-releases-keys"
         ]
     );
+}
+
+fn reconnecting() -> ClientOptions {
+    ClientOptions {
+        reconnect: Reconnect::Within(TIMEOUT),
+        ..ClientOptions::default()
+    }
+}
+
+/// When a scheduler notices that the earlier connection has ended, it forgets everything
+/// about the id of it.
+#[tokio::test]
+async fn each_connection_has_an_id_of_its_own() {
+    let (mut scheduler, client) = Scheduler::start(reconnecting()).await;
+    let subscription = client.join_topic("news".to_owned()).expect("subscribed");
+    for number in 1..3 {
+        let id = scheduler.reconnect().await;
+        assert_eq!(id, format!("{}-{number}", client.id()));
+        let FromClient::SubscribeTopic(message) = scheduler.next_message().await else {
+            panic!("no subscription")
+        };
+        assert_eq!(message.client, id);
+    }
+    client.connected().await.expect("reconnected");
+    let id = client.shared.registered_id();
+    drop(subscription);
+    let FromClient::UnsubscribeTopic(message) = scheduler.next_message().await else {
+        panic!("it is subscribed")
+    };
+    assert_eq!(message.client, *id);
+    let serving = async {
+        scheduler.answer_mark().await;
+        let request = receive(&mut scheduler.requests).await;
+        let sent = scheduler.requests.sender.send(&Value::None).await;
+        sent.expect("the client listens");
+        let Request::Scatter(request) = request else {
+            panic!("{request:?}")
+        };
+        assert_eq!(request.client, *id);
+    };
+    let (scattered, ()) = tokio::join!(client.scatter([1]), serving);
+    scattered.expect("scattered");
+}
+
+/// A scheduler reads nothing while it handles a large graph.
+#[tokio::test(start_paused = true)]
+async fn waits_for_a_busy_scheduler_as_long_as_it_is_connected() {
+    let (mut scheduler, client) = Scheduler::start(reconnecting()).await;
+    let subscribing = client.subscribe_topic("news");
+    let serving = async {
+        scheduler.next_message().await;
+        tokio::time::sleep(10 * ClientOptions::default().timeout).await;
+        scheduler.answer_mark().await;
+    };
+    let (subscribed, ()) = tokio::join!(subscribing, serving);
+    subscribed.expect("subscribed");
+    // A connection that broke meanwhile was replaced.
+    let mut subscribing = core::pin::pin!(client.subscribe_topic("more"));
+    let mut context = core::task::Context::from_waker(core::task::Waker::noop());
+    assert!(subscribing.as_mut().poll(&mut context).is_pending());
+    scheduler.reconnect().await;
+    client.connected().await.expect("reconnected");
+    let error = subscribing.await.expect_err("the message may be lost");
+    assert!(
+        matches!(error, RequestError::Disconnected { .. }),
+        "{error}"
+    );
+}
+
+/// As after a reset of one direction of a QUIC stream.
+#[tokio::test]
+async fn a_connection_that_cannot_be_written_is_made_again() {
+    let (scheduler, client) = Scheduler::start(reconnecting()).await;
+    let Channel {
+        sender: _sender,
+        receiver,
+        ..
+    } = scheduler.stream;
+    drop(receiver);
+    let call = client.call("operator.neg").argument(1).key("x");
+    let error = loop {
+        match call.clone().submit() {
+            Ok(_) => tokio::task::yield_now().await,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, SubmitError::Reconnecting { .. }), "{error}");
+    assert_eq!(client.connection(), Connection::Reconnecting);
+    let registering = Scheduler::register(&scheduler.listener, "2026.8.0");
+    let (submitted, _comms) = tokio::join!(call.submit_when_connected(), registering);
+    submitted.expect("reconnected");
+}
+
+/// The same without a message that fails.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_cannot_be_written_ends() {
+    let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = submit(&client, "x");
+    let Channel {
+        sender: _sender,
+        receiver,
+        ..
+    } = scheduler.stream;
+    drop(receiver);
+    let _lost = client.call("operator.neg").argument(1).submit();
+    assert_eq!(done(&future).await.name(), "disconnected");
+}
+
+#[tokio::test]
+async fn closing_reports_messages_that_were_not_written() {
+    let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let Channel {
+        sender, receiver, ..
+    } = scheduler.stream;
+    drop(receiver);
+    let _future = submit(&client, "x");
+    let (closed, ()) = tokio::join!(client.close(), async { drop(sender) });
+    assert!(matches!(closed, Err(RequestError::Comm(_))), "{closed:?}");
+}
+
+#[tokio::test]
+async fn the_reason_of_a_failed_reconnection_is_reported() {
+    let (mut scheduler, client) = Scheduler::start(reconnecting()).await;
+    let mut connection = client.watch_connection();
+    scheduler.stream.sender.close().await.expect("closed");
+    let mut requests = accept(&scheduler.listener).await;
+    receive(&mut requests).await;
+    let sent = requests.sender.send(&versions("2.30.0")).await;
+    sent.expect("the client listens");
+    let ended = tokio::time::timeout(TIMEOUT / 2, async {
+        while connection.changed().await.is_some() {}
+    });
+    ended.await.expect("at once");
+    let Connection::Closed { reason } = connection.current() else {
+        panic!("{:?}", connection.current())
+    };
+    let start = "the scheduler closed the connection, and reconnecting failed: the scheduler runs \
+                 distributed 2.30.0";
+    assert!(reason.starts_with(start), "{reason}");
 }

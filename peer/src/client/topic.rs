@@ -81,11 +81,11 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.events.close();
         let shared = &self.shared;
-        // Without a connection, the scheduler has no subscription to end.
-        let _ = shared.change_and_tell(|| {
+        // Without a connection, the scheduler has no subscription of the next id to end.
+        let _ = shared.change_and_tell(|id| {
             shared.topics.leave(&self.topic).then(|| UnsubscribeTopic {
                 topic: self.topic.clone(),
-                client: shared.id().to_owned(),
+                client: id.to_owned(),
                 ..UnsubscribeTopic::default()
             })
         });
@@ -281,7 +281,7 @@ impl Client {
             events,
             missed_count: Arc::default(),
         };
-        shared.change_and_tell(|| {
+        shared.change_and_tell(|id| {
             let topic = &subscription.topic;
             shared.topics.join(
                 topic,
@@ -290,7 +290,7 @@ impl Client {
                     missed_count: Arc::clone(&subscription.missed_count),
                 },
             );
-            Some(self::subscription(topic.clone(), shared.id()))
+            Some(self::subscription(topic.clone(), id))
         })?;
         Ok(subscription)
     }

@@ -182,7 +182,7 @@ impl Client {
             15 | 16 => {
                 self.now += Duration::from_millis(choices.u16().into());
                 match self.attempt.take_if(|at| *at <= self.now) {
-                    Some(_) if choices.below(3) == 0 => Event::ConnectFailed,
+                    Some(_) if choices.below(3) == 0 => connect_failed(),
                     Some(_) => Event::Connected { release: None },
                     None if self.now >= self.wake_at => Event::Tick,
                     None => return,
@@ -194,7 +194,7 @@ impl Client {
                     reason: "dropped".to_owned(),
                 },
                 2 => Event::Tick,
-                3 => Event::ConnectFailed,
+                3 => connect_failed(),
                 4 => Event::Connected { release: None },
                 5..=8 => Event::Disconnected {
                     reason: "lost".to_owned(),
@@ -253,4 +253,11 @@ fn messages(kind: usize, choices: &mut Choices<'_>) -> Vec<ToClient> {
         _ => return ToClient::decode_batch(&choices.raw()).unwrap_or_default(),
     };
     sent(&vec![message])
+}
+
+fn connect_failed() -> Event {
+    Event::ConnectFailed {
+        reason: "refused".to_owned(),
+        is_permanent: false,
+    }
 }

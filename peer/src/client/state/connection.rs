@@ -41,7 +41,7 @@ impl State {
         }
     }
 
-    pub(super) fn connect_failed(&mut self, now: Duration) {
+    pub(super) fn connect_failed(&mut self, now: Duration, failure: &str, is_permanent: bool) {
         let ConnectionState::Broken {
             reason,
             until,
@@ -50,8 +50,8 @@ impl State {
         else {
             return;
         };
-        if now >= *until {
-            let reason = mem::take(reason);
+        if is_permanent || now >= *until {
+            let reason = format!("{reason}, and reconnecting failed: {failure}");
             self.end(reason);
             return;
         }

@@ -110,7 +110,12 @@ pub enum Event {
         release: Option<Release>,
     },
     /// An attempt to connect, asked for by [`Action::Connect`], failed.
-    ConnectFailed,
+    ConnectFailed {
+        /// The reason.
+        reason: String,
+        /// Whether further attempts would fail, too.
+        is_permanent: bool,
+    },
     /// The connection broke.
     Disconnected {
         /// The reason.

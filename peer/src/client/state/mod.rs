@@ -256,6 +256,11 @@ impl State {
         matches!(self.connection, ConnectionState::Connected)
     }
 
+    /// Whether the client reconnects when its connection breaks.
+    pub const fn reconnects(&self) -> bool {
+        matches!(self.reconnect, Reconnect::Within(_))
+    }
+
     /// Whether the client was closed, or has lost its connection permanently.
     pub const fn has_ended(&self) -> bool {
         matches!(self.connection, ConnectionState::Ended { .. })
@@ -305,7 +310,10 @@ impl State {
     fn apply(&mut self, now: Duration, event: Event) {
         match event {
             Event::Connected { release } => self.connected(now, release),
-            Event::ConnectFailed => self.connect_failed(now),
+            Event::ConnectFailed {
+                reason,
+                is_permanent,
+            } => self.connect_failed(now, &reason, is_permanent),
             Event::Disconnected { reason } => self.disconnect(now, reason),
             Event::Close => self.close(),
             Event::End { reason } => self.end(reason),

@@ -450,14 +450,30 @@ fn attempts_to_connect_become_rarer_and_end() {
     while let Some(Action::Connect { at, .. }) = client.others.pop() {
         pauses.push((at - client.now).as_millis());
         client.now = at;
-        client.handle(Event::ConnectFailed);
+        client.handle(connect_failed(false));
     }
     assert_eq!(pauses, [0, 50, 100, 200, 400, 800, 1600, 1850]);
     let lost = client.state.disconnected().expect("no connection");
-    assert_eq!(lost.reason, "the scheduler closed: maintenance");
+    assert_eq!(
+        lost.reason,
+        "the scheduler closed: maintenance, and reconnecting failed: refused"
+    );
     // Further events have no effect.
     client.handle(Event::Connected { release: None });
     assert!(!client.state.is_connected());
+    // A permanent failure ends the client at once.
+    let mut client = Machine::new(Reconnect::Within(Duration::MAX));
+    let reason = "the cable was cut".to_owned();
+    client.handle(Event::Disconnected { reason });
+    client.handle(connect_failed(true));
+    assert!(client.state.has_ended());
+}
+
+fn connect_failed(is_permanent: bool) -> Event {
+    Event::ConnectFailed {
+        reason: "refused".to_owned(),
+        is_permanent,
+    }
 }
 
 #[test]

@@ -299,7 +299,7 @@ impl Simulation {
         if let Some(at) = self.attempt.take_if(|at| *at <= self.now) {
             self.now = self.now.max(at);
             match self.random.below(3) {
-                0 => self.handle(Event::ConnectFailed),
+                0 => self.handle(connect_failed(false)),
                 _ => self.handle(Event::Connected { release: None }),
             }
         }
