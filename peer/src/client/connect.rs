@@ -29,23 +29,29 @@ pub enum Connection {
 /// A receiver for changes of the state of the connection, see
 /// [`Client::watch_connection`].
 #[derive(Clone, Debug)]
-pub struct ConnectionWatch(watch::Receiver<Connection>);
+pub struct ConnectionWatch {
+    states: watch::Receiver<Connection>,
+    /// Whether the program knows that the client is closed.
+    is_closed: bool,
+}
 
 impl ConnectionWatch {
     /// The current state.
     pub fn current(&self) -> Connection {
-        self.0.borrow().clone()
+        self.states.borrow().clone()
     }
 
     /// Waits until the state changes, and returns the new state; `None` after
     /// [`Connection::Closed`]. States that last only a short time may be skipped. Cancel
     /// safe.
     pub async fn changed(&mut self) -> Option<Connection> {
-        if matches!(*self.0.borrow(), Connection::Closed { .. }) && !self.0.has_changed().ok()? {
+        if self.is_closed {
             return None;
         }
-        self.0.changed().await.ok()?;
-        Some(self.0.borrow_and_update().clone())
+        self.states.changed().await.ok()?;
+        let state = self.states.borrow_and_update().clone();
+        self.is_closed = matches!(state, Connection::Closed { .. });
+        Some(state)
     }
 }
 
@@ -107,7 +113,9 @@ impl Client {
     /// # }
     /// ```
     pub fn watch_connection(&self) -> ConnectionWatch {
-        ConnectionWatch(self.shared.connection.subscribe())
+        let mut states = self.shared.connection.subscribe();
+        let is_closed = matches!(*states.borrow_and_update(), Connection::Closed { .. });
+        ConnectionWatch { states, is_closed }
     }
 
     /// Waits while the client reconnects, see [`Reconnect`](super::Reconnect). Cancel

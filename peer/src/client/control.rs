@@ -10,7 +10,7 @@ use super::state::Event;
 use super::{Client, Status, TaskError, TaskFuture};
 use crate::channel::within;
 use crate::dialect::Operation;
-use crate::protocol::{RetireWorkers, TaskState, Terminate, Unknown};
+use crate::protocol::{Keys, RetireWorkers, TaskState, Terminate, Unknown};
 use crate::{Key, RequestError, Value};
 
 /// The client id for which Dask's scheduler holds results until they are computed.
@@ -71,6 +71,37 @@ fn all_found(op: &'static str, reply: &Value) -> Result<(), RequestError> {
         op,
         keys: keys.collect::<Result<_, _>>()?,
     })
+}
+
+impl Shared {
+    /// Makes the cluster run a task to its end.
+    async fn desire_until_done(&self, future: TaskFuture) -> Result<(), RequestError> {
+        let keys = vec![future.key().clone()];
+        self.request(Event::DesireAs {
+            client: FIRE_AND_FORGET.to_owned(),
+            keys: keys.clone(),
+        })?;
+        self.settle::<RequestError>().await?;
+        // The scheduler drops the request when the task ends, but not if that was before it read
+        // the request.
+        let states = self.task_status(Keys(keys.clone())).await;
+        let state = states.map(|states| states.into_iter().next().and_then(|(_, state)| state));
+        match state {
+            Ok(None) => {
+                let op = "fire_and_forget";
+                Err(RequestError::Missing { op, keys })
+            }
+            Ok(Some(TaskState::Memory | TaskState::Erred)) | Err(_) => {
+                self.request(Event::ReleaseAs {
+                    client: FIRE_AND_FORGET.to_owned(),
+                    keys,
+                })?;
+                self.settle::<RequestError>().await?;
+                state.map(|_| ())
+            }
+            Ok(Some(_)) => Ok(()),
+        }
+    }
 }
 
 impl Client {
@@ -220,7 +251,7 @@ impl Client {
     }
 
     /// Makes the cluster run a task to its end even if no client holds its future any
-    /// more. Waits until the scheduler has read the request.
+    /// more. Waits until the scheduler has read the request. Cancel safe once it is sent.
     ///
     /// # Errors
     ///
@@ -234,29 +265,11 @@ impl Client {
         if matches!(future.status(), Status::Finished | Status::Error(_)) {
             return Ok(());
         }
-        let keys = vec![future.key().clone()];
-        self.shared.request(Event::DesireAs {
-            client: FIRE_AND_FORGET.to_owned(),
-            keys: keys.clone(),
-        })?;
-        self.shared.settle::<RequestError>().await?;
-        // The scheduler drops the request when the task ends, but not if that was before it read
-        // the request.
-        let states = self.task_status(&keys).await?;
-        match states.into_iter().next().and_then(|(_, state)| state) {
-            None => {
-                let op = "fire_and_forget";
-                Err(RequestError::Missing { op, keys })
-            }
-            Some(TaskState::Memory | TaskState::Erred) => {
-                self.shared.request(Event::ReleaseAs {
-                    client: FIRE_AND_FORGET.to_owned(),
-                    keys,
-                })?;
-                self.shared.settle().await
-            }
-            Some(_) => Ok(()),
-        }
+        let (shared, future) = (Arc::clone(&self.shared), future.clone());
+        // A request that is not followed by a release, if that is necessary, would keep the
+        // result for ever.
+        let desiring = async move { shared.desire_until_done(future).await };
+        self.shared.finish_and_wait(desiring).await
     }
 
     /// Ends the scheduler and its workers, and closes the client.

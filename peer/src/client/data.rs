@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::coordinate::TIMEOUT_ERROR;
 use super::future::all_finished;
 use super::shared::Shared;
-use super::state::{Event, Hold};
+use super::state::Event;
 use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, WORKERS_INTERVAL, Workers};
 use crate::gather::{self, least_requested};
 use crate::protocol::{
@@ -332,6 +332,169 @@ impl Shared {
             }
         }
     }
+
+    /// Stores data, and returns its futures.
+    async fn store(
+        self: &Arc<Self>,
+        pieces: Vec<(Key, Serialized)>,
+        route: Route,
+        options: &ScatterOptions,
+    ) -> Result<Vec<TaskFuture>, ScatterError> {
+        // Make the futures first, so that no report about them is missed.
+        let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
+        let futures = self.hold(Event::Store(keys.clone()), &keys)?;
+        // No release of these keys is sent from now on; earlier ones must be read
+        // first.
+        self.settle::<ScatterError>().await?;
+        let client = self.registered_id();
+        match route {
+            Route::Scheduler => {
+                let stored = self.scatter_through_scheduler(pieces, &client, options);
+                stored.await.map_err(through_scheduler)?;
+            }
+            Route::Direct => self.scatter_to_workers(pieces, &client, options).await?,
+        }
+        let holds = futures.iter().map(|future| future.hold().clone());
+        self.stored(holds.collect(), client)?;
+        Ok(futures)
+    }
+
+    async fn scatter_through_scheduler(
+        &self,
+        data: Vec<(Key, Serialized)>,
+        client: &str,
+        options: &ScatterOptions,
+    ) -> Result<(), RequestError> {
+        let request = Request::Scatter(Scatter {
+            data,
+            workers: Nullable(options.workers.clone().into_field()),
+            client: client.to_string(),
+            broadcast: Value::Bool(options.is_broadcast),
+            timeout: Some(self.options.timeout.as_secs_f64()),
+            reply: Some(true),
+            ..Scatter::default()
+        });
+        let _: Value = self.pool.call(self.address(), &request).await?;
+        Ok(())
+    }
+
+    /// Asks for the running workers and their numbers of threads, until there is at
+    /// least one.
+    async fn running_workers(&self, request: &Request) -> Result<Vec<(String, u64)>, ScatterError> {
+        loop {
+            let workers: Vec<_> = self.call("the list of workers", request.clone()).await?;
+            if !workers.is_empty() {
+                return Ok(workers);
+            }
+            runtime::sleep(WORKERS_INTERVAL).await;
+        }
+    }
+
+    async fn scatter_to_workers(
+        &self,
+        data: Vec<(Key, Serialized)>,
+        client: &str,
+        options: &ScatterOptions,
+    ) -> Result<(), ScatterError> {
+        let workers = options.workers.clone().into_field();
+        // ROLES CLIENT-11
+        let request: Request = match self.lock().dialect.has_running_workers {
+            true => NCoresRunning {
+                workers,
+                reply: Some(true),
+                ..NCoresRunning::default()
+            }
+            .into(),
+            false => NCores {
+                workers,
+                reply: Some(true),
+                ..NCores::default()
+            }
+            .into(),
+        };
+        let workers = self.running_workers(&request);
+        // The scheduler waits for workers, too, when it stores data.
+        let workers = runtime::timeout(self.options.timeout, workers).await;
+        let workers = workers.unwrap_or(Err(ScatterError::NoWorkers))?;
+        // Each piece goes to the worker with the fewest bytes so far.
+        let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
+            workers.iter().map(|_| (0, Vec::new())).collect();
+        for (key, piece) in data {
+            if let Some((len, pieces)) = parts
+                .iter_mut()
+                .min_by_key(|(len, pieces)| (*len, pieces.len()))
+            {
+                *len = len.saturating_add(piece.len());
+                pieces.push((key, piece));
+            }
+        }
+        let transfers = workers
+            .into_iter()
+            .zip(parts)
+            .filter(|(_, (_, pieces))| !pieces.is_empty())
+            .map(|((address, _), (_, pieces))| self.put(address, pieces));
+        let mut who_has = Vec::new();
+        let mut nbytes = Vec::new();
+        let mut failure = None;
+        for stored in join_all(transfers).await {
+            match stored {
+                Ok((address, sizes)) => {
+                    for (key, len) in sizes {
+                        who_has.push((key.clone(), vec![address.clone()]));
+                        nbytes.push((key, len));
+                    }
+                }
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        // Stored data is announced even if other workers failed: the scheduler can only
+        // release data that it knows.
+        let announced = if who_has.is_empty() {
+            Ok(())
+        } else {
+            self.announce(who_has, nbytes, client).await
+        };
+        Ok(failure.map_or(announced, Err)?)
+    }
+
+    /// Reports to the scheduler the workers that store the data.
+    async fn announce(
+        &self,
+        who_has: Vec<(Key, Vec<String>)>,
+        nbytes: Vec<(Key, u64)>,
+        client: &str,
+    ) -> Result<(), RequestError> {
+        let request = UpdateData {
+            who_has: Some(who_has),
+            nbytes: Some(nbytes),
+            client: Some(client.to_string()),
+            reply: Some(true),
+            ..UpdateData::default()
+        };
+        let _: Value = self
+            .call("the scheduler to accept the data", request)
+            .await?;
+        Ok(())
+    }
+
+    /// Sends pieces to one worker, which replies with their sizes.
+    async fn put(
+        &self,
+        address: String,
+        data: Vec<(Key, Serialized)>,
+    ) -> Result<(String, Vec<(Key, u64)>), RequestError> {
+        let request = Request::UpdateData(UpdateData {
+            data: Some(data),
+            // ROLES CLIENT-7: the scheduler would have the worker delete data
+            // that was not announced yet.
+            report: self.lock().dialect.reports_updates.then_some(false),
+            reply: Some(true),
+            ..UpdateData::default()
+        });
+        let worker = RequestError::parse_address(&address)?;
+        let reply: UpdateDataReply = self.pool.call(&worker, &request).await?;
+        Ok((address, reply.nbytes))
+    }
 }
 
 impl Client {
@@ -377,8 +540,8 @@ impl Client {
 
     /// Stores data on the cluster, each value under a unique key.
     ///
-    /// Not cancel safe: data that workers have received when the future is dropped
-    /// may stay in their memory.
+    /// Not cancel safe: if the future is dropped, the transfer continues, and the data is
+    /// released after it.
     ///
     /// # Errors
     ///
@@ -455,22 +618,11 @@ impl Client {
             // Dask's scheduler fails if it gets no data.
             return Ok(Vec::new());
         }
-        // Make the futures first, so that no report about them is missed.
-        let keys: Vec<Key> = pieces.iter().map(|(key, _)| key.clone()).collect();
-        let futures = self.shared.hold(Event::Store(keys.clone()), &keys)?;
-        // No release of these keys is sent from now on; earlier ones must be read
-        // first.
-        self.shared.settle::<ScatterError>().await?;
         let route = options.route.unwrap_or(self.shared.route());
-        match route {
-            Route::Scheduler => {
-                let stored = self.scatter_through_scheduler(pieces, options).await;
-                stored.map_err(through_scheduler)?;
-            }
-            Route::Direct => self.scatter_to_workers(pieces, options).await?,
-        }
-        let holds: Vec<Hold> = futures.iter().map(|future| future.hold().clone()).collect();
-        self.shared.request(Event::Stored(holds))?;
+        // If the caller is dropped, the data is released after it was stored.
+        let (shared, all_options) = (Arc::clone(&self.shared), options.clone());
+        let storing = async move { shared.store(pieces, route, &all_options).await };
+        let futures = self.shared.run_to_end(storing).await?;
         if options.is_broadcast && route == Route::Direct {
             // The copies are transferred from worker to worker.
             let copied = self
@@ -488,148 +640,6 @@ impl Client {
             })?;
         }
         Ok(futures)
-    }
-
-    async fn scatter_through_scheduler(
-        &self,
-        data: Vec<(Key, Serialized)>,
-        options: &ScatterOptions,
-    ) -> Result<(), RequestError> {
-        let request = Request::Scatter(Scatter {
-            data,
-            workers: Nullable(options.workers.clone().into_field()),
-            client: self.shared.registered_id().to_string(),
-            broadcast: Value::Bool(options.is_broadcast),
-            timeout: Some(self.shared.options.timeout.as_secs_f64()),
-            reply: Some(true),
-            ..Scatter::default()
-        });
-        let _: Value = self
-            .shared
-            .pool
-            .call(self.shared.address(), &request)
-            .await?;
-        Ok(())
-    }
-
-    /// Asks for the running workers and their numbers of threads, until there is at
-    /// least one.
-    async fn running_workers(&self, request: &Request) -> Result<Vec<(String, u64)>, ScatterError> {
-        loop {
-            let workers: Vec<_> = self
-                .shared
-                .call("the list of workers", request.clone())
-                .await?;
-            if !workers.is_empty() {
-                return Ok(workers);
-            }
-            runtime::sleep(WORKERS_INTERVAL).await;
-        }
-    }
-
-    async fn scatter_to_workers(
-        &self,
-        data: Vec<(Key, Serialized)>,
-        options: &ScatterOptions,
-    ) -> Result<(), ScatterError> {
-        let workers = options.workers.clone().into_field();
-        // ROLES CLIENT-11
-        let request: Request = match self.dialect().has_running_workers {
-            true => NCoresRunning {
-                workers,
-                reply: Some(true),
-                ..NCoresRunning::default()
-            }
-            .into(),
-            false => NCores {
-                workers,
-                reply: Some(true),
-                ..NCores::default()
-            }
-            .into(),
-        };
-        let workers = self.running_workers(&request);
-        // The scheduler waits for workers, too, when it stores data.
-        let workers = runtime::timeout(self.shared.options.timeout, workers).await;
-        let workers = workers.unwrap_or(Err(ScatterError::NoWorkers))?;
-        // Each piece goes to the worker with the fewest bytes so far.
-        let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
-            workers.iter().map(|_| (0, Vec::new())).collect();
-        for (key, piece) in data {
-            if let Some((len, pieces)) = parts
-                .iter_mut()
-                .min_by_key(|(len, pieces)| (*len, pieces.len()))
-            {
-                *len = len.saturating_add(piece.len());
-                pieces.push((key, piece));
-            }
-        }
-        let transfers = workers
-            .into_iter()
-            .zip(parts)
-            .filter(|(_, (_, pieces))| !pieces.is_empty())
-            .map(|((address, _), (_, pieces))| self.put(address, pieces));
-        let mut who_has = Vec::new();
-        let mut nbytes = Vec::new();
-        let mut failure = None;
-        for stored in join_all(transfers).await {
-            match stored {
-                Ok((address, sizes)) => {
-                    for (key, len) in sizes {
-                        who_has.push((key.clone(), vec![address.clone()]));
-                        nbytes.push((key, len));
-                    }
-                }
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        // Stored data is announced even if other workers failed: the scheduler can only
-        // release data that it knows.
-        let announced = if who_has.is_empty() {
-            Ok(())
-        } else {
-            self.announce(who_has, nbytes).await
-        };
-        Ok(failure.map_or(announced, Err)?)
-    }
-
-    /// Reports to the scheduler the workers that store the data.
-    async fn announce(
-        &self,
-        who_has: Vec<(Key, Vec<String>)>,
-        nbytes: Vec<(Key, u64)>,
-    ) -> Result<(), RequestError> {
-        let request = UpdateData {
-            who_has: Some(who_has),
-            nbytes: Some(nbytes),
-            client: Some(self.shared.registered_id().to_string()),
-            reply: Some(true),
-            ..UpdateData::default()
-        };
-        let _: Value = self
-            .shared
-            .call("the scheduler to accept the data", request)
-            .await?;
-        Ok(())
-    }
-
-    /// Sends pieces to one worker, which replies with their sizes.
-    async fn put(
-        &self,
-        address: String,
-        data: Vec<(Key, Serialized)>,
-    ) -> Result<(String, Vec<(Key, u64)>), RequestError> {
-        let request = Request::UpdateData(UpdateData {
-            data: Some(data),
-            // ROLES CLIENT-7: the scheduler would have the worker delete data
-            // that was not announced yet.
-            report: self.dialect().reports_updates.then_some(false),
-            reply: Some(true),
-            ..UpdateData::default()
-        });
-        let worker = RequestError::parse_address(&address)?;
-        let reply: UpdateDataReply = self.shared.pool.call(&worker, &request).await?;
-        Ok((address, reply.nbytes))
     }
 
     /// The workers that hold each of these results, given by futures or keys.

@@ -64,6 +64,9 @@ pub(super) struct Machine {
     pub(super) stream: Option<BatchSender<FromClient>>,
     /// The client's id at the scheduler, of the current or last registration.
     pub(super) registered_id: Arc<str>,
+    /// Data that may be stored for earlier registrations, with their ids. It is released on
+    /// the next connection.
+    abandoned: Vec<(Arc<str>, Vec<Key>)>,
     /// Number of attempts to register.
     registrations: u64,
     /// The dialect of the scheduler's release.
@@ -152,6 +155,14 @@ impl Machine {
         notices.is_connection_changed |= before != self.phase();
     }
 
+    /// Releases data that was stored for earlier registrations.
+    fn release_abandoned(&mut self, now: Duration, notices: &mut Notices) {
+        for (id, keys) in core::mem::take(&mut self.abandoned) {
+            let client = id.to_string();
+            self.handle(now, Event::ReleaseAs { client, keys }, notices);
+        }
+    }
+
     /// Ends the connection if a message could not be sent, so that the client reconnects at
     /// once. A client that does not reconnect still reads the last messages of the scheduler.
     fn check_stream(&mut self, now: Duration, notices: &mut Notices) {
@@ -197,6 +208,7 @@ impl Shared {
                 state: State::new(id.as_str(), options.reconnect),
                 stream: None,
                 registered_id: id.as_str().into(),
+                abandoned: Vec::new(),
                 registrations: 0,
                 dialect: Dialect::NEWEST,
                 wake_at: Duration::ZERO,
@@ -292,6 +304,9 @@ impl Shared {
         if !machine.state.is_connected() {
             // The client has ended meanwhile.
             machine.stream = None;
+        }
+        if machine.state.is_connected() {
+            machine.release_abandoned(self.now(), &mut notices);
         }
         if let Some(stream) = &machine.stream {
             // A scheduler has no subscriptions of a new id.
@@ -419,6 +434,36 @@ impl Shared {
         })
     }
 
+    /// Notes that the data of holds was stored for the client of this id. Returns an error if
+    /// that is an earlier registration: the data is then released.
+    pub(super) fn stored(&self, holds: Vec<Hold>, id: Arc<str>) -> Result<(), Disconnected> {
+        let _guard = self.failure.guard();
+        let mut notices = Notices::default();
+        let mut machine = self.lock();
+        let is_current = machine.registered_id == id && machine.state.is_connected();
+        if is_current {
+            machine.handle(self.now(), Event::Stored(holds), &mut notices);
+        } else {
+            let keys = holds.iter().map(|hold| hold.key().clone()).collect();
+            machine.abandoned.push((id, keys));
+            if machine.state.is_connected() {
+                machine.release_abandoned(self.now(), &mut notices);
+            }
+        }
+        machine.check_stream(self.now(), &mut notices);
+        let disconnected = machine.state.disconnected();
+        drop(machine);
+        self.notify(notices);
+        match disconnected {
+            Some(disconnected) => Err(disconnected),
+            None if is_current => Ok(()),
+            None => Err(Disconnected {
+                reason: BROKEN.to_owned(),
+                is_reconnecting: true,
+            }),
+        }
+    }
+
     /// Releases a handle of a hold.
     pub(super) fn release_hold(&self, hold: &Hold) {
         let _guard = self.failure.guard();
@@ -517,12 +562,36 @@ impl Shared {
         releases.push(self.runtime.spawn(work));
     }
 
+    /// Like [`finish`](Self::finish), and waits for the outcome.
+    pub(super) async fn finish_and_wait<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Disconnected> + Send + 'static,
+    {
+        let (sender, outcome) = oneshot::channel();
+        self.finish(async move {
+            let _ = sender.send(work.await);
+        });
+        match outcome.await {
+            Ok(outcome) => outcome,
+            // The work panicked, or the runtime is shutting down.
+            Err(_) => Err(self.disconnected().into()),
+        }
+    }
+
     /// Does work in the background, so that it continues if the caller is dropped; the
     /// outcome is then dropped, too. The work ends with the client.
-    pub(super) async fn run_to_end<T: Send + 'static>(
+    pub(super) async fn run_to_end<T, E>(
         self: &Arc<Self>,
-        work: impl Future<Output = Result<T, RequestError>> + Send + 'static,
-    ) -> Result<T, RequestError> {
+        work: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<Disconnected> + Send + 'static,
+    {
         // The runtime stores the task once more.
         let work: BoxFuture<'static, _> = Box::pin(work);
         let (sender, outcome) = oneshot::channel();

@@ -1172,3 +1172,90 @@ async fn the_reason_of_a_failed_reconnection_is_reported() {
                  distributed 2.30.0";
     assert!(reason.starts_with(start), "{reason}");
 }
+
+#[tokio::test]
+async fn data_that_is_stored_after_a_reconnection_is_released() {
+    let (mut scheduler, client) = Scheduler::start(reconnecting()).await;
+    let id = client.id().to_owned();
+    let data = [(Key::from("x"), 1)];
+    let scattering = client.scatter_by(data, Route::Scheduler);
+    let serving = async {
+        let request = receive(&mut scheduler.requests).await;
+        assert!(matches!(request, Request::Scatter(_)), "{request:?}");
+        scheduler.stream.sender.close().await.expect("closed");
+        let (_requests, stream, _) =
+            Scheduler::register_client(&scheduler.listener, "2026.8.0").await;
+        client.connected().await.expect("reconnected");
+        scheduler.stream = stream;
+        scheduler.received.clear();
+        reply(&mut scheduler, Value::None).await;
+    };
+    let (scattered, ()) = tokio::join!(scattering, serving);
+    let error = scattered.expect_err("the future is lost");
+    assert!(
+        matches!(&error, ScatterError::Disconnected(error) if error.is_reconnecting),
+        "{error}"
+    );
+    scheduler.next_message().await;
+    let FromClient::ClientReleasesKeys(release) = scheduler.next_message().await else {
+        panic!("no release")
+    };
+    assert_eq!(release.client.as_deref(), Some(&*id));
+    assert_eq!(release.keys.0, [Key::from("x")]);
+}
+
+#[tokio::test]
+async fn data_that_is_stored_after_its_caller_left_is_released() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let data = [(Key::from("x"), 1)];
+    let scattering = client.scatter_by(data, Route::Scheduler);
+    let request = dropped_during_request(&mut scheduler, scattering).await;
+    assert!(matches!(request, Request::Scatter(_)), "{request:?}");
+    let _next = submit(&client, "next");
+    assert_eq!(scheduler.submitted().await, [Key::from("next")]);
+    reply(&mut scheduler, Value::None).await;
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+}
+
+#[tokio::test]
+async fn a_request_to_run_a_task_is_withdrawn_if_the_task_has_ended() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = submit(&client, "x");
+    assert_eq!(scheduler.submitted().await, [Key::from("x")]);
+    let status = |state: &str| Value::dict([("x", Value::from(state))]);
+    let forgetting = async {
+        let forgetting = client.fire_and_forget(&future);
+        let serving = async {
+            answer(&mut scheduler, status("processing")).await;
+            // The request is sent, and the caller leaves.
+            scheduler.next_message().await
+        };
+        tokio::select! {
+            _ = forgetting => panic!("no answer was sent"),
+            message = serving => message,
+        }
+    };
+    let desire = forgetting.await;
+    assert_eq!(desire.op(), "client-desires-keys");
+    scheduler.answer_mark().await;
+    answer(&mut scheduler, status("memory")).await;
+    assert_eq!(scheduler.next_message().await.op(), "client-desires-keys");
+    assert_eq!(scheduler.released().await, [Key::from("x")]);
+}
+
+#[tokio::test]
+async fn the_end_of_a_client_is_seen_after_it_was_dropped() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let mut connection = client.watch_connection();
+    let shared = Arc::downgrade(&client.shared);
+    drop(client);
+    while shared.strong_count() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let closed = connection.changed().await;
+    assert!(
+        matches!(closed, Some(Connection::Closed { .. })),
+        "{closed:?}"
+    );
+    assert_eq!(connection.changed().await, None);
+}

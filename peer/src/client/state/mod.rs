@@ -332,6 +332,10 @@ impl State {
                 for hold in holds {
                     if self.is_current(&hold) {
                         self.set(&hold.key, Status::Finished);
+                    } else if self.ended.contains_key(&hold) && !self.keys.contains_key(&hold.key) {
+                        // The cluster was restarted meanwhile, and has the data now.
+                        self.send_release(vec![hold.key.clone()]);
+                        self.remember_released(&hold.key);
                     }
                 }
             }

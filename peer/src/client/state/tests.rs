@@ -564,8 +564,10 @@ fn stored_and_refreshed_keys() {
         holds,
         force: false,
     });
+    client.sent();
     client.handle(Event::Stored(vec![hold.clone()]));
     assert_eq!(client.status(&hold), "cancelled");
+    assert_eq!(client.sent(), ["client-releases-keys x"]);
 }
 
 /// A scheduler forgets scattered data when the last worker that has it leaves.
