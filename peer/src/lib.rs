@@ -78,7 +78,6 @@ pub mod cluster;
 mod dialect;
 mod error;
 mod event;
-mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -91,6 +90,7 @@ mod layout;
 pub mod memory;
 mod meter;
 mod net;
+mod panic_flag;
 mod pickling;
 mod pool;
 pub mod protocol;

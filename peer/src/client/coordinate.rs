@@ -382,7 +382,7 @@ struct SemaphoreInner {
 
 impl Drop for SemaphoreInner {
     fn drop(&mut self) {
-        if let Some(task) = self.shared.failure.check(self.refreshing.get_mut()) {
+        if let Some(task) = self.shared.panic_flag.check(self.refreshing.get_mut()) {
             task.abort();
         }
     }
@@ -432,7 +432,7 @@ impl SemaphoreInner {
     }
 
     fn lock_leases(&self) -> MutexGuard<'_, Vec<String>> {
-        self.shared.failure.check(self.leases.lock())
+        self.shared.panic_flag.check(self.leases.lock())
     }
 }
 
@@ -473,7 +473,7 @@ impl Semaphore {
     fn granted(self, id: String) -> Lease {
         let inner = &self.0;
         inner.lock_leases().push(id.clone());
-        let mut refreshing = inner.shared.failure.check(inner.refreshing.lock());
+        let mut refreshing = inner.shared.panic_flag.check(inner.refreshing.lock());
         if refreshing.is_none() {
             let shared = Arc::clone(&inner.shared);
             let work = SemaphoreInner::refresh(shared, Arc::downgrade(inner));

@@ -154,7 +154,7 @@ struct SessionGuard(Arc<Shared>);
 impl Drop for SessionGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.failure.set();
+            self.0.panic_flag.set();
             end_after_panic(&self.0);
         }
     }
@@ -172,7 +172,7 @@ async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestErr
     loop {
         let read = tokio::select! {
             read = handle_messages(&shared, &mut session) => read,
-            () = shared.failure.occurred() => {
+            () = shared.panic_flag.wait() => {
                 end_after_panic(&shared);
                 Ok(())
             }
@@ -321,7 +321,7 @@ async fn close_unboxed(
         machine.is_closing = true;
         machine.state.is_connected()
     };
-    let mut releases = core::mem::take(&mut *shared.failure.check(shared.releases.lock()));
+    let mut releases = core::mem::take(&mut *shared.panic_flag.check(shared.releases.lock()));
     if is_connected {
         let released = async { while releases.join_next().await.is_some() {} };
         // Leases that are not released in time expire.

@@ -16,8 +16,8 @@ use crate::batched::BatchSender;
 use crate::channel::within;
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit};
-use crate::failure::Failure;
 use crate::net::Connector;
+use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::{Field, FromClient, Keys, Request, Retry};
 use crate::{BoxFuture, Key, Release, RequestError};
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) connector: Arc<Connector>,
     /// The runtime of background work.
     pub(super) runtime: Spawner,
-    pub(super) failure: Failure,
+    pub(super) panic_flag: PanicFlag,
     pub(super) machine: Mutex<Machine>,
     pub(super) topics: Topics,
     /// A permit for each request for results: a program may wait for thousands at once, and
@@ -198,7 +198,7 @@ impl Shared {
             .id
             .clone()
             .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
-        let failure = Failure::default();
+        let panic_flag = PanicFlag::default();
         Self {
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
                 .metered(options.meter.clone(), options.comm.clone()),
@@ -216,8 +216,8 @@ impl Shared {
                 is_closing: false,
                 watchers: HashMap::new(),
             }),
-            topics: Topics::new(failure.clone()),
-            failure,
+            topics: Topics::new(panic_flag.clone()),
+            panic_flag,
             gather_permits: Semaphore::new(MAX_GATHER_REQUESTS),
             releases: Mutex::new(TaskSet::new()),
             connection: watch::Sender::new(Connection::Reconnecting),
@@ -256,7 +256,7 @@ impl Shared {
 
     /// The state machine. If a panic has left it half changed, the client ends.
     pub(super) fn lock(&self) -> MutexGuard<'_, Machine> {
-        self.failure.check(self.machine.lock())
+        self.panic_flag.check(self.machine.lock())
     }
 
     fn now(&self) -> Duration {
@@ -275,7 +275,7 @@ impl Shared {
 
     /// Handles events in one step.
     pub(super) fn handle_all(&self, events: impl IntoIterator<Item = Event>) {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let (mut machine, now) = (self.lock(), self.now());
         for event in events {
@@ -294,7 +294,7 @@ impl Shared {
         release: Option<Release>,
         dialect: Dialect,
     ) {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.stream = Some(stream);
@@ -339,10 +339,10 @@ impl Shared {
         change: impl FnOnce(&str) -> Option<Event>,
         read: impl FnOnce(&Machine) -> T,
     ) -> Result<T, Disconnected> {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut machine = self.lock();
         let event = change(&machine.registered_id);
-        if self.failure.is_set() || !machine.state.is_connected() {
+        if self.panic_flag.is_set() || !machine.state.is_connected() {
             drop(machine);
             return Err(self.disconnected());
         }
@@ -404,7 +404,7 @@ impl Shared {
 
     /// The reason why the client is not connected.
     pub(super) fn disconnected(&self) -> Disconnected {
-        let reason = if self.failure.is_set() {
+        let reason = if self.panic_flag.is_set() {
             PANICKED
         } else if let Some(disconnected) = self.lock().state.disconnected() {
             return disconnected;
@@ -437,7 +437,7 @@ impl Shared {
     /// Notes that the data of holds was stored for the client of this id. Returns an error if
     /// that is an earlier registration: the data is then released.
     pub(super) fn stored(&self, holds: Vec<Hold>, id: Arc<str>) -> Result<(), Disconnected> {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
         let is_current = machine.registered_id == id && machine.state.is_connected();
@@ -466,7 +466,7 @@ impl Shared {
 
     /// Releases a handle of a hold.
     pub(super) fn release_hold(&self, hold: &Hold) {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.handle(self.now(), Event::Release(hold.clone()), &mut notices);
@@ -487,7 +487,7 @@ impl Shared {
 
     /// Notifies the watcher when the hold is done, at once if it is.
     pub(super) fn watch(&self, hold: &Hold, watcher: Watcher) {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut machine = self.lock();
         match machine.state.status(hold) {
             None | Some(Status::Pending) => {
@@ -557,7 +557,7 @@ impl Shared {
 
     /// Does work in the background, which [`Client::close`](super::Client::close) waits for.
     pub(super) fn finish(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let mut releases = self.failure.check(self.releases.lock());
+        let mut releases = self.panic_flag.check(self.releases.lock());
         while releases.try_join_next().is_some() {}
         releases.push(self.runtime.spawn(work));
     }

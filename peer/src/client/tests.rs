@@ -311,7 +311,7 @@ async fn asked_of_a_worker(
             };
             let keys: Vec<Key> = request.keys.into_iter().collect();
             {
-                let mut counts = crate::failure::lock_counter(&counted);
+                let mut counts = crate::panic_flag::lock_counter(&counted);
                 *counts = (counts.0 + 1, counts.1 + keys.len());
             }
             let data = answer(&keys).into_iter().map(|key| {
@@ -371,7 +371,7 @@ async fn asked_of_a_worker(
     serving.await.expect("served");
     reporting.await.expect("reported");
     worker.abort();
-    let counts = *crate::failure::lock_counter(&counts);
+    let counts = *crate::panic_flag::lock_counter(&counts);
     (counts.0, counts.1, gathered)
 }
 
@@ -504,7 +504,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
 async fn a_panic_under_a_lock_ends_the_client() {
     let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = client.future("x").expect("it is connected");
-    crate::failure::poison(&client.shared.machine);
+    crate::panic_flag::poison(&client.shared.machine);
     // The next call that takes the lock ends the client.
     assert!(client.future("y").is_err());
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
@@ -798,10 +798,10 @@ async fn a_panic_of_the_client_on_another_task_ends_it_at_once() {
         let _dropped = client.future("y");
         panic!("a panic for the test");
     }));
-    assert!(panicked.is_err() && !client.shared.failure.is_set());
+    assert!(panicked.is_err() && !client.shared.panic_flag.is_set());
     let events = core::iter::from_fn(|| panic!("a panic for the test"));
     let panicked = catch_unwind(AssertUnwindSafe(|| client.shared.handle_all(events)));
-    assert!(panicked.is_err() && client.shared.failure.is_set());
+    assert!(panicked.is_err() && client.shared.panic_flag.is_set());
     assert_eq!(done(&future).await.name(), "disconnected");
 }
 

@@ -13,7 +13,7 @@ use super::request::converted;
 use super::shared::Shared;
 use super::{Client, Disconnected};
 use crate::dialect::Operation;
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
 };
@@ -96,7 +96,7 @@ impl Drop for Subscription {
 #[derive(Debug)]
 pub(super) struct Topics {
     subscribers: Mutex<HashMap<String, Vec<Subscriber>>>,
-    failure: Failure,
+    panic_flag: PanicFlag,
 }
 
 #[derive(Debug)]
@@ -106,21 +106,21 @@ struct Subscriber {
 }
 
 impl Topics {
-    /// Returns an empty set of subscriptions. A poisoned lock sets `failure`.
-    pub(super) fn new(failure: Failure) -> Self {
+    /// Returns an empty set of subscriptions. A poisoned lock sets `panic_flag`.
+    pub(super) fn new(panic_flag: PanicFlag) -> Self {
         Self {
             subscribers: Mutex::default(),
-            failure,
+            panic_flag,
         }
     }
 
     #[cfg(test)]
     pub(super) fn poison(&self) {
-        crate::failure::poison(&self.subscribers);
+        crate::panic_flag::poison(&self.subscribers);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Subscriber>>> {
-        self.failure.check(self.subscribers.lock())
+        self.panic_flag.check(self.subscribers.lock())
     }
 
     /// The topics with subscribers.

@@ -16,7 +16,7 @@ use time::format_description::well_known::Rfc3339;
 use super::builder::OnNotice;
 use super::{Shared, now};
 use crate::Value;
-use crate::failure::lock_counter;
+use crate::panic_flag::lock_counter;
 #[cfg(target_os = "linux")]
 use crate::protocol::PythonLogged;
 use crate::protocol::{GetLogs, Keys};

@@ -78,7 +78,7 @@ impl Machine {
 
 impl Shared {
     pub(super) fn machine(&self) -> MutexGuard<'_, Machine> {
-        self.failure.check(self.machine.lock())
+        self.panic_flag.check(self.machine.lock())
     }
 
     /// Puts data into the store and handles events. Returns the jobs to run.
@@ -97,9 +97,9 @@ impl Shared {
         let mut reports = Vec::new();
         #[cfg(target_os = "linux")]
         let mut failures = HashMap::new();
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut machine = self.machine();
-        if self.failure.is_set() {
+        if self.panic_flag.is_set() {
             return jobs;
         }
         for (key, datum) in data {

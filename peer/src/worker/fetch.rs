@@ -15,7 +15,7 @@ use crate::{Key, RequestError};
 impl Shared {
     /// Fetches data from a peer for the state machine.
     pub(super) async fn fetch(self: Arc<Self>, request: u64, peer: Peer, keys: Vec<Key>) {
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let start = now();
         let (answer, data) = self.ask(&peer, keys).await;
         let stop = now();

@@ -19,7 +19,7 @@ use super::store::Datum;
 use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
 use crate::dialect::SpillMetric;
-use crate::failure::lock_counter;
+use crate::panic_flag::lock_counter;
 use crate::protocol::StartStop;
 use crate::{Key, Value};
 

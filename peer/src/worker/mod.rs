@@ -77,7 +77,7 @@ use crate::Value;
 use crate::channel::Observer;
 use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
 use crate::unix_time as now;
@@ -144,7 +144,7 @@ struct Shared {
     restart: OnceLock<String>,
     /// Read-locked while a request is answered that the worker must answer before it ends.
     answering: tokio::sync::RwLock<()>,
-    failure: Failure,
+    panic_flag: PanicFlag,
     runtime: Spawner,
     stop: Notify,
     /// Locked from when a heartbeat is sent until its reply, and while the worker leaves.

@@ -288,7 +288,7 @@ pub(super) async fn supervise(
     tasks.spawn(server::serve(Arc::clone(&shared), Arc::clone(&listener)));
     let ended = tokio::select! {
         () = shared.stop.notified() => Ended::Closed,
-        () = shared.failure.occurred() => Ended::Panicked,
+        () = shared.panic_flag.wait() => Ended::Panicked,
         ended = tasks.join_next() => match ended {
             Some(Ok(ended)) => ended,
             // Otherwise the tasks never return, and nothing aborts them.
@@ -314,7 +314,7 @@ pub(super) async fn supervise(
         },
         None => ended,
     };
-    if shared.failure.is_set() {
+    if shared.panic_flag.is_set() {
         shared
             .log
             .add(Level::Warning, "the worker panicked, and ends");

@@ -30,9 +30,9 @@ use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
-#[cfg(target_os = "linux")]
-use crate::failure::Failure;
 use crate::net::Connector;
+#[cfg(target_os = "linux")]
+use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 #[cfg(target_os = "linux")]
 use crate::protocol::{Nullable, StartPython};
@@ -99,13 +99,13 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
                 resources: builder.resources.clone().into_iter().collect(),
                 ..StartPython::default()
             };
-            let failure = store.failure().clone();
-            Some(start_python(&mut builder, path, start, memory, directory, failure).await?)
+            let panic_flag = store.panic_flag().clone();
+            Some(start_python(&mut builder, path, start, memory, directory, panic_flag).await?)
         }
         None => None,
     };
     let state = State::new(&address, limits(&builder), builder.resources.clone());
-    let failure = store.failure().clone();
+    let panic_flag = store.panic_flag().clone();
     let shared = Arc::new(Shared {
         id,
         address,
@@ -129,7 +129,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         log: Log::default(),
         notify,
         machine: Mutex::new(Machine::new(state)),
-        queue: Queue::new(failure.clone()),
+        queue: Queue::new(panic_flag.clone()),
         pool,
         buffers: builder.options.pool,
         observer: builder.observer,
@@ -140,7 +140,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         is_restartable: builder.is_restartable,
         restart: OnceLock::new(),
         answering: tokio::sync::RwLock::new(()),
-        failure,
+        panic_flag,
         runtime: Spawner::current(),
         stop: Notify::new(),
         heartbeat: tokio::sync::Mutex::new(()),
@@ -434,7 +434,7 @@ async fn start_python(
     start: StartPython,
     memory: Arc<SharedMemory>,
     directory: Option<SpillDirectory>,
-    failure: Failure,
+    panic_flag: PanicFlag,
 ) -> Result<Executors, StartError> {
     let python = core::mem::take(&mut builder.python);
     let nthreads = builder.nthreads;
@@ -459,7 +459,7 @@ async fn start_python(
         allowed_failures,
         memory,
         directory,
-        failure,
+        panic_flag,
     );
     let count = if python.is_warm { nthreads } else { 1 };
     let started = runtime::spawn_blocking(move || {

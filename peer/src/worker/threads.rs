@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
 use super::{Job, Shared};
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 
 /// Stack size in bytes: enough for recursive functions. Memory is committed only when used.
 const STACK_LEN: usize = 8 << 20;
@@ -18,8 +18,8 @@ const STACK_LEN: usize = 8 << 20;
 pub(super) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
-    /// The failure state of the worker, which ends if the queue is poisoned.
-    failure: Failure,
+    /// Set if the queue is poisoned; the worker then ends.
+    panic_flag: PanicFlag,
 }
 
 #[derive(Debug)]
@@ -29,14 +29,14 @@ struct Waiting<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) const fn new(failure: Failure) -> Self {
+    pub(super) const fn new(panic_flag: PanicFlag) -> Self {
         Self {
             waiting: Mutex::new(Waiting {
                 items: VecDeque::new(),
                 is_closed: false,
             }),
             changed: Condvar::new(),
-            failure,
+            panic_flag,
         }
     }
 
@@ -55,7 +55,7 @@ impl<T> Queue<T> {
             if let Some(item) = waiting.items.pop_front() {
                 return Some(item);
             }
-            waiting = self.failure.check(self.changed.wait(waiting));
+            waiting = self.panic_flag.check(self.changed.wait(waiting));
         }
     }
 
@@ -70,7 +70,7 @@ impl<T> Queue<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.failure.check(self.waiting.lock())
+        self.panic_flag.check(self.waiting.lock())
     }
 }
 
@@ -120,7 +120,7 @@ pub(super) fn replace(shared: &Arc<Shared>) -> io::Result<()> {
 
 fn work(shared: &Arc<Shared>) {
     // A panic ends the worker, since the running task would never be reported.
-    let _guard = shared.failure.guard();
+    let _guard = shared.panic_flag.guard();
     let mut own: Option<Job> = None;
     while let Some(job) = own.take().or_else(|| shared.queue.pop()) {
         // Tasks that became ready run next on the same thread.

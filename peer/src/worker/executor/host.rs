@@ -19,7 +19,7 @@ use super::link::Link;
 use super::memory::SharedMemory;
 use super::process::{self, Executor, Running};
 use super::template::Template;
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::protocol::{
     ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream, SocketForPython,
     StartPython, StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
@@ -34,8 +34,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(in crate::worker) struct Host {
     pub(super) running: Arc<Running>,
     memory: Arc<SharedMemory>,
-    /// The failure state of the worker, which ends if a lock here is poisoned.
-    failure: Failure,
+    /// Set if a lock here is poisoned; the worker then ends.
+    panic_flag: PanicFlag,
     /// Channel to the thread that writes to the process.
     commands: mpsc::Sender<Command>,
     /// The number of commands so far that must be handled before tasks that start later.
@@ -107,7 +107,7 @@ impl Host {
         start: &StartPython,
         memory: &Arc<SharedMemory>,
         on: Arc<HostCallback>,
-        failure: Failure,
+        panic_flag: PanicFlag,
     ) -> io::Result<Arc<Self>> {
         // Plugins may log events while they are set up.
         let early = |message| {
@@ -122,7 +122,7 @@ impl Host {
         let host = Arc::new(Self {
             running,
             memory: Arc::clone(memory),
-            failure,
+            panic_flag,
             commands,
             command_count: AtomicU64::new(0),
             idle: Mutex::default(),
@@ -164,19 +164,19 @@ impl Host {
 
     /// Returns an executor that runs tasks in a thread of the host.
     pub(super) fn executor(self: &Arc<Self>) -> io::Result<Executor> {
-        let idle = self.failure.check(self.idle.lock()).pop();
+        let idle = self.panic_flag.check(self.idle.lock()).pop();
         if let Some(mut executor) = idle {
             executor.host = Some(Arc::clone(self));
             return Ok(executor);
         }
         let link = Link::new(self.open(false)?, Arc::clone(&self.memory));
         let running = Arc::clone(&self.running);
-        let failure = self.failure.clone();
+        let panic_flag = self.panic_flag.clone();
         Ok(Executor::new(
             link,
             running,
             Some(Arc::clone(self)),
-            failure,
+            panic_flag,
         ))
     }
 
@@ -184,7 +184,7 @@ impl Host {
     pub(super) fn give_back(&self, mut executor: Executor) {
         // An idle executor must not keep the host alive.
         executor.host = None;
-        let mut idle = self.failure.check(self.idle.lock());
+        let mut idle = self.panic_flag.check(self.idle.lock());
         // More threads than the worker has are started while tasks secede. A thread ends when
         // its executor is dropped.
         if idle.len() < self.nthreads {
@@ -219,7 +219,7 @@ impl Host {
     /// the host has ended and its messages have been handled.
     pub(super) fn lost_shuffles(&self) -> HashMap<String, u64> {
         // The channel carries nothing: an error means that all messages have been handled.
-        let _ = self.failure.check(self.is_drained.lock()).recv();
+        let _ = self.panic_flag.check(self.is_drained.lock()).recv();
         self.lock_shuffles().clone()
     }
 
@@ -263,11 +263,11 @@ impl Host {
     }
 
     fn lock_actors(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.failure.check(self.actors.lock())
+        self.panic_flag.check(self.actors.lock())
     }
 
     fn lock_shuffles(&self) -> MutexGuard<'_, HashMap<String, u64>> {
-        self.failure.check(self.shuffles.lock())
+        self.panic_flag.check(self.shuffles.lock())
     }
 }
 

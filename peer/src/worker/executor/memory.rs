@@ -25,7 +25,7 @@ use memmap2::{Mmap, MmapMut};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::process::Resource;
 
-use crate::failure::lock_counter;
+use crate::panic_flag::lock_counter;
 use crate::value::Serialized;
 
 /// Minimum length of a frame in shared memory, in bytes.

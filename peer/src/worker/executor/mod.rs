@@ -45,7 +45,7 @@ pub(super) use host::{Host, HostCallback, HostEvent};
 pub(super) use memory::SharedMemory;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::protocol::{
     FromPython, Nullable, PythonErred, PythonFinished, RejoinedInPython, RunInPython, StartPython,
 };
@@ -59,8 +59,8 @@ pub(super) struct Executors {
     /// Number of processes that may end while they run a task before the task fails.
     pub(super) allowed_failures: u64,
     memory: Arc<SharedMemory>,
-    /// The failure state of the worker, which ends if a lock here is poisoned.
-    failure: Failure,
+    /// Set if a lock here is poisoned; the worker then ends.
+    panic_flag: PanicFlag,
     pool: Mutex<Pool>,
     /// The ids of the processes that run tasks, by the keys of the tasks.
     running: Mutex<HashMap<Key, u32>>,
@@ -177,10 +177,10 @@ impl Executors {
         allowed_failures: u64,
         memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
-        failure: Failure,
+        panic_flag: PanicFlag,
     ) -> Self {
         Self {
-            template: Template::new(interpreter, Arc::clone(&memory), failure.clone()),
+            template: Template::new(interpreter, Arc::clone(&memory), panic_flag.clone()),
             start,
             allowed_failures,
             memory,
@@ -191,8 +191,8 @@ impl Executors {
             host: Mutex::default(),
             stale_shuffles: Mutex::default(),
             on_host: OnceLock::new(),
-            plugins: Plugins::new(failure.clone()),
-            failure,
+            plugins: Plugins::new(panic_flag.clone()),
+            panic_flag,
             _directory: directory,
         }
     }
@@ -220,7 +220,7 @@ impl Executors {
     ///
     /// If the host cannot be started, or the worker is closing.
     pub(super) fn host(&self) -> Result<Arc<Host>, RunError> {
-        let mut stale = self.failure.check(self.stale_shuffles.lock());
+        let mut stale = self.panic_flag.check(self.stale_shuffles.lock());
         if let Some(host) = self.running_host() {
             if !host.has_ended() {
                 return Ok(host);
@@ -247,8 +247,8 @@ impl Executors {
             stale_shuffles: stale.clone().into_iter().collect(),
             ..self.start.clone()
         };
-        let (on, failure) = (Arc::clone(on), self.failure.clone());
-        let started = Host::start(&self.template, &start, &self.memory, on, failure);
+        let (on, panic_flag) = (Arc::clone(on), self.panic_flag.clone());
+        let started = Host::start(&self.template, &start, &self.memory, on, panic_flag);
         let host = started.map_err(RunError::Start)?;
         *self.lock_host() = Some(Arc::clone(&host));
         Ok(host)
@@ -266,7 +266,7 @@ impl Executors {
 
     /// Lets a task continue that waits to rejoin.
     pub(super) fn rejoined(&self, key: &Key) {
-        let mut rejoining = self.failure.check(self.rejoining.lock());
+        let mut rejoining = self.panic_flag.check(self.rejoining.lock());
         for (_, mut link) in rejoining.extract_if(.., |(waiting, _)| waiting == key) {
             // The process waits for this message, so there is space for it unless it has ended.
             let _ = link.try_send(&RejoinedInPython::default());
@@ -427,7 +427,7 @@ impl Executors {
                 Ok(message @ FromPython::PythonRejoin(_)) => {
                     let waits = match executor.link.try_clone() {
                         Ok(link) => {
-                            let mut rejoining = self.failure.check(self.rejoining.lock());
+                            let mut rejoining = self.panic_flag.check(self.rejoining.lock());
                             rejoining.push((key.clone(), link));
                             drop(rejoining);
                             on(message);
@@ -604,7 +604,7 @@ impl Executors {
             executor.wait(deadline.saturating_duration_since(Instant::now()));
         }
         // Wait for a host that is being started, so that it is closed too.
-        drop(self.failure.check(self.stale_shuffles.lock()));
+        drop(self.panic_flag.check(self.stale_shuffles.lock()));
         let host = self.lock_host().take();
         if let Some(host) = host {
             host.close();
@@ -618,7 +618,7 @@ impl Executors {
         let waited = self
             .changed
             .wait_timeout_while(pool, START_PAUSE, is_waiting);
-        drop(self.failure.check(waited));
+        drop(self.panic_flag.check(waited));
     }
 
     /// Takes the idle executor that caches most of the inputs, or starts one: a process or, if
@@ -660,8 +660,8 @@ impl Executors {
         };
         let started = process::start(&self.template, &self.start, &self.memory, refuse);
         let started = started.map(|(_, link, running)| {
-            let failure = self.failure.clone();
-            Executor::new(link, running, None, failure)
+            let panic_flag = self.panic_flag.clone();
+            Executor::new(link, running, None, panic_flag)
         });
         let mut pool = self.lock();
         let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
@@ -705,15 +705,15 @@ impl Executors {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.failure.check(self.pool.lock())
+        self.panic_flag.check(self.pool.lock())
     }
 
     fn lock_running(&self) -> MutexGuard<'_, HashMap<Key, u32>> {
-        self.failure.check(self.running.lock())
+        self.panic_flag.check(self.running.lock())
     }
 
     fn lock_host(&self) -> MutexGuard<'_, Option<Arc<Host>>> {
-        self.failure.check(self.host.lock())
+        self.panic_flag.check(self.host.lock())
     }
 }
 
@@ -757,9 +757,9 @@ pub(super) fn anonymous_memory(process: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::poison;
+    use crate::panic_flag::poison;
 
-    fn executors(failure: &Failure) -> Executors {
+    fn executors(panic_flag: &PanicFlag) -> Executors {
         let interpreter = Interpreter {
             path: PathBuf::from("no-such-python"),
             variables: Vec::new(),
@@ -767,7 +767,7 @@ mod tests {
         };
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();
-        Executors::new(interpreter, start, 3, memory, None, failure.clone())
+        Executors::new(interpreter, start, 3, memory, None, panic_flag.clone())
     }
 
     #[test]
@@ -787,9 +787,9 @@ mod tests {
             },
         ];
         for fail in failures {
-            let failure = Failure::default();
-            fail(&executors(&failure));
-            assert!(failure.is_set());
+            let panic_flag = PanicFlag::default();
+            fail(&executors(&panic_flag));
+            assert!(panic_flag.is_set());
         }
     }
 }

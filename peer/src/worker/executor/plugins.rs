@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 
 /// The name of Dask's plugin for P2P shuffles. Only the host has it, since it holds
 /// the state of shuffles.
@@ -14,7 +14,7 @@ const SHUFFLE: &str = "shuffle";
 #[derive(Debug)]
 pub(super) struct Plugins {
     changes: Mutex<Changes>,
-    failure: Failure,
+    panic_flag: PanicFlag,
 }
 
 #[derive(Debug, Default)]
@@ -32,11 +32,11 @@ struct Change {
 }
 
 impl Plugins {
-    /// Returns an empty set of plugins. A poisoned lock sets `failure`.
-    pub(super) fn new(failure: Failure) -> Self {
+    /// Returns an empty set of plugins. A poisoned lock sets `panic_flag`.
+    pub(super) fn new(panic_flag: PanicFlag) -> Self {
         Self {
             changes: Mutex::default(),
-            failure,
+            panic_flag,
         }
     }
 
@@ -80,10 +80,10 @@ impl Plugins {
 
     #[cfg(test)]
     pub(super) fn poison(&self) {
-        crate::failure::poison(&self.changes);
+        crate::panic_flag::poison(&self.changes);
     }
 
     fn lock(&self) -> MutexGuard<'_, Changes> {
-        self.failure.check(self.changes.lock())
+        self.panic_flag.check(self.changes.lock())
     }
 }

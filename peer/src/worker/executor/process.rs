@@ -22,7 +22,7 @@ use super::memory::SharedMemory;
 use super::plugins::Plugins;
 use super::template::{START_TIMEOUT, Template, TemplateProcess, not_ready};
 use crate::Key;
-use crate::failure::{Failure, lock_counter};
+use crate::panic_flag::{PanicFlag, lock_counter};
 use crate::protocol::{
     AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython,
     ReturnMemoryInPython, StartPython,
@@ -58,7 +58,7 @@ pub(super) struct Executor {
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) running: Arc<Running>,
-    failure: Failure,
+    panic_flag: PanicFlag,
     values: Mutex<Values>,
     /// Length in bytes of the regions that the process can reuse once this one unmaps them.
     lent: Arc<AtomicU64>,
@@ -133,16 +133,16 @@ pub(super) fn start(
 
 impl Executor {
     /// Creates an executor for the link to a process, or to a thread of the host.
-    /// A poisoned lock sets `failure`.
+    /// A poisoned lock sets `panic_flag`.
     pub(super) fn new(
         link: Link,
         running: Arc<Running>,
         host: Option<Arc<Host>>,
-        failure: Failure,
+        panic_flag: PanicFlag,
     ) -> Self {
         let process = Process {
             running,
-            failure,
+            panic_flag,
             values: Mutex::default(),
             lent: Arc::clone(&link.lent),
             segments: Mutex::new(Segments {
@@ -297,7 +297,7 @@ impl Process {
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {
-        self.failure.check(self.values.lock())
+        self.panic_flag.check(self.values.lock())
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Interpreter;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::protocol::{ForkPython, KillPython, PythonEnded, PythonForked, WaitForPython};
 
 /// The module that the process runs.
@@ -55,8 +55,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Template {
     interpreter: Interpreter,
     memory: Arc<SharedMemory>,
-    /// The failure state of the worker, which ends if the lock here is poisoned.
-    failure: Failure,
+    /// Set if the lock here is poisoned; the worker then ends.
+    panic_flag: PanicFlag,
     /// The process to fork, if one was started. Locked while it starts, so that only one is
     /// started at a time.
     process: Mutex<Option<Arc<TemplateProcess>>>,
@@ -75,12 +75,12 @@ impl Template {
     pub(super) fn new(
         interpreter: Interpreter,
         memory: Arc<SharedMemory>,
-        failure: Failure,
+        panic_flag: PanicFlag,
     ) -> Self {
         Self {
             interpreter,
             memory,
-            failure,
+            panic_flag,
             process: Mutex::default(),
         }
     }
@@ -88,7 +88,7 @@ impl Template {
     /// Forks a process in a process group of its own. Returns a socket to it, its id, and its
     /// parent.
     pub(super) fn fork(&self) -> io::Result<(UnixStream, u32, Arc<TemplateProcess>)> {
-        let mut current = self.failure.check(self.process.lock());
+        let mut current = self.panic_flag.check(self.process.lock());
         if let Some(process) = &*current
             && let Ok(forked) = process.fork()
         {

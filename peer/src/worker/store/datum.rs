@@ -13,7 +13,7 @@ use daskwire_comm::BufferPool;
 
 use super::file::{self, ReadError, SpillFile};
 use super::ledger::Common;
-use crate::failure::lock_counter;
+use crate::panic_flag::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
 use crate::{Key, RemoteError};
 
@@ -211,7 +211,7 @@ impl Drop for CreationGuard<'_> {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Forms> {
-        self.common.failure.check(self.forms.lock())
+        self.common.panic_flag.check(self.forms.lock())
     }
 
     /// Reports the current sizes to the ledger, and also a use of the datum if `is_used`.
@@ -285,7 +285,7 @@ impl Forms {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let forms = self.common.failure.check(self.forms.get_mut());
+        let forms = self.common.panic_flag.check(self.forms.get_mut());
         let mut ledger = self.common.lock();
         let memory_len = &mut ledger.holdings.memory_len;
         *memory_len = memory_len.saturating_sub(forms.memory_len);
@@ -550,7 +550,7 @@ impl Datum {
                 None if !forms.is_creating => return Ok(Found::Missing(forms)),
                 None => {
                     forms.is_awaited = true;
-                    forms = self.0.common.failure.check(self.0.changed.wait(forms));
+                    forms = self.0.common.panic_flag.check(self.0.changed.wait(forms));
                 }
             }
         }

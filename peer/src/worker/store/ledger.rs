@@ -16,7 +16,7 @@ use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
 use crate::Key;
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use crate::pickling::Pickling;
 
 /// Pause after a failed write, and when no data can be moved.
@@ -39,7 +39,7 @@ type Spilled = dyn Fn(Key, u64) + Send + Sync;
 type Relieved = dyn Fn() + Send + Sync;
 
 pub(super) struct Common {
-    pub(super) failure: Failure,
+    pub(super) panic_flag: PanicFlag,
     pub(super) meters: Meters,
     pub(super) pickling: Pickling,
     /// The directory for spilled data. Without one, all data stays in memory.
@@ -124,7 +124,7 @@ impl Common {
         pickling: Pickling,
     ) -> Self {
         Self {
-            failure: Failure::default(),
+            panic_flag: PanicFlag::default(),
             meters: Meters::default(),
             pickling,
             directory,
@@ -142,7 +142,7 @@ impl Common {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.failure.check(self.ledger.lock())
+        self.panic_flag.check(self.ledger.lock())
     }
 
     /// Reports a warning, unless the store is closed.
@@ -219,7 +219,7 @@ impl Common {
 
     fn work(&self) {
         // Without this thread, memory would fill up.
-        let _guard = self.failure.guard();
+        let _guard = self.panic_flag.guard();
         let mut is_failing = false;
         let mut is_stuck = false;
         let mut retry_at: Option<Instant> = None;
@@ -246,7 +246,7 @@ impl Common {
             }
             if !self.is_above(&ledger) {
                 ledger.is_stuck = false;
-                ledger = self.failure.check(self.wake.wait(ledger));
+                ledger = self.panic_flag.check(self.wake.wait(ledger));
                 continue;
             }
             let pause = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
@@ -256,7 +256,7 @@ impl Common {
             let pause = pause.or_else(|| core::mem::take(&mut is_stuck).then_some(RETRY));
             if let Some(pause) = pause {
                 let waited = self.wake.wait_timeout(ledger, pause);
-                ledger = self.failure.check(waited).0;
+                ledger = self.panic_flag.check(waited).0;
                 continue;
             }
             drop(ledger);

@@ -70,7 +70,7 @@ pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
 
-use crate::failure::Failure;
+use crate::panic_flag::PanicFlag;
 use ledger::Common;
 
 /// The data of a worker, by key.
@@ -149,7 +149,7 @@ impl Store {
         let _ = self.common.notify.set(Box::new(notify));
         let _ = self.common.spilled.set(Box::new(spilled));
         let thread = self.common.start()?;
-        *self.common.failure.check(self.thread.lock()) = thread;
+        *self.common.panic_flag.check(self.thread.lock()) = thread;
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl Store {
     /// Blocks until a file that is being written is complete.
     pub(crate) fn close(&self) {
         self.common.close();
-        let thread = self.common.failure.check(self.thread.lock()).take();
+        let thread = self.common.panic_flag.check(self.thread.lock()).take();
         if let Some(thread) = thread {
             // After a panic there is nothing to wait for.
             let _ = thread.join();
@@ -259,8 +259,8 @@ impl Store {
     }
 
     /// The flag set when a panic may have left the store inconsistent.
-    pub(in crate::worker) fn failure(&self) -> &Failure {
-        &self.common.failure
+    pub(in crate::worker) fn panic_flag(&self) -> &PanicFlag {
+        &self.common.panic_flag
     }
 
     pub(crate) fn counters(&self) -> StoreCounters {
@@ -268,7 +268,7 @@ impl Store {
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
-        self.common.failure.check(self.held.lock())
+        self.common.panic_flag.check(self.held.lock())
     }
 }
 
@@ -276,7 +276,7 @@ impl Store {
 impl Store {
     /// Panics while the map is locked, for tests.
     pub(in crate::worker) fn poison(&self) {
-        crate::failure::poison(&self.held);
+        crate::panic_flag::poison(&self.held);
     }
 }
 

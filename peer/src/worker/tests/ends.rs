@@ -35,7 +35,7 @@ async fn panic_during_a_state_change_ends_the_worker() {
         if is_store {
             worker.shared.store.poison();
         } else {
-            crate::failure::poison(&worker.shared.machine);
+            crate::panic_flag::poison(&worker.shared.machine);
         }
         stream
             .compute(&Task::new("y", "operator.add", [1, 2]))
@@ -72,9 +72,9 @@ async fn panic_of_a_thread_ends_the_worker_and_panic_of_a_callback_does_not() {
     assert!(matches!(message, FromWorker::LogEvent(_)), "{message:?}");
     stream.compute(&Task::new("x", "native:slow", [3])).await;
     stream.finished().await;
-    assert!(!worker.shared.failure.is_set());
+    assert!(!worker.shared.panic_flag.is_set());
 
-    let panicking = worker.shared.failure.clone();
+    let panicking = worker.shared.panic_flag.clone();
     let thread = std::thread::spawn(move || {
         let _guard = panicking.guard();
         panic!("a panic for the test");

@@ -5,7 +5,7 @@
 //! recomputes its data elsewhere; the futures of a client become disconnected.
 //! Panics in task functions and in callbacks are caught and do not count.
 //!
-//! Locks follow the same rule. [`Failure::check`] is for the state of a role, and
+//! Locks follow the same rule. [`PanicFlag::check`] is for the state of a role, and
 //! ends the role after a panic; [`lock_counter`] is for counters, caches and
 //! logs, on which no decision depends.
 
@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 /// A flag that is set after a panic in a role. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Failure(Arc<Inner>);
+pub(crate) struct PanicFlag(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -25,7 +25,7 @@ struct Inner {
     changed: Notify,
 }
 
-impl Failure {
+impl PanicFlag {
     pub(crate) fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
         self.0.changed.notify_one();
@@ -36,7 +36,7 @@ impl Failure {
     }
 
     /// Waits until the flag is set. Supports one waiter.
-    pub(crate) async fn occurred(&self) {
+    pub(crate) async fn wait(&self) {
         while !self.is_set() {
             self.0.changed.notified().await;
         }
@@ -53,9 +53,9 @@ impl Failure {
     /// Returns a guard that sets the flag when a panic drops it. A panic that began
     /// before this call, such as one of the program that drops a handle, does not count.
     #[must_use]
-    pub(crate) fn guard(&self) -> FailureGuard {
-        FailureGuard {
-            failure: self.clone(),
+    pub(crate) fn guard(&self) -> PanicGuard {
+        PanicGuard {
+            panic_flag: self.clone(),
             was_panicking: thread::panicking(),
         }
     }
@@ -67,17 +67,17 @@ pub(crate) fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sets a [`Failure`] when a panic drops it.
+/// Sets a [`PanicFlag`] when a panic drops it.
 #[derive(Debug)]
-pub(crate) struct FailureGuard {
-    failure: Failure,
+pub(crate) struct PanicGuard {
+    panic_flag: PanicFlag,
     was_panicking: bool,
 }
 
-impl Drop for FailureGuard {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if thread::panicking() && !self.was_panicking {
-            self.failure.set();
+            self.panic_flag.set();
         }
     }
 }
