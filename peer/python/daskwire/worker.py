@@ -45,6 +45,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import msgpack
 
@@ -56,13 +57,12 @@ import distributed.threadpoolexecutor
 import distributed.worker
 from distributed import Reschedule
 from distributed.actor import Actor
-from distributed.comm import get_address_host
 from distributed.comm.core import Listener
 from distributed.core import ConnectionPool, PooledRPCCall, Status, error_message, rpc
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import monotonic, time
 from distributed.preloading import process_preloads
-from distributed.protocol import pickle, to_serialize
+from distributed.protocol import dumps, pickle, to_serialize
 from distributed.protocol.compression import decompress
 from distributed.protocol.serialize import (
     _is_dumpable,
@@ -231,9 +231,9 @@ class Link:
         self.send_queues()
 
     def post(self, message):
-        """Sends a short message without waiting for other threads, which then send it."""
-        (body,) = write(message)
-        self.posted.append(body)
+        """Sends a short message. If another thread is sending, that thread sends it afterwards."""
+        frames = dumps(message, context={"compression": False})
+        self.posted.append([ensure_memoryview(frame) for frame in frames])
         self.send_queues()
 
     def send_queues(self):
@@ -258,10 +258,15 @@ class Link:
 
     def _send_queue(self, queue):
         while queue:
-            body = queue.popleft()
+            frames = queue.popleft()
             if self.sock.fileno() >= 0:
-                head = HEAD.pack(1, 0, len(body)) + ENTRY.pack(-1, 0, len(body))
-                self.sock.sendall(head + body)
+                table = bytearray()
+                length = 0
+                for frame in frames:
+                    table += ENTRY.pack(-1, length, frame.nbytes)
+                    length += frame.nbytes
+                head = HEAD.pack(len(frames), 0, length)
+                self.sock.sendall(b"".join([head, table, *frames]))
 
 
 def place(frames):
@@ -740,10 +745,11 @@ class LogHandler(logging.Handler):
                 "text": self.format(record)[: self.MAX_LEN],
             }
             (body,) = write(message)
+            record = [memoryview(body)]
         except Exception:
             self.handleError(record)
         else:
-            self.link.records.append(body)
+            self.link.records.append(record)
             self.link.send_queues()
 
 
@@ -760,22 +766,58 @@ class Plugins(dict):
         raise KeyError(name)
 
 
-class RunningTasks(Mapping):
-    """The tasks that a process runs, as in Dask's `WorkerState.tasks`."""
+class KnownTasks(Mapping):
+    """The tasks that a process knows, as in Dask's `WorkerState.tasks`."""
 
     def __init__(self):
-        # The annotations of the tasks, by key.
+        # The annotations of the tasks that the process runs, by key.
         self.annotations = {}
+        # The task whose transition is reported to plugins.
+        self.reported = None
 
     def __getitem__(self, key):
-        annotations = self.annotations[key]
-        return TaskState(key, state="executing", annotations=annotations)
+        reported = self.reported
+        if reported is not None and reported.key == key:
+            return reported
+        return TaskState(key, state="executing", annotations=self.annotations[key])
 
     def __iter__(self):
-        return iter(list(self.annotations))
+        keys = set(self.annotations)
+        reported = self.reported
+        if reported is not None:
+            keys.add(reported.key)
+        return iter(keys)
 
     def __len__(self):
-        return len(self.annotations)
+        return len(list(iter(self)))
+
+
+def host_of(address):
+    """Returns the host of an address of any scheme, or an empty string."""
+    return urlsplit(address).hostname or ""
+
+
+def sync_all(loop, function, *arguments):
+    """Calls a function on a loop and waits for its result, like Dask's `sync`.
+
+    Also raises exceptions such as `SystemExit`, which would end the thread of the loop.
+    """
+
+    async def call():
+        try:
+            result = function(*arguments)
+            if inspect.isawaitable(result):
+                result = await result
+            return result, None
+        except Exception:
+            raise
+        except BaseException as error:
+            return None, error
+
+    result, error = sync(loop, call)
+    if error is not None:
+        raise error
+    return result
 
 
 class Worker:
@@ -787,7 +829,7 @@ class Worker:
         self.id = start["id"]
         self.name = start["name"]
         self.address = self.worker_address = self.contact_address = start["address"]
-        self.ip = get_address_host(self.address)
+        self.ip = host_of(self.address)
         self.scheduler_address = start["scheduler"]
         self.nthreads = start["nthreads"]
         self.local_directory = start["local_directory"]
@@ -797,7 +839,7 @@ class Worker:
             address=self.address,
             nthreads=self.nthreads,
             total_resources=dict(start["resources"]),
-            tasks=RunningTasks(),
+            tasks=KnownTasks(),
             actors={},
         )
         self.status = Status.running
@@ -818,7 +860,7 @@ class Worker:
                 "distributed.worker.preload-argv"
             )
             self.preloads = process_preloads(self, start["preload"], arguments)
-            sync(self.loop, self.preloads.start)
+            sync_all(self.loop, self.preloads.start)
 
     def __repr__(self):
         return f"<Worker {self.address!r}, name: {self.name}, status: {self.status.name}>"
@@ -842,7 +884,7 @@ class Worker:
             self.early.append(message)
 
     def start_task(self, key, annotations):
-        """Sends what was logged before, now that the worker reads messages."""
+        """Records that a task runs, and sends what was logged before: the worker reads messages."""
         early, self.early = self.early, None
         for message in early or []:
             self.link.post(message)
@@ -852,7 +894,7 @@ class Worker:
 
     def stop_task(self, key):
         self.link.sends_records = False
-        del self.state.tasks.annotations[key]
+        self.state.tasks.annotations.pop(key, None)
 
     def handle_stimulus(self, *events):
         """Does nothing: `Pool` reports tasks that secede."""
@@ -928,14 +970,17 @@ class Worker:
             timeout=timeout,
         )
 
-    async def close(self, **_):
-        """Asks the scheduler to retire this worker."""
-        await self.scheduler.retire_workers(
+    async def close(self, *_, **__):
+        """Asks the scheduler to retire this worker, or ends it if no other can take its data."""
+        retired = await self.scheduler.retire_workers(
             workers=[self.address],
             close_workers=True,
             remove=True,
             stimulus_id=f"worker-close-{time()}",
         )
+        if self.address not in retired:
+            async with rpc(self.address, connection_args=self.connection_args) as worker:
+                await worker.terminate()
 
     close_gracefully = close
 
@@ -944,7 +989,7 @@ class Worker:
         for name in list(self.plugins):
             self.remove_plugin(name)
         if self.preloads is not None:
-            sync(self.loop, self.preloads.teardown)
+            sync_all(self.loop, self.preloads.teardown)
 
     async def upload_file(self, filename, data, load=True):
         """Imports a file that the host has written."""
@@ -959,7 +1004,8 @@ class Worker:
             plugin = pickle.loads(pickled)
             self.plugins[name] = plugin
             if hasattr(plugin, "setup"):
-                self._call(plugin.setup)
+                # On the event loop, as in Dask.
+                sync_all(self.loop, functools.partial(plugin.setup, worker=self))
         except Exception:
             logger.exception("Worker plugin %s failed to setup", name)
 
@@ -967,19 +1013,9 @@ class Worker:
         plugin = self.plugins.pop(name, None)
         try:
             if hasattr(plugin, "teardown"):
-                self._call(plugin.teardown)
+                sync_all(self.loop, functools.partial(plugin.teardown, worker=self))
         except Exception:
             logger.exception("Worker plugin %s failed to teardown", name)
-
-    def _call(self, method):
-        """Calls a method of a plugin on the event loop, as in Dask."""
-
-        async def call():
-            result = method(worker=self)
-            if inspect.isawaitable(result):
-                await result
-
-        sync(self.loop, call)
 
     def update_data(self, data, **_):
         """Sends values to the worker, and blocks until it has stored them."""
@@ -1061,9 +1097,17 @@ def measure(value):
 
 def end_process(end):
     """Ends this process at once, with the exit code of a `SystemExit`."""
+    code = end.code
+    if code is None:
+        code = 0
+    elif not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
     logging.shutdown()
-    code = 0 if end.code is None else 1
-    os._exit(end.code if isinstance(end.code, int) else code)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 def describe_task(task):
@@ -1264,10 +1308,7 @@ class Executor:
         try:
             with annotated:
                 if task.is_coro:
-                    result, error = sync(self.worker.loop, self.await_task, task, data)
-                    if error is not None:
-                        raise error
-                    return result
+                    return sync_all(self.worker.loop, self.await_task, task, data)
                 # As in Dask, changes to context variables end with the task.
                 return contextvars.copy_context().run(task, data)
         finally:
@@ -1277,13 +1318,7 @@ class Executor:
 
     async def await_task(self, task, data):
         distributed.worker._worker_cvar.set(self.worker)
-        try:
-            return await task(data), None
-        except Exception:
-            raise
-        except BaseException as error:
-            # It would end the thread of the loop.
-            return None, error
+        return await task(data)
 
     def finished(self, key, result, is_actor, longest, gone, times):
         stored = result
@@ -1407,6 +1442,17 @@ class Scheduler(PooledRPCCall):
         return get
 
 
+def load_failure(payload):
+    """Returns an exception or a traceback in the form in which Dask stores it."""
+    if payload is None:
+        return None
+    try:
+        value = payload.load()
+        return to_serialize(value if isinstance(value, bytes) else pickle.dumps(value))
+    except Exception:
+        return None
+
+
 class Host(distributed.worker.Worker):
     """The `Worker` that extensions use. It is never started: the worker in Rust runs."""
 
@@ -1427,8 +1473,9 @@ class Host(distributed.worker.Worker):
             blocked_handlers=dask.config.get("distributed.worker.blocked-handlers", []),
         )
         self.id = start["id"]
-        self.ip = get_address_host(start["address"])
+        self.ip = host_of(start["address"])
         self.state.address = start["address"]
+        self.state.tasks = KnownTasks()
         self.local_directory = start["local_directory"]
         self.link = link
         self.scheduler = Scheduler(start["scheduler"], self.rpc, link)
@@ -1499,23 +1546,21 @@ class Host(distributed.worker.Worker):
 
     def notify_of(self, transition, start, finish):
         key = transition["key"]
+        tasks = self.state.tasks
         # Plugins look the task up, which only the worker in Rust has.
-        before = self.state.tasks.get(key)
-        failure = {name: transition[name] for name in ("exception", "traceback")}
-        self.state.tasks[key] = TaskState(
+        tasks.reported = TaskState(
             key,
             state=finish,
-            annotations=before.annotations if before else {},
+            annotations=tasks.annotations.get(key, {}),
+            exception=load_failure(transition["exception"]),
+            traceback=load_failure(transition["traceback"]),
             exception_text=transition["exception_text"],
             traceback_text=transition["traceback_text"],
-            **{name: value and to_serialize(value.load()) for name, value in failure.items()},
         )
         try:
             self.state._notify_plugins("transition", key, start, finish)
         finally:
-            del self.state.tasks[key]
-            if before is not None:
-                self.state.tasks[key] = before
+            tasks.reported = None
 
     async def set_resources(self, **resources):
         await super().set_resources(**resources)
@@ -1538,10 +1583,10 @@ class Host(distributed.worker.Worker):
     update_data = Worker.update_data
 
     def start_task(self, key, annotations):
-        self.state.tasks[key] = TaskState(key, state="executing", annotations=annotations or {})
+        self.state.tasks.annotations[key] = annotations or {}
 
     def stop_task(self, key):
-        self.state.tasks.pop(key, None)
+        self.state.tasks.annotations.pop(key, None)
 
     def listen(self, start):
         """Executes the worker's commands until it closes the host."""
@@ -1649,11 +1694,14 @@ def run_host(link, start):
     asyncio.set_event_loop(loop)
     try:
         loop.run_until_complete(serve_host(link, start))
-    except SystemExit as end:
-        end_process(end)
-    logging.shutdown()
+        end = SystemExit()
+    except SystemExit as error:
+        end = error
+    except BaseException:
+        logger.exception("The host has failed")
+        end = SystemExit(1)
     # Does not wait for threads of tasks.
-    os._exit(0)
+    end_process(end)
 
 
 def main(sock):

@@ -65,7 +65,7 @@ impl Default for PythonOptions {
     fn default() -> Self {
         Self {
             interpreter: None,
-            variables: Vec::new(),
+            variables: vec![("PYTHONHASHSEED".to_owned(), "6640".to_owned())],
             imports: Vec::new(),
             is_warm: false,
             preload: Vec::new(),
@@ -355,7 +355,8 @@ impl Builder {
     }
 
     /// Sets a variable in the environment of the Python processes, such as
-    /// `OMP_NUM_THREADS`. Default: the environment of this process.
+    /// `OMP_NUM_THREADS`. Default: the environment of this process, but `PYTHONHASHSEED` is 6640,
+    /// as under Dask's nannies: equal strings must have equal hashes on all workers.
     #[must_use]
     pub fn python_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.python.variables.push((name.into(), value.into()));

@@ -154,7 +154,12 @@ impl Shared {
     fn on_host(self: &Arc<Self>, event: HostEvent) {
         match event {
             HostEvent::Stream(message) => self.send_from_python(message),
-            HostEvent::Resources(resources) => self.handle([Event::Resources(resources)]),
+            HostEvent::Resources(resources) => {
+                if let Some(executors) = &self.executors {
+                    executors.set_resources(resources.clone());
+                }
+                self.handle([Event::Resources(resources.into_iter().collect())]);
+            }
             HostEvent::Line(line) => self.log.add_logged(&line),
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
             HostEvent::Ended {

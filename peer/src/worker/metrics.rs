@@ -562,8 +562,8 @@ fn processor_ticks(others: impl IntoIterator<Item = u32>) -> BTreeMap<u32, u64> 
     ids.map(|id| (id, processor_ticks_of(id))).collect()
 }
 
-/// The processor time between two measurements. A process that has ended in between counts until
-/// the first.
+/// The processor time between two measurements. The time of a process after its last measurement is
+/// not counted.
 fn ticks_since(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> u64 {
     let since = after.iter().map(|(id, ticks)| {
         let before = before.get(id).copied().unwrap_or_default();

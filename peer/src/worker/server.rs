@@ -287,6 +287,11 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
                 ("nbytes", Value::from(nbytes)),
             ])
         }
+        #[cfg(target_os = "linux")]
+        Request::Unknown(request) if OF_NANNIES.contains(&&*request.op) => {
+            let message = format!("the nanny of the worker {} runs no Python", shared.title);
+            return Err(RemoteError::new("NotImplementedError", &message));
+        }
         request => {
             let message = format!(
                 "the worker {} only runs functions in Rust, and does not support the request {:?}",

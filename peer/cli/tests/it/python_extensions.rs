@@ -405,6 +405,27 @@ async fn plugins_of_nannies_are_refused() {
     assert!(error.contains("NotImplementedError"), "{error}");
 }
 
+/// Tasks whose plugin ends the process fail: they would wait for ever if it ended a thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_exits_ends_the_process() {
+    let mut cluster = Cluster::new(0);
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let _worker = worker(&cluster, "a", Some(&interpreter));
+    let error = cluster
+        .try_python(
+            "from distributed import get_worker\n\
+             from distributed.diagnostics.plugin import WorkerPlugin\n\
+             class Exits(WorkerPlugin):\n    def setup(self, worker):\n        \
+             if not hasattr(worker, 'plugin_add'): raise SystemExit('no reason')\n\
+             _ = client.register_plugin(Exits(), name='exits')\n\
+             client.submit(abs, -1).result()",
+        )
+        .expect_err("the process ends");
+    assert!(error.contains("KilledWorker"), "{error}");
+    cluster.python("_ = client.unregister_worker_plugin('exits')");
+    assert_eq!(cluster.python("client.submit(abs, -2).result()"), "2");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn python_code_may_end_the_host_and_the_worker() {
     let mut cluster = Cluster::new(0);
@@ -418,8 +439,10 @@ async fn python_code_may_end_the_host_and_the_worker() {
         cluster.python("client.run(os.getpid).popitem()[1] != host"),
         "True"
     );
+    // A worker also ends if no other can take its data.
     cluster.python(
-        "async def close(dask_worker): asyncio.create_task(dask_worker.close())\n\
+        "kept = client.submit(abs, -1)\nwait(kept)\n\
+         async def close(dask_worker): asyncio.create_task(dask_worker.close())\n\
          import asyncio\nclient.run(close)",
     );
     until("the end of the worker", || worker.ended()).await;

@@ -919,6 +919,11 @@ fn events_may_be_logged_by_finalizers() {
 }
 
 #[test]
+fn addresses_may_have_any_scheme() {
+    test_in_python(include_str!("support/addresses.py"));
+}
+
+#[test]
 fn values_are_serialized_as_by_dask() {
     test_in_python(include_str!("support/serialized.py"));
 }

@@ -6,7 +6,7 @@
 //! host has one, too, and is run by a thread of the host.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
@@ -57,7 +57,7 @@ pub(in crate::worker) enum HostEvent {
     /// A message for the scheduler.
     Stream(PythonStream),
     /// The new amounts of all resources of the worker.
-    Resources(BTreeMap<String, f64>),
+    Resources(Vec<(String, f64)>),
     /// A line for the worker's log.
     Line(PythonLogged),
     /// Whether plugins of the host observe the transitions of tasks.
@@ -78,9 +78,7 @@ impl HostEvent {
     fn of_message(message: FromPython) -> Option<Self> {
         Some(match message {
             FromPython::PythonStream(message) => Self::Stream(message),
-            FromPython::PythonResources(message) => {
-                Self::Resources(message.resources.into_iter().collect())
-            }
+            FromPython::PythonResources(message) => Self::Resources(message.resources),
             FromPython::PythonLogged(line) => Self::Line(line),
             FromPython::PythonWatches(message) => Self::Watches(message.is_watched),
             _ => return None,

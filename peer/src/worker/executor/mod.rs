@@ -56,6 +56,8 @@ use crate::{Key, Value};
 pub(super) struct Executors {
     template: Template,
     start: StartPython,
+    /// The resources of the worker.
+    resources: Mutex<Vec<(String, f64)>>,
     /// Number of processes that may end while they run a task before the task fails.
     pub(super) allowed_failures: u64,
     memory: Arc<SharedMemory>,
@@ -180,6 +182,7 @@ impl Executors {
         panic_flag: PanicFlag,
     ) -> Self {
         Self {
+            resources: Mutex::new(start.resources.clone()),
             template: Template::new(interpreter, Arc::clone(&memory), panic_flag.clone()),
             start,
             allowed_failures,
@@ -201,6 +204,11 @@ impl Executors {
     pub(super) fn on_host(&self, on: impl Fn(HostEvent) + Send + Sync + 'static) {
         // An error would mean that it is set already.
         let _ = self.on_host.set(Arc::new(on));
+    }
+
+    /// Sets the resources of the worker, for processes that are started later.
+    pub(super) fn set_resources(&self, resources: Vec<(String, f64)>) {
+        *self.panic_flag.check(self.resources.lock()) = resources;
     }
 
     /// Records that a plugin was added, replaced or removed. The host is not notified.
@@ -245,7 +253,7 @@ impl Executors {
             cache_len: 0,
             plugins: self.plugins.all(),
             stale_shuffles: stale.clone().into_iter().collect(),
-            ..self.start.clone()
+            ..self.start_message()
         };
         let (on, panic_flag) = (Arc::clone(on), self.panic_flag.clone());
         let started = Host::start(&self.template, &start, &self.memory, on, panic_flag);
@@ -653,12 +661,19 @@ impl Executors {
         }
     }
 
+    fn start_message(&self) -> StartPython {
+        StartPython {
+            resources: self.panic_flag.check(self.resources.lock()).clone(),
+            ..self.start.clone()
+        }
+    }
+
     fn start_executor(&self) -> Result<Executor, RunError> {
         let refuse = |message: FromPython| {
             let what = format!("it sent {:?} before it was ready", message.op());
             Err(io::Error::other(what))
         };
-        let started = process::start(&self.template, &self.start, &self.memory, refuse);
+        let started = process::start(&self.template, &self.start_message(), &self.memory, refuse);
         let started = started.map(|(_, link, running)| {
             let panic_flag = self.panic_flag.clone();
             Executor::new(link, running, None, panic_flag)

@@ -382,8 +382,7 @@ fn python_variables(
     let seed = seed.map(|seed| own.get(HASH_SEED).cloned().unwrap_or(seed));
     let seed = seed.filter(|seed| seed != "0");
     variables.retain(|name, _| !own.contains_key(name));
-    let seed = seed.unwrap_or_else(|| DEFAULT_HASH_SEED.to_owned());
-    variables.insert(HASH_SEED.to_owned(), Some(seed));
+    variables.insert(HASH_SEED.to_owned(), seed);
     // Remove the tunables that are for this process only.
     if let Some(others) = own
         .get(TUNABLES)
@@ -423,10 +422,9 @@ const DEFAULT_VARIABLES: [(&str, &str); 4] = [
     ("OPENBLAS_NUM_THREADS", "1"),
 ];
 
-/// The seed of hashes of strings, which have to be the same on all workers. As in Dask, it is only
-/// taken from the environment if it is configured, and never 0.
+/// The seed of hashes of strings. As in Dask, it is only taken from the environment if it is
+/// configured, and 0 stands for the default.
 const HASH_SEED: &str = "PYTHONHASHSEED";
-const DEFAULT_HASH_SEED: &str = "6640";
 
 /// Rejects options of `dask worker` that a worker in Rust cannot support.
 fn refuse(arguments: &WorkerArguments) -> Result<()> {

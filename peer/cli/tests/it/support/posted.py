@@ -22,9 +22,16 @@ own.post({"op": "third"})
 assert [received(other) for _ in range(3)] == ["first", "second", "third"]
 
 # Log records are kept until the worker reads them, posted messages are not.
-own.records.append(worker.write({"op": "record"})[0])
+own.records.append([memoryview(worker.write({"op": "record"})[0])])
 own.post({"op": "fourth"})
 own.sends_records = True
 own.post({"op": "fifth"})
 assert [received(other) for _ in range(3)] == ["fourth", "fifth", "record"]
+
+# A message may have values that are serialized in frames of their own.
+own.post({"op": "stream", "message": {"value": worker.to_serialize([1]), "complex": 1j}})
+frames, _ = other.receive()
+message = worker.read(frames)["message"]
+assert message["value"].load() == [1]
+assert message["complex"].load() == 1j
 print("passed")
