@@ -251,7 +251,8 @@ impl Client {
     }
 
     /// Makes the cluster run a task to its end even if no client holds its future any
-    /// more. Waits until the scheduler has read the request. Cancel safe once it is sent.
+    /// more. Waits until the scheduler has read the request. If the future is dropped, a request that was
+    /// sent is still completed.
     ///
     /// # Errors
     ///

@@ -96,8 +96,24 @@ impl Shared {
         }
     }
 
-    /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
+    /// Like [`ask_until`](Self::ask_until), if the scheduler may not answer at all. The reply is
+    /// then dropped.
     async fn ask_within<T>(
+        &self,
+        message: Unknown,
+        what: &'static str,
+        after: Option<Duration>,
+    ) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value> + Send,
+        T::Error: Into<WrongType>,
+    {
+        let asked = Box::pin(self.ask_until(message, what, after));
+        self.wait(what, after, asked).await
+    }
+
+    /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
+    async fn ask_until<T>(
         &self,
         message: Unknown,
         what: &'static str,
@@ -108,10 +124,7 @@ impl Shared {
         T::Error: Into<WrongType>,
     {
         let message = message.field("timeout", seconds(after));
-        match (
-            self.wait(what, after, Box::pin(self.ask(message))).await,
-            after,
-        ) {
+        match (self.ask(message).await, after) {
             (Err(RequestError::Remote(error)), Some(after))
                 if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR) =>
             {
@@ -187,7 +200,10 @@ impl Variable {
         Ok(())
     }
 
-    /// Waits until the variable is set, and returns its value. Cancel safe.
+    /// Waits until the variable is set, and returns its value.
+    ///
+    /// Cancel safe. Until the variable is set, or the client ends, the request of a dropped
+    /// future occupies a comm.
     ///
     /// # Errors
     ///
@@ -195,6 +211,7 @@ impl Variable {
     /// * other errors if the scheduler does not answer.
     pub async fn get(&self, timeout: Option<Duration>) -> Result<SharedValue, RequestError> {
         const OP: &str = "variable_get";
+        const WHAT: &str = "a variable to be set";
         let message = Unknown::new(OP)
             .field("name", self.name.as_str())
             .field("client", &*self.shared.registered_id());
@@ -203,9 +220,7 @@ impl Variable {
         // caller is dropped.
         let getting = async move {
             let shared = &variable.shared;
-            let record: Value = shared
-                .ask_within(message, "a variable to be set", timeout)
-                .await?;
+            let record: Value = shared.ask_until(message, WHAT, timeout).await?;
             let token = record.get("token").cloned().unwrap_or_default();
             shared.shared_value(OP, &record, |key| {
                 Unknown::new("variable-future-received-confirm")
@@ -214,11 +229,15 @@ impl Variable {
                     .field("token", token)
             })
         };
-        self.shared.run_to_end(getting).await
+        let getting = Box::pin(self.shared.run_to_end(getting));
+        self.shared.wait(WHAT, timeout, getting).await
     }
 
-    /// Deletes the variable, for all clients. A variable that has a future is set to `None`
-    /// before.
+    /// Deletes the variable, for all clients.
+    ///
+    /// A variable that has a future is set to `None` before, which a client that waits for the
+    /// variable may read. A client that is reading the future at this time may get one that was
+    /// cancelled. Not cancel safe: the variable may stay, set to `None`.
     ///
     /// # Errors
     ///
@@ -236,7 +255,9 @@ impl Variable {
                 self.shared.settle::<RequestError>().await?;
                 self.set(Value::None).await?;
             }
-            Ok(SharedValue::Data(_)) | Err(RequestError::Timeout { .. }) => {}
+            Ok(SharedValue::Data(_)) => {}
+            // The scheduler has answered that the variable is not set.
+            Err(RequestError::Timeout { after, .. }) if after == AT_ONCE => {}
             Err(error) => return Err(error),
         }
         let message = Unknown::new("variable_delete").field("name", self.name.as_str());
@@ -306,7 +327,8 @@ impl Queue {
         let message = Unknown::new("queue_get").field("name", self.name.as_str());
         let record: Value = self
             .shared
-            .ask_within(message, "a value in a queue", timeout)
+            // A value that is removed late would be lost if the reply were dropped.
+            .ask_until(message, "a value in a queue", timeout)
             .await?;
         self.received(&record)
     }
@@ -375,7 +397,7 @@ struct SemaphoreInner {
     leases: Mutex<Vec<String>>,
     /// Locked during requests that refresh or release leases: a scheduler that reads a refresh
     /// after the release grants the lease again.
-    requests: tokio::sync::Mutex<()>,
+    requests: tokio::sync::RwLock<()>,
     /// The task that refreshes the leases; it ends with the semaphore.
     refreshing: Mutex<Option<Task<()>>>,
 }
@@ -396,7 +418,7 @@ impl SemaphoreInner {
             let Some(inner) = inner.upgrade() else {
                 return;
             };
-            let _requesting = inner.requests.lock().await;
+            let _requesting = inner.requests.write().await;
             if let Some(message) = inner.refresh_message() {
                 // Errors are ignored: leases are refreshed five times before one expires.
                 let _: Result<Value, RequestError> = shared
@@ -423,7 +445,7 @@ impl SemaphoreInner {
         let message = Unknown::new("semaphore_release")
             .field("name", self.name.as_str())
             .field("lease_id", lease);
-        let _requesting = self.requests.lock().await;
+        let _requesting = self.requests.read().await;
         let _: Value = self
             .shared
             .call("the scheduler to release a lease", message)
@@ -729,7 +751,7 @@ impl Client {
             shared: Arc::clone(&self.shared),
             name,
             leases: Mutex::default(),
-            requests: tokio::sync::Mutex::default(),
+            requests: tokio::sync::RwLock::default(),
             refreshing: Mutex::default(),
         })))
     }

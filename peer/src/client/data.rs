@@ -347,12 +347,16 @@ impl Shared {
         // first.
         self.settle::<ScatterError>().await?;
         let client = self.registered_id();
-        match route {
+        let stored = match route {
             Route::Scheduler => {
                 let stored = self.scatter_through_scheduler(pieces, &client, options);
-                stored.await.map_err(through_scheduler)?;
+                stored.await.map_err(through_scheduler)
             }
-            Route::Direct => self.scatter_to_workers(pieces, &client, options).await?,
+            Route::Direct => self.scatter_to_workers(pieces, &client, options).await,
+        };
+        if let Err(error) = stored {
+            self.not_stored(keys, client);
+            return Err(error);
         }
         let holds = futures.iter().map(|future| future.hold().clone());
         self.stored(holds.collect(), client)?;

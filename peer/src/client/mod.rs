@@ -179,7 +179,8 @@ impl Client {
         Ok(Self { shared, session })
     }
 
-    /// The client's id.
+    /// The client's id. Once the client has reconnected, its id at the scheduler is a longer one,
+    /// which starts with this.
     pub fn id(&self) -> &str {
         self.shared.id()
     }

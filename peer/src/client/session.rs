@@ -190,12 +190,13 @@ async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestErr
             Some(next) => session = next,
             None => {
                 // The last messages may still be in transit.
-                let written = session.writing.finished().await;
-                if written.is_err() && session.writing.has_unwritten() {
-                    return written;
-                }
-                // A scheduler that closes the connection has read them.
-                return read.or(written);
+                return match session.writing.finished().await {
+                    Err(error) if session.writing.has_unwritten() && !is_closed(&error) => {
+                        Err(error)
+                    }
+                    // A scheduler that closes the connection has read them.
+                    written => read.or(written),
+                };
             }
         }
     }
@@ -222,8 +223,9 @@ async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
         runtime::sleep_until(shared.instant(at)).await;
         let left = shared.instant(until) - runtime::now();
         match runtime::timeout(left, register(shared)).await {
-            // The client may have been closed meanwhile.
-            Ok(Ok(session)) => return shared.lock().state.is_connected().then_some(session),
+            // The client may have been closed meanwhile. If the connection has broken already,
+            // the session notices that.
+            Ok(Ok(session)) => return (!shared.lock().state.has_ended()).then_some(session),
             Ok(Err(error)) => {
                 is_permanent = matches!(
                     error,
@@ -274,6 +276,8 @@ async fn handle_messages(shared: &Arc<Shared>, session: &mut Session) -> Result<
                         end = Some(runtime::now() + LAST_MESSAGES);
                     }
                     Some(_) => return Ok(()),
+                    // It has panicked, unless the client is closing.
+                    None if !shared.lock().is_closing => return Ok(()),
                     None => {}
                 }
                 continue;

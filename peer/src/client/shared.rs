@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
-use super::topic::{Topics, subscription};
+use super::topic::{Topics, subscription, unsubscription};
 use super::{ClientOptions, Connection, Disconnected, TaskFuture};
 use crate::batched::BatchSender;
 use crate::channel::within;
@@ -67,8 +67,8 @@ pub(super) struct Machine {
     /// Data that may be stored for earlier registrations, with their ids. It is released on
     /// the next connection.
     abandoned: Vec<(Arc<str>, Vec<Key>)>,
-    /// Number of attempts to register.
-    registrations: u64,
+    /// Whether the client has tried to register.
+    has_registered: bool,
     /// The dialect of the scheduler's release.
     pub(super) dialect: Dialect,
     /// The time of the next tick.
@@ -165,11 +165,11 @@ impl Machine {
 
     /// Ends the connection if a message could not be sent, so that the client reconnects at
     /// once. A client that does not reconnect still reads the last messages of the scheduler.
-    fn check_stream(&mut self, now: Duration, notices: &mut Notices) {
+    fn check_stream(&mut self, now: impl FnOnce() -> Duration, notices: &mut Notices) {
         if notices.has_failed && self.state.reconnects() && self.state.is_connected() {
             let failure = self.stream.as_ref().and_then(BatchSender::failure);
             let reason = failure.map_or_else(|| BROKEN.to_owned(), ToString::to_string);
-            self.handle(now, Event::Disconnected { reason }, notices);
+            self.handle(now(), Event::Disconnected { reason }, notices);
         }
     }
 
@@ -209,7 +209,7 @@ impl Shared {
                 stream: None,
                 registered_id: id.as_str().into(),
                 abandoned: Vec::new(),
-                registrations: 0,
+                has_registered: false,
                 dialect: Dialect::NEWEST,
                 wake_at: Duration::ZERO,
                 attempt: None,
@@ -241,12 +241,9 @@ impl Shared {
     /// The id for the next registration. Each has an id of its own: when a scheduler notices
     /// that an earlier connection has ended, it forgets everything about the id.
     pub(super) fn next_id(&self) -> Arc<str> {
-        let mut machine = self.lock();
-        let number = machine.registrations;
-        machine.registrations += 1;
-        match number {
-            0 => self.id.as_str().into(),
-            _ => format!("{}-{number}", self.id).into(),
+        match core::mem::replace(&mut self.lock().has_registered, true) {
+            false => self.id.as_str().into(),
+            true => format!("{}-{}", self.id, crate::identifier()).into(),
         }
     }
 
@@ -281,7 +278,7 @@ impl Shared {
         for event in events {
             machine.handle(now, event, &mut notices);
         }
-        machine.check_stream(now, &mut notices);
+        machine.check_stream(|| now, &mut notices);
         drop(machine);
         self.notify(notices);
     }
@@ -298,7 +295,7 @@ impl Shared {
         let mut notices = Notices::default();
         let mut machine = self.lock();
         machine.stream = Some(stream);
-        machine.registered_id = id;
+        let before = core::mem::replace(&mut machine.registered_id, id);
         machine.dialect = dialect;
         machine.handle(self.now(), Event::Connected { release }, &mut notices);
         if !machine.state.is_connected() {
@@ -309,8 +306,11 @@ impl Shared {
             machine.release_abandoned(self.now(), &mut notices);
         }
         if let Some(stream) = &machine.stream {
-            // A scheduler has no subscriptions of a new id.
+            // A scheduler has no subscriptions of a new id, and keeps those of the id before.
             for topic in self.topics.names() {
+                if machine.registered_id != before {
+                    stream.send(unsubscription(topic.clone(), &before));
+                }
                 stream.send(subscription(topic, &machine.registered_id));
             }
         }
@@ -343,25 +343,25 @@ impl Shared {
         let mut machine = self.lock();
         let event = change(&machine.registered_id);
         if self.panic_flag.is_set() || !machine.state.is_connected() {
-            drop(machine);
-            return Err(self.disconnected());
+            return Err(self.disconnected_from(&machine));
         }
         let mut notices = Notices::default();
         if let Some(event) = event {
             machine.handle(self.now(), event, &mut notices);
         }
         let result = read(&machine);
-        machine.check_stream(self.now(), &mut notices);
+        machine.check_stream(|| self.now(), &mut notices);
+        let result = match notices.has_failed {
+            true => Err(self.disconnected_from(&machine)),
+            false => Ok(result),
+        };
         drop(machine);
-        if self.notify(notices) {
-            Ok(result)
-        } else {
-            Err(self.disconnected())
-        }
+        self.notify(notices);
+        result
     }
 
-    /// Performs the deferred actions. Returns whether all messages were sent.
-    fn notify(&self, mut notices: Notices) -> bool {
+    /// Performs the deferred actions.
+    fn notify(&self, mut notices: Notices) {
         // Waiting tasks first: a subscriber of events may panic.
         if let Some(mark) = notices.answered {
             // Another thread may have set a larger number.
@@ -399,14 +399,17 @@ impl Shared {
                 status: change.status.name(),
             });
         }
-        !notices.has_failed
     }
 
     /// The reason why the client is not connected.
     pub(super) fn disconnected(&self) -> Disconnected {
+        self.disconnected_from(&self.lock())
+    }
+
+    fn disconnected_from(&self, machine: &Machine) -> Disconnected {
         let reason = if self.panic_flag.is_set() {
             PANICKED
-        } else if let Some(disconnected) = self.lock().state.disconnected() {
+        } else if let Some(disconnected) = machine.state.disconnected() {
             return disconnected;
         } else {
             // The stream cannot be written, and the end of the connection is noticed
@@ -434,6 +437,23 @@ impl Shared {
         })
     }
 
+    /// Notes that data may be stored for the client of this id although the request has failed.
+    /// What is stored later than its release stays at the scheduler.
+    pub(super) fn not_stored(&self, keys: Vec<Key>, id: Arc<str>) {
+        let mut notices = Notices::default();
+        let mut machine = self.lock();
+        if machine.registered_id == id && machine.state.is_connected() {
+            // The handles of the data are dropped, which releases it.
+            return;
+        }
+        machine.abandoned.push((id, keys));
+        if machine.state.is_connected() {
+            machine.release_abandoned(self.now(), &mut notices);
+        }
+        drop(machine);
+        self.notify(notices);
+    }
+
     /// Notes that the data of holds was stored for the client of this id. Returns an error if
     /// that is an earlier registration: the data is then released.
     pub(super) fn stored(&self, holds: Vec<Hold>, id: Arc<str>) -> Result<(), Disconnected> {
@@ -450,7 +470,7 @@ impl Shared {
                 machine.release_abandoned(self.now(), &mut notices);
             }
         }
-        machine.check_stream(self.now(), &mut notices);
+        machine.check_stream(|| self.now(), &mut notices);
         let disconnected = machine.state.disconnected();
         drop(machine);
         self.notify(notices);
@@ -474,7 +494,7 @@ impl Shared {
             // These watchers belong to waits that were dropped.
             machine.watchers.remove(hold);
         }
-        machine.check_stream(self.now(), &mut notices);
+        machine.check_stream(|| self.now(), &mut notices);
         drop(machine);
         self.notify(notices);
     }

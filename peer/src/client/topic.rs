@@ -83,11 +83,8 @@ impl Drop for Subscription {
         let shared = &self.shared;
         // Without a connection, the scheduler has no subscription of the next id to end.
         let _ = shared.change_and_tell(|id| {
-            shared.topics.leave(&self.topic).then(|| UnsubscribeTopic {
-                topic: self.topic.clone(),
-                client: id.to_owned(),
-                ..UnsubscribeTopic::default()
-            })
+            let has_left = shared.topics.leave(&self.topic);
+            has_left.then(|| unsubscription(self.topic.clone(), id))
         });
     }
 }
@@ -176,6 +173,15 @@ pub(super) fn subscription(topic: String, client: &str) -> SubscribeTopic {
         topic,
         client: client.to_owned(),
         ..SubscribeTopic::default()
+    }
+}
+
+/// The message that ends a subscription of a client.
+pub(super) fn unsubscription(topic: String, client: &str) -> UnsubscribeTopic {
+    UnsubscribeTopic {
+        topic,
+        client: client.to_owned(),
+        ..UnsubscribeTopic::default()
     }
 }
 

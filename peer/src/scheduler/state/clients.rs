@@ -199,7 +199,8 @@ impl State {
     /// Reports the current state of a key to a client.
     pub(super) fn report(&mut self, client: ClientId, key: &Key) {
         let Some(id) = self.by_key.get(key) else {
-            return self.cancelled(client, vec![key.clone()], "unknown key", None);
+            // Without a reason, as in Dask.
+            return self.cancelled(client, vec![key.clone()], "", None);
         };
         let task = &self.tasks[*id];
         match &task.stage {
@@ -222,7 +223,7 @@ impl State {
         reason: &str,
         msg: Option<String>,
     ) {
-        let reason = Some(reason.to_owned());
+        let reason = (!reason.is_empty()).then(|| reason.to_owned());
         let message = CancelledKeys {
             keys: Keys(keys),
             reason,

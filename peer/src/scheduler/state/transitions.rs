@@ -193,7 +193,7 @@ impl State {
         let key = task.key.clone();
         for client in task.wanted_by.clone() {
             self.release(client, id);
-            self.cancelled(client, vec![key.clone()], "lost dependencies", None);
+            self.cancelled(client, vec![key.clone()], "already forgotten", None);
         }
         if self.tasks[id].stage.is_active()
             && let Some(on) = self.deactivate(id)

@@ -176,9 +176,9 @@ fn losing_scattered_data_cancels_its_dependents() {
     assert_eq!(
         sent,
         [
-            "cancelled-keys last lost dependencies",
-            "cancelled-keys x lost dependencies",
-            "cancelled-keys z lost dependencies",
+            "cancelled-keys last already forgotten",
+            "cancelled-keys x already forgotten",
+            "cancelled-keys z already forgotten",
             "lost-data x",
         ]
     );
@@ -187,7 +187,7 @@ fn losing_scattered_data_cancels_its_dependents() {
     cluster.lose_worker(second);
     assert_eq!(
         cluster.sent_to_client(client),
-        ["lost-data y", "cancelled-keys y lost dependencies"]
+        ["lost-data y", "cancelled-keys y already forgotten"]
     );
     cluster.assert_empty();
 }
