@@ -96,6 +96,10 @@ pub struct ClientOptions {
     /// The default route for data. Default: through the scheduler.
     pub route: Route,
     /// Timeout for replies that the scheduler can send immediately. Default: 30 seconds.
+    ///
+    /// Waiting until the scheduler has read a message of this client, as in
+    /// [`Client::scatter`], has no timeout: a scheduler that handles a large graph reads nothing.
+    /// The wait ends with the connection.
     pub timeout: Duration,
     /// Minimum interval between batches to the scheduler. Default: 10 ms, as in Dask.
     /// Batches save work in a Python scheduler.
@@ -370,8 +374,9 @@ impl Client {
         AsCompleted::new(futures)
     }
 
-    /// Closes the client: waits until dropped leases are released, notifies the scheduler,
-    /// which forgets this client's keys, and closes all connections. Waits for each of
+    /// Closes the client: waits until dropped leases are released and requests of
+    /// [`fire_and_forget`](Self::fire_and_forget) are done, notifies the scheduler, which forgets
+    /// this client's keys, and closes all connections. Waits for each of
     /// these at most 10 seconds.
     ///
     /// # Errors

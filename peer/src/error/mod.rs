@@ -23,7 +23,13 @@ use crate::{Key, Release};
 
 pub use remote::RemoteError;
 #[cfg(any(feature = "scheduler", test))]
-pub(crate) use remote::{exception, killed_worker};
+pub(crate) use remote::exception;
+#[cfg(any(
+    feature = "scheduler",
+    all(feature = "worker", target_os = "linux"),
+    test
+))]
+pub(crate) use remote::killed_worker;
 
 /// The error of a request to a peer, or of a stream of messages.
 #[derive(Clone, Debug)]
