@@ -13,7 +13,7 @@ use crate::scratch::MessageScratch;
 use crate::{Key, Serialized, client, worker};
 
 #[cfg(target_os = "linux")]
-pub use crate::worker::executor_fuzzing::read_from_python;
+pub use crate::worker::python_fuzzing::read_from_python;
 pub use crate::worker::store_fuzzing::{Spilled, checksum, read_spill_file};
 
 /// A type that can be the body of a message.

@@ -201,11 +201,11 @@ impl Shared {
         let stacks = running.map(|(key, since)| {
             #[cfg(target_os = "linux")]
             let process = self
-                .executors
+                .python
                 .as_ref()
-                .and_then(|executors| executors.process_of(key));
+                .and_then(|python| python.process_of(key));
             #[cfg(target_os = "linux")]
-            let is_in_rust = self.executors.is_none();
+            let is_in_rust = self.python.is_none();
             #[cfg(not(target_os = "linux"))]
             let (process, is_in_rust) = (None::<u32>, true);
             let place = match process {

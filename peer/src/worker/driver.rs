@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use daskwire_comm::runtime::{self, Spawner, TaskSet};
 
 #[cfg(target_os = "linux")]
-use super::executor::Executors;
+use super::python::PythonProcesses;
 use super::run::Job;
 use super::state::{Action, Event, State};
 use super::store::{Datum, Store};
@@ -131,15 +131,15 @@ impl Shared {
                 Action::Forget(key) => {
                     forgotten.extend(self.store.remove(&key));
                     #[cfg(target_os = "linux")]
-                    if self.executors.is_some() {
+                    if self.python.is_some() {
                         forgotten_keys.push(key);
                     }
                 }
                 Action::Execute(run) => jobs.push(self.job(*run)),
                 #[cfg(target_os = "linux")]
                 Action::Rejoin(key) => {
-                    if let Some(executors) = &self.executors {
-                        executors.rejoined(&key);
+                    if let Some(python) = &self.python {
+                        python.rejoined(&key);
                     }
                 }
                 // Only tasks in Python processes secede.
@@ -174,7 +174,7 @@ impl Shared {
         // Send while the lock is held, so that transitions stay in order.
         #[cfg(target_os = "linux")]
         if machine.has_watching_host
-            && let Some(host) = self.executors.as_ref().and_then(Executors::running_host)
+            && let Some(host) = self.python.as_ref().and_then(PythonProcesses::running_host)
         {
             let transitions = reports
                 .iter()
@@ -186,13 +186,13 @@ impl Shared {
         }
         // Another thread may create an actor with the same key once the lock is released.
         #[cfg(target_os = "linux")]
-        if let Some(executors) = &self.executors {
-            executors.release_actors(&forgotten_keys);
+        if let Some(python) = &self.python {
+            python.release_actors(&forgotten_keys);
         }
         drop(machine);
         #[cfg(target_os = "linux")]
-        if let Some(executors) = &self.executors {
-            executors.forget(&forgotten_keys);
+        if let Some(python) = &self.python {
+            python.forget(&forgotten_keys);
         }
         for report in &reports {
             emit(event::Level::Debug, || WorkerEvent::Task(report));

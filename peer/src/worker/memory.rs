@@ -152,11 +152,11 @@ impl Shared {
         let buffers = self.buffers.as_ref();
         let free = buffers.map_or(0, |buffers| buffers.kept_len() as u64);
         #[cfg(target_os = "linux")]
-        if let Some(executors) = &self.executors {
+        if let Some(python) = &self.python {
             // Resident memory includes those pages of shared memory that this process has
             // touched. To count them once, anonymous memory and shared memory are added.
-            let processes = executors.memory();
-            let own = super::executor::anonymous_memory("self");
+            let processes = python.memory();
+            let own = super::python::anonymous_memory("self");
             return Memory {
                 own: own.saturating_add(processes.shared),
                 processes: processes.private,
@@ -177,20 +177,20 @@ impl Shared {
             buffers.clear();
         }
         #[cfg(target_os = "linux")]
-        if let Some(executors) = &self.executors {
-            executors.return_memory();
+        if let Some(python) = &self.python {
+            python.return_memory();
         }
     }
 
-    /// Ends Python processes to free memory, as [`Executors::relieve`] does.
+    /// Ends Python processes to free memory, as [`PythonProcesses::relieve`] does.
     ///
-    /// [`Executors::relieve`]: super::executor::Executors::relieve
+    /// [`PythonProcesses::relieve`]: super::python::PythonProcesses::relieve
     #[cfg(target_os = "linux")]
     async fn relieve(self: &Arc<Self>, is_urgent: bool) -> bool {
         let shared = Arc::clone(self);
         let relieve = move || {
-            let executors = shared.executors.as_ref();
-            executors.is_some_and(|executors| executors.relieve(is_urgent))
+            let python = shared.python.as_ref();
+            python.is_some_and(|python| python.relieve(is_urgent))
         };
         // Freeing much memory takes the system time.
         runtime::spawn_blocking(relieve).await.unwrap_or(false)

@@ -12,7 +12,7 @@ use daskwire_comm::runtime::{self, Instant};
 
 use super::exception::class_of;
 #[cfg(target_os = "linux")]
-use super::executor::Executors;
+use super::python::PythonProcesses;
 use super::state::Description;
 use super::state::startstop;
 use super::store::Datum;
@@ -542,9 +542,9 @@ impl Shared {
     fn python_processes(&self) -> Vec<u32> {
         #[cfg(target_os = "linux")]
         return self
-            .executors
+            .python
             .as_ref()
-            .map_or_else(Vec::new, Executors::ids);
+            .map_or_else(Vec::new, PythonProcesses::ids);
         #[cfg(not(target_os = "linux"))]
         Vec::new()
     }

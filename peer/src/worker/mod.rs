@@ -38,19 +38,15 @@ mod driver;
 mod error;
 mod evaluate;
 mod exception;
-#[cfg(target_os = "linux")]
-mod executor;
 mod fetch;
 mod functions;
 mod handle;
-#[cfg(target_os = "linux")]
-mod host_comm;
 mod memory;
 mod metrics;
 mod outcome;
-mod run;
 #[cfg(target_os = "linux")]
-mod run_in_python;
+mod python;
+mod run;
 mod scheduler_plugin;
 mod server;
 mod session;
@@ -58,7 +54,7 @@ mod start;
 pub mod state;
 mod store;
 #[cfg(all(feature = "fuzzing", target_os = "linux"))]
-pub(crate) use executor::fuzzing as executor_fuzzing;
+pub(crate) use python::fuzzing as python_fuzzing;
 #[cfg(feature = "fuzzing")]
 pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;
@@ -116,7 +112,7 @@ struct Shared {
     functions: Functions,
     /// The Python processes, which run tasks that do not call native functions.
     #[cfg(target_os = "linux")]
-    executors: Option<executor::Executors>,
+    python: Option<python::PythonProcesses>,
     versions: Value,
     /// The messages and fields that the scheduler's release supports.
     dialect: Dialect,
@@ -163,7 +159,7 @@ impl Shared {
     /// Whether the worker runs Python functions.
     const fn runs_python(&self) -> bool {
         #[cfg(target_os = "linux")]
-        let runs_python = self.executors.is_some();
+        let runs_python = self.python.is_some();
         #[cfg(not(target_os = "linux"))]
         let runs_python = false;
         runs_python

@@ -9,7 +9,7 @@ use super::diagnostics::Level;
 use super::evaluate::{Evaluated, Fault, TaskContext};
 use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
-use super::run_in_python::is_for_python;
+use super::python::is_for_python;
 use super::state::{Description, Event, Executed, Failure, Run};
 use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
@@ -105,11 +105,11 @@ impl Shared {
             Spec::Read(_) => true,
         };
         #[cfg(target_os = "linux")]
-        if self.executors.is_some() && !is_short(job) {
+        if self.python.is_some() && !is_short(job) {
             return false;
         }
         #[cfg(target_os = "linux")]
-        if self.executors.is_some() && is_for_python(job, &self.functions) {
+        if self.python.is_some() && is_for_python(job, &self.functions) {
             return false;
         }
         if is_short(job)
@@ -129,10 +129,10 @@ impl Shared {
     #[cfg_attr(not(target_os = "linux"), expect(unused_mut, reason = "for Python"))]
     pub(super) fn run(self: &Arc<Self>, mut job: Job) -> Vec<Job> {
         #[cfg(target_os = "linux")]
-        if let Some(executors) = &self.executors
+        if let Some(python) = &self.python
             && is_for_python(&mut job, &self.functions)
         {
-            return self.run_in_python(executors, job);
+            return self.run_in_python(python, job);
         }
         let start = now();
         let Job {

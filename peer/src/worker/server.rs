@@ -10,7 +10,7 @@ use daskwire_comm::{Address, CommError, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
 #[cfg(target_os = "linux")]
-use super::host_comm::HostComm;
+use super::python::HostComm;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
@@ -134,7 +134,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let is_versions = matches!(request, Request::Versions(_));
         #[cfg(target_os = "linux")]
         let request = match request {
-            Request::Versions(Versions { packages, .. }) if shared.executors.is_some() => {
+            Request::Versions(Versions { packages, .. }) if shared.python.is_some() => {
                 let packages = packages.map_or(Value::None, Value::list);
                 Request::Unknown(Unknown::new("versions").field("packages", packages))
             }
@@ -149,7 +149,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
             Request::GetData(request) => send_data_while_member(shared, channel, request).await,
             #[cfg(target_os = "linux")]
             Request::Unknown(request)
-                if shared.executors.is_some() && !OF_NANNIES.contains(&&*request.op) =>
+                if shared.python.is_some() && !OF_NANNIES.contains(&&*request.op) =>
             {
                 let is_of_shuffle = request.op.starts_with("shuffle_");
                 let reply = match host.answer(shared, request).await {

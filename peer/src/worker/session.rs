@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use super::diagnostics::Level;
 #[cfg(target_os = "linux")]
-use super::executor::Executors;
+use super::python::PythonProcesses;
 use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 use crate::batched::BatchWriter;
@@ -211,9 +211,9 @@ impl Shared {
                     ToWorker::Close(close) => close.reason.unwrap_or_default(),
                     ToWorker::CloseStream(_) => "the scheduler closed the stream".to_owned(),
                     #[cfg(target_os = "linux")]
-                    ToWorker::Unknown(message) if self.executors.is_some() => {
-                        let executors = self.executors.as_ref();
-                        if let Some(host) = executors.and_then(Executors::running_host) {
+                    ToWorker::Unknown(message) if self.python.is_some() => {
+                        let python = self.python.as_ref();
+                        if let Some(host) = python.and_then(PythonProcesses::running_host) {
                             host.stream(message);
                         }
                         continue;
@@ -326,9 +326,9 @@ pub(super) async fn supervise(
     drop(quiet);
     shared.queue.close();
     #[cfg(target_os = "linux")]
-    if shared.executors.is_some() {
+    if shared.python.is_some() {
         let shared = Arc::clone(&shared);
-        let closing = move || shared.executors.iter().for_each(Executors::close);
+        let closing = move || shared.python.iter().for_each(PythonProcesses::close);
         let _ = runtime::spawn_blocking(closing).await;
     }
     // Do not wait for a scheduler that has stopped reading.

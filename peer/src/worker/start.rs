@@ -17,9 +17,9 @@ use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
-#[cfg(target_os = "linux")]
-use super::executor::{Executors, Interpreter, SharedMemory};
 use super::metrics::{TasksDone, Transfers};
+#[cfg(target_os = "linux")]
+use super::python::{Interpreter, PythonProcesses, SharedMemory};
 use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
 use super::state::{Event, Limits, State};
@@ -89,7 +89,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     #[cfg(not(target_os = "linux"))]
     drop(directory);
     #[cfg(target_os = "linux")]
-    let executors = match builder.python.interpreter.take() {
+    let python = match builder.python.interpreter.take() {
         Some(path) => {
             let start = StartPython {
                 id: id.clone(),
@@ -119,7 +119,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         local_directory,
         functions: builder.functions,
         #[cfg(target_os = "linux")]
-        executors,
+        python,
         versions,
         dialect,
         gives_back: release.is_some(),
@@ -148,8 +148,8 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     });
     start_store(&shared)?;
     #[cfg(target_os = "linux")]
-    if let Some(executors) = &shared.executors {
-        shared.handle_host_events(executors);
+    if let Some(python) = &shared.python {
+        shared.handle_host_events(python);
     }
     let (resources, interval) = (builder.resources, builder.batch_interval);
     let joined = join(&shared, channel, resources, interval).await?;
@@ -435,36 +435,35 @@ async fn start_python(
     memory: Arc<SharedMemory>,
     directory: Option<SpillDirectory>,
     panic_flag: PanicFlag,
-) -> Result<Executors, StartError> {
-    let python = core::mem::take(&mut builder.python);
+) -> Result<PythonProcesses, StartError> {
+    let options = core::mem::take(&mut builder.python);
     let nthreads = builder.nthreads;
     let interpreter = Interpreter {
         path,
-        variables: python.variables,
-        imports: python.imports,
+        variables: options.variables,
+        imports: options.imports,
     };
     let start = StartPython {
         scheduler: builder.scheduler.to_string(),
         nthreads: nthreads as u64,
         memory_limit: Nullable(builder.memory_limit),
         cache_len: cache_len(builder.memory_limit, nthreads),
-        preload: python.preload,
-        preload_argv: python.preload_argv,
+        preload: options.preload,
+        preload_argv: options.preload_argv,
         ..start
     };
-    let allowed_failures = python.allowed_failures;
-    let executors = Executors::new(
+    let python = PythonProcesses::new(
         interpreter,
         start,
-        allowed_failures,
+        options.allowed_failures,
         memory,
         directory,
         panic_flag,
     );
-    let count = if python.is_warm { nthreads } else { 1 };
+    let count = if options.is_warm { nthreads } else { 1 };
     let started = runtime::spawn_blocking(move || {
-        executors.warm(count)?;
-        Ok(executors)
+        python.warm(count)?;
+        Ok(python)
     });
     let started = started.await;
     let started = started.unwrap_or_else(|error| Err(io::Error::other(error.to_string())));
@@ -498,8 +497,8 @@ fn start_store(shared: &Arc<Shared>) -> Result<(), StartError> {
     let spilled = move |key, len| {
         if let Some(shared) = own.upgrade() {
             #[cfg(target_os = "linux")]
-            if let Some(executors) = &shared.executors {
-                executors.forget([&key]);
+            if let Some(python) = &shared.python {
+                python.forget([&key]);
             }
             let jobs = shared.react([], [Event::Spilled { key, len }]);
             // The jobs run on other threads: this one has data to write.

@@ -4,22 +4,26 @@ use core::iter;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::executor::{Call, Executors, Outcome, RunError};
-use super::functions::Functions;
-use super::run::{Done, Job, Spec, lost, read};
-use super::state::{Description, Event, Failure};
-use super::store::{DatumError, Steps};
-use super::{Shared, now, threads};
+use super::{Call, Outcome, PythonProcesses, RunError};
 use crate::error::killed_worker;
 use crate::event;
 use crate::graph::{Function, REPLACED_BY, Task, Work};
 use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
 use crate::value::Serialized;
+use crate::worker::functions::Functions;
+use crate::worker::run::{Done, Job, Spec, lost, read};
+use crate::worker::state::{Description, Event, Failure};
+use crate::worker::store::{DatumError, Steps};
+use crate::worker::{Shared, now, threads};
 use crate::{Key, RemoteError, Value};
 
 impl Shared {
     /// Runs a task in a Python process, and returns the jobs to run next.
-    pub(super) fn run_in_python(self: &Arc<Self>, executors: &Executors, job: Job) -> Vec<Job> {
+    pub(in crate::worker) fn run_in_python(
+        self: &Arc<Self>,
+        python: &PythonProcesses,
+        job: Job,
+    ) -> Vec<Job> {
         let start = now();
         let Job {
             key,
@@ -57,7 +61,7 @@ impl Shared {
                 is_in_host,
             };
             let on = |message| self.on_python(&key, message);
-            match executors.run(&call, &steps, on) {
+            match python.run(&call, &steps, on) {
                 Ok(Outcome::NeedsHost) => is_in_host = true,
                 Ok(Outcome::Finished { result, executor }) => {
                     let PythonFinished {
@@ -72,7 +76,7 @@ impl Shared {
                     thread = executor.thread();
                     times = Some((start, stop));
                     let datum = self.store.computed(result, nbytes);
-                    executors.finish(executor, &key, &datum);
+                    python.finish(executor, &key, &datum);
                     let description = Description {
                         nbytes,
                         class: class.0,
@@ -98,13 +102,13 @@ impl Shared {
                     }
                     drop(in_use);
                     drop(data);
-                    executors.wait_for_idle();
+                    python.wait_for_idle();
                     let lost = Vec::new();
                     return self.react([], [Event::InputsLost { key, lost }]);
                 }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
-                    let has_failed = deaths > executors.allowed_failures;
+                    let has_failed = deaths > python.allowed_failures;
                     let then = match (self.machine().state.is_computing(&key), has_failed) {
                         (false, _) => "was cancelled".to_owned(),
                         (true, false) => "is run again".to_owned(),
@@ -225,7 +229,7 @@ fn contains(run_spec: &Serialized, mark: &str) -> bool {
 
 /// Whether a task has to run in Python: it calls no native function, or one that is not
 /// among `functions` and has a fallback. Otherwise stores the parsed task in `job`.
-pub(super) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
+pub(in crate::worker) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
     let Spec::Unread(run_spec) = &job.spec else {
         return false;
     };

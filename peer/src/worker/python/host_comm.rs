@@ -1,4 +1,4 @@
-//! Requests that need Python, answered by the [host](super::executor).
+//! Requests that need Python, answered by the [host](super::host).
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -7,16 +7,16 @@ use daskwire_comm::runtime;
 use daskwire_comm::{CommOptions, RawConnection};
 use tokio::net::UnixStream;
 
-use super::Shared;
-use super::executor::{Executors, Host, HostEvent, RunError};
-use super::state::Event;
+use super::{Host, HostEvent, PythonProcesses, RunError};
 use crate::channel::{Channel, Ends};
 use crate::protocol::{PythonStream, Unknown};
+use crate::worker::Shared;
+use crate::worker::state::Event;
 use crate::{RemoteError, RequestError, Value};
 
 /// A comm to the host. Each comm of a peer has its own, so that requests stay in order.
 #[derive(Debug, Default)]
-pub(super) struct HostComm(Option<(Channel, Weak<Host>)>);
+pub(in crate::worker) struct HostComm(Option<(Channel, Weak<Host>)>);
 
 impl HostComm {
     /// Forwards a request to the host, and returns its reply.
@@ -24,7 +24,7 @@ impl HostComm {
     /// # Errors
     ///
     /// If the host cannot be started, or ends.
-    pub(super) async fn answer(
+    pub(in crate::worker) async fn answer(
         &mut self,
         shared: &Arc<Shared>,
         mut request: Unknown,
@@ -88,8 +88,8 @@ impl Shared {
     /// Returns the host, and starts it if none is running.
     async fn host(self: &Arc<Self>) -> Result<Arc<Host>, RequestError> {
         let shared = Arc::clone(self);
-        let started = runtime::spawn_blocking(move || match &shared.executors {
-            Some(executors) => executors.host(),
+        let started = runtime::spawn_blocking(move || match &shared.python {
+            Some(python) => python.host(),
             None => Err(RunError::Closed),
         });
         let started = started.await.unwrap_or(Err(RunError::Closed));
@@ -100,18 +100,18 @@ impl Shared {
     }
 
     /// Records the scheduler's worker plugins, and starts the host to set them up if needed.
-    pub(super) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
-        let Some(executors) = &self.executors else {
+    pub(in crate::worker) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
+        let Some(python) = &self.python else {
             return;
         };
         if let Some(Value::Dict(plugins)) = plugins {
             for (name, plugin) in &*plugins {
                 if let (Some(name), Value::Bytes(plugin)) = (name.as_str(), plugin) {
-                    executors.change_plugin(name, Some(plugin.clone()));
+                    python.change_plugin(name, Some(plugin.clone()));
                 }
             }
         }
-        if executors.needs_host()
+        if python.needs_host()
             && let Err(error) = self.host().await
         {
             self.notice(&format!("worker plugins cannot be set up: {error}"));
@@ -122,22 +122,22 @@ impl Shared {
     fn record_plugin_change(&self, request: &Unknown, reply: &Value) {
         let is_done = reply.get("status").and_then(Value::as_str) == Some("OK");
         let name = request.value("name").and_then(Value::as_str);
-        let (Some(executors), Some(name), true) = (&self.executors, name, is_done) else {
+        let (Some(python), Some(name), true) = (&self.python, name, is_done) else {
             return;
         };
         match (&*request.op, request.value("plugin")) {
             ("plugin-add", Some(Value::Bytes(plugin))) => {
-                executors.change_plugin(name, Some(plugin.clone()));
+                python.change_plugin(name, Some(plugin.clone()));
             }
-            ("plugin-remove", _) => executors.change_plugin(name, None),
+            ("plugin-remove", _) => python.change_plugin(name, None),
             _ => {}
         }
     }
 
     /// Registers a callback that handles events of the host while the worker exists.
-    pub(super) fn handle_host_events(self: &Arc<Self>, executors: &Executors) {
+    pub(in crate::worker) fn handle_host_events(self: &Arc<Self>, python: &PythonProcesses) {
         let own = Arc::downgrade(self);
-        executors.on_host(move |event| {
+        python.on_host(move |event| {
             if let Some(shared) = own.upgrade() {
                 shared.on_host(event);
             }
@@ -145,7 +145,7 @@ impl Shared {
     }
 
     /// Sends a message of Python code to the scheduler.
-    pub(super) fn send_from_python(&self, message: PythonStream) {
+    pub(in crate::worker) fn send_from_python(&self, message: PythonStream) {
         if let Some(stream) = &self.machine().stream {
             stream.send(message.message);
         }
@@ -155,8 +155,8 @@ impl Shared {
         match event {
             HostEvent::Stream(message) => self.send_from_python(message),
             HostEvent::Resources(resources) => {
-                if let Some(executors) = &self.executors {
-                    executors.set_resources(resources.clone());
+                if let Some(python) = &self.python {
+                    python.set_resources(resources.clone());
                 }
                 self.handle([Event::Resources(resources.into_iter().collect())]);
             }
@@ -167,10 +167,10 @@ impl Shared {
                 actors,
                 has_shuffles,
             } => {
-                let Some(executors) = &self.executors else {
+                let Some(python) = &self.python else {
                     return;
                 };
-                if executors.is_closed() {
+                if python.is_closed() {
                     return;
                 }
                 let count = actors.len();
@@ -180,8 +180,8 @@ impl Shared {
                     jobs.into_iter().for_each(|job| self.queue.push(job));
                 }
                 // The next host asks the scheduler to restart the shuffles.
-                if (has_shuffles || executors.needs_host())
-                    && let Err(error) = executors.host()
+                if (has_shuffles || python.needs_host())
+                    && let Err(error) = python.host()
                 {
                     let message =
                         format!("the host of shuffles and plugins cannot be restarted: {error}");

@@ -57,7 +57,7 @@ pub(super) struct Executor {
 /// The part of an executor that the pool can access while a task runs.
 #[derive(Debug)]
 pub(super) struct Process {
-    pub(super) running: Arc<Running>,
+    pub(super) child: Arc<ChildProcess>,
     panic_flag: PanicFlag,
     values: Mutex<Values>,
     /// Length in bytes of the regions that the process can reuse once this one unmaps them.
@@ -74,7 +74,7 @@ struct Segments {
 
 /// An operating-system process, killed on drop.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(super) struct ChildProcess {
     pub(super) id: u32,
     parent: Arc<TemplateProcess>,
     /// The pidfd; `None` if the system provides none, as before Linux 5.3.
@@ -101,17 +101,17 @@ pub(super) fn start(
     start: &StartPython,
     memory: &Arc<SharedMemory>,
     mut on: impl FnMut(FromPython) -> io::Result<()>,
-) -> io::Result<(UnixStream, Link, Arc<Running>)> {
+) -> io::Result<(UnixStream, Link, Arc<ChildProcess>)> {
     let (end, lifeline) = io::pipe()?;
     let (socket, id, parent) = template.fork()?;
-    let running = Arc::new(Running {
+    let child = Arc::new(ChildProcess {
         id,
         parent,
         handle: open(id),
         ended: Mutex::default(),
         lifeline: Mutex::new(Some(lifeline)),
     });
-    running.watch_end(socket.try_clone()?);
+    child.watch_end(socket.try_clone()?);
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut link = Link::new(socket.try_clone()?, Arc::clone(memory));
     let ready = (|| {
@@ -126,8 +126,8 @@ pub(super) fn start(
         link.set_timeout(None)
     })();
     match ready {
-        Ok(()) => Ok((socket, link, running)),
-        Err(error) => Err(not_ready(&running.end(), &error)),
+        Ok(()) => Ok((socket, link, child)),
+        Err(error) => Err(not_ready(&child.end(), &error)),
     }
 }
 
@@ -136,12 +136,12 @@ impl Executor {
     /// A poisoned lock sets `panic_flag`.
     pub(super) fn new(
         link: Link,
-        running: Arc<Running>,
+        child: Arc<ChildProcess>,
         host: Option<Arc<Host>>,
         panic_flag: PanicFlag,
     ) -> Self {
         let process = Process {
-            running,
+            child,
             panic_flag,
             values: Mutex::default(),
             lent: Arc::clone(&link.lent),
@@ -301,7 +301,7 @@ impl Process {
     }
 }
 
-impl Running {
+impl ChildProcess {
     /// Kills the process and its process group, and returns a description of how it ended.
     /// If it had ended before, this is the description of that end.
     pub(super) fn end(&self) -> String {
@@ -421,7 +421,7 @@ fn wait_for_end(handle: &OwnedFd) {
     let _ = retry_on_intr(|| poll(&mut end, None));
 }
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.end();
     }

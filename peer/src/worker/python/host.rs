@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use super::link::Link;
 use super::memory::SharedMemory;
-use super::process::{self, Executor, Running};
+use super::process::{self, ChildProcess, Executor};
 use super::template::Template;
 use crate::panic_flag::PanicFlag;
 use crate::protocol::{
@@ -32,7 +32,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The host of a worker.
 #[derive(Debug)]
 pub(in crate::worker) struct Host {
-    pub(super) running: Arc<Running>,
+    pub(super) child: Arc<ChildProcess>,
     memory: Arc<SharedMemory>,
     /// Set if a lock here is poisoned; the worker then ends.
     panic_flag: PanicFlag,
@@ -114,11 +114,11 @@ impl Host {
             }
             Ok(())
         };
-        let (socket, receiving, running) = process::start(template, start, memory, early)?;
+        let (socket, receiving, child) = process::start(template, start, memory, early)?;
         let (commands, queue) = mpsc::channel();
         let (draining, is_drained) = mpsc::channel();
         let host = Arc::new(Self {
-            running,
+            child,
             memory: Arc::clone(memory),
             panic_flag,
             commands,
@@ -130,15 +130,15 @@ impl Host {
             is_drained: Mutex::new(is_drained),
         });
         let sending = Link::new(socket, Arc::clone(memory));
-        let running = Arc::downgrade(&host.running);
+        let child = Arc::downgrade(&host.child);
         let named = |name: &str| thread::Builder::new().name(name.to_owned());
         named("host-commands").spawn(move || {
             if send_all(sending, &queue).is_err()
-                && let Some(running) = running.upgrade()
+                && let Some(child) = child.upgrade()
             {
                 // A process that misses a command cannot be used, and another one is started
                 // only once it has ended.
-                running.end();
+                child.end();
             }
         })?;
         let own = Arc::downgrade(&host);
@@ -157,7 +157,7 @@ impl Host {
 
     /// Whether the process has ended.
     pub(in crate::worker) fn has_ended(&self) -> bool {
-        self.running.has_ended()
+        self.child.has_ended()
     }
 
     /// Returns an executor that runs tasks in a thread of the host.
@@ -168,11 +168,11 @@ impl Host {
             return Ok(executor);
         }
         let link = Link::new(self.open(false)?, Arc::clone(&self.memory));
-        let running = Arc::clone(&self.running);
+        let child = Arc::clone(&self.child);
         let panic_flag = self.panic_flag.clone();
         Ok(Executor::new(
             link,
-            running,
+            child,
             Some(Arc::clone(self)),
             panic_flag,
         ))
@@ -254,10 +254,10 @@ impl Host {
         const PAUSE: Duration = Duration::from_millis(10);
         let _ = self.commands.send(Command::Close);
         let deadline = Instant::now() + CLOSE_TIMEOUT;
-        while !self.running.has_ended() && Instant::now() < deadline {
+        while !self.child.has_ended() && Instant::now() < deadline {
             thread::sleep(PAUSE);
         }
-        self.running.end();
+        self.child.end();
     }
 
     fn lock_actors(&self) -> MutexGuard<'_, HashSet<Key>> {
@@ -327,7 +327,7 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &HostCallback, draining: m
                 }
             }
             Err(_) => {
-                let how = host.running.end();
+                let how = host.child.end();
                 drop(draining);
                 let actors = core::mem::take(&mut *host.lock_actors());
                 // Unlock before the callback, which reads the shuffles.

@@ -19,10 +19,12 @@
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 mod host;
+mod host_comm;
 mod link;
 mod memory;
 mod plugins;
 mod process;
+mod run;
 mod template;
 
 use core::fmt;
@@ -42,7 +44,9 @@ use process::{Executor, Process};
 use template::Template;
 
 pub(super) use host::{Host, HostCallback, HostEvent};
+pub(super) use host_comm::HostComm;
 pub(super) use memory::SharedMemory;
+pub(super) use run::is_for_python;
 
 use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
 use crate::panic_flag::PanicFlag;
@@ -53,7 +57,7 @@ use crate::value::Serialized;
 use crate::{Key, Value};
 
 /// The Python processes of a worker.
-pub(super) struct Executors {
+pub(super) struct PythonProcesses {
     template: Template,
     start: StartPython,
     /// The resources of the worker.
@@ -121,7 +125,7 @@ pub(super) struct Interpreter {
 pub(super) enum Outcome {
     Finished {
         result: Box<PythonFinished>,
-        /// The executor, to be returned with [`Executors::finish`].
+        /// The executor, to be returned with [`PythonProcesses::finish`].
         executor: Box<FinishedExecutor>,
     },
     Erred(Box<PythonErred>),
@@ -167,12 +171,12 @@ impl fmt::Display for RunError {
 impl FinishedExecutor {
     /// The number by which Dask's dashboard distinguishes threads: the id of the process.
     pub(super) fn thread(&self) -> i64 {
-        self.executor.process.running.id.into()
+        self.executor.process.child.id.into()
     }
 }
 
-impl Executors {
-    /// Creates the executors of a worker without starting any.
+impl PythonProcesses {
+    /// Describes the Python processes of a worker without starting any.
     pub(super) fn new(
         interpreter: Interpreter,
         start: StartPython,
@@ -331,7 +335,7 @@ impl Executors {
             true => self.host()?.executor().map_err(RunError::Start)?,
             false => self.take(call.data)?,
         };
-        let id = executor.process.running.id;
+        let id = executor.process.child.id;
         self.lock_running().insert(call.key.clone(), id);
         let outcome = self.run_with(executor, call, steps, on);
         let mut running = self.lock_running();
@@ -453,7 +457,7 @@ impl Executors {
                 Err(error) => {
                     // Removes the link of this process, if it has waited to rejoin.
                     self.rejoined(key);
-                    let mut how = executor.process.running.end();
+                    let mut how = executor.process.child.end();
                     if self.lock().is_closed {
                         return Err(RunError::Closed);
                     }
@@ -514,9 +518,9 @@ impl Executors {
     pub(super) fn ids(&self) -> Vec<u32> {
         let processes = self.lock().all.clone();
         let processes = processes.iter().filter_map(Weak::upgrade);
-        let host = self.running_host().map(|host| host.running.id);
+        let host = self.running_host().map(|host| host.child.id);
         processes
-            .map(|process| process.running.id)
+            .map(|process| process.child.id)
             .chain(host)
             .collect()
     }
@@ -530,10 +534,10 @@ impl Executors {
             let mut idle = pool.idle.iter();
             let is_idle = idle.any(|executor| Arc::ptr_eq(&executor.process, &process));
             spare = spare.saturating_add(process.spare_len(is_idle));
-            ids.push(process.running.id);
+            ids.push(process.child.id);
         }
         drop(pool);
-        ids.extend(self.running_host().map(|host| host.running.id));
+        ids.extend(self.running_host().map(|host| host.child.id));
         let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
         ProcessMemory {
             private: own.sum(),
@@ -570,16 +574,16 @@ impl Executors {
             return false;
         }
         let processes = all.iter().filter_map(Weak::upgrade);
-        let processes = processes.map(|process| Arc::clone(&process.running));
-        let host = self.running_host().map(|host| Arc::clone(&host.running));
-        let running = processes.chain(host).filter(|running| !running.has_ended());
-        let largest = running
-            .map(|running| (anonymous_memory(&running.id.to_string()), running))
+        let processes = processes.map(|process| Arc::clone(&process.child));
+        let host = self.running_host().map(|host| Arc::clone(&host.child));
+        let children = processes.chain(host).filter(|child| !child.has_ended());
+        let largest = children
+            .map(|child| (anonymous_memory(&child.id.to_string()), child))
             .max_by_key(|(len, _)| *len);
-        let Some((len, running)) = largest else {
+        let Some((len, child)) = largest else {
             return false;
         };
-        running.end_with(&format!(
+        child.end_with(&format!(
             ", because it took {} MiB of the worker's memory",
             len >> 20
         ));
@@ -601,7 +605,7 @@ impl Executors {
         };
         for process in all.iter().filter_map(Weak::upgrade) {
             if !is_idle(&process) {
-                process.running.end();
+                process.child.end();
             }
         }
         for executor in &idle {
@@ -655,7 +659,7 @@ impl Executors {
             let executor = pool.idle.remove(index);
             drop(pool);
             // A process that ended while idle must not count as ended by this task.
-            if !executor.process.running.has_ended() {
+            if !executor.process.child.has_ended() {
                 return Ok(executor);
             }
         }
@@ -674,9 +678,9 @@ impl Executors {
             Err(io::Error::other(what))
         };
         let started = process::start(&self.template, &self.start_message(), &self.memory, refuse);
-        let started = started.map(|(_, link, running)| {
+        let started = started.map(|(_, link, child)| {
             let panic_flag = self.panic_flag.clone();
-            Executor::new(link, running, None, panic_flag)
+            Executor::new(link, child, None, panic_flag)
         });
         let mut pool = self.lock();
         let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
@@ -774,7 +778,7 @@ mod tests {
     use super::*;
     use crate::panic_flag::poison;
 
-    fn executors(panic_flag: &PanicFlag) -> Executors {
+    fn processes(panic_flag: &PanicFlag) -> PythonProcesses {
         let interpreter = Interpreter {
             path: PathBuf::from("no-such-python"),
             variables: Vec::new(),
@@ -782,28 +786,28 @@ mod tests {
         };
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();
-        Executors::new(interpreter, start, 3, memory, None, panic_flag.clone())
+        PythonProcesses::new(interpreter, start, 3, memory, None, panic_flag.clone())
     }
 
     #[test]
     fn a_panic_under_a_lock_ends_the_worker() {
         let failures = [
-            |executors: &Executors| {
-                poison(&executors.pool);
-                executors.close();
+            |python: &PythonProcesses| {
+                poison(&python.pool);
+                python.close();
             },
-            |executors: &Executors| {
-                poison(&executors.host);
-                assert!(executors.running_host().is_none());
+            |python: &PythonProcesses| {
+                poison(&python.host);
+                assert!(python.running_host().is_none());
             },
-            |executors: &Executors| {
-                executors.plugins.poison();
-                assert!(!executors.needs_host());
+            |python: &PythonProcesses| {
+                python.plugins.poison();
+                assert!(!python.needs_host());
             },
         ];
         for fail in failures {
             let panic_flag = PanicFlag::default();
-            fail(&executors(&panic_flag));
+            fail(&processes(&panic_flag));
             assert!(panic_flag.is_set());
         }
     }
