@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use daskwire_docs::{Block, blocks as blocks_of, documents};
 use daskwire_peer::Client;
-use daskwire_peer::client::Submission;
+use daskwire_peer::client::SubmitOptions;
 use daskwire_testing::Environment;
 
 /// The blocks, as modules. A block with a name that no test runs is dead code.
@@ -241,7 +241,7 @@ fn the_worker_of_the_guide_works() {
     run_worker(blocks::worker_of_the_guide, async |client| {
         let array = daskwire_peer::Array::from_slice(&[3], &[1.0, 2.0, 3.0])?;
         let scaled = client.call("native:scale").argument(array).argument(2.0);
-        let scaled = scaled.with(Submission::default().resource("GPU", 1.0));
+        let scaled = scaled.with(SubmitOptions::default().resource("GPU", 1.0));
         let scaled = daskwire_peer::Array::try_from(scaled.submit()?.result().await?)?;
         assert_eq!(scaled.to_vec::<f64>()?, [2.0, 4.0, 6.0]);
         let failed = client.submit("native:parse", ["many"])?.result().await;

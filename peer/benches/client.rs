@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use daskwire::msgpack::Writer;
 use daskwire_comm::{BufferPool, CommOptions};
-use daskwire_peer::client::{ClientOptions, Route, Submission, TaskFuture};
+use daskwire_peer::client::{ClientOptions, Route, SubmitOptions, TaskFuture};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
@@ -246,7 +246,7 @@ impl Rust {
     /// Futures of tasks that wait for one which no worker can run, once the scheduler
     /// has them.
     async fn waiting(&self, count: i64) -> Vec<TaskFuture> {
-        let impossible = Submission::default().resource("UNOBTAINIUM", 1.0);
+        let impossible = SubmitOptions::default().resource("UNOBTAINIUM", 1.0);
         let call = self.client.call("operator.neg").argument(1).impure();
         let first = call.with(impossible).submit().expect("submitted");
         let keys: Vec<Key> = (0..count).map(|_| Key::unique("sub")).collect();
@@ -260,7 +260,7 @@ impl Rust {
         let last = keys.last().expect("there are some").clone();
         let mut futures = self
             .client
-            .submit_graph(&graph, keys, &Submission::default())
+            .submit_graph(&graph, keys, &SubmitOptions::default())
             .expect("submitted");
         drop(graph);
         self.known(&last).await;
@@ -300,7 +300,7 @@ impl Rust {
         let keys = (0..i64::from(TASKS)).map(key).collect();
         let futures = self
             .client
-            .submit_graph(&graph, keys, &Submission::default());
+            .submit_graph(&graph, keys, &SubmitOptions::default());
         futures.expect("submitted")
     }
 }

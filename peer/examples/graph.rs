@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use daskwire_peer::client::{Submission, TaskError};
+use daskwire_peer::client::{SubmitOptions, TaskError};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
 
@@ -33,7 +33,7 @@ pub(crate) async fn run(scheduler: &str) -> Result<Vec<String>, Box<dyn Error>> 
     ];
     let graph: Graph = tasks.into_iter().collect();
     let keys = ["x", "y", "good", "bad", "after-bad"].map(Key::from).into();
-    let futures = client.submit_graph(&graph, keys, &Submission::default())?;
+    let futures = client.submit_graph(&graph, keys, &SubmitOptions::default())?;
 
     let mut lines = Vec::new();
     for future in &futures {

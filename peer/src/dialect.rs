@@ -11,7 +11,7 @@ use crate::{Key, Release, Value};
 
 /// The form in which a client submits tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Submission {
+pub(crate) enum GraphForm {
     /// `tasks` and `dependencies`: each task by itself, as a tuple.
     Tasks,
     /// `graph_header` and `graph_frames`: the pickle of a `HighLevelGraph` of tasks
@@ -57,7 +57,7 @@ pub(crate) enum SpillMetric {
 /// The properties of the protocol of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
-    pub(crate) submission: Submission,
+    pub(crate) graph_form: GraphForm,
     /// Whether `update-graph` has `span_metadata`.
     pub(crate) has_span_metadata: bool,
     pub(crate) cancellation: Cancellation,
@@ -134,23 +134,23 @@ const CHANGES: [Change; 20] = [
     }),
     // ROLES CLIENT-3
     (Release::new(2023, 4, 0), |it| {
-        it.submission = Submission::Layers(TaskForm::WrappedKeys);
+        it.graph_form = GraphForm::Layers(TaskForm::WrappedKeys);
     }),
     // ROLES CLIENT-5
     (Release::new(2023, 9, 0), |it| it.has_tuple_keys = true),
     (Release::new(2024, 5, 2), |it| it.has_span_metadata = true),
     (Release::new(2024, 11, 0), |it| {
-        it.submission = Submission::Layers(TaskForm::References);
+        it.graph_form = GraphForm::Layers(TaskForm::References);
     }),
     (Release::new(2024, 12, 0), |it| {
-        it.submission = Submission::Layers(TaskForm::Nodes);
+        it.graph_form = GraphForm::Layers(TaskForm::Nodes);
     }),
     (Release::new(2025, 3, 0), |it| {
         it.cancellation = Cancellation::WithReason;
     }),
     // ROLES CLIENT-2
     (Release::new(2025, 4, 0), |it| {
-        it.submission = Submission::Expression;
+        it.graph_form = GraphForm::Expression;
         it.limits_identity = true;
     }),
 ];
@@ -158,7 +158,7 @@ const CHANGES: [Change; 20] = [
 impl Dialect {
     /// The dialect of 2.30.1.
     const OLDEST: Self = Self {
-        submission: Submission::Tasks,
+        graph_form: GraphForm::Tasks,
         has_span_metadata: false,
         cancellation: Cancellation::Release,
         has_tuple_keys: false,
@@ -178,7 +178,7 @@ impl Dialect {
 
     /// The dialect of the newest release.
     pub(crate) const NEWEST: Self = Self {
-        submission: Submission::Expression,
+        graph_form: GraphForm::Expression,
         has_span_metadata: true,
         cancellation: Cancellation::WithReason,
         has_tuple_keys: true,
@@ -384,7 +384,7 @@ mod tests {
         let of = |release: &str| Dialect::of(release.parse().ok());
         assert_eq!(of("2.30.1"), Dialect::OLDEST);
         for (before, first) in [("2023.3.2.1", "2023.4.0"), ("2025.3.1", "2025.4.0")] {
-            assert_ne!(of(before).submission, of(first).submission);
+            assert_ne!(of(before).graph_form, of(first).graph_form);
         }
         let key = Key::list([Key::from("x"), Key::from(1)]);
         assert_eq!(of("2023.8.1").key(&key), Key::from("('x', 1)"));

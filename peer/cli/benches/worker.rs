@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use daskwire_peer::client::{Submission, TaskFuture};
+use daskwire_peer::client::{SubmitOptions, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::{Client, Key};
 use daskwire_testing::bench::{Process, dask, heading, memory, processor_time, show};
@@ -95,8 +95,8 @@ impl Worker {
     }
 
     /// Restricts a submission to this worker.
-    fn only(&self) -> Submission {
-        Submission::default().workers([self.name.as_str()])
+    fn only(&self) -> SubmitOptions {
+        SubmitOptions::default().workers([self.name.as_str()])
     }
 }
 

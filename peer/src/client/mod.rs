@@ -71,7 +71,7 @@ pub use future::TaskFuture;
 pub use request::Workers;
 pub use run::{PluginKind, RunError, RunResults};
 pub use state::{Reconnect, Status};
-pub use submit::{Call, Calls, Submission};
+pub use submit::{Call, Calls, SubmitOptions};
 pub use topic::{Subscription, TopicEvent};
 
 use shared::Shared;
@@ -231,7 +231,7 @@ impl Client {
     /// # Errors
     ///
     /// [`RequestError`] if the scheduler does not answer.
-    pub async fn workers(&self) -> Result<Vec<crate::identity::Worker>, RequestError> {
+    pub async fn workers(&self) -> Result<Vec<crate::identity::WorkerIdentity>, RequestError> {
         Ok(self.identity().await?.workers)
     }
 

@@ -1,4 +1,4 @@
-//! Submission of tasks.
+//! SubmitOptions of tasks.
 
 use sha2::{Digest as _, Sha256};
 
@@ -12,16 +12,16 @@ use crate::{Key, Value};
 /// Settings of tasks: workers, resources, priority and retries.
 ///
 /// ```
-/// use daskwire_peer::client::Submission;
-/// let submission = Submission::default().workers(["tcp://10.0.0.8:40331"]).retries(3);
+/// use daskwire_peer::client::SubmitOptions;
+/// let options = SubmitOptions::default().workers(["tcp://10.0.0.8:40331"]).retries(3);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Submission {
+pub struct SubmitOptions {
     annotations: Vec<(Value, Value)>,
     pub(super) priority: Option<f64>,
 }
 
-impl Submission {
+impl SubmitOptions {
     fn annotate(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.annotations
             .retain(|(key, _)| key.as_str() != Some(name));
@@ -97,7 +97,7 @@ pub struct Call<'c> {
     key: Option<Key>,
     is_impure: bool,
     is_resolved_by_workers: bool,
-    submission: Submission,
+    options: SubmitOptions,
 }
 
 /// Methods of [`Call`] and [`Calls`].
@@ -124,8 +124,8 @@ macro_rules! settings {
         }
 
         /// Sets the workers, resources, priority and retries.
-        pub fn with(mut self, submission: Submission) -> Self {
-            self.submission = submission;
+        pub fn with(mut self, options: SubmitOptions) -> Self {
+            self.options = options;
             self
         }
     };
@@ -183,7 +183,7 @@ impl Call<'_> {
         )?;
         let keys = vec![task.key.clone()];
         let graph = Graph { tasks: vec![task] };
-        let mut futures = self.client.submit_graph(&graph, keys, &self.submission)?;
+        let mut futures = self.client.submit_graph(&graph, keys, &self.options)?;
         futures
             .pop()
             .ok_or_else(|| self.client.shared.disconnected().into())
@@ -201,7 +201,7 @@ pub struct Calls<'c> {
     keys: Option<Vec<Key>>,
     is_impure: bool,
     is_resolved_by_workers: bool,
-    submission: Submission,
+    options: SubmitOptions,
 }
 
 impl Calls<'_> {
@@ -270,7 +270,7 @@ impl Calls<'_> {
         let mut seen = std::collections::HashSet::new();
         tasks.retain(|task| seen.insert(task.key.clone()));
         let graph = Graph { tasks };
-        self.client.submit_graph(&graph, keys, &self.submission)
+        self.client.submit_graph(&graph, keys, &self.options)
     }
 }
 
@@ -406,14 +406,14 @@ impl Client {
     /// Builds a call with keyword arguments and settings.
     ///
     /// ```no_run
-    /// # use daskwire_peer::client::{Client, Submission, SubmitError};
+    /// # use daskwire_peer::client::{Client, SubmitOptions, SubmitError};
     /// # fn example(client: &Client) -> Result<(), SubmitError> {
     /// # let x = client.submit("operator.add", [1, 2])?;
     /// let rounded = client
     ///     .call("builtins.round")
     ///     .argument(&x)
     ///     .keyword("ndigits", 2)
-    ///     .with(Submission::default().retries(3))
+    ///     .with(SubmitOptions::default().retries(3))
     ///     .submit()?;
     /// # Ok(())
     /// # }
@@ -427,7 +427,7 @@ impl Client {
             key: None,
             is_impure: false,
             is_resolved_by_workers: false,
-            submission: Submission::default(),
+            options: SubmitOptions::default(),
         }
     }
 
@@ -451,7 +451,7 @@ impl Client {
             keys: None,
             is_impure: false,
             is_resolved_by_workers: false,
-            submission: Submission::default(),
+            options: SubmitOptions::default(),
         }
     }
 
@@ -479,12 +479,12 @@ impl Client {
         &self,
         graph: &Graph,
         keys: Vec<Key>,
-        submission: &Submission,
+        options: &SubmitOptions,
     ) -> Result<Vec<TaskFuture>, SubmitError> {
         let shared = &self.shared;
         let dialect = self.dialect();
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
-        let message = update_graph(graph, keys.clone(), submission, &dialect);
+        let message = update_graph(graph, keys.clone(), options, &dialect);
         let message = message.map_err(|error| SubmitError::Value {
             task: first_unpicklable(graph),
             error,
@@ -506,10 +506,10 @@ impl Client {
         &self,
         graph: &Graph,
         keys: Vec<Key>,
-        submission: &Submission,
+        options: &SubmitOptions,
     ) -> Result<Vec<TaskFuture>, SubmitError> {
         loop {
-            match self.submit_graph(graph, keys.clone(), submission) {
+            match self.submit_graph(graph, keys.clone(), options) {
                 Err(SubmitError::Reconnecting { .. }) => self.connected().await?,
                 submitted => return submitted,
             }

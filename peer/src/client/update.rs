@@ -1,6 +1,6 @@
 //! The message that submits a graph, in the form of the scheduler's release.
 
-use super::Submission;
+use super::SubmitOptions;
 use crate::dialect::{self, Dialect};
 use crate::graph::Graph;
 use crate::protocol::{
@@ -13,17 +13,17 @@ use crate::{Key, Value};
 pub(super) fn update_graph(
     graph: &Graph,
     keys: Vec<Key>,
-    submission: &Submission,
+    options: &SubmitOptions,
     dialect: &Dialect,
 ) -> Result<FromClient, ValueError> {
-    let user_priority = submission.priority;
-    Ok(match dialect.submission {
+    let user_priority = options.priority;
+    Ok(match dialect.graph_form {
         // ROLES CLIENT-2
-        dialect::Submission::Expression => UpdateGraph {
+        dialect::GraphForm::Expression => UpdateGraph {
             expr_ser: graph.to_expression_for(dialect.pickling)?,
             keys: Keys(keys),
             user_priority,
-            annotations: submission.annotations(),
+            annotations: options.annotations(),
             internal_priority: Nullable(None),
             submitting_task: Nullable(None),
             span_metadata: Nullable(None),
@@ -31,7 +31,7 @@ pub(super) fn update_graph(
         }
         .into(),
         // ROLES CLIENT-3
-        dialect::Submission::Layers(form) => {
+        dialect::GraphForm::Layers(form) => {
             let header = [
                 ("serializer", Value::from("pickle")),
                 ("writeable", Value::list([0; 0])),
@@ -42,22 +42,22 @@ pub(super) fn update_graph(
                 keys: Keys(keys),
                 span_metadata: dialect.has_span_metadata.then_some(Value::None),
                 user_priority,
-                annotations: submission.annotations(),
+                annotations: options.annotations(),
                 ..UpdateGraphLayers::default()
             }
             .into()
         }
         // ROLES CLIENT-4
-        dialect::Submission::Tasks => {
+        dialect::GraphForm::Tasks => {
             let tasks = graph.to_tasks(dialect)?;
             let all = || tasks.tasks.iter().map(|(key, _)| key.clone());
             let each = |name| {
-                let value = submission.annotation(name)?;
+                let value = options.annotation(name)?;
                 Some(all().map(|key| (key, value.clone())).collect())
             };
             UpdateGraphTasks {
                 restrictions: each("workers"),
-                loose_restrictions: submission
+                loose_restrictions: options
                     .annotation("allow_other_workers")
                     .map(|_| all().collect()),
                 resources: each("resources"),

@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 use crate::support::client::client_at;
 use daskwire_peer::client::{
-    PluginKind, Restarted, Route, RunError, ScatterOptions, SharedValue, Submission, SubmitError,
-    TaskError, TaskFuture, Workers,
+    PluginKind, Restarted, Route, RunError, ScatterOptions, SharedValue, SubmitError,
+    SubmitOptions, TaskError, TaskFuture, Workers,
 };
 use daskwire_peer::graph::Argument;
 use daskwire_peer::protocol::Unknown;
@@ -539,7 +539,7 @@ async fn clusters_are_controlled() {
     }
 
     // Copies and moves
-    let only = Submission::default().workers([workers[0].as_str()]);
+    let only = SubmitOptions::default().workers([workers[0].as_str()]);
     let big = client
         .calls("numpy.zeros")
         .over([100_000_i64, 100_001, 100_002, 100_003]);

@@ -23,7 +23,7 @@ use core::time::Duration;
 use std::process::Command;
 
 use daskwire_peer::client::{
-    ClientOptions, ConnectError, Connection, Reconnect, Submission, SubmitError,
+    ClientOptions, ConnectError, Connection, Reconnect, SubmitError, SubmitOptions,
 };
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::{Client, Key, Value};
@@ -124,8 +124,8 @@ async fn a_service_survives_a_restart_of_its_scheduler() {
     let submitting = async {
         let graph: Graph = tasks.into_iter().collect();
         let keys = vec![Key::from("y")];
-        let submission = Submission::default();
-        let submitted = client.submit_graph_when_connected(&graph, keys, &submission);
+        let options = SubmitOptions::default();
+        let submitted = client.submit_graph_when_connected(&graph, keys, &options);
         let futures = submitted.await.expect("submitted");
         futures[0].result_within(TIMEOUT).await.expect("a result")
     };

@@ -4,7 +4,9 @@
 use core::time::Duration;
 
 use crate::support::client::client_at;
-use daskwire_peer::client::{ProfileOptions, Profiled, StoryStep, Submission, TaskStates, Workers};
+use daskwire_peer::client::{
+    ProfileOptions, Profiled, StoryStep, SubmitOptions, TaskStates, Workers,
+};
 use daskwire_peer::cluster::LocalCluster;
 use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Key, RequestError, Value};
@@ -162,7 +164,7 @@ async fn tasks_are_counted_in_every_state() {
     assert_eq!(client.task_states().await.expect("states").len(), 0);
     let done = client.submit("operator.add", (1, 2)).expect("submitted");
     done.finished().await.expect("a result");
-    let nowhere = Submission::default().workers(["tcp://127.0.0.1:1"]);
+    let nowhere = SubmitOptions::default().workers(["tcp://127.0.0.1:1"]);
     let stranded = client.calls("operator.neg").over([1_i64, 2, 3]);
     let _stranded = stranded.with(nowhere).submit().expect("submitted");
     // Of many tasks without inputs, a worker gets a few more than it has threads.

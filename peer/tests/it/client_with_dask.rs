@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::HashSet;
 
 use crate::support::client::client_at;
-use daskwire_peer::client::{Route, Status, Submission, SubmitError, TaskError, TaskFuture};
+use daskwire_peer::client::{Route, Status, SubmitError, SubmitOptions, TaskError, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Array, Client, Key, Value};
@@ -34,7 +34,7 @@ async fn a_chain_in_one_graph(client: &Client, count: i64) {
         .collect();
     let last = vec![key(count - 1)];
     let futures = client
-        .submit_graph(&graph, last, &Submission::default())
+        .submit_graph(&graph, last, &SubmitOptions::default())
         .expect("submitted");
     let result = futures[0].result_within(TIMEOUT).await.expect("a result");
     assert_eq!(integer(result), count);
@@ -74,7 +74,7 @@ async fn a_reduction_tree(client: &Client) {
     let root = vec![key(level, 0)];
     let graph = Graph { tasks };
     let futures = client
-        .submit_graph(&graph, root, &Submission::default())
+        .submit_graph(&graph, root, &SubmitOptions::default())
         .expect("submitted");
     let result = futures[0].result_within(TIMEOUT).await.expect("a result");
     assert_eq!(
@@ -253,7 +253,7 @@ async fn submission_settings_are_respected(client: &Client) {
     let workers = client.workers().await.expect("workers");
     assert_eq!(workers.len(), 2);
     for worker in &workers {
-        let only = Submission::default().workers([worker.address.as_str()]);
+        let only = SubmitOptions::default().workers([worker.address.as_str()]);
         let futures = (0..5).map(|index| {
             let call = client.call("operator.add").argument(index).argument(1000);
             call.impure()
@@ -268,7 +268,7 @@ async fn submission_settings_are_respected(client: &Client) {
         }
     }
     // A worker that does not exist is waited for, unless others may run the task.
-    let absent = Submission::default().workers(["tcp://127.0.0.1:1"]);
+    let absent = SubmitOptions::default().workers(["tcp://127.0.0.1:1"]);
     let call = client.call("operator.neg").argument(2);
     let waiting = call
         .clone()
@@ -288,7 +288,7 @@ async fn submission_settings_are_respected(client: &Client) {
         .call("operator.neg")
         .argument(1)
         .key("needs-a-resource")
-        .with(Submission::default().resource("UNOBTAINIUM", 1.0))
+        .with(SubmitOptions::default().resource("UNOBTAINIUM", 1.0))
         .submit()
         .expect("submitted");
     let early = never.result_within(Duration::from_millis(500)).await;
@@ -420,7 +420,7 @@ async fn thousands_of_tasks_run_in_one_graph_and_one_by_one(protocol: &str) {
         .collect();
     let keys = (0..2_000).map(key).collect();
     let futures = client
-        .submit_graph(&graph, keys, &Submission::default())
+        .submit_graph(&graph, keys, &SubmitOptions::default())
         .expect("submitted");
     let results = client.gather(&futures).await.expect("results");
     assert!(results.into_iter().map(integer).eq(1..=2_000));

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use daskwire_peer::client::TaskError;
-use daskwire_peer::client::{Route, Status, Submission, TaskFuture};
+use daskwire_peer::client::{Route, Status, SubmitOptions, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::worker::Functions;
@@ -34,7 +34,7 @@ async fn ten_thousand_tasks_run_in_one_graph_and_one_by_one() {
         })
         .collect();
     let futures = client
-        .submit_graph(&graph, vec![key(9_999)], &Submission::default())
+        .submit_graph(&graph, vec![key(9_999)], &SubmitOptions::default())
         .expect("submitted");
     assert_eq!(result(&futures[0]).await, Value::from(10_000));
     let singles: Vec<TaskFuture> = (0..10_000)
@@ -175,7 +175,7 @@ async fn recomputes_results_of_a_lost_worker() {
 async fn gather_reports_an_error_while_other_tasks_run() {
     let cluster = LocalCluster::builder().start().await.expect("a cluster");
     let client = cluster.client().await.expect("a client");
-    let impossible = Submission::default().resource("missing", 1.0);
+    let impossible = SubmitOptions::default().resource("missing", 1.0);
     let never = client.call("operator.neg").argument(1).with(impossible);
     let never = never.submit().expect("submitted");
     let failed = client.submit("operator.truediv", [1, 0]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use daskwire_cli::journey::{Form, Recorder, Step, journey};
 
 use daskwire_comm::tls::TlsSettings;
-use daskwire_peer::client::{ClientOptions, Route, Submission};
+use daskwire_peer::client::{ClientOptions, Route, SubmitOptions};
 use daskwire_peer::graph::{Argument, Function, Graph, Task};
 use daskwire_peer::identity::{identity, options};
 use daskwire_peer::protocol::Unknown;
@@ -295,7 +295,7 @@ async fn submits(address: &str) -> Result<(), Failure> {
         .argument(&x)
         .argument(100)
         .with(
-            Submission::default()
+            SubmitOptions::default()
                 .workers(["worker-1"])
                 .retries(2)
                 .priority(10.0),
@@ -416,7 +416,7 @@ async fn graph(address: &str) -> Result<(), Failure> {
     }
     ensure!(tasks.len() > 1000, "{} tasks", tasks.len());
     let root = vec![key(level, 0)];
-    let futures = client.submit_graph(&Graph { tasks }, root, &Submission::default())?;
+    let futures = client.submit_graph(&Graph { tasks }, root, &SubmitOptions::default())?;
     let result = integer(futures[0].result_within(STEP).await?)?;
     ensure!(
         result == (0..512).map(|index| index * 2).sum::<i64>(),
@@ -472,7 +472,7 @@ async fn references(address: &str) -> Result<(), Failure> {
     let graph = Graph {
         tasks: tasks.into(),
     };
-    let futures = client.submit_graph(&graph, keys, &Submission::default())?;
+    let futures = client.submit_graph(&graph, keys, &SubmitOptions::default())?;
     for (future, (key, value)) in futures.iter().zip(expected) {
         let found = future.result_within(STEP).await?;
         ensure!(found.as_str() == Some(value), "{key}: {found}");
@@ -555,7 +555,9 @@ async fn worker_over_tls(scheduler: &Peer) -> Result<(), Failure> {
     let mut last = client.submit("operator.add", [1, 2])?;
     for name in ["rust", "worker-0", "rust", "worker-0"] {
         let next = client.call("operator.neg").argument(&last);
-        last = next.with(Submission::default().workers([name])).submit()?;
+        last = next
+            .with(SubmitOptions::default().workers([name]))
+            .submit()?;
     }
     let value = integer(last.result_within(STEP).await?)?;
     ensure!(value == 3, "{value}");

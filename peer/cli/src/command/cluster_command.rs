@@ -11,7 +11,7 @@ use crate::journey::{Form, Recorder, time};
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_comm::{Address, CommOptions};
-use daskwire_peer::client::{ClientOptions, Meter, Route, Submission, TaskError};
+use daskwire_peer::client::{ClientOptions, Meter, Route, SubmitOptions, TaskError};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
@@ -447,22 +447,22 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         keywords.push((name, argument(value)?));
     }
     let workers = arguments.workers.iter().map(String::as_str);
-    let mut submission = Submission::default();
+    let mut options = SubmitOptions::default();
     if !arguments.workers.is_empty() {
-        submission = submission.workers(workers);
+        options = options.workers(workers);
     }
     if arguments.retries > 0 {
-        submission = submission.retries(arguments.retries);
+        options = options.retries(arguments.retries);
     }
     for input in &arguments.resources {
         let (name, amount) = pair("resources", input, "AMOUNT")?;
         let amount: Option<f64> = amount.parse().ok();
         let amount = amount.filter(|amount| amount.is_finite() && *amount >= 0.0);
         let expected = || format!("--resources {input}: expected an amount of at least 0");
-        submission = submission.resource(name, amount.ok_or_else(expected).map_err(usage)?);
+        options = options.resource(name, amount.ok_or_else(expected).map_err(usage)?);
     }
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    let mut call = client.call(arguments.function.as_str()).with(submission);
+    let mut call = client.call(arguments.function.as_str()).with(options);
     for value in positional {
         call = call.argument(value);
     }

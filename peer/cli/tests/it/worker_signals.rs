@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::support::worker::worker_command;
-use daskwire_peer::client::{Route, Submission};
+use daskwire_peer::client::{Route, SubmitOptions};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::{Key, Value};
 
@@ -110,7 +110,7 @@ async fn a_worker_whose_terminal_is_closed_hands_over_its_data() {
     let line = worker.line();
     assert!(line.starts_with("daskwire: worker one at "), "{line}");
     // The task can be computed only on this worker.
-    let on = Submission::default().workers(["one"]);
+    let on = SubmitOptions::default().workers(["one"]);
     let sum = client.call("operator.add").argument(1).argument(2).with(on);
     let sum = sum.submit().expect("submitted");
     sum.finished().await.expect("it is computed");
@@ -173,7 +173,7 @@ async fn a_log_follows_tasks_and_no_key_forges_a_line() {
         log.clone()
     };
     read_until("daskwire: worker one at ");
-    let on = Submission::default().workers(["one"]);
+    let on = SubmitOptions::default().workers(["one"]);
     let call = client.call("builtins.len").argument(&x[0]).with(on);
     let len = call.key(y.as_str()).submit().expect("submitted");
     let len = len.result().await.expect("a result");
