@@ -23,14 +23,14 @@ pub struct Identity {
     /// The start time in seconds since 1970; since 2021.4.0.
     pub started: Option<f64>,
     /// The workers, in the scheduler's order.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerIdentity>,
     /// The scheduler's release of Dask, if [`identity`] found it.
     pub release: Option<Release>,
 }
 
 /// The identity of a worker.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Worker {
+pub struct WorkerIdentity {
     /// The worker's address.
     pub address: String,
     /// The worker's name; numbers are converted to strings.
@@ -210,14 +210,14 @@ impl Identity {
             address: string("address"),
             started: answer.get("started").map(number),
             workers: workers
-                .map(|(address, about)| Worker::from_value(display(address), about))
+                .map(|(address, about)| WorkerIdentity::from_value(display(address), about))
                 .collect(),
             release: None,
         })
     }
 }
 
-impl Worker {
+impl WorkerIdentity {
     fn from_value(address: String, about: &Value) -> Self {
         let string = |name| about.get(name).map(display).unwrap_or_default();
         let count = |name| about.get(name).map(integer).unwrap_or_default();

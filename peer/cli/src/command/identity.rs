@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 use daskwire::display::Printable;
 use daskwire::message::Layout;
 use daskwire_comm::Agreement;
-use daskwire_peer::identity::{Identity, Worker};
+use daskwire_peer::identity::{Identity, WorkerIdentity};
 use daskwire_peer::protocol::WorkerStatus;
 use serde_json::{Value as Json, json};
 
@@ -90,7 +90,7 @@ pub(crate) fn document(identity: &Identity, agreement: &Agreement) -> Json {
     })
 }
 
-fn worker_json(worker: &Worker) -> Json {
+fn worker_json(worker: &WorkerIdentity) -> Json {
     json!({
         "address": worker.address,
         "name": worker.name,
