@@ -90,7 +90,9 @@ impl fmt::Display for ClientEvent<'_> {
 impl fmt::Display for WorkerEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Started { worker, scheduler } => write!(f, "{worker} works for {scheduler}"),
+            Self::Started { worker, scheduler } => {
+                write!(f, "{worker} is registered with {scheduler}")
+            }
             Self::Notice { message } => f.write_str(message),
             Self::Failed { error, .. } => write!(f, "failed: {error}"),
             Self::Task(event) => event.fmt(f),

@@ -13,7 +13,7 @@ import re
 from distributed.core import error_message
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-NAME = "daskwire-apart"
+NAME = "daskwire-task-routing"
 MAX_PARTS = 1000
 MODULES = ("dask._task_spec", "dask.optimization", "distributed.protocol.serialize")
 ATTRIBUTES = ("func", "args", "kwargs", "dsk", "data", "frames")
@@ -28,12 +28,12 @@ UNSUPPORTED = "task-unsupported"
 def install(scheduler):
     if NAME in scheduler.plugins:
         return
-    plugin = Apart(scheduler)
+    plugin = TaskRouting(scheduler)
     scheduler.add_plugin(plugin, name=NAME)
     reschedule = scheduler.stream_handlers["reschedule"]
 
     def handle(key=None, worker=None, stimulus_id="", **kwargs):
-        if plugin.give_back(key, worker, stimulus_id):
+        if plugin.accept_return(key, worker, stimulus_id):
             if stimulus_id:
                 kwargs["stimulus_id"] = stimulus_id
             reschedule(key=key, worker=worker, **kwargs)
@@ -98,7 +98,7 @@ class Workers(set):
         return (worker for worker in super().__iter__() if worker != "python")
 
 
-class Apart(SchedulerPlugin):
+class TaskRouting(SchedulerPlugin):
     name = NAME
 
     def __init__(self, scheduler):
@@ -109,7 +109,7 @@ class Apart(SchedulerPlugin):
         self.native = {"native"}
         self.python = Workers()
         # By key of a returned task: its restrictions, and the workers that returned it.
-        self.given_back = {}
+        self.returned = {}
         for worker in list(scheduler.workers):
             self.add_worker(scheduler, worker)
 
@@ -123,7 +123,7 @@ class Apart(SchedulerPlugin):
             self.native.add(worker)
             if len(self.native) == 2:
                 self.restrict(scheduler, list(scheduler.tasks))
-        for key in list(self.given_back):
+        for key in list(self.returned):
             self.ask_all_again(key)
 
     def remove_worker(self, scheduler, worker, **kwargs):
@@ -147,7 +147,7 @@ class Apart(SchedulerPlugin):
             workers = self.native if native else self.python
             restrict(task, workers)
 
-    def give_back(self, key, worker, stimulus_id):
+    def accept_return(self, key, worker, stimulus_id):
         """Returns whether a returned task is assigned to another worker; else fails it."""
         task = self.scheduler.tasks.get(key)
         if (
@@ -160,7 +160,7 @@ class Apart(SchedulerPlugin):
             or task.resource_restrictions
         ):
             return True
-        workers, asked = self.given_back.setdefault(key, (task.worker_restrictions, set()))
+        workers, asked = self.returned.setdefault(key, (task.worker_restrictions, set()))
         asked.add(worker)
         there = self.scheduler.workers
         allowed = there if task.loose_restrictions else workers
@@ -185,7 +185,7 @@ class Apart(SchedulerPlugin):
             self.ask_all_again(key)
 
     def ask_all_again(self, key):
-        if key in self.given_back:
-            workers, _ = self.given_back.pop(key)
+        if key in self.returned:
+            workers, _ = self.returned.pop(key)
             if key in self.scheduler.tasks:
                 restrict(self.scheduler.tasks[key], workers)

@@ -155,8 +155,8 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let joined = join(&shared, channel, resources, interval).await?;
     if let Err(error) = installed {
         let message = format!(
-            "the scheduler does not keep tasks of Python away from the worker, which gives them \
-             back: {error}"
+            "the plugin that keeps Python tasks away from this worker cannot be installed in the \
+             scheduler; the worker returns such tasks: {error}"
         );
         shared.notice(&message);
     }
@@ -328,7 +328,7 @@ async fn join(
     let (heartbeat_interval, plugins) = registering.await?;
     shared.log.add(
         Level::Info,
-        &format!("{} works for {}", shared.title, shared.scheduler),
+        &format!("{} is registered with {}", shared.title, shared.scheduler),
     );
     emit(event::Level::Info, || WorkerEvent::Started {
         worker: &shared.title,

@@ -87,7 +87,7 @@ pub(crate) async fn checks(trial: &mut Trial) {
         .check("dependencies across workers", code.gives(CHAINS))
         .await;
     trial.check("worker errors", code.errors()).await;
-    trial.check("task routing", code.gives(APART)).await;
+    trial.check("task routing", code.gives(TASK_ROUTING)).await;
     trial.check("tasks returned", code.gives(GIVEN_BACK)).await;
     trial
         .check("scheduler messages", code.messages(&worker))
@@ -253,7 +253,7 @@ const CHAINS: Lines = &[
 
 /// Tasks without restrictions run on workers that support them.
 // ROLES WORKER-8
-const APART: Lines = &[
+const TASK_ROUTING: Lines = &[
     (
         "fs = [client.submit(lambda i=i: 2 * i, pure=False) for i in range(60)]\n\
          ns = [client.submit(native('hypot'), 3, i, pure=False) for i in range(20)]\n\

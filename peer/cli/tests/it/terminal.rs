@@ -293,7 +293,7 @@ fn output_of_a_worker() {
     let mut stderr = BufReader::new(worker.stderr.take().expect("a pipe"));
     let mut printed = String::new();
     stderr.read_line(&mut printed).expect("UTF-8");
-    assert!(printed.contains("works for"), "{printed}");
+    assert!(printed.contains("is registered with"), "{printed}");
     runtime.block_on(async {
         let client = cluster.client().await.expect("a client");
         let key = Key::from(hostile().as_str());

@@ -84,9 +84,9 @@ impl Worker {
     /// Waits until the worker is registered, and returns its address.
     #[track_caller]
     fn address(&mut self) -> String {
-        let line = self.wait_for(" works for ");
+        let line = self.wait_for(" is registered with ");
         let (_, rest) = line.split_once(" at ").expect("name and address");
-        let (address, _) = rest.split_once(" works for ").expect("an address");
+        let (address, _) = rest.split_once(" is registered with ").expect("an address");
         address.to_owned()
     }
 

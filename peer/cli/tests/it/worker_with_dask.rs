@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::client::client_at;
-use daskwire_peer::client::Submission;
+use daskwire_peer::client::SubmitOptions;
 use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
@@ -373,7 +373,7 @@ async fn tasks_of_both_kinds_run_where_they_can() {
         .expect("worker starts");
     let state = "client.run_on_scheduler(lambda dask_scheduler: [\n\
                  \x20   (len(plugin.native) - 1, len(plugin.python) - 1)\n\
-                 \x20   for name, plugin in dask_scheduler.plugins.items() if name == 'daskwire-apart'])";
+                 \x20   for name, plugin in dask_scheduler.plugins.items() if name == 'daskwire-task-routing'])";
     assert_eq!(cluster.python(state), "[(2, 1)]");
     worker.close().await;
     other.close().await;
@@ -691,7 +691,7 @@ async fn dashboards_reports_and_logs_show_a_worker_in_rust() {
     assert_eq!(cluster.python(code), "(True, True, True, True)");
     let code = "stacks = client.call_stack([slow])\n\
                 logs = client.get_worker_logs()\n\
-                (list(stacks) == [rust], any('works for' in line for level, line in logs[rust]),\n\
+                (list(stacks) == [rust], any('is registered with' in line for level, line in logs[rust]),\n\
                  client.profile(merge_workers=False)[rust]['identifier'])";
     assert_eq!(cluster.python(code), "(True, True, 'root')");
     let code = "story = [what for address, *what in client.story(data[0].key) if address == rust]\n\
@@ -722,7 +722,7 @@ async fn the_command_works_in_a_cluster_over_tls() {
     assert!(worker.address().starts_with("tls://"), "{worker:?}");
     let client = client_at(scheduler.address()).await;
     // Created in Python, fetched and read in Rust, fetched and read in Python
-    let on = |worker| Submission::default().workers([worker]);
+    let on = |worker| SubmitOptions::default().workers([worker]);
     let array = client.call("numpy.full").argument(100_000).argument(2.0);
     let array = array.with(on("worker-0")).submit().expect("submitted");
     let norm = client.call("native:norm").argument(&array).with(on("rust"));

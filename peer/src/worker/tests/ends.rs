@@ -440,7 +440,7 @@ async fn warns_of_schedulers_without_the_plugin_and_of_later_releases() {
     let worker = starting.await.expect("no panic").expect("worker starts");
     let first = noticed.recv().await.expect("a notice");
     assert!(
-        first.starts_with("the scheduler does not keep tasks of Python away")
+        first.starts_with("the plugin that keeps Python tasks away")
             && first.contains("no pickles here"),
         "{first}"
     );

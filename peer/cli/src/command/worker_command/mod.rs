@@ -455,7 +455,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
     terminal::event(
         "registered",
         format_args!(
-            "worker {} at {} works for {scheduler}",
+            "worker {} at {} is registered with {scheduler}",
             worker.name(),
             worker.address()
         ),
