@@ -45,6 +45,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// last messages once writing to it has failed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Compares the clocks. The reply to a request that was sent at the time `asked` has just
+/// arrived; `at_scheduler` is the time in it, in seconds since 1970.
+fn clock_offset(asked: Duration, at_scheduler: Option<f64>) -> Option<Event> {
+    let here = asked.saturating_add(now()).as_secs_f64() / 2.0;
+    Some(Event::ClockOffset(at_scheduler? - here))
+}
+
 impl Shared {
     /// Registers with the scheduler, and returns the interval of heartbeats and the
     /// plugins of workers.
@@ -85,6 +92,10 @@ impl Shared {
             return Err(StartError::Refused {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
             });
+        }
+        if let Some(event) = clock_offset(time, reply.time) {
+            // Without tasks, there are no actions.
+            self.machine().state.handle(now(), event);
         }
         let interval = interval(reply.heartbeat_interval).unwrap_or(Duration::from_secs(1));
         Ok((interval, reply.worker_plugins))
@@ -180,6 +191,7 @@ impl Shared {
                 runtime::sleep(CLOSE_TIMEOUT).await;
                 return Ended::Forgotten;
             }
+            self.handle(clock_offset(time, reply.time));
             interval = self::interval(reply.heartbeat_interval).unwrap_or(interval);
         }
     }

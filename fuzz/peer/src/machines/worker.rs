@@ -218,7 +218,8 @@ impl Worker {
                         key: choices.key(),
                         len: choices.u64(),
                     },
-                    224..=251 => {
+                    224..=227 => Event::ClockOffset(f64::from(choices.u16())),
+                    228..=251 => {
                         self.now += Duration::from_millis(choices.u16().into());
                         return;
                     }

@@ -101,6 +101,9 @@ pub enum Event {
     Lost(Vec<Key>),
     /// The resources of the worker changed. Contains the amounts of all of them.
     Resources(BTreeMap<String, f64>),
+    /// The clock of the scheduler is ahead of this worker's by this number of seconds, which
+    /// may be negative. Until the first such event, the clocks are taken to be equal.
+    ClockOffset(f64),
     /// The process uses too much memory (`true`), or no longer does. While it
     /// does, the status of the worker is `paused`.
     Paused(bool),
@@ -158,6 +161,7 @@ impl Event {
             Self::Search => "find-missing",
             Self::Spilled { .. } => "spill",
             Self::Watched(_) => "watch",
+            Self::ClockOffset(_) => "clock-offset",
         };
         Stimulus::here(what, now.as_secs_f64())
     }

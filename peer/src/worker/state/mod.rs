@@ -132,6 +132,8 @@ pub struct State {
     stimulus: Stimulus,
     story: Story,
     is_watched: bool,
+    /// Seconds by which the clock of the scheduler is ahead.
+    clock_offset: f64,
     actions: Vec<Action>,
 }
 
@@ -169,6 +171,7 @@ impl State {
             stimulus: Stimulus::here("start", 0.0),
             story: Story::default(),
             is_watched: false,
+            clock_offset: 0.0,
             actions: Vec::new(),
         }
     }
@@ -334,6 +337,11 @@ impl State {
             Event::Search => self.is_searching = false,
             Event::StoreFull(is_full) => self.is_full = is_full,
             Event::Watched(is_watched) => self.is_watched = is_watched,
+            Event::ClockOffset(seconds) => {
+                if seconds.is_finite() {
+                    self.clock_offset = seconds;
+                }
+            }
             Event::Close => self.close(),
             Event::Spilled { key, len } => self.record(key, TaskChange::Spilled { len }),
         }
@@ -433,7 +441,17 @@ impl State {
     }
 
     fn send(&mut self, message: impl Into<FromWorker>) {
-        self.actions.push(Action::Send(Box::new(message.into())));
+        let mut message = message.into();
+        let times = match &mut message {
+            FromWorker::TaskFinished(message) => Some(&mut message.startstops),
+            FromWorker::TaskErred(message) => message.startstops.as_mut(),
+            _ => None,
+        };
+        for time in times.into_iter().flatten() {
+            time.start += self.clock_offset;
+            time.stop += self.clock_offset;
+        }
+        self.actions.push(Action::Send(Box::new(message)));
     }
 }
 

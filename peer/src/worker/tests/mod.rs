@@ -33,6 +33,8 @@ use crate::{Key, RequestError};
 struct Scheduler {
     listener: Listener,
     address: Address,
+    /// Seconds by which the clock of the scheduler is ahead.
+    ahead: f64,
 }
 
 /// The stream of a registered worker.
@@ -72,7 +74,16 @@ impl Scheduler {
         let at = address(&at);
         let listener = bind(&at).await;
         let address = listener.local_address().expect("peer listens");
-        Self { listener, address }
+        Self {
+            listener,
+            address,
+            ahead: 0.0,
+        }
+    }
+
+    /// The time by the clock of the scheduler, in seconds since 1970.
+    fn time(&self) -> f64 {
+        now().as_secs_f64() + self.ahead
     }
 
     fn worker(&self, name: &str) -> Builder {
@@ -142,6 +153,7 @@ impl Scheduler {
         );
         let reply = RegisterWorkerReply {
             status: ReplyStatus::Ok,
+            time: Some(self.time()),
             heartbeat_interval: Some(interval),
             ..RegisterWorkerReply::default()
         };

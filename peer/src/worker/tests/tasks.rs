@@ -50,6 +50,47 @@ async fn runs_tasks_and_serves_their_results() {
 }
 
 #[tokio::test]
+async fn times_are_reported_by_the_clock_of_the_scheduler() {
+    let mut scheduler = Scheduler::new("inproc").await;
+    scheduler.ahead = 1e3;
+    let builder = scheduler.worker("w");
+    let (_worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
+    stream
+        .compute(&Task::new("x", "operator.add", [1, 2]))
+        .await;
+    let finished = stream.finished().await;
+    let offset = |start: f64| (start - now().as_secs_f64()).round();
+    assert_eq!(offset(finished.startstops[0].start), 1e3);
+
+    scheduler.ahead = 2e3;
+    let heartbeat = rpc.receiver.receive::<Request>().await;
+    assert!(
+        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{heartbeat:?}"
+    );
+    let reply = HeartbeatReply {
+        status: ReplyStatus::Ok,
+        time: Some(scheduler.time()),
+        heartbeat_interval: Some(0.1),
+        ..HeartbeatReply::default()
+    };
+    rpc.sender.send(&reply).await.expect("peer listens");
+    // Once the next heartbeat is sent, the reply to the first one was handled.
+    let next = rpc.receiver.receive::<Request>().await;
+    assert!(
+        matches!(next, Ok(Some(Request::HeartbeatWorker(_)))),
+        "{next:?}"
+    );
+    stream
+        .compute(&Task::new("y", "operator.truediv", [1, 0]))
+        .await;
+    let erred = stream.erred().await;
+    let steps = erred.startstops.expect("times");
+    assert_eq!(offset(steps[0].start), 2e3);
+    assert!(steps[0].stop >= steps[0].start);
+}
+
+#[tokio::test]
 async fn tasks_are_given_back_while_the_scheduler_does_not_answer() {
     let scheduler = Scheduler::new("inproc").await;
     let packages = Value::dict([("distributed", "2026.8.0")]);
