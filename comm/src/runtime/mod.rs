@@ -229,6 +229,8 @@ impl Spawner {
         &self,
         task: impl Future<Output = T> + Send + 'static,
     ) -> Task<T> {
+        // Boxed, so that the code of an executor's tasks is compiled once for each `T`.
+        let task: BoxFuture<'static, T> = Box::pin(task);
         match &self.0 {
             Executor::Tokio(handle) => Task::tokio(handle.spawn(task)),
             Executor::Other(runtime) => {
@@ -245,6 +247,7 @@ impl Spawner {
         &self,
         function: impl FnOnce() -> T + Send + 'static,
     ) -> Task<T> {
+        let function: Box<dyn FnOnce() -> T + Send> = Box::new(function);
         match &self.0 {
             Executor::Tokio(handle) => Task::tokio(handle.spawn_blocking(function)),
             Executor::Other(runtime) => {
