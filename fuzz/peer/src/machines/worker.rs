@@ -185,7 +185,10 @@ impl Worker {
                 let index = choices.byte().into();
                 let lost = choices.keys();
                 if let Some(key) = take(&mut self.running, index) {
-                    self.handle([Event::InputsLost { key, lost }]);
+                    self.handle([match lost.is_empty() {
+                        true => Event::Reschedule(key),
+                        false => Event::InputsLost { key, lost },
+                    }]);
                 }
                 return;
             }

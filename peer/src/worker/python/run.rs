@@ -91,8 +91,7 @@ impl Shared {
                 Ok(Outcome::Reschedule) => {
                     drop(in_use);
                     drop(data);
-                    let lost = Vec::new();
-                    return self.react([], [Event::InputsLost { key, lost }]);
+                    return self.react([], [Event::Reschedule(key)]);
                 }
                 Err(RunError::Closed) => return Vec::new(),
                 // The task is not the reason: processes could be started before.
@@ -103,8 +102,7 @@ impl Shared {
                     drop(in_use);
                     drop(data);
                     python.wait_for_idle();
-                    let lost = Vec::new();
-                    return self.react([], [Event::InputsLost { key, lost }]);
+                    return self.react([], [Event::Reschedule(key)]);
                 }
                 Err(RunError::Died(how)) => {
                     deaths += 1;
@@ -151,8 +149,7 @@ impl Shared {
             if !self.machine().state.is_computing(&key) {
                 drop(in_use);
                 drop(data);
-                let lost = Vec::new();
-                return self.react([], [Event::InputsLost { key, lost }]);
+                return self.react([], [Event::Reschedule(key)]);
             }
             let jobs = self.react([], [Event::Restarted(key.clone())]);
             jobs.into_iter().for_each(|job| self.queue.push(job));

@@ -7,7 +7,7 @@ use super::task::{Computation, Phase, Priority, Running, Task};
 use super::{Action, State};
 use crate::protocol::{
     ComputeTask, LongRunning, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred,
-    TaskFinished, WorkerStatus, WorkerStatusChange,
+    TaskFinished, WorkerStatus,
 };
 use crate::story::TaskChange;
 use crate::{Key, Value};
@@ -25,14 +25,7 @@ impl State {
         match self.tasks.get_mut(&key) {
             Some(task) if task.phase == Phase::Memory => {
                 let description = task.description.clone();
-                self.send(finished(
-                    key,
-                    run_id,
-                    description,
-                    Vec::new(),
-                    None,
-                    self.now,
-                ));
+                self.send_finished(key, run_id, description, Vec::new(), None);
             }
             Some(task) if matches!(task.phase, Phase::Waiting | Phase::Ready) => {
                 if let Some(computation) = &mut task.computation {
@@ -296,14 +289,7 @@ impl State {
         match outcome {
             Ok(description) => {
                 self.arrive(&key, description.clone());
-                self.send(finished(
-                    key,
-                    computation.run_id,
-                    description,
-                    startstops,
-                    thread,
-                    self.now,
-                ));
+                self.send_finished(key, computation.run_id, description, startstops, thread);
             }
             Err(failure) => {
                 self.set_phase(&key, Phase::Error);
@@ -383,24 +369,12 @@ impl State {
         // worker. Otherwise it may find this one the least busy again.
         let is_running = self.status == WorkerStatus::Running;
         if is_running {
-            self.announce(WorkerStatus::Paused);
+            self.send_status(WorkerStatus::Paused);
         }
-        self.send(Reschedule {
-            key: key.clone(),
-            stimulus_id: stimulus("task-unsupported", self.now),
-            ..Reschedule::default()
-        });
+        self.send_reschedule(key, "task-unsupported");
         if is_running {
-            self.announce(WorkerStatus::Running);
+            self.send_status(WorkerStatus::Running);
         }
-    }
-
-    fn announce(&mut self, status: WorkerStatus) {
-        self.send(WorkerStatusChange {
-            status,
-            stimulus_id: stimulus("task-unsupported", self.now),
-            ..WorkerStatusChange::default()
-        });
     }
 
     /// The number of executing tasks that count towards [`Limits::nthreads`](super::Limits).
@@ -472,11 +446,9 @@ impl State {
         }
     }
 
-    /// Reports the loss of inputs. The scheduler recomputes them or finds other
-    /// copies, and then assigns the task again, here or elsewhere.
-    pub(super) fn inputs_lost(&mut self, key: &Key, lost: &[Key]) {
+    /// Returns a task to the scheduler, which assigns it again, here or elsewhere.
+    pub(super) fn reschedule(&mut self, key: &Key, reason: &str) {
         self.stop_executing(key);
-        self.lost(lost);
         if self.take_up_request(key) {
             return;
         }
@@ -493,12 +465,16 @@ impl State {
             self.remove(key);
         }
         if is_computed {
-            self.send(Reschedule {
-                key: key.clone(),
-                stimulus_id: stimulus("lost-data", self.now),
-                ..Reschedule::default()
-            });
+            self.send_reschedule(key, reason);
         }
+    }
+
+    fn send_reschedule(&mut self, key: &Key, reason: &str) {
+        self.send(Reschedule {
+            key: key.clone(),
+            stimulus_id: stimulus(reason, self.now),
+            ..Reschedule::default()
+        });
     }
 
     pub(super) fn lost(&mut self, keys: &[Key]) {
@@ -509,6 +485,29 @@ impl State {
                 self.release(key, &stimulus_id);
             }
         }
+    }
+
+    /// Reports that the data of a task is available.
+    pub(super) fn send_finished(
+        &mut self,
+        key: Key,
+        run_id: i64,
+        description: Description,
+        startstops: Vec<StartStop>,
+        thread: Option<i64>,
+    ) {
+        self.send(TaskFinished {
+            key,
+            run_id,
+            status: Some(ReplyStatus::Ok),
+            nbytes: description.nbytes,
+            class: Nullable(description.class),
+            typename: description.typename.into_owned(),
+            startstops,
+            stimulus_id: stimulus("task-finished", self.now),
+            thread,
+            ..TaskFinished::default()
+        });
     }
 
     /// Handles the result of a task that was freed while it ran. Another task may
@@ -531,28 +530,6 @@ impl State {
             Err(_) if is_wanted => self.fetch(key),
             Err(_) => self.remove(key),
         }
-    }
-}
-
-pub(super) fn finished(
-    key: Key,
-    run_id: i64,
-    description: Description,
-    startstops: Vec<StartStop>,
-    thread: Option<i64>,
-    now: Duration,
-) -> TaskFinished {
-    TaskFinished {
-        key,
-        run_id,
-        status: Some(ReplyStatus::Ok),
-        nbytes: description.nbytes,
-        class: Nullable(description.class),
-        typename: description.typename.into_owned(),
-        startstops,
-        stimulus_id: stimulus("task-finished", now),
-        thread,
-        ..TaskFinished::default()
     }
 }
 

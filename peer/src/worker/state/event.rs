@@ -77,6 +77,9 @@ pub enum Event {
         /// The keys of the lost inputs.
         lost: Vec<Key>,
     },
+    /// A task did not run to its end, and returns to the scheduler, which may assign it to
+    /// another worker: it asked for that, or could not be started.
+    Reschedule(Key),
     /// A task could not run because it needs a feature that this worker lacks, such as
     /// Python. It is returned to the scheduler, for other workers, however often it is
     /// assigned; it fails if only this worker may run it.
@@ -148,6 +151,7 @@ impl Event {
             Self::Rejoin(_) => "rejoin",
             Self::Restarted(_) => "restart",
             Self::InputsLost { .. } | Self::Lost(_) => "lost-data",
+            Self::Reschedule(_) => "reschedule",
             Self::Resources(_) => "set-resources",
             Self::Paused(_) | Self::Close => "worker-status-change",
             Self::StoreFull(_) => "store-full",
@@ -224,7 +228,8 @@ pub enum Answer {
 /// An action for the caller to execute, in the order of the actions.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Run a task, then report [`Event::Executed`] or [`Event::InputsLost`].
+    /// Run a task, then report [`Event::Executed`], [`Event::InputsLost`],
+    /// [`Event::Reschedule`] or [`Event::Unsupported`].
     Execute(Box<Run>),
     /// A task that has reported [`Event::Rejoin`] or [`Event::Restarted`] counts again. If it
     /// waits for that, let it continue.

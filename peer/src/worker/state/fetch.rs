@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use super::compute::{finished, startstop};
+use super::compute::startstop;
 use super::event::{Answer, Description, Fetched, Peer, stimulus};
-use super::task::{MAX_HOLDERS, PeerState, Phase, Priority, Request};
+use super::task::{Computation, MAX_HOLDERS, PeerState, Phase, Priority, Request};
 use super::{Action, Event, State};
 use crate::Key;
 use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
@@ -18,9 +18,14 @@ use crate::story::TaskChange;
 /// Dask.
 const SMALL_LEN: u64 = 10_000_000;
 
-/// The order in which peers are asked: by the most urgent key, the number of pending requests,
-/// the number of keys queued, and a tie-break.
-type Rank<'a> = (&'a (Priority, Key), usize, usize, u64, &'a Peer);
+/// The order in which peers are asked: by the most urgent key, whether the peer is on another
+/// host, the number of pending requests, the number of keys queued, and a tie-break.
+type Rank<'a> = (&'a (Priority, Key), bool, usize, usize, u64, &'a Peer);
+
+/// The scheme and host of an address.
+fn host(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
 
 impl State {
     /// Marks data as stored, and marks tasks as ready that waited for it.
@@ -64,16 +69,10 @@ impl State {
         self.arrive(key, description.clone());
         // The scheduler waits for the result of a computation that is no longer needed.
         if let Some(computation) = computation {
-            let startstops = computation.startstops;
-            let run_id = computation.run_id;
-            self.send(finished(
-                key.clone(),
-                run_id,
-                description,
-                startstops,
-                None,
-                self.now,
-            ));
+            let Computation {
+                run_id, startstops, ..
+            } = *computation;
+            self.send_finished(key.clone(), run_id, description, startstops, None);
         }
     }
 
@@ -137,9 +136,9 @@ impl State {
 
     pub(super) fn start_transfers(&mut self) {
         while self.requests.len() < self.limits.transfer_count || self.flight_len < SMALL_LEN {
-            // Of the peers that have the most urgent key, prefer those without a request, and
-            // the one with the fewest keys queued; among equals, each worker prefers a
-            // different one.
+            // Of the peers that have the most urgent key, prefer those on this host, as in Dask,
+            // those without a request, and the one with the fewest keys queued; among equals,
+            // each worker prefers a different one.
             let mut best: Option<Rank<'_>> = None;
             for (peer, state) in &self.peers {
                 let Some(first) = state.keys.first() else {
@@ -151,6 +150,7 @@ impl State {
                 let tie_break = self.tie_break(peer);
                 let rank = (
                     first,
+                    host(peer) != host(&self.address),
                     state.request_count,
                     state.keys.len(),
                     tie_break,
@@ -255,9 +255,10 @@ impl State {
                     // The peer is asked again when the other request ends.
                     state.refuses_second = true;
                 }
-                for key in keys {
-                    self.not_fetched(&key, &peer, "it is busy");
+                for key in &keys {
+                    self.not_fetched(key, &peer, "it is busy");
                 }
+                self.ask_for_other_holders(keys);
                 return;
             }
             Answer::Gone => {
@@ -266,6 +267,13 @@ impl State {
             }
         }
         let mut arrived = Vec::new();
+        // As in Dask, the transfer is attributed to one task, with all keys.
+        let mut transfer = Some(startstop(
+            "transfer",
+            start.as_secs_f64(),
+            stop.as_secs_f64(),
+            Some(&peer),
+        ));
         for key in keys {
             let Some(task) = self.tasks.get_mut(&key) else {
                 self.actions.push(Action::Forget(key));
@@ -289,33 +297,17 @@ impl State {
                 self.remove(&key);
                 continue;
             }
-            let transfer = startstop(
-                "transfer",
-                start.as_secs_f64(),
-                stop.as_secs_f64(),
-                Some(&peer),
-            );
             let cause = task.dependents.first().cloned();
             self.arrive(&key, description.clone());
             match computation {
                 Some(computation) => {
-                    let run_id = computation.run_id;
-                    let startstops = vec![transfer];
-                    self.send(finished(
-                        key,
-                        run_id,
-                        description,
-                        startstops,
-                        None,
-                        self.now,
-                    ));
+                    let startstops = transfer.take().into_iter().collect();
+                    self.send_finished(key, computation.run_id, description, startstops, None);
                 }
                 None => {
-                    // The transfer time is attributed to one of the tasks that wait for
-                    // the data.
                     let cause = cause.and_then(|cause| self.tasks.get_mut(&cause));
                     if let Some(cause) = cause.and_then(|task| task.computation.as_mut()) {
-                        cause.startstops.push(transfer);
+                        cause.startstops.extend(transfer.take());
                     }
                     arrived.push(key);
                 }
@@ -375,6 +367,23 @@ impl State {
     pub(super) fn forget_idle_peer(&mut self, peer: &str) {
         if self.peers.get(peer).is_some_and(PeerState::is_idle) {
             self.peers.remove(peer);
+        }
+    }
+
+    /// Asks the scheduler for further holders of those keys whose holders are all busy.
+    fn ask_for_other_holders(&mut self, mut keys: Vec<Key>) {
+        let is_busy = |peer: &Peer| self.peers.get(peer).is_some_and(|state| state.is_busy);
+        keys.retain(|key| {
+            let task = self.tasks.get(key);
+            let task = task.filter(|task| task.phase == Phase::Fetch);
+            task.is_some_and(|task| task.holders.iter().all(is_busy))
+        });
+        if !keys.is_empty() {
+            self.send(RequestRefreshWhoHas {
+                keys: Keys(keys),
+                stimulus_id: stimulus("gather-dep-busy", self.now),
+                ..RequestRefreshWhoHas::default()
+            });
         }
     }
 

@@ -287,7 +287,11 @@ impl State {
             Event::Executed(executed) => self.executed(executed),
             Event::Unsupported(executed) => self.unsupported(executed),
             Event::GiveBack(key) => self.give_back(&key),
-            Event::InputsLost { key, lost } => self.inputs_lost(&key, &lost),
+            Event::InputsLost { key, lost } => {
+                self.lost(&lost);
+                self.reschedule(&key, "lost-data");
+            }
+            Event::Reschedule(key) => self.reschedule(&key, "reschedule"),
             Event::Seceded { key, run_time } => self.seceded(&key, run_time),
             Event::Rejoin(key) => match self.executing.get_mut(&key) {
                 Some(running) if running.has_seceded => running.rejoins_since = Some(self.now),
@@ -315,11 +319,7 @@ impl State {
                 };
                 if self.status == from {
                     self.status = to.clone();
-                    self.send(WorkerStatusChange {
-                        status: to,
-                        stimulus_id: stimulus("worker-status-change", self.now),
-                        ..WorkerStatusChange::default()
-                    });
+                    self.send_status(to);
                 }
             }
             Event::Fetched(fetched) => self.fetched(fetched),
@@ -349,12 +349,16 @@ impl State {
 
     fn close(&mut self) {
         self.status = WorkerStatus::Closing;
+        self.send_status(WorkerStatus::Closing);
+        self.send(CloseStream::default());
+    }
+
+    fn send_status(&mut self, status: WorkerStatus) {
         self.send(WorkerStatusChange {
-            status: WorkerStatus::Closing,
+            status,
             stimulus_id: stimulus("worker-status-change", self.now),
             ..WorkerStatusChange::default()
         });
-        self.send(CloseStream::default());
     }
 
     fn record(&mut self, key: Key, change: TaskChange) {
@@ -403,18 +407,9 @@ impl State {
                     stimulus_id: message.stimulus_id.clone(),
                     ..StealResponse::default()
                 });
-                if matches!(state, Some("waiting" | "ready" | "constrained")) {
-                    self.give_up(&message.key);
-                }
+                self.give_up(&message.key);
             }
-            ToWorker::CancelCompute(message) => {
-                if matches!(
-                    self.steal_state(&message.key),
-                    Some("waiting" | "ready" | "constrained")
-                ) {
-                    self.give_up(&message.key);
-                }
-            }
+            ToWorker::CancelCompute(message) => self.give_up(&message.key),
             ToWorker::RefreshWhoHas(message) => {
                 for (key, holders) in message.who_has {
                     self.locate(&key, &holders);

@@ -90,8 +90,12 @@ impl State {
         }
     }
 
-    /// Stops computing a task that has not started.
+    /// Stops computing a task, unless it has started.
     pub(super) fn give_up(&mut self, key: &Key) {
+        let state = self.steal_state(key);
+        if !matches!(state, Some("waiting" | "ready" | "constrained")) {
+            return;
+        }
         match self.tasks.get_mut(key) {
             // An earlier run still executes.
             Some(task) if task.phase == Phase::Executing => task.computation = None,

@@ -167,10 +167,7 @@ fn an_execution_counts_for_its_own_run_only() {
     worker.message(run(4, task("other")));
     assert_eq!(worker.failed("other"), ["forget other", "execute other"]);
     worker.message(run(5, task("other")));
-    let ended = worker.event(Event::InputsLost {
-        key: "other".into(),
-        lost: Vec::new(),
-    });
+    let ended = worker.event(Event::Reschedule("other".into()));
     assert_eq!(ended, ["forget other", "execute other"]);
     worker.message(run(6, task("other")));
     let ended = worker.unsupported("other");

@@ -26,7 +26,7 @@ fn fetches_all_dependencies_of_one_peer_at_once() {
     );
     assert_eq!(
         worker.executed("x"),
-        ["finished x run 0 (transfer A, transfer A, compute)"]
+        ["finished x run 0 (transfer A, compute)"]
     );
 }
 
@@ -77,7 +77,7 @@ fn asks_a_peer_for_more_while_it_sends_much() {
     worker.received(A, &["c", "b"]);
     assert_eq!(
         worker.fetched(A, Answer::Busy),
-        ["after 150ms: A is available"]
+        ["after 150ms: A is available", "where is g"]
     );
 }
 
@@ -169,11 +169,13 @@ fn trying_failed_holders_takes_linear_time() {
 fn retries_busy_peers_later() {
     let mut worker = Worker::new(1);
     worker.message(task_with("x", &[("a", &[A])]));
+    // The scheduler may know further holders by now.
     assert_eq!(
         worker.fetched(A, Answer::Busy),
-        ["after 150ms: A is available"]
+        ["after 150ms: A is available", "where is a"]
     );
     assert_eq!(worker.phases(), "waiting 1, fetch 1");
+    assert_eq!(worker.message(refresh(&[("a", &[A])])), [""; 0]);
     assert_eq!(
         worker.event(Event::PeerAvailable(A.into())),
         ["fetch a from A"]
@@ -185,6 +187,36 @@ fn retries_busy_peers_later() {
     );
     worker.fetched(A, Answer::Busy);
     assert_eq!(worker.received(B, &["b"]).len(), 2);
+}
+
+#[test]
+fn asks_a_new_holder_while_the_others_are_busy() {
+    let mut worker = Worker::new(1);
+    worker.message(task_with("x", &[("a", &[A, B])]));
+    let [first, second] = match worker.0.requests.values().next() {
+        Some(request) if *request.peer == *A => [A, B],
+        _ => [B, A],
+    };
+    // The second holder may not be busy.
+    let other = worker.fetched(first, Answer::Busy);
+    assert!(!other.contains(&"where is a".to_owned()), "{other:?}");
+    let none = worker.fetched(second, Answer::Busy);
+    assert!(none.contains(&"where is a".to_owned()), "{none:?}");
+    assert_eq!(
+        worker.message(refresh(&[("a", &[A, B, C])])),
+        ["fetch a from C"]
+    );
+}
+
+#[test]
+fn prefers_holders_on_its_own_host() {
+    const REMOTE: &str = "tcp://10.0.0.7:1";
+    for port in 20..40 {
+        let near = format!("tcp://127.0.0.1:{port}");
+        let mut worker = Worker::new(1);
+        let fetched = worker.message(task_with("x", &[("a", &[REMOTE, &near])]));
+        assert_eq!(fetched, [format!("fetch a from {near}")]);
+    }
 }
 
 #[test]

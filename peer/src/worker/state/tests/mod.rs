@@ -19,6 +19,7 @@ use crate::protocol::{
 const HERE: &str = "tcp://127.0.0.1:1";
 const A: &str = "tcp://127.0.0.1:10";
 const B: &str = "tcp://127.0.0.1:11";
+const C: &str = "tcp://127.0.0.1:12";
 
 /// A state machine, with short descriptions of events and actions.
 struct Worker(State);
@@ -193,6 +194,7 @@ fn short(peer: &str) -> &str {
     match peer {
         A => "A",
         B => "B",
+        C => "C",
         other => other,
     }
 }

@@ -264,6 +264,25 @@ fn a_task_whose_data_is_lost_is_given_back() {
     assert_eq!(worker.phases(), "");
 }
 
+#[test]
+fn a_task_may_ask_to_be_assigned_again() {
+    let mut worker = Worker::new(1);
+    worker.message(task("x"));
+    let now = Duration::from_millis(1500);
+    let actions = worker.0.handle(now, Event::Reschedule("x".into()));
+    let [Action::Send(message)] = &*actions else {
+        panic!("{actions:?}")
+    };
+    let FromWorker::Reschedule(message) = &**message else {
+        panic!("{message:?}")
+    };
+    assert_eq!(
+        (&message.key, &*message.stimulus_id),
+        (&"x".into(), "reschedule-1.5")
+    );
+    assert_eq!(worker.phases(), "");
+}
+
 // ROLES WORKER-1, WORKER-7
 #[test]
 fn tasks_that_cannot_run_here_are_given_back() {
