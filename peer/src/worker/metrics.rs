@@ -115,10 +115,9 @@ impl TaskCounters {
                 Step::Deserialize => &mut self.deserialized,
                 Step::Serialize => &mut self.serialized,
             };
-            let time = Duration::try_from_secs_f64(done.stop - done.start).unwrap_or_default();
             tally.count += 1;
             tally.len = tally.len.saturating_add(done.len);
-            tally.time = tally.time.saturating_add(time);
+            tally.time = tally.time.saturating_add(done.time());
         }
     }
 }
@@ -223,6 +222,16 @@ pub(super) fn to_startstops(steps: &[Done]) -> Vec<StartStop> {
         Some(startstop(action, done.start, done.stop, None))
     });
     startstops.collect()
+}
+
+/// The time at which the function of a task that ran in `times` was called. As in Dask,
+/// reading the inputs from disk and deserializing them does not count as computation, by
+/// which schedulers estimate the durations of tasks.
+pub(super) fn start_of_function(times: (Duration, Duration), steps: &[Done]) -> Duration {
+    let (start, stop) = times;
+    let reading = steps.iter().filter(|done| done.step != Step::Serialize);
+    let reading: Duration = reading.map(Done::time).sum();
+    start.saturating_add(reading).min(stop)
 }
 
 /// Counters of transfers between a worker and its peers. They count data only,
@@ -622,6 +631,27 @@ fn descriptor_count() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reading_the_inputs_is_not_computation() {
+        let done = |step, start, stop| Done {
+            step,
+            len: 1,
+            start,
+            stop,
+        };
+        let steps = [
+            done(Step::DiskRead, 10.0, 11.5),
+            done(Step::Deserialize, 11.5, 12.0),
+            done(Step::Serialize, 13.0, 14.0),
+        ];
+        let from_10_to = |stop| (Duration::from_secs(10), Duration::from_secs(stop));
+        let start = |stop, steps| start_of_function(from_10_to(stop), steps);
+        assert_eq!(start(14, &steps), Duration::from_secs(12));
+        assert_eq!(start(14, &[]), Duration::from_secs(10));
+        // The clock was set back.
+        assert_eq!(start(11, &steps), Duration::from_secs(11));
+    }
 
     #[test]
     fn processor_time_of_processes_that_start_and_end_is_counted_once() {

@@ -170,12 +170,15 @@ impl Shared {
             }
             Err(fault) => Err((fault.error().to_string(), fault.error().to_failure())),
         };
+        let steps = steps.take();
+        let stop = now();
+        let start = metrics::start_of_function((start, stop), &steps);
         self.executed(Done {
             key,
             result,
             start,
-            stop: now(),
-            steps: steps.take(),
+            stop,
+            steps,
             thread: threads::number(),
             is_unsupported,
         })

@@ -128,6 +128,12 @@ pub(crate) struct Done {
     pub(crate) stop: f64,
 }
 
+impl Done {
+    pub(crate) fn time(&self) -> Duration {
+        Duration::try_from_secs_f64(self.stop - self.start).unwrap_or_default()
+    }
+}
+
 /// The completed operations on data for one task or transfer.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Mutex<Vec<Done>>);
