@@ -42,12 +42,37 @@ pub struct Nullable<T>(pub Option<T>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys(pub Vec<Key>);
 
+/// The sizes of data in bytes, in the order of the message. Sizes that the scheduler does not
+/// know, which Dask writes as -1, are read as 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sizes(pub Vec<(Key, u64)>);
+
 /// A map in the order of the message.
 pub(crate) type Map<K, V> = Vec<(K, V)>;
 
 impl<K: Into<Key>> FromIterator<K> for Keys {
     fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> Self {
         Self(keys.into_iter().map(Into::into).collect())
+    }
+}
+
+impl FromIterator<(Key, u64)> for Sizes {
+    fn from_iter<I: IntoIterator<Item = (Key, u64)>>(sizes: I) -> Self {
+        Self(sizes.into_iter().collect())
+    }
+}
+
+impl Deref for Sizes {
+    type Target = Vec<(Key, u64)>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Sizes {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
     }
 }
 
@@ -357,6 +382,34 @@ impl<K: Field, V: Field> Field for Map<K, V> {
             key.write(to)?;
             value.write(to)
         })
+    }
+}
+
+impl Field for Sizes {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let count = source.map()?;
+        let mut sizes = Vec::with_capacity(count.min(MAX_RESERVED) as usize);
+        for _ in 0..count {
+            let key = Field::read(source)?;
+            let reader = &mut source.reader;
+            let size = match reader.u64() {
+                Ok(size) => size,
+                Err(error) => {
+                    reader.i64().map_err(|_| error)?;
+                    0
+                }
+            };
+            sizes.push((key, size));
+        }
+        Ok(Self(sizes))
+    }
+
+    fn heap_len(&self) -> usize {
+        self.0.heap_len()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.0.write(to)
     }
 }
 

@@ -29,7 +29,7 @@ use daskwire::msgpack::{Malformed, Reader, Token};
 use crate::value::{Serialized, Value};
 
 pub(crate) use field::Field;
-pub use field::{Keys, Nullable};
+pub use field::{Keys, Nullable, Sizes};
 #[cfg(all(feature = "worker", target_os = "linux"))]
 pub(crate) use python::*;
 pub use reply::*;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use daskwire::message::{BuildError, MessageBuilder};
 
-use super::field::{Field, Keys, Map, Nullable, maps, ops};
+use super::field::{Field, Keys, Map, Nullable, Sizes, maps, ops};
 use super::status::{ReplyStatus, WorkerStatus};
 use super::{ProtocolError, Source};
 use crate::Key;
@@ -318,7 +318,7 @@ maps! {
         /// The holders of the dependencies.
         who_has: Map<Key, Vec<String>> = "who_has",
         /// The sizes in bytes of the dependencies, and only of them.
-        nbytes: Map<Key, u64> = "nbytes" or Vec::new(),
+        nbytes: Sizes = "nbytes" or Sizes::default(),
         /// The task, see [`graph`](crate::graph).
         run_spec: RunSpec = "run_spec",
         /// The resources that the task holds while it runs.
@@ -352,7 +352,7 @@ maps! {
         /// The holders of the keys.
         who_has: Map<Key, Vec<String>> = "who_has",
         /// The sizes of the keys in bytes.
-        nbytes: Option<Map<Key, u64>> = "nbytes",
+        nbytes: Option<Sizes> = "nbytes",
         /// The cause, for logs.
         stimulus_id: String = "stimulus_id",
     }

@@ -58,6 +58,22 @@ fn keys_may_be_a_set() {
 }
 
 #[test]
+fn unknown_sizes_are_read_as_zero() {
+    let message = b"\x82\xa2op\xb0acquire-replicas\xa6nbytes\x83\xa1x\xff\xa1y\x05\xa1z\xa1a";
+    let read = |message| Opener::default().read(&[Bytes::from_static(message)], ToWorker::read);
+    // The size of the last one is a string.
+    let error = read(message).expect_err("no size").to_string();
+    assert!(error.contains("expected an integer"), "{error}");
+    let message = b"\x84\xa2op\xb0acquire-replicas\xa7who_has\x80\xabstimulus_id\xa1s\
+        \xa6nbytes\x82\xa1x\xff\xa1y\x05";
+    let Ok(ToWorker::AcquireReplicas(message)) = read(message) else {
+        panic!("{:?}", read(message))
+    };
+    let sizes = Sizes(vec![("x".into(), 0), ("y".into(), 5)]);
+    assert_eq!(message.nbytes, Some(sizes));
+}
+
+#[test]
 fn a_missing_field_is_named() {
     let message = [Bytes::from_static(b"\x81\xa2op\xadkey-in-memory")];
     let error = Opener::default()

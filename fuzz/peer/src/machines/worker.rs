@@ -153,7 +153,7 @@ impl Worker {
             }),
             6 => ToWorker::from(AcquireReplicas {
                 who_has: choices.who_has(),
-                nbytes: Some(vec![(choices.key(), choices.u64())]),
+                nbytes: Some([(choices.key(), choices.u64())].into_iter().collect()),
                 ..AcquireReplicas::default()
             }),
             7 => ToWorker::from(RefreshWhoHas {

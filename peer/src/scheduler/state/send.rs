@@ -4,7 +4,7 @@ use super::model::{Priority, Stage, Task, TaskId};
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 use crate::protocol::{
-    Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable,
+    Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable, Sizes,
     TaskErredForClient, ToClient, ToWorker,
 };
 use crate::{Key, Value};
@@ -78,7 +78,7 @@ impl State {
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),
-            nbytes: Vec::with_capacity(task.dependencies.len()),
+            nbytes: Sizes(Vec::with_capacity(task.dependencies.len())),
             actor: false,
             span_id: Nullable(None),
             extra: Vec::new(),

@@ -115,7 +115,7 @@ impl State {
         }
         let mut dependencies = Vec::with_capacity(message.nbytes.len());
         let mut missing_count = 0;
-        for (dependency, nbytes) in core::mem::take(&mut message.nbytes) {
+        for (dependency, nbytes) in core::mem::take(&mut message.nbytes.0) {
             if dependency == key {
                 continue;
             }

@@ -389,7 +389,7 @@ impl State {
             }
             ToWorker::AcquireReplicas(message) => {
                 let sizes: HashMap<Key, u64> =
-                    message.nbytes.unwrap_or_default().into_iter().collect();
+                    message.nbytes.unwrap_or_default().0.into_iter().collect();
                 for (key, holders) in message.who_has {
                     let nbytes = sizes.get(&key).copied().unwrap_or_default();
                     // Replicas come after the inputs of waiting tasks.

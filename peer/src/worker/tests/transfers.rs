@@ -89,7 +89,7 @@ fn compute_from(task: &Task, dependency: &str, holder: &OtherWorker) -> ToWorker
     let key = Key::from(dependency);
     ToWorker::from(ComputeTask {
         who_has: vec![(key.clone(), vec![holder.address.clone()])],
-        nbytes: vec![(key, 10)],
+        nbytes: [(key, 10)].into_iter().collect(),
         ..compute
     })
 }

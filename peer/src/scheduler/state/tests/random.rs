@@ -56,7 +56,7 @@ impl Slow {
             }
             Some(ToWorker::RemoveReplicas(message)) => {
                 for key in message.keys {
-                    let mut needs = self.tasks.values().flat_map(|task| &task.nbytes);
+                    let mut needs = self.tasks.values().flat_map(|task| task.nbytes.iter());
                     if needs.any(|(needed, _)| *needed == key) {
                         self.outbox.push_back(added(&key));
                     } else {

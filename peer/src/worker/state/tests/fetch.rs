@@ -34,7 +34,7 @@ fn fetches_all_dependencies_of_one_peer_at_once() {
 fn asks_for_at_most_fifty_megabytes_in_a_request() {
     let mut worker = Worker::new(1);
     let mut large = task_with("x", &[("a", &[A]), ("b", &[A]), ("c", &[A])]);
-    for (_, nbytes) in &mut large.nbytes {
+    for (_, nbytes) in &mut large.nbytes.0 {
         *nbytes = 30_000_000;
     }
     let first = worker.message(large);
@@ -95,7 +95,7 @@ fn bounds_the_number_of_concurrent_requests() {
         .map(|(key, holder)| (*key, &holder[..]))
         .collect();
     let mut large = task_with("x", &dependencies);
-    for (_, nbytes) in &mut large.nbytes {
+    for (_, nbytes) in &mut large.nbytes.0 {
         *nbytes = 5_000_000;
     }
     assert_eq!(worker.message(large).len(), 2);
