@@ -201,7 +201,7 @@ impl<'c> Cluster<'c> {
                 let worker = format!("tcp://w{}:1", self.choices.below(4));
                 match self.choices.below(4) {
                     0 => {
-                        self.handle(Event::RetireWorker(worker.clone()));
+                        self.handle(Event::RetireWorkers(vec![worker.clone()]));
                         let is_there = self.state.has_worker(&worker);
                         let is_retired = is_there && self.state.is_retired(&worker);
                         let can_retire = self.state.can_retire(&worker);

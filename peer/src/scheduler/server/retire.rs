@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use daskwire_comm::runtime;
+use futures_util::future::join_all;
 
 use super::Shared;
-use super::reply::Reply;
+use super::reply::{Reply, refused};
 use crate::Value;
 use crate::scheduler::state::Event;
 
@@ -17,30 +18,32 @@ impl Shared {
         close: bool,
         remove: bool,
     ) -> Reply {
-        // Without a list of workers, none is retired.
-        let workers = workers.unwrap_or_default();
+        // Dask chooses the workers itself, or by other arguments such as names.
+        let Some(workers) = workers else {
+            let message = "this scheduler retires workers by their addresses only (workers=)";
+            return refused("NotImplementedError", message);
+        };
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
-        let mut retired = Vec::new();
-        for (worker, _) in known {
-            let (identity, can_retire) = self.with_machine(|machine| {
-                let identity = machine.state.identity_of(&worker);
-                machine.handle(Event::RetireWorker(worker.clone()));
-                (identity, machine.state.can_retire(&worker))
-            });
+        let workers: Vec<String> = known.into_iter().map(|(worker, _)| worker).collect();
+        self.handle(Event::RetireWorkers(workers.clone()));
+        let retired = workers.into_iter().map(|worker| async move {
+            let identity = self.inspect(|state| state.identity_of(&worker));
+            let can_retire = self.inspect(|state| state.can_retire(&worker));
             if !(can_retire && self.may_leave(&worker).await) {
                 self.handle(Event::KeepWorker(worker));
-                continue;
+                return None;
             }
             if close || remove {
                 self.handle(Event::RemoveWorker { worker, close });
             }
-            retired.extend(identity);
-        }
-        Reply::Value(Value::dict(retired))
+            identity
+        });
+        let retired = join_all(retired).await;
+        Reply::Value(Value::dict(retired.into_iter().flatten()))
     }
 
     /// Waits until other workers have copies of a worker's data. Returns `false` if no
-    /// worker can copy it, or none copies anything for [`TIMEOUT`].
+    /// worker can copy it, or none copies anything for [`timeout`].
     async fn may_leave(&self, worker: &str) -> bool {
         /// Time after which other workers are asked again to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
@@ -57,13 +60,18 @@ impl Shared {
             let left = only_there.get_or_insert_default();
             if left.len() < left_count {
                 left_count = left.len();
-                deadline.set(runtime::sleep(TIMEOUT));
+                let sizes = self.inspect(|state| state.nbytes(Some(left)));
+                let len = sizes
+                    .iter()
+                    .map(|(_, len)| *len)
+                    .fold(0, u64::saturating_add);
+                deadline.set(runtime::sleep(timeout(len)));
             }
             tokio::select! {
                 () = changed => {}
                 () = &mut again => {
                     let can_retire = self.with_machine(|machine| {
-                        machine.handle(Event::RetireWorker(worker.to_owned()));
+                        machine.handle(Event::RetireWorkers(vec![worker.to_owned()]));
                         // Until now, only copies of the last of these were noticed.
                         left.retain(|key| machine.state.holders(key).eq([worker]));
                         machine.state.can_retire(worker)
@@ -79,5 +87,12 @@ impl Shared {
     }
 }
 
-/// Time without progress after which a worker is not retired.
+/// Time without progress after which a worker with `len` bytes left to copy is not retired.
+fn timeout(len: u64) -> Duration {
+    /// Bytes per second, on a slow network.
+    const RATE: u64 = 5_000_000;
+    TIMEOUT + Duration::from_secs(len / RATE)
+}
+
+/// Time without progress after which a worker is not retired, however little is left.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -92,10 +92,10 @@ pub enum Event {
     /// Failed tasks are to be retried, with the failed tasks that they depend on, and
     /// the failed tasks that depend on any of these. Other tasks are ignored.
     Retry(Vec<Key>),
-    /// The worker with this address is to be retired: it gets no more tasks, and
-    /// other workers copy the results that only it has. If repeated for the same worker,
+    /// The workers with these addresses are to be retired: they get no more tasks, and
+    /// other workers copy the results that only they have. If repeated for the same workers,
     /// other workers are asked again for the copies that are still missing.
-    RetireWorker(String),
+    RetireWorkers(Vec<String>),
     /// The retirement of the worker with this address is cancelled.
     KeepWorker(String),
     /// The worker with this address is to be removed.

@@ -290,7 +290,7 @@ impl State {
             Event::DataExpected { worker, keys } => self.forget_deletions(&worker, &keys),
             Event::DataMissing { worker, keys } => self.missing_data(&worker, &keys),
             Event::Retry(keys) => self.retry(&keys),
-            Event::RetireWorker(worker) => self.retire(&worker),
+            Event::RetireWorkers(workers) => self.retire(&workers),
             Event::KeepWorker(worker) => self.cancel_retirement(&worker),
             Event::RemoveWorker { worker, close } => self.remove_retired(&worker, close),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,

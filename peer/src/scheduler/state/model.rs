@@ -208,6 +208,8 @@ pub(super) struct Worker {
     pub(super) is_leaving: bool,
     /// The status before retirement, to which the worker returns if it cannot leave.
     pub(super) status_before: Option<WorkerStatus>,
+    /// How often other workers were asked to copy the worker's data.
+    pub(super) retire_rounds: u64,
     pub(super) thread_count: u32,
     pub(super) resources: Resources,
     pub(super) used: HashMap<String, f64>,

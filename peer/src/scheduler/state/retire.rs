@@ -2,8 +2,8 @@
 
 use daskwire::invariant::Ensured;
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use super::choose;
 use super::model::TaskId;
 use super::{LeaveReason, State, WorkerId};
 use crate::Key;
@@ -11,21 +11,28 @@ use crate::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
 use crate::scheduler::step;
 
 impl State {
-    /// Starts retiring a worker: it gets no more tasks, and other workers copy
-    /// the results that only it has.
-    pub(super) fn retire(&mut self, address: &str) {
+    /// Starts retiring workers: they get no more tasks, and other workers copy
+    /// the results that only they have.
+    pub(super) fn retire(&mut self, addresses: &[String]) {
         self.set_stimulus(STIMULUS);
-        let Some(id) = self.by_address.get(address).copied() else {
-            return;
-        };
-        if let Some(worker) = self.workers.get_mut(&id)
-            && worker.info.status != WorkerStatus::ClosingGracefully
-        {
-            worker.status_before = Some(worker.info.status.clone());
-            self.request_status(id, WorkerStatus::ClosingGracefully);
-            self.settle();
+        let ids = addresses
+            .iter()
+            .filter_map(|address| self.by_address.get(address));
+        let ids: Vec<WorkerId> = ids.copied().collect();
+        for id in &ids {
+            if let Some(worker) = self.workers.get_mut(id)
+                && worker.info.status != WorkerStatus::ClosingGracefully
+            {
+                worker.status_before = Some(worker.info.status.clone());
+                worker.retire_rounds = 0;
+                self.request_status(*id, WorkerStatus::ClosingGracefully);
+                self.settle();
+            }
         }
-        self.copy_elsewhere(id);
+        // None of them copies data of another.
+        for id in ids {
+            self.copy_elsewhere(id);
+        }
     }
 
     /// Cancels the retirement of a worker, which returns to its earlier status.
@@ -55,19 +62,25 @@ impl State {
     fn copy_elsewhere(&mut self, id: WorkerId) {
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
-        let mut others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
+        let others: Vec<WorkerId> = running.map(|(id, _)| *id).collect();
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        // Each key is asked of one worker for some rounds: a transfer may take long, and the
+        // scheduler does not delete extra copies. Then of the next, since it may fail to fetch.
+        let turn = worker.retire_rounds / ROUNDS_OF_A_TURN;
+        worker.retire_rounds += 1;
         let worker = &self.workers[&id];
         let only_here = worker.has.iter().map(|id| &self.tasks[*id]);
-        let mut only_here = only_here.filter(|task| task.who_has.len() == 1).peekable();
-        if only_here.peek().is_none() || others.is_empty() {
-            return;
-        }
-        // Starts at a random worker, so that a retry does not depend on a worker that fails
-        // to fetch.
-        let start = choose::next(&mut self.random) % others.len() as u64;
-        others.rotate_left(usize::try_from(start).ensured());
-        for (task, other) in only_here.zip(others.iter().cycle()) {
-            let message = copies.entry(*other).or_default();
+        for task in only_here.filter(|task| task.who_has.len() == 1) {
+            let mut hasher = DefaultHasher::new();
+            task.key.hash(&mut hasher);
+            let index = hasher.finish().wrapping_add(turn);
+            let Some(index) = index.checked_rem(others.len() as u64) else {
+                return;
+            };
+            let other = others[usize::try_from(index).ensured()];
+            let message = copies.entry(other).or_default();
             let holder = vec![worker.address.clone()];
             message.who_has.push((task.key.clone(), holder));
             let nbytes = message.nbytes.get_or_insert_default();
@@ -135,6 +148,9 @@ impl State {
         }
     }
 }
+
+/// Number of times that one worker is asked to copy a key before another is.
+const ROUNDS_OF_A_TURN: u64 = 5;
 
 /// The stimulus of all messages about retirement, as in Dask.
 const STIMULUS: &str = "retire-workers";

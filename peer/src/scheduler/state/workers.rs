@@ -71,6 +71,7 @@ impl State {
             is_running,
             is_leaving: false,
             status_before: None,
+            retire_rounds: 0,
             thread_count: u32::try_from(worker.nthreads)
                 .unwrap_or(MAX_THREADS)
                 .clamp(1, MAX_THREADS),

@@ -403,6 +403,38 @@ async fn retires_a_worker_once_its_data_is_copied() {
 }
 
 #[tokio::test]
+async fn workers_that_retire_together_copy_nothing_to_each_other() {
+    let (scheduler, workers, mut client) = cluster("retire-together", 3).await;
+    let keys: Vec<String> = (0..20).map(|n| format!("x{n}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let tasks = keys
+        .iter()
+        .map(|key| Task::new(*key, "operator.add", [1, 2]));
+    client.submit(tasks, &keys);
+    client.wait(&keys).await;
+    let leaving = workers[..2].iter().map(|worker| worker.address.to_string());
+    let request = RetireWorkers {
+        workers: Some(leaving.collect()),
+        ..RetireWorkers::default()
+    };
+    let held = |worker: &Worker| keys.iter().filter(|key| worker.has(key)).count();
+    let before: usize = workers[..2].iter().map(held).sum();
+    let reply: Value = client.call(request).await.expect("it replies");
+    assert!(
+        matches!(&reply, Value::Dict(retired) if retired.len() == 2),
+        "{reply}"
+    );
+    assert_eq!(scheduler.inspect(State::worker_count), 1);
+    assert_eq!(held(&workers[2]), keys.len());
+    assert_eq!(workers[..2].iter().map(held).sum::<usize>(), before);
+    assert_eq!(client.gather("x7").await, Value::from(3));
+    // Dask's scheduler would choose the workers.
+    let error = client.call::<Value>(RetireWorkers::default()).await;
+    let error = error.expect_err("no addresses").to_string();
+    assert!(error.contains("by their addresses only"), "{error}");
+}
+
+#[tokio::test]
 async fn malformed_messages_end_a_stream() {
     let notices: Arc<Mutex<Vec<Notice>>> = Arc::default();
     let seen = Arc::clone(&notices);

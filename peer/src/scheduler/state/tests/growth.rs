@@ -284,7 +284,7 @@ fn retiring_checks_each_result_a_few_times() {
         cluster.scatter(size, 0);
         count(|| {
             let mut only_there = None;
-            cluster.handle(Event::RetireWorker("tcp://w0:1".to_owned()));
+            cluster.handle(Event::RetireWorkers(vec!["tcp://w0:1".to_owned()]));
             for number in 0..size {
                 assert!(!cluster.state.has_retired("tcp://w0:1", &mut only_there));
                 let message = AddKeys {

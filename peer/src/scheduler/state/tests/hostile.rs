@@ -177,7 +177,7 @@ fn random_messages_neither_panic_nor_leak() {
                     cluster.handle(Event::Retry(keys.0));
                 }
                 4 => {
-                    cluster.handle(Event::RetireWorker(chaos.worker()));
+                    cluster.handle(Event::RetireWorkers(vec![chaos.worker()]));
                 }
                 5 => {
                     cluster.handle(Event::DataMissing {

@@ -134,7 +134,7 @@ fn workers_that_failed_to_retire_count_as_killed() {
         assert_eq!(cluster.status("evil"), Some(TaskState::NoWorker));
         let address = format!("tcp://w{number}:1");
         let worker = cluster.worker(&address, 1);
-        cluster.handle(Event::RetireWorker(address.clone()));
+        cluster.handle(Event::RetireWorkers(vec![address.clone()]));
         cluster.handle(Event::KeepWorker(address));
         // The worker confirms each status after the scheduler has set the next one.
         for status in [WorkerStatus::ClosingGracefully, WorkerStatus::Running] {
@@ -272,7 +272,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     let second = cluster.worker("tcp://b:1", 1);
     cluster.submit(client, [add("z", &["x"])], &["z"]);
     assert_eq!(cluster.assigned_to("z"), Some(first));
-    let retire = || Event::RetireWorker("tcp://a:1".to_owned());
+    let retire = || Event::RetireWorkers(vec!["tcp://a:1".to_owned()]);
     cluster.handle(retire());
     assert!(cluster.state.can_retire("tcp://a:1"));
     assert!(!cluster.state.is_retired("tcp://a:1"));
@@ -302,6 +302,30 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
 }
 
 #[test]
+fn one_worker_is_asked_for_a_copy_until_it_fails_to_fetch() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    cluster.client("me");
+    cluster.scatter("me", "x", 8, &["tcp://a:1"]);
+    let others = ["tcp://b:1", "tcp://c:1", "tcp://d:1"].map(|address| cluster.worker(address, 1));
+    let mut asked = || {
+        cluster.handle(Event::RetireWorkers(vec!["tcp://a:1".to_owned()]));
+        let asked = others
+            .iter()
+            .filter(|other| !cluster.sent_to_worker(**other).is_empty());
+        asked.copied().collect::<Vec<_>>()
+    };
+    let first = asked();
+    assert_eq!(first.len(), 1);
+    for _ in 1..5 {
+        assert_eq!(asked(), first);
+    }
+    let second = asked();
+    assert_eq!(second.len(), 1);
+    assert_ne!(second, first);
+}
+
+#[test]
 fn cancelled_retirement_restores_the_status() {
     let mut cluster = Cluster::new();
     let address = || "tcp://a:1".to_owned();
@@ -323,7 +347,7 @@ fn cancelled_retirement_restores_the_status() {
         };
         cluster.report(worker, change);
         cluster.to_workers.clear();
-        cluster.handle(Event::RetireWorker(address()));
+        cluster.handle(Event::RetireWorkers(vec![address()]));
         cluster.handle(Event::KeepWorker(address()));
         let messages = cluster.to_workers.remove(&worker).unwrap_or_default();
         let statuses = messages.into_iter().map(|message| match message {
