@@ -210,23 +210,11 @@ enum ListeningSocket {
 }
 
 impl Listening {
-    /// Listens at the first address of the host that can be bound.
-    pub(crate) async fn bind(host: &str, port: u16) -> io::Result<Self> {
-        let mut failure = io::ErrorKind::NotFound.into();
-        for address in runtime::lookup_host(host, port).await? {
-            match Self::bind_address(address, false) {
-                Ok(listening) => return Ok(listening),
-                Err(error) => failure = error,
-            }
-        }
-        Err(failure)
-    }
-
-    /// Listens at an address, and registers the socket with the executor. With
-    /// `only_v6`, an IPv6 socket accepts no connections over IPv4.
-    pub(crate) fn bind_address(address: SocketAddr, only_v6: bool) -> io::Result<Self> {
+    /// Listens at an address, and registers the socket with the executor. As in Dask, an
+    /// IPv6 socket accepts no connections over IPv4.
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = Socket2::new(Domain::for_address(address), Type::STREAM, None)?;
-        if only_v6 {
+        if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
         #[cfg(unix)]

@@ -1,5 +1,8 @@
 //! `tcp://` and `tls://`.
 
+use core::future::poll_fn;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::Poll;
 use core::time::Duration;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -187,76 +190,148 @@ impl Listen for Listener {
     }
 
     fn local_address(&self) -> io::Result<Address> {
-        Ok(Address::new(self.scheme(), self.sockets.local_addr()))
+        Ok(Address::new(self.scheme(), self.sockets.local_addr()?))
     }
 }
 
-/// The listening sockets of one address.
+/// The listening sockets of one address, those of IPv4 first. There is at least one.
 struct Sockets {
-    first: Listening,
-    /// The socket for every IPv6 interface, if `first` is the one for every IPv4 interface.
-    second: Option<Listening>,
+    sockets: Vec<Listening>,
+    /// The number of calls of [`Sockets::accept`].
+    accept_count: AtomicUsize,
 }
 
 impl Sockets {
+    /// Listens at all addresses of the host, with the same port, as Dask does.
     async fn bind(host: &str, port: u16) -> io::Result<Self> {
-        if !host.is_empty() {
-            return Ok(Self {
-                first: Listening::bind(host, port).await?,
-                second: None,
-            });
-        }
-        // Two sockets with the same port, as in Dask.
+        let mut addresses = if host.is_empty() {
+            let every = |ip| SocketAddr::new(ip, port);
+            vec![
+                every(Ipv4Addr::UNSPECIFIED.into()),
+                every(Ipv6Addr::UNSPECIFIED.into()),
+            ]
+        } else {
+            runtime::lookup_host(host, port).await?
+        };
+        // The resolver may return an address twice.
+        addresses.sort_unstable();
+        addresses.dedup();
         let mut attempts = 0..10;
         loop {
-            let first = Listening::bind_address((Ipv4Addr::UNSPECIFIED, port).into(), false)?;
-            let ipv6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, first.local_addr().port()));
-            match Listening::bind_address(ipv6, true) {
-                Ok(second) => {
-                    let second = Some(second);
-                    return Ok(Self { first, second });
-                }
-                // The port is in use for IPv6: try another one.
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && port == 0 => {
-                    if attempts.next().is_none() {
-                        return Err(error);
-                    }
-                }
-                Err(error) if is_ipv6_missing(&error) => {
-                    // This host has no IPv6.
-                    return Ok(Self {
-                        first,
-                        second: None,
-                    });
-                }
-                Err(error) => return Err(error),
+            match Self::bind_all(&addresses) {
+                // The port that was free at the first address is in use at another one.
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrInUse
+                        && port == 0
+                        && attempts.next().is_some() => {}
+                outcome => return outcome,
             }
         }
     }
 
-    /// Waits for the next connection. This method is cancel safe.
-    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
-        match &self.second {
-            None => self.first.accept().await,
-            Some(second) => tokio::select! {
-                accepted = self.first.accept() => accepted,
-                accepted = second.accept() => accepted,
-            },
+    fn bind_all(addresses: &[SocketAddr]) -> io::Result<Self> {
+        let mut sockets: Vec<Listening> = Vec::with_capacity(addresses.len());
+        let mut failure = None;
+        for address in addresses {
+            let mut address = *address;
+            if let Some(first) = sockets.first() {
+                address.set_port(first.local_addr().port());
+            }
+            match Listening::bind(address) {
+                Ok(socket) => sockets.push(socket),
+                Err(error) if is_address_missing(&error) => {
+                    failure.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
         }
+        if sockets.is_empty() {
+            return Err(failure.unwrap_or_else(|| io::ErrorKind::NotFound.into()));
+        }
+        Ok(Self {
+            sockets,
+            accept_count: AtomicUsize::new(0),
+        })
     }
 
-    fn local_addr(&self) -> SocketAddr {
-        self.first.local_addr()
+    /// Waits for the next connection. This method is cancel safe.
+    async fn accept(&self) -> io::Result<(Accepted, SocketAddr)> {
+        if let [socket] = &self.sockets[..] {
+            return socket.accept().await;
+        }
+        // Another socket is first each time, so that a busy one does not block the others.
+        let first = self.accept_count.fetch_add(1, Ordering::Relaxed) % self.sockets.len();
+        let (last, first) = self.sockets.split_at(first);
+        let sockets = first.iter().chain(last);
+        let mut accepting: Vec<_> = sockets.map(|socket| Box::pin(socket.accept())).collect();
+        poll_fn(|context| {
+            let polls = accepting.iter_mut();
+            polls
+                .map(|accepting| accepting.as_mut().poll(context))
+                .find(Poll::is_ready)
+                .unwrap_or(Poll::Pending)
+        })
+        .await
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        let first = self.sockets.first().ok_or(io::ErrorKind::NotConnected)?;
+        Ok(first.local_addr())
     }
 }
 
-/// Whether an error means that the host has no IPv6, rather than that the port is in
-/// use or forbidden, or that a resource is exhausted.
-fn is_ipv6_missing(error: &io::Error) -> bool {
+/// Whether an error means that the host does not have the address, such as one of IPv6,
+/// rather than that the port is in use or forbidden, or that a resource is exhausted.
+fn is_address_missing(error: &io::Error) -> bool {
     // EMFILE and ENFILE have no `ErrorKind`, and the same numbers on every Unix.
     !matches!(error.raw_os_error(), Some(23 | 24))
         && !matches!(
             error.kind(),
             io::ErrorKind::AddrInUse | io::ErrorKind::OutOfMemory | io::ErrorKind::PermissionDenied
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    /// The addresses of a name such as `localhost`, in the order of a resolver.
+    #[tokio::test]
+    async fn all_addresses_of_a_host_are_bound_to_one_port() {
+        let address = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), 0);
+        let sockets = Sockets::bind_all(&[
+            // Reserved for documentation, so no host has it.
+            address("192.0.2.1"),
+            address("127.0.0.1"),
+            address("127.0.0.2"),
+        ])
+        .expect("loopback");
+        let local = sockets.local_addr().expect("a socket");
+        assert_eq!(local.ip(), Ipv4Addr::LOCALHOST);
+        for ip in ["127.0.0.1", "127.0.0.2"] {
+            let connecting = TcpStream::connect((ip, local.port()));
+            let (near, far) = tokio::join!(connecting, sockets.accept());
+            let (near, (_, peer)) = (near.expect("listens"), far.expect("accepts"));
+            assert_eq!(near.local_addr().expect("connected"), peer);
+        }
+        let error = Sockets::bind_all(&[address("192.0.2.1")]).map(|_| ());
+        let error = error.expect_err("no address").kind();
+        assert_eq!(error, io::ErrorKind::AddrNotAvailable);
+    }
+
+    /// As Dask, which sets `IPV6_V6ONLY`.
+    #[tokio::test]
+    async fn ipv6_sockets_leave_the_port_free_for_ipv4() {
+        let Ok(sockets) = Sockets::bind("::", 0).await else {
+            return; // This host has no IPv6.
+        };
+        let port = sockets.local_addr().expect("a socket").port();
+        let ipv4 = Sockets::bind("0.0.0.0", port).await;
+        assert_eq!(
+            ipv4.expect("free").local_addr().expect("a socket").port(),
+            port
+        );
+    }
 }
