@@ -654,8 +654,9 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Whether any other attempt would fail with the same error.
-fn is_lasting(error: &io::Error) -> bool {
+/// Whether any other attempt to connect would fail with the same error. Transports that
+/// attempt several addresses return the error of another address then.
+pub fn is_lasting(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, AcceptTcp, Runtime, Stream};
-use daskwire_comm::{RawConnection, lingering};
+use daskwire_comm::{RawConnection, is_lasting, lingering};
 use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,11 +39,7 @@ impl SocketStream {
             None => Self::tokio(TcpStream::connect(address).await?, timeout),
             Some(runtime) => Self::other(&**runtime, runtime.connect_tcp(address).await?, timeout),
         });
-        connecting.await.map_err(|mut errors: Vec<io::Error>| {
-            errors
-                .pop()
-                .unwrap_or_else(|| io::ErrorKind::NotFound.into())
-        })
+        connecting.await.map_err(first_error)
     }
 
     fn tokio(stream: TcpStream, timeout: Duration) -> io::Result<Self> {
@@ -267,6 +263,16 @@ impl Accepted {
     }
 }
 
+/// The error of several attempts: the first after which another attempt may succeed, if
+/// there is one.
+fn first_error(mut errors: Vec<io::Error>) -> io::Error {
+    let found = errors.iter().position(|error| !is_lasting(error));
+    if errors.is_empty() {
+        return io::ErrorKind::NotFound.into();
+    }
+    errors.swap_remove(found.unwrap_or(0))
+}
+
 /// Sets the socket options that Dask sets: no delay, and keepalive probes that detect a
 /// vanished peer after `timeout` (`set_tcp_timeout` in `distributed/comm/tcp.py`). On Linux
 /// the connection also ends if the peer acknowledges no data for that time, or keeps its
@@ -304,6 +310,24 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+
+    /// A name with the addresses 127.0.0.1 and `::1`, in a container without IPv6.
+    #[test]
+    fn the_first_error_that_may_pass_is_reported() {
+        use io::ErrorKind::{AddrNotAvailable, ConnectionRefused, PermissionDenied, Unsupported};
+        for (errors, expected) in [
+            (
+                &[ConnectionRefused, AddrNotAvailable][..],
+                ConnectionRefused,
+            ),
+            (&[PermissionDenied, ConnectionRefused], ConnectionRefused),
+            (&[PermissionDenied, Unsupported], PermissionDenied),
+            (&[], io::ErrorKind::NotFound),
+        ] {
+            let errors = errors.iter().map(|kind| (*kind).into()).collect();
+            assert_eq!(first_error(errors).kind(), expected);
+        }
+    }
 
     /// Expected values come from `set_tcp_timeout` of distributed 2026.8.0.
     #[test]
