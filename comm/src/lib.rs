@@ -92,7 +92,7 @@ pub use comm::{
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use inproc::Inproc;
-pub use linger::lingering;
+pub use linger::{linger_permit, lingering};
 pub use listener::{Incoming, Listener};
 pub use pool::{BufferPool, FrameBlock, FrameMemory};
 pub use reader::CommReader;

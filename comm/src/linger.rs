@@ -25,9 +25,9 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 const MAX_LEN: u64 = 64 << 20;
 
 /// The maximum number of connections of the process that linger at the same time, so that
-/// peers that never close cannot use up the file descriptors. Beyond that, closed
-/// connections do not linger.
-const MAX_COUNT: usize = 1000;
+/// peers that never close cannot use up the file descriptors, of which a process often has
+/// 1,024. Beyond that, closed connections do not linger.
+const MAX_COUNT: usize = 256;
 
 /// The [`MAX_COUNT`] permits to linger.
 static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_COUNT)));
@@ -38,6 +38,13 @@ static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 /// A connection that was closed and then dropped is read in the background until the
 /// peer closes it, for up to 10 seconds and 64 MiB. Otherwise the socket would be reset,
 /// and the peer would lose data that it has not read yet.
+///
+/// At most 256 connections of the process linger at the same time. One that is dropped
+/// beyond that is closed at once, so its peer may lose data.
+///
+/// # Panics
+///
+/// Outside of an executor.
 pub fn lingering<R, W>(
     reader: R,
     writer: W,
@@ -50,6 +57,12 @@ where
     W: AsyncWrite + Send + Sync + Unpin + 'static,
 {
     lingering_with(Arc::clone(&PERMITS), reader, writer)
+}
+
+/// Returns a permit to keep a dropped connection open in the background, one of those that
+/// [`lingering`] uses, or `None` if none is left. Dropping the permit returns it.
+pub fn linger_permit() -> Option<impl Send + Sync + 'static> {
+    Arc::clone(&PERMITS).try_acquire_owned().ok()
 }
 
 fn lingering_with<R, W>(permits: Arc<Semaphore>, reader: R, writer: W) -> (Reader<R>, Writer<R, W>)
