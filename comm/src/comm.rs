@@ -430,7 +430,8 @@ impl<R, W> Comm<R, W> {
 
     /// Ends the comm at once, as dropping it does: messages that were written last may
     /// not arrive, and no more are received. If the comm was closed before, its messages
-    /// are still delivered.
+    /// are still delivered. Over TLS, the connection to a peer that does not read may stay
+    /// open in the background for up to 10 seconds.
     ///
     /// To end a pending read or write, drop its future; to end a split comm, drop its
     /// halves.

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use daskwire_comm::tls::Tls;
 use daskwire_comm::tls::rustls::Side;
 use daskwire_comm::tls::rustls::pki_types::ServerName;
 use daskwire_comm::{
-    Address, Bytes, CommError, ConnectError, Encryption, RawConnection, lingering,
+    Address, Bytes, CommError, ConnectError, Encryption, RawConnection, linger_permit, lingering,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::socket::SocketStream;
@@ -56,6 +56,7 @@ fn finish(
             let (reader, writer) = tokio::io::split(stream);
             let writer = ShutdownOnDrop {
                 half: Some(writer),
+                is_shut_down: false,
                 spawner,
             };
             let (reader, writer) = lingering(WithoutCloseNotify(reader), writer);
@@ -139,16 +140,26 @@ fn encryption(stream: &TlsStream<SocketStream>) -> Encryption {
 struct ShutdownOnDrop {
     /// `Some` until this value is dropped.
     half: Option<tokio::io::WriteHalf<TlsStream<SocketStream>>>,
+    is_shut_down: bool,
     spawner: Spawner,
 }
 
 impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
-        let Some(mut half) = self.half.take() else {
+        let Some(mut half) = self.half.take().filter(|_| !self.is_shut_down) else {
+            return;
+        };
+        let mut context = Context::from_waker(Waker::noop());
+        if Pin::new(&mut half).poll_shutdown(&mut context).is_ready() {
+            return;
+        }
+        // The buffers of the connection are full.
+        let Some(permit) = linger_permit() else {
             return;
         };
         self.spawner.spawn(async move {
-            let end = tokio::io::AsyncWriteExt::shutdown(&mut half);
+            let _permit = permit;
+            let end = half.shutdown();
             // The connection is dropped if the peer does not read within this time.
             let _ = runtime::timeout(Duration::from_secs(10), end).await;
         });
@@ -192,7 +203,9 @@ impl tokio::io::AsyncWrite for ShutdownOnDrop {
         self.half()?.poll_flush(context)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.half()?.poll_shutdown(context)
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = self.as_mut().half()?.poll_shutdown(context);
+        self.is_shut_down |= outcome.is_ready();
+        outcome
     }
 }

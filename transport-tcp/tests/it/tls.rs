@@ -351,6 +351,22 @@ async fn large_messages_in_both_directions_at_once() {
     }
 }
 
+/// A task of a dropped comm would keep the connection open, for up to 10 seconds.
+#[tokio::test]
+async fn dropped_comms_end_without_a_task() {
+    let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
+    let (ours, theirs) = meet(tls.clone(), tls).await;
+    let (ours, mut theirs) = (ours.unwrap(), theirs.unwrap());
+    let metrics = tokio::runtime::Handle::current().metrics();
+    let before = metrics.num_alive_tasks();
+    ours.abort();
+    assert_eq!(metrics.num_alive_tasks(), before);
+    assert!(theirs.read_message().await.unwrap().is_none());
+    theirs.close().await.unwrap();
+    drop(theirs);
+    assert_eq!(metrics.num_alive_tasks(), before);
+}
+
 #[tokio::test]
 async fn addresses_say_tls() {
     let tls = TlsSettings::new(SELF_SIGNED, SELF_SIGNED).build().unwrap();
