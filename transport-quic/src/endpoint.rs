@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::net::{Ipv4Addr, SocketAddr};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
@@ -57,6 +57,9 @@ pub struct Endpoint {
     listens: bool,
     /// Whether the socket is bound to every interface of both families.
     is_wildcard: bool,
+    /// Whether an attempt to connect has failed because the endpoint was closed, or its
+    /// executor has ended.
+    is_stopped: AtomicBool,
 }
 
 /// The current certificates of an endpoint.
@@ -188,6 +191,7 @@ impl Endpoint {
             incoming: tokio::sync::Mutex::new(incoming),
             listens,
             is_wildcard,
+            is_stopped: AtomicBool::new(false),
         })
     }
 
@@ -461,8 +465,12 @@ impl Endpoint {
             let config = client.config.clone();
             async move {
                 let connecting = self.quinn.connect_with(config, socket, &name);
-                // The socket cannot reach addresses of this family.
-                let connecting = connecting.map_err(Attempt::Address)?;
+                // The socket cannot reach addresses of this family, or the endpoint is closed.
+                let connecting = connecting.map_err(|error| {
+                    let is_stopped = matches!(error, quinn::ConnectError::EndpointStopping);
+                    self.is_stopped.fetch_or(is_stopped, Ordering::Relaxed);
+                    Attempt::Address(error)
+                })?;
                 match connecting.await {
                     // Other addresses of the host are the same peer.
                     Err(error) if error::is_final(&error) => Ok(Err(error)),
@@ -487,6 +495,12 @@ impl Endpoint {
                 Err(failure)
             }
         }
+    }
+
+    /// Whether an attempt to connect has failed because the endpoint was closed, or its
+    /// executor has ended.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
     fn client_side(&self) -> Option<ClientSide> {

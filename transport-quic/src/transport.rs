@@ -40,6 +40,11 @@ impl Quic {
         let endpoint = Endpoint::client(self.options.clone())?;
         Ok(Arc::clone(client.insert(Arc::new(endpoint))))
     }
+
+    /// Removes an endpoint, unless another one has replaced it.
+    fn remove(&self, endpoint: &Arc<Endpoint>) {
+        lock(&self.client).take_if(|client| Arc::ptr_eq(client, endpoint));
+    }
 }
 
 impl Transport for Quic {
@@ -54,6 +59,13 @@ impl Transport for Quic {
     ) -> BoxFuture<'a, Result<PendingConnection, ConnectError>> {
         Box::pin(async {
             let client = self.client(address)?;
+            let outcome = Transport::connect(&*client, address, options).await;
+            if outcome.is_ok() || !client.is_stopped() {
+                return outcome;
+            }
+            // The executor of the endpoint has ended, or the endpoint was closed meanwhile.
+            self.remove(&client);
+            let client = self.client(address)?;
             Transport::connect(&*client, address, options).await
         })
     }
@@ -66,10 +78,11 @@ impl Transport for Quic {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        let client = lock(&self.client).take();
         Box::pin(async {
+            let client = lock(&self.client).clone();
             if let Some(client) = client {
                 client.close().await;
+                self.remove(&client);
             }
         })
     }

@@ -11,7 +11,7 @@ use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Listener, Tra
 use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use daskwire_quic::rustls::server::WebPkiClientVerifier;
 use daskwire_quic::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
-use daskwire_quic::{ALPN, Congestion, QuicOptions, Tls, quinn};
+use daskwire_quic::{ALPN, Congestion, Quic, QuicOptions, Tls, quinn};
 use daskwire_testing::cluster::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
@@ -1356,6 +1356,51 @@ async fn closing_a_connection_fails_unfinished_comms_only() {
         let ((), outcome) = tokio::join!(ends, reads);
         assert_eq!(outcome.is_ok(), is_over, "{outcome:?}");
     }
+}
+
+fn transport(authority: &Authority) -> Quic {
+    Quic::new(QuicOptions {
+        tls: authority.tls(),
+        ..quick()
+    })
+}
+
+/// A program may call `block_on` of several executors, one after another.
+#[test]
+fn a_transport_outlives_its_executor() {
+    let authority = Authority::new();
+    let executor = || tokio::runtime::Runtime::new().unwrap();
+    let servers = executor();
+    let (_theirs, address) = servers.block_on(async {
+        let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
+        (serve_echo(theirs), address)
+    });
+    let quic = transport(&authority);
+    for _ in 0..2 {
+        executor().block_on(async {
+            let options = once();
+            let connecting = daskwire_comm::connect(&quic, &address, &options, Traffic::Normal);
+            ping(&mut connecting.await.unwrap()).await;
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_transport_can_be_closed_after_a_cancelled_close() {
+    let authority = Authority::new();
+    let (theirs, address) = bind(&authority.tls(), CommOptions::default(), quick()).await;
+    let quic = transport(&authority);
+    let options = CommOptions::default();
+    let connecting = daskwire_comm::connect(&quic, &address, &options, Traffic::Normal);
+    let (near, far) = tokio::join!(connecting, async {
+        theirs.accept().await?.handshake().await
+    });
+    let (mut near, _far) = (near.unwrap(), far.unwrap());
+    drop(quic.close());
+    quic.close().await;
+    let read = timeout(Duration::from_secs(5), near.read_message()).await;
+    let error = read.expect("the comm has ended").unwrap_err();
+    assert!(error.is_closed(), "{error}");
 }
 
 /// Closes a comm after its connection has ended.
