@@ -1,6 +1,8 @@
 //! `unix://`.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 
 use daskwire_comm::{
     Address, BoxFuture, CommError, ConnectError, ConnectOptions, Listen, PendingConnection,
@@ -85,49 +87,90 @@ fn needs_tokio() -> io::Error {
 #[derive(Debug)]
 struct UnixPath {
     address: Address,
-    /// Device and inode of the file, to detect that another one has replaced it.
-    file: Option<(u64, u64)>,
+    /// The file, to detect that another one has replaced it.
+    file: Option<FileId>,
 }
 
 impl UnixPath {
     fn new(address: &Address) -> Self {
         Self {
-            file: Self::file(address),
+            file: file_id(address.location()).ok(),
             address: address.clone(),
         }
-    }
-
-    fn file(address: &Address) -> Option<(u64, u64)> {
-        use std::os::unix::fs::MetadataExt as _;
-        let file = std::fs::symlink_metadata(address.location()).ok()?;
-        Some((file.dev(), file.ino()))
     }
 }
 
 impl Drop for UnixPath {
     fn drop(&mut self) {
-        if self.file.is_some() && self.file == Self::file(&self.address) {
+        let path = self.address.location();
+        if self.file.is_some() && self.file == file_id(path).ok() {
             // An error means that the file was already removed.
-            let _ = std::fs::remove_file(self.address.location());
+            let _ = std::fs::remove_file(path);
         }
     }
 }
 
+/// The device and inode of a file, and its modification time in seconds and nanoseconds,
+/// since a new file may have the inode of one that was removed.
+type FileId = (u64, u64, i64, i64);
+
+fn file_id(path: &str) -> io::Result<FileId> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino(), file.mtime(), file.mtime_nsec()))
+}
+
 /// Binds a Unix socket, replacing the socket file of a process that has ended.
 async fn bind_unix(path: &str) -> io::Result<UnixListener> {
-    use std::os::unix::fs::FileTypeExt as _;
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let stale = file_id(path)?;
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
             let answer = UnixStream::connect(path).await;
-            let is_left =
+            let is_stale =
                 answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !is_socket || !is_left {
+            if !is_socket || !is_stale || !remove_unless_replaced(path, stale)? {
                 return Err(error);
             }
-            std::fs::remove_file(path)?;
             UnixListener::bind(path)
         }
         outcome => outcome,
+    }
+}
+
+/// Removes the file `stale`, or returns `false` if another process has replaced it.
+fn remove_unless_replaced(path: &str, stale: FileId) -> io::Result<bool> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // Renamed first, since the file may be replaced between its check and its removal.
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let aside = format!("{path}.{}.{number}", std::process::id());
+    std::fs::rename(path, &aside)?;
+    let is_stale = file_id(&aside)? == stale;
+    if !is_stale {
+        // Fails if a third process has bound the path meanwhile.
+        let _ = std::fs::hard_link(&aside, path);
+    }
+    std::fs::remove_file(&aside)?;
+    Ok(is_stale)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    #[test]
+    fn the_socket_of_another_process_is_kept() {
+        let path = std::env::temp_dir().join(format!("daskwire-race-{}", std::process::id()));
+        let path = path.to_str().expect("UTF-8");
+        drop(UnixListener::bind(path).expect("no such file"));
+        let stale = file_id(path).expect("bound");
+        // Another process replaces the file first.
+        assert!(remove_unless_replaced(path, stale).expect("removed"));
+        let other = UnixListener::bind(path).expect("removed");
+        assert!(!remove_unless_replaced(path, stale).expect("kept"));
+        UnixStream::connect(path).expect("it still listens");
+        drop(other);
+        std::fs::remove_file(path).expect("kept");
     }
 }
