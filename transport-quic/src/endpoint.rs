@@ -86,7 +86,8 @@ struct AddressSlot {
 
 #[derive(Debug, Default)]
 struct Connected {
-    connection: Option<Arc<SharedConnection>>,
+    /// The last connection, which its comms and [`SharedConnection::close_when_done`] keep.
+    connection: Weak<SharedConnection>,
     /// The error of the last attempt, for callers that waited for it.
     failure: Option<Failure>,
 }
@@ -393,10 +394,8 @@ impl Endpoint {
         let slot = self.slot(address);
         let seen = slot.attempts.load(Ordering::Acquire);
         let mut connected = slot.connected.lock().await;
-        if let Some(connection) = connected
-            .connection
-            .as_ref()
-            .filter(|connection| connection.is_usable())
+        if let Some(connection) = connected.connection.upgrade()
+            && connection.is_usable()
             && let Some(entry) = connection.add_comm()
         {
             return Ok((entry, false));
@@ -421,17 +420,17 @@ impl Endpoint {
                     error: None,
                     is_final: false,
                 })?;
-                let watched = Arc::clone(&connection).close_when_done(self.settings.linger);
-                self.runtime.spawn(watched);
                 *connected = Connected {
-                    connection: Some(connection),
+                    connection: Arc::downgrade(&connection),
                     failure: None,
                 };
+                let watched = connection.close_when_done(self.settings.linger);
+                self.runtime.spawn(watched);
                 Ok((entry, true))
             }
             Err(failure) => {
                 *connected = Connected {
-                    connection: None,
+                    connection: Weak::new(),
                     failure: Some(failure.clone()),
                 };
                 Err(failure)
@@ -525,7 +524,7 @@ impl Endpoint {
         pool.retain(|_, slot| match slot.connected.try_lock() {
             Ok(connected) if Arc::strong_count(slot) == 1 => connected
                 .connection
-                .as_ref()
+                .upgrade()
                 .is_some_and(|connection| connection.is_usable()),
             _ => true,
         });
@@ -752,4 +751,37 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// panic between two of them leaves a valid state.
 fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
     locked.unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, feature = "ring"))]
+mod tests {
+    use daskwire_comm::tls::TlsSettings;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn closed_connections_are_freed() {
+        let pem = daskwire_testing::certificate("self-signed.pem");
+        let settings = TlsSettings::new(&*pem, &*pem).build();
+        let options = QuicOptions {
+            tls: Tls::from(&settings.expect("a certificate and its key")),
+            linger: Duration::from_millis(1),
+            ..QuicOptions::default()
+        };
+        let address = "quic://127.0.0.1:0".parse().expect("an address");
+        let theirs = Endpoint::bind(&address, options.clone()).await;
+        let theirs = theirs.expect("loopback");
+        let address = theirs.local_address().expect("bound");
+        let ours = Endpoint::client(options).expect("a socket");
+        let raw = ours.stream(&address, MIN_ATTEMPT_TIMEOUT).await;
+        assert_eq!(ours.connections.all().len(), 1);
+        drop(raw.expect("it listens"));
+        let freed = async {
+            while !ours.connections.all().is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let freed = timeout(Duration::from_secs(10), freed).await;
+        freed.expect("the connection was freed");
+    }
 }
