@@ -102,7 +102,12 @@ struct Failure {
 
 impl Endpoint {
     /// Binds a socket to `address`. Port 0 means any free port, and an empty host every
-    /// interface, IPv6 and IPv4 where the system has both.
+    /// interface, IPv6 and IPv4 where the system has both. A host name is bound at one of
+    /// its addresses, of IPv4 if it has any.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the socket.
     ///
     /// # Errors
     ///
@@ -125,9 +130,11 @@ impl Endpoint {
                 .and_then(|socket| Self::new(socket, true, options))
                 .map_err(failed);
         }
-        let sockets = lookup_host(host, port).await;
+        let mut sockets = lookup_host(host, port).await.map_err(failed)?;
+        // Peers that do not use IPv6 know the name as well.
+        sockets.sort_by_key(SocketAddr::is_ipv6);
         let mut last = io::ErrorKind::NotFound.into();
-        for socket in sockets.map_err(failed)? {
+        for socket in sockets {
             match bind_socket(socket, &options) {
                 Ok(socket) => return Self::new(socket, false, options).map_err(failed),
                 Err(error) => last = error,
@@ -253,7 +260,8 @@ impl Endpoint {
         Ok(Address::new("quic", canonical(socket)))
     }
 
-    /// The number of connections, made and accepted.
+    /// The number of connections, made and accepted, for tests.
+    #[doc(hidden)]
     pub fn connection_count(&self) -> usize {
         self.quinn.open_connections()
     }
