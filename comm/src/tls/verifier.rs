@@ -33,7 +33,8 @@ use super::x509::{CLIENT_PURPOSE, Certificate, NotACertificate, SERVER_PURPOSE, 
 ///
 /// In both cases the peer must prove that it has the key. The names in the certificate
 /// are not checked unless [`check_name`](Self::check_name) is set, and revocation is not
-/// checked.
+/// checked. Unlike OpenSSL, the verifier ignores the path length and the extended key usage
+/// of the authorities, and the key usage of all other certificates.
 ///
 /// Certificates of X.509 version 1, which plain rustls refuses and which
 /// `openssl x509 -req` without `-extfile` made up to version 3.3, are accepted if an

@@ -25,8 +25,9 @@ pub(super) struct Certificate<'a> {
     /// The whole `SubjectPublicKeyInfo`.
     pub(super) public_key: &'a [u8],
     /// Whether the certificate may sign others, by the rules of OpenSSL: according to its
-    /// basic constraints; without them, according to its key usage; or if it is a self-issued
-    /// certificate of a version without extensions.
+    /// basic constraints and its key usage, of those that it has; without both, if it is a
+    /// self-issued certificate of a version without extensions. The path length and the
+    /// extended key usage are not considered.
     pub(super) is_authority: bool,
     /// The purposes that the key is restricted to: the contents of an
     /// `ExtKeyUsageSyntax`.
@@ -149,11 +150,13 @@ impl<'a> Certificate<'a> {
             }
             value.end()?;
         }
-        self.is_authority = match (constraints, usage) {
-            (Some(constraints), _) => matches!(constraints, [BOOLEAN, 1, 0xff, ..]),
-            // The first byte counts unused bits; bit 5 is `keyCertSign`.
-            (None, Some([_, bits, ..])) => bits & 0x04 != 0,
-            (None, _) => self.is_authority,
+        // The first byte counts unused bits; bit 5 is `keyCertSign`.
+        let signs = usage.map(|usage| matches!(usage, [_, bits, ..] if bits & 0x04 != 0));
+        self.is_authority = match constraints {
+            Some(constraints) => {
+                matches!(constraints, [BOOLEAN, 1, 0xff, ..]) && signs.unwrap_or(true)
+            }
+            None => signs.unwrap_or(self.is_authority),
         };
         Some(())
     }

@@ -25,7 +25,7 @@ use daskwire_tcp::{Tcp, TcpOptions};
 use daskwire_testing::certificate;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
+    KeyUsagePurpose, date_time_ymd,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -407,6 +407,9 @@ fn refusals() -> Vec<Refusal> {
     let other = authority("other", |_| {});
     let twin = authority("cluster", |_| {});
     let old = authority("old", |params| params.not_after = date_time_ymd(2020, 1, 1));
+    let no_signer = authority("no signer", |params| {
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    });
     let own = temporary(|_| {});
     let same = |pem: String| (pem.clone(), pem);
     // A trusted certificate that is not an authority signs another.
@@ -505,6 +508,14 @@ fn refusals() -> Vec<Refusal> {
             name: "signed by a member",
             peer: same(signed_by_member),
             authorities: format!("{}{member}", cluster.pem),
+            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
+            alert: AlertDescription::CertificateUnknown,
+            says: "may not sign others",
+        },
+        Refusal {
+            name: "of an authority whose key may not sign certificates",
+            peer: same(no_signer.leaf(|_| {})),
+            authorities: no_signer.pem.clone(),
             why: |error| matches!(error, Invalid(CertificateError::Other(_))),
             alert: AlertDescription::CertificateUnknown,
             says: "may not sign others",
