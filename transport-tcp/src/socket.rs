@@ -57,6 +57,7 @@ impl SocketStream {
         timeout: Duration,
     ) -> io::Result<Self> {
         set_options(&SockRef::from(&stream), timeout);
+        stream.set_nonblocking(true)?;
         Ok(Self {
             local: stream.local_addr()?,
             peer: stream.peer_addr()?,
@@ -309,6 +310,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use daskwire_comm::BoxFuture;
+
     use super::*;
 
     /// A name with the addresses 127.0.0.1 and `::1`, in a container without IPv6.
@@ -353,6 +356,30 @@ mod tests {
             let set = options.tcp_user_timeout();
             assert_eq!(set.expect("set"), Some(second(seconds)));
         }
+    }
+
+    #[test]
+    fn an_executor_receives_non_blocking_sockets() {
+        #[derive(Debug)]
+        struct Checks;
+
+        impl Runtime for Checks {
+            fn spawn(&self, _: BoxFuture<'static, ()>) {}
+
+            fn sleep_until(&self, _: runtime::Instant) -> BoxFuture<'static, ()> {
+                Box::pin(async {})
+            }
+
+            fn tcp_stream(&self, socket: std::net::TcpStream) -> io::Result<Box<dyn Stream>> {
+                assert!(SockRef::from(&socket).nonblocking()?);
+                Ok(Box::new(tokio::io::empty()))
+            }
+        }
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let address = listener.local_addr().expect("a listener");
+        let stream = std::net::TcpStream::connect(address).expect("it listens");
+        SocketStream::other(&Checks, stream, MIN_TIMEOUT).expect("connected");
     }
 
     /// A Unix socket refuses the options of TCP, but may have keepalive on.

@@ -108,7 +108,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Makes a stream of a connected TCP socket. The first poll of its shutdown must end the
+    /// Makes a stream of a connected TCP socket, which is non-blocking. The first poll of its shutdown must end the
     /// stream for the peer, as `shutdown` of a socket does.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Makes a listener of a listening TCP socket.
+    /// Makes a listener of a listening TCP socket, which is non-blocking.
     ///
     /// # Errors
     ///
