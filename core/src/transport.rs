@@ -26,18 +26,23 @@
 //! * **Errors are final.** A side that has failed fails again immediately; it never
 //!   continues within a message.
 //! * **Closing loses nothing.** [`close`](CommWriter::close) returns when
-//!   everything written before has been delivered to the peer's side; messages
+//!   everything written before has been handed over, so that a peer that reads to
+//!   the end receives it; QUIC also waits for the acknowledgement. Messages
 //!   from the peer can still be read. A socket that is dropped with unread data
 //!   is reset, which discards data that has not arrived: a transport over
 //!   sockets continues to read for a while after a comm was closed and dropped,
 //!   as daskwire-tcp does while its runtime runs, or requires its users to read
 //!   to the end first, as the reader and writer of daskwire-embedded do.
 //!   Dropping a comm without closing it may lose the last messages written.
-//! * **Memory is bounded** by the [`Limits`](crate::Limits) of the comm and by
-//!   the bytes that arrive, not by declared lengths.
+//! * **Memory is bounded** by the [`Limits`](crate::Limits) of the comm, and what it
+//!   uses grows with the bytes that arrive, not with declared lengths. daskwire-comm
+//!   reserves more for a large frame: after its first MiB, up to 1,024 times the bytes
+//!   that have arrived. Set lower limits where reserved memory counts as used.
 //! * **Connection setup is bounded in time:** connecting and the handshake have
 //!   deadlines. After that a comm may be idle indefinitely, as in Dask; the
-//!   transport detects a dead peer by its own means (keep-alive).
+//!   transport detects a dead peer by its own means (keep-alive). embedded-io has no
+//!   deadlines, so the streams given to daskwire-embedded have to detect a silent peer,
+//!   also during the handshake.
 //!
 //! # A relay, for any pair of transports
 //!
