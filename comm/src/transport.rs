@@ -161,18 +161,13 @@ pub struct ConnectOptions {
     /// return [`ConnectError::NoAnswer`] then. In any case the attempt is dropped when
     /// [`CommOptions::connect_timeout`] has passed.
     pub attempt_timeout: Duration,
-    /// The traffic class of the comm.
-    pub traffic: Traffic,
 }
 
 impl ConnectOptions {
     /// Creates the options of an attempt, as [`Transports`] does for a transport. Tests of a
     /// transport may need their own.
-    pub const fn new(attempt_timeout: Duration, traffic: Traffic) -> Self {
-        Self {
-            attempt_timeout,
-            traffic,
-        }
+    pub const fn new(attempt_timeout: Duration) -> Self {
+        Self { attempt_timeout }
     }
 }
 
@@ -503,7 +498,7 @@ pub async fn connect(
     options: &CommOptions,
     traffic: Traffic,
 ) -> Result<Comm, CommError> {
-    let mut attempts = Attempts::new(transport, address, options, traffic)?;
+    let mut attempts = Attempts::new(transport, address, options)?;
     loop {
         let pending = attempts.next().await?;
         match pending.handshake(options).await {
@@ -527,7 +522,7 @@ pub async fn connect_raw(
     options: &CommOptions,
     traffic: Traffic,
 ) -> Result<RawConnection, CommError> {
-    let mut attempts = Attempts::new(transport, address, options, traffic)?;
+    let mut attempts = Attempts::new(transport, address, options)?;
     loop {
         match attempts.next().await?.open(options).await {
             Ok(connection) => {
@@ -558,7 +553,6 @@ impl<'a> Attempts<'a> {
         transport: &'a dyn Transport,
         address: &'a Address,
         options: &'a CommOptions,
-        traffic: Traffic,
     ) -> Result<Self, CommError> {
         if !transport.schemes().contains(&address.scheme()) {
             return Err(no_transport(address.scheme()));
@@ -572,7 +566,6 @@ impl<'a> Attempts<'a> {
                 // A connection request may be lost, so leave time for further ones
                 // (`intermediate_cap` in Dask's `connect`).
                 attempt_timeout: options.connect_timeout / 5,
-                traffic,
             },
             count: 0,
             backoff: BACKOFF,
