@@ -246,6 +246,10 @@ impl RawConnection {
 
     /// Does the handshake of Dask.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
     /// # Errors
     ///
     /// As [`Comm::establish`].
@@ -299,11 +303,18 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     /// `local` and `peer` are the addresses of the two ends. Comms over a transport
     /// come from [`Transports::connect`](crate::Transports::connect) instead.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the streams.
+    ///
     /// # Errors
     ///
     /// * [`CommError::Timeout`] after [`CommOptions::handshake_timeout`];
     /// * [`CommError::Handshake`], [`CommError::Frame`] or
     ///   [`CommError::Prefix`] if the peer's handshake is invalid or not supported;
+    /// * [`CommError::PeerSpeaksTls`] or [`CommError::PeerSpeaksHttp`] if the peer uses
+    ///   another protocol;
+    /// * [`CommError::OutOfMemory`];
     /// * [`CommError::Closed`], [`CommError::Io`] if the connection ends.
     pub async fn establish(
         reader: R,

@@ -61,8 +61,13 @@ impl Listener {
         self.listen.local_address().map_err(CommError::Io)
     }
 
-    /// Stops accepting, and waits until data on connections that several comms share
-    /// has arrived. Listeners without shared connections need only be dropped.
+    /// Stops accepting over QUIC, and waits until data on the connections that its comms
+    /// share has arrived. Over the other transports this does nothing: their listeners
+    /// accept connections until they are dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: call it again.
     pub async fn close(&self) {
         self.listen.close().await;
     }
@@ -88,10 +93,16 @@ pub struct Incoming {
 impl Incoming {
     /// Does the handshake.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
     /// # Errors
     ///
-    /// As [`Comm::establish`], and `CommError::Tls` if TLS fails; the connection
-    /// is closed then.
+    /// As [`Comm::establish`], `CommError::Tls` if TLS fails, and [`Closed::Displaced`];
+    /// the connection is closed then.
+    ///
+    /// [`Closed::Displaced`]: crate::Closed::Displaced
     pub async fn handshake(self) -> Result<Comm, CommError> {
         let peer = self.peer_address().clone();
         let handshake = async {
@@ -105,9 +116,16 @@ impl Incoming {
     /// Opens the connection without the handshake of Dask. The handshake of the
     /// transport, such as TLS, is done.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
     /// # Errors
     ///
-    /// Those of the transport.
+    /// Those of the transport, [`CommError::Timeout`] after
+    /// [`CommOptions::handshake_timeout`], and [`Closed::Displaced`].
+    ///
+    /// [`Closed::Displaced`]: crate::Closed::Displaced
     pub async fn open(self) -> Result<RawConnection, CommError> {
         let peer = self.peer_address().clone();
         let opening = self.pending.open(&self.options);

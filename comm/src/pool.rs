@@ -39,6 +39,11 @@ pub trait FrameMemory: Send + Sync {
     /// Allocates memory of `len` bytes. It is filled with a frame unless the comm ends
     /// before.
     ///
+    /// A comm requests memory for a frame when 1 MiB of it has arrived, and then for up to
+    /// 1,024 times the bytes that have arrived: a peer that sends 1 MiB can have 1 GiB
+    /// requested. To bound that further, set the limits of
+    /// [`CommOptions`](crate::CommOptions).
+    ///
     /// # Errors
     ///
     /// If no memory is available. The pool maps private pages then.

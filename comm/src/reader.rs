@@ -81,7 +81,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// * [`CommError::Frame`] if the peer breaks the framing or the limits;
     /// * [`CommError::OutOfMemory`], [`CommError::Io`].
     ///
-    /// After an error, no more messages can be read.
+    /// After an error, no more messages can be read, except for [`Closed::OtherBuffers`].
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
         if self.failed {
             return Err(Closed::AfterError.into());

@@ -52,6 +52,10 @@ pub trait Transport: Send + Sync {
     /// Waits until data on connections that several comms share has arrived, and closes
     /// these connections. Default: does nothing, for transports with a connection for
     /// each comm.
+    ///
+    /// # Cancel safety
+    ///
+    /// Must be cancel safe: a later call continues.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -86,7 +90,11 @@ pub trait Listen: Send + Sync {
     fn local_address(&self) -> io::Result<Address>;
 
     /// Stops accepting, and waits until data on connections that several comms share
-    /// has arrived. Default: does nothing, for listeners that only need to be dropped.
+    /// has arrived. Default: does nothing, for listeners that stop when they are dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Must be cancel safe: a later call continues.
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {})
     }
@@ -280,6 +288,10 @@ impl PendingConnection {
 
     /// Does the handshake of the transport.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
     /// # Errors
     ///
     /// Those of the transport, and [`CommError::Timeout`] after
@@ -416,6 +428,10 @@ impl Transports {
 
     /// Connects as [`Transports::connect`] does, with a traffic class.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection.
+    ///
     /// # Errors
     ///
     /// Those of [`Transports::connect`].
@@ -430,6 +446,10 @@ impl Transports {
     }
 
     /// Connects as [`Transports::connect`] does, without the handshake of Dask.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection.
     ///
     /// # Errors
     ///
@@ -446,6 +466,10 @@ impl Transports {
 
     /// Listens at `address`, and accepts comms with `options`.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the listener.
+    ///
     /// # Errors
     ///
     /// Those of [`Transport::bind`], and [`CommError::Scheme`].
@@ -460,6 +484,10 @@ impl Transports {
 
     /// Waits until data on connections that several comms share has arrived, and closes
     /// these connections, for all clones.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: call it again.
     pub async fn close(&self) {
         for transport in &self.0 {
             transport.close().await;
@@ -489,6 +517,10 @@ fn no_transport(scheme: &str) -> CommError {
 
 /// Connects over one transport, as [`Transports::connect`] does.
 ///
+/// # Cancel safety
+///
+/// Dropping the future drops the connection.
+///
 /// # Errors
 ///
 /// Those of [`Transports::connect`].
@@ -512,6 +544,10 @@ pub async fn connect(
 }
 
 /// Connects over one transport, as [`Transports::connect_raw`] does.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the connection.
 ///
 /// # Errors
 ///

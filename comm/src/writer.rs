@@ -83,8 +83,8 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     /// Writes a message of these frames.
     ///
     /// On return the message was handed to the operating system; the peer may not have
-    /// received it yet. Over TCP, a peer that acknowledges nothing for 30 seconds is
-    /// considered gone, as in Dask.
+    /// received it yet. Over TCP on Linux, a peer that does not acknowledge data for the
+    /// timeout of the transport (default: 30 seconds) is considered gone, as in Dask.
     ///
     /// # Cancel safety
     ///

@@ -10,6 +10,10 @@ use super::{ended, spawn_blocking, timeout};
 
 /// Resolves a host name or IP address, and a port, to socket addresses.
 ///
+/// # Cancel safety
+///
+/// Dropping the future discards the result; the call of the resolver still ends by itself.
+///
 /// # Errors
 ///
 /// Those of the system's resolver.

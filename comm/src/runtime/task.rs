@@ -197,6 +197,10 @@ impl<T> TaskSet<T> {
     /// Waits for all tasks, and returns their results in the order in which they
     /// ended. Aborted tasks have none.
     ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future aborts the tasks, and loses their results.
+    ///
     /// # Panics
     ///
     /// With the panic of the first task that panicked.
@@ -223,6 +227,10 @@ impl<T> TaskSet<T> {
     }
 
     /// Aborts all tasks and waits until they have ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// This method is cancel safe: all tasks are aborted; call it again to wait.
     pub async fn shutdown(&mut self) {
         self.abort_all();
         while self.join_next().await.is_some() {}
