@@ -237,7 +237,7 @@ async fn listen(
     let listener = listener.map_err(no_listener)?;
     let listening = listener.local_address().map_err(no_listener)?;
     let address = match &builder.contact {
-        Some(contact) => with_port(contact.clone(), &listening),
+        Some(contact) => resolve(with_port(contact.clone(), &listening)).await,
         None => listening.contact(host),
     };
     Ok((listener, address.to_string()))
@@ -557,6 +557,21 @@ async fn listen_on_first(
 
 fn is_in_use(error: &CommError) -> bool {
     matches!(error, CommError::Bind { error, .. } if error.kind() == io::ErrorKind::AddrInUse)
+}
+
+/// Returns an address with the IP address of its host, preferably of IPv4, as schedulers of
+/// Dask do: otherwise they do not recognise the worker in requests that name its address.
+async fn resolve(address: Address) -> Address {
+    let (Some((host, port)), "tcp" | "tls" | "quic") = (address.host_and_port(), address.scheme())
+    else {
+        return address;
+    };
+    // A name may be known to other hosts only.
+    let found = runtime::lookup_host(host, port).await.unwrap_or_default();
+    match found.iter().min_by_key(|found| found.is_ipv6()) {
+        Some(found) => Address::new(address.scheme(), *found),
+        None => address,
+    }
 }
 
 /// Returns the contact address, with the port of the listener if its own is 0.

@@ -50,6 +50,16 @@ async fn runs_tasks_and_serves_their_results() {
 }
 
 #[tokio::test]
+async fn a_name_in_the_contact_address_is_resolved_as_the_scheduler_does() {
+    let scheduler = Scheduler::new("tcp").await;
+    let contact = address("tcp://localhost:0");
+    let builder = scheduler.worker("w").contact(contact);
+    let (worker, _stream) = scheduler.start(builder).await;
+    let (host, _) = worker.address().rsplit_once(':').expect("a port");
+    assert_eq!(host, "tcp://127.0.0.1");
+}
+
+#[tokio::test]
 async fn times_are_reported_by_the_clock_of_the_scheduler() {
     let mut scheduler = Scheduler::new("inproc").await;
     scheduler.ahead = 1e3;
