@@ -10,6 +10,7 @@ use super::evaluate::{Evaluated, Fault, TaskContext};
 use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
 use super::python::is_for_python;
+use super::scheduler_plugin::allowed_workers;
 use super::state::{Description, Event, Executed, Failure, Run};
 use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
@@ -44,6 +45,8 @@ pub(super) struct Done {
     pub(super) thread: i64,
     /// Whether the task needs a feature that this worker lacks.
     pub(super) is_unsupported: bool,
+    /// The annotations of a task that may be unsupported.
+    pub(super) annotations: Option<Value>,
 }
 
 pub(super) enum Spec {
@@ -141,7 +144,7 @@ impl Shared {
             data,
             in_use,
             is_actor,
-            annotations: _,
+            annotations,
         } = job;
         let steps = Steps::default();
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
@@ -181,6 +184,7 @@ impl Shared {
             steps,
             thread: threads::number(),
             is_unsupported,
+            annotations,
         })
     }
 
@@ -195,6 +199,7 @@ impl Shared {
             steps,
             thread,
             is_unsupported,
+            annotations,
         } = done;
         let (datum, outcome) = match result {
             Ok((datum, description)) => (Some(datum), Ok(description)),
@@ -216,7 +221,8 @@ impl Shared {
             thread: Some(thread),
         };
         if is_unsupported {
-            let deciding = Arc::clone(self).cannot_run(executed);
+            let allowed = allowed_workers(annotations.as_ref());
+            let deciding = Arc::clone(self).cannot_run(executed, allowed);
             self.machine().spawn(deciding, &self.runtime);
             return Vec::new();
         }

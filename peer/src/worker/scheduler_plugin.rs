@@ -66,16 +66,56 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
     Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
 }
 
-/// Whether other workers may run tasks that this one cannot, as the scheduler last
-/// reported it, with the time of the request.
+/// The other workers, as the scheduler last reported them, with the time of the request.
 #[derive(Debug, Default)]
-pub(super) struct OtherWorkers(tokio::sync::Mutex<Option<(Instant, bool)>>);
+pub(super) struct OtherWorkers(tokio::sync::Mutex<Option<(Instant, Vec<Other>)>>);
+
+/// A worker to which a task may be restricted in three ways.
+#[derive(Debug)]
+struct Other {
+    address: Value,
+    name: Value,
+    host: Value,
+    runs_python: bool,
+}
+
+impl Other {
+    /// Whether the worker may run a task that another worker cannot run. `allowed` are the
+    /// workers to which the task is restricted, if it is.
+    fn may_run(&self, allowed: Option<&[Value]>) -> bool {
+        let Some(allowed) = allowed else {
+            return self.runs_python;
+        };
+        // A worker in Rust that is named may have other functions. Of a host, the scheduler
+        // may choose the same worker again and again.
+        let is_named = allowed.contains(&self.address) || allowed.contains(&self.name);
+        is_named || (self.runs_python && allowed.contains(&self.host))
+    }
+}
+
+/// The workers to which annotations restrict a task: addresses, names and hosts. `None` if
+/// other workers may run the task, too.
+pub(super) fn allowed_workers(annotations: Option<&Value>) -> Option<Vec<Value>> {
+    let annotation = |name| annotations.and_then(|annotations| annotations.get(name));
+    if annotation("allow_other_workers") == Some(&Value::Bool(true)) {
+        return None;
+    }
+    match annotation("workers")? {
+        Value::List(workers) | Value::Tuple(workers) => Some(workers.to_vec()),
+        Value::None => None,
+        worker => Some(vec![worker.clone()]),
+    }
+}
 
 impl Shared {
     /// Handles a task that this worker cannot run. The task fails if no other worker can
-    /// run it.
-    pub(super) async fn cannot_run(self: Arc<Self>, executed: Executed) {
-        let event = if self.has_others().await {
+    /// run it; `allowed` are the workers to which it is restricted, if it is.
+    pub(super) async fn cannot_run(
+        self: Arc<Self>,
+        executed: Executed,
+        allowed: Option<Vec<Value>>,
+    ) {
+        let event = if self.has_others(allowed.as_deref()).await {
             Event::Unsupported(executed)
         } else {
             if let Err(failure) = &executed.outcome {
@@ -86,18 +126,19 @@ impl Shared {
         self.handle([event]);
     }
 
-    /// Whether the scheduler runs Dask, and has another worker that may run Python.
-    async fn has_others(&self) -> bool {
+    /// Whether the scheduler runs Dask, and has another worker that may run a task.
+    async fn has_others(&self, allowed: Option<&[Value]>) -> bool {
         if !self.gives_back {
             return false;
         }
         // The lock is held during the request, so that only one of many tasks sends it.
         let mut last = self.others.0.lock().await;
         let now = runtime::now();
-        if let Some((at, found)) = *last
-            && now.saturating_duration_since(at) < ANSWER_AGE
+        let found = |others: &[Other]| others.iter().any(|other| other.may_run(allowed));
+        if let Some((at, others)) = &*last
+            && now.saturating_duration_since(*at) < ANSWER_AGE
         {
-            return found;
+            return found(others);
         }
         let request = Identity {
             n_workers: self.dialect.limits_identity.then_some(-1),
@@ -108,32 +149,39 @@ impl Shared {
         let reply = self.pool.call::<Value>(&self.scheduler, &request);
         match within(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
             Ok(identity) => {
-                let found = has_python(&identity, &self.address);
-                *last = Some((now, found));
-                found
+                let (_, others) = last.insert((now, others(&identity, &self.address)));
+                found(others)
             }
             // When in doubt, the task is returned: it may be able to run elsewhere.
-            Err(_) => last.is_none_or(|(_, found)| found),
+            Err(_) => last.as_ref().is_none_or(|(_, others)| found(others)),
         }
     }
 }
 
-/// Whether a worker of a scheduler, other than that at `own`, may run Python.
-fn has_python(identity: &Value, own: &str) -> bool {
+/// The workers of a scheduler, except for that at `own`.
+fn others(identity: &Value, own: &str) -> Vec<Other> {
     let Some(Value::Dict(workers)) = identity.get("workers") else {
-        return false;
+        return Vec::new();
     };
-    let mut workers = workers.iter();
-    workers.any(|(address, worker)| {
-        let kinds = worker.get("daskwire");
-        let runs_python = kinds.is_none_or(|kinds| match kinds {
-            Value::List(kinds) | Value::Tuple(kinds) => {
+    let others = workers.iter();
+    let others = others.filter(|(address, _)| address.as_str() != Some(own));
+    let others = others.map(|(address, worker)| {
+        let field = |name| worker.get(name).cloned().unwrap_or(Value::None);
+        let runs_python = match worker.get("daskwire") {
+            Some(Value::List(kinds) | Value::Tuple(kinds)) => {
                 kinds.iter().any(|kind| kind.as_str() == Some("python"))
             }
-            _ => false,
-        });
-        runs_python && address.as_str() != Some(own)
-    })
+            Some(_) => false,
+            None => true,
+        };
+        Other {
+            address: address.clone(),
+            name: field("name"),
+            host: field("host"),
+            runs_python,
+        }
+    });
+    others.collect()
 }
 
 #[cfg(test)]
@@ -151,12 +199,55 @@ mod tests {
                 .map(|(name, worker)| (*name, (*worker).clone()));
             Value::dict([("workers", Value::dict(workers))])
         };
-        let has_python = |identity: &Value| has_python(identity, "own");
+        let has_python = |identity: &Value| {
+            let others = others(identity, "own");
+            others.iter().any(|other| other.may_run(None))
+        };
         assert!(!has_python(&identity(&[])));
         assert!(!has_python(&identity(&[("a", &native)])));
         assert!(has_python(&identity(&[("a", &native), ("b", &python)])));
         assert!(has_python(&identity(&[("a", &native), ("b", &both)])));
         assert!(!has_python(&identity(&[("a", &native), ("own", &both)])));
         assert!(!has_python(&Value::None));
+    }
+
+    #[test]
+    fn a_restricted_task_runs_on_named_workers_and_in_python_on_named_hosts() {
+        let worker = |name: &str, host: &str, is_native: bool| {
+            let kind = is_native.then(|| ("daskwire", Value::list(["native"])));
+            let fields = [("name", Value::from(name)), ("host", Value::from(host))];
+            Value::dict(fields.into_iter().chain(kind))
+        };
+        let identity = Value::dict([(
+            "workers",
+            Value::dict([
+                ("own", worker("me", "10.0.0.1", true)),
+                ("tcp://10.0.0.1:2", worker("python", "10.0.0.1", false)),
+                ("tcp://10.0.0.2:3", worker("rust", "10.0.0.2", true)),
+            ]),
+        )]);
+        let others = others(&identity, "own");
+        let may_run = |workers: Value, is_loose: bool| {
+            let loose = Value::Bool(is_loose);
+            let annotations = Value::dict([("workers", workers), ("allow_other_workers", loose)]);
+            let allowed = allowed_workers(Some(&annotations));
+            others.iter().any(|other| other.may_run(allowed.as_deref()))
+        };
+        for (workers, expected) in [
+            (Value::list(["own"]), false),
+            (Value::from("me"), false),
+            (Value::list(["me", "python"]), true),
+            (Value::from("10.0.0.1"), true),
+            (Value::list(["tcp://10.0.0.2:3"]), true),
+            (Value::from("rust"), true),
+            // No other worker of this host runs Python.
+            (Value::from("10.0.0.2"), false),
+            (Value::from("10.0.0.3"), false),
+            (Value::None, true),
+        ] {
+            assert_eq!(may_run(workers.clone(), false), expected, "{workers}");
+            assert!(may_run(workers.clone(), true), "{workers}");
+        }
+        assert_eq!(allowed_workers(None), None);
     }
 }

@@ -167,6 +167,7 @@ impl Shared {
             steps: steps.take(),
             thread,
             is_unsupported: false,
+            annotations: None,
         })
     }
 

@@ -139,7 +139,6 @@ impl State {
             run_id: message.run_id,
             run_spec: Some(message.take_run_spec()),
             is_actor: message.actor,
-            is_bound: is_bound(message.annotations.as_ref()),
             annotations: message
                 .annotations
                 .take()
@@ -324,7 +323,7 @@ impl State {
             let is_current = task.phase == Phase::Executing && computation.message.is_none();
             is_current.then_some(computation)
         });
-        if computation.is_none_or(|computation| computation.is_bound) {
+        if computation.is_none() {
             self.executed(executed);
             return;
         }
@@ -546,23 +545,6 @@ pub(in crate::worker) fn startstop(
         source: source.map(str::to_owned),
         ..StartStop::default()
     }
-}
-
-/// Returns the annotation with a name.
-fn annotation<'a>(annotations: Option<&'a Value>, name: &str) -> Option<&'a Value> {
-    annotations.and_then(|annotations| annotations.get(name))
-}
-
-/// Whether annotations restrict a task to one worker.
-fn is_bound(annotations: Option<&Value>) -> bool {
-    let annotation = |name| annotation(annotations, name);
-    let is_loose = annotation("allow_other_workers") == Some(&Value::Bool(true));
-    let is_one = match annotation("workers") {
-        Some(Value::Str(_)) => true,
-        Some(Value::List(workers)) => workers.len() == 1,
-        _ => false,
-    };
-    is_one && !is_loose
 }
 
 /// Maximum number of tasks whose returns are counted.

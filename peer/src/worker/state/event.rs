@@ -82,7 +82,7 @@ pub enum Event {
     Reschedule(Key),
     /// A task could not run because it needs a feature that this worker lacks, such as
     /// Python. It is returned to the scheduler, for other workers, however often it is
-    /// assigned; it fails if only this worker may run it.
+    /// assigned. A task that only this worker may run must be reported as failed instead.
     Unsupported(Executed),
     /// The pause before a task is returned to the scheduler is over.
     GiveBack(Key),

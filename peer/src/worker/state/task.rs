@@ -141,8 +141,6 @@ pub(super) struct Computation {
     pub(super) is_actor: bool,
     /// The annotations, if there are any, until the task starts.
     pub(super) annotations: Option<Value>,
-    /// Whether this worker is the only one that may run the task.
-    pub(super) is_bound: bool,
     /// Whether the task could not run here, and waits to be returned to the scheduler.
     pub(super) is_unsupported: bool,
     /// Whether this run was reported to the scheduler as one that has seceded.

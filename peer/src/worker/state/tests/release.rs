@@ -328,30 +328,3 @@ fn a_task_to_give_back_may_be_freed_or_stolen() {
     worker.unsupported("y");
     assert_eq!(worker.event(Event::GiveBack("y".into())), ["reschedule y"]);
 }
-
-#[test]
-fn tasks_of_this_worker_alone_are_not_given_back() {
-    let mut worker = Worker::new(1);
-    let bound = |workers: &[&str], is_loose| {
-        let workers = Value::list(workers.iter().copied());
-        let loose = Value::from(is_loose);
-        ComputeTask {
-            annotations: Some(Value::dict([
-                ("workers", workers),
-                ("allow_other_workers", loose),
-            ])),
-            ..task("x")
-        }
-    };
-    worker.message(bound(&["here"], false));
-    assert_eq!(worker.unsupported("x"), ["erred x run 0"]);
-    for task in [bound(&["here"], true), bound(&["here", "there"], false)] {
-        worker.free(&["x"]);
-        worker.message(task);
-        assert_eq!(
-            worker.unsupported("x")[0].split(": ").nth(1),
-            Some("give back x")
-        );
-        worker.event(Event::GiveBack("x".into()));
-    }
-}
