@@ -65,6 +65,9 @@ mod measure;
 mod opcode;
 mod pickle_buffer;
 mod reader;
+#[cfg(test)]
+#[path = "../../tests/unit/steps.rs"]
+mod steps;
 mod string;
 #[cfg(feature = "alloc")]
 pub mod tree;

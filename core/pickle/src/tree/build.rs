@@ -203,12 +203,16 @@ impl<'p> Builder<'p> {
             Opcode::None => self.push(Kind::None, offset, 0),
             Opcode::NewTrue => self.push(Kind::True, offset, 0),
             Opcode::NewFalse => self.push(Kind::False, offset, 0),
-            Opcode::BinInt
-            | Opcode::BinInt1
-            | Opcode::BinInt2
-            | Opcode::Long
-            | Opcode::Long1
-            | Opcode::Long4 => self.push(Kind::Int, offset, 0),
+            Opcode::BinInt | Opcode::BinInt1 | Opcode::BinInt2 | Opcode::Long => {
+                self.push(Kind::Int, offset, 0)
+            }
+            Opcode::Long1 | Opcode::Long4 => {
+                let len = match token.argument {
+                    Argument::BigInt(value) => value.as_bytes().len(),
+                    _ => 0,
+                };
+                self.push(Kind::Int, offset, u32::try_from(len).unwrap_or(u32::MAX))
+            }
             Opcode::Int => {
                 let kind = match token.argument {
                     Argument::Bool(true) => Kind::True,

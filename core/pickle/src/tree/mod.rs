@@ -102,7 +102,9 @@ struct Slot {
     offset_low: u32,
     /// The kind, then the high 24 bits of the offset.
     kind_and_offset_high: u32,
-    /// An index into the words, or 0; of a buffer its index.
+    /// An index into the words, or 0; of a buffer its index; of an integer of
+    /// any size its length without redundant sign bytes, since searching for them
+    /// at each visit takes quadratic time.
     link: u32,
 }
 

@@ -6,7 +6,7 @@ use super::{
     Walk,
 };
 use crate::invariant::Ensured;
-use crate::{Opcode, PyStr};
+use crate::{Argument, BigInt, Opcode, PyStr};
 
 /// A reference to one value of a tree.
 #[derive(Clone, Copy)]
@@ -28,15 +28,10 @@ impl<'t, 'p> Node<'t, 'p> {
             Kind::None => Value::None,
             Kind::True => Value::Bool(true),
             Kind::False => Value::Bool(false),
-            Kind::Int => Value::Int(match self.tree.argument_at(slot) {
-                crate::Argument::BigInt(value) => Int::Big(value),
-                crate::Argument::Decimal(value) => Int::Decimal(value),
-                crate::Argument::Int(value) => Int::Small(value),
-                _ => Int::Small(0),
-            }),
+            Kind::Int => Value::Int(self.int(slot)),
             Kind::Float => Value::Float(match self.tree.argument_at(slot) {
-                crate::Argument::Float(value) => value,
-                crate::Argument::DecimalFloat(string) => string.to_f64().unwrap_or(f64::NAN),
+                Argument::Float(value) => value,
+                Argument::DecimalFloat(string) => string.to_f64().unwrap_or(f64::NAN),
                 _ => f64::NAN,
             }),
             Kind::Str => Value::Str(self.string(slot)),
@@ -62,11 +57,11 @@ impl<'t, 'p> Node<'t, 'p> {
             Kind::Global => Value::Global(self.named(slot)),
             Kind::StackGlobal => Value::Global(self.stack_named(slot)),
             Kind::Extension => Value::Extension(match self.tree.argument_at(slot) {
-                crate::Argument::Code(code) => code,
+                Argument::Code(code) => code,
                 _ => 0,
             }),
             Kind::PersistentLine => Value::PersistentLine(match self.tree.argument_at(slot) {
-                crate::Argument::Line(line) => core::str::from_utf8(line).ensured(),
+                Argument::Line(line) => core::str::from_utf8(line).ensured(),
                 _ => "",
             }),
             Kind::Persistent => Value::Persistent(self.operands(slot)[0]),
@@ -273,6 +268,19 @@ impl<'t, 'p> Node<'t, 'p> {
     fn data(self, slot: Slot) -> &'p [u8] {
         let (opcode, rest) = self.tree.opcode_at(slot);
         counted(opcode, rest)
+    }
+
+    fn int(self, slot: Slot) -> Int<'p> {
+        let (opcode, rest) = self.tree.opcode_at(slot);
+        if let Opcode::Long1 | Opcode::Long4 = opcode {
+            let bytes = counted(opcode, rest).get(..to_usize(slot.link));
+            return Int::Big(BigInt::known(bytes.ensured()));
+        }
+        match self.tree.argument_at(slot) {
+            Argument::Decimal(value) => Int::Decimal(value),
+            Argument::Int(value) => Int::Small(value),
+            _ => Int::Small(0),
+        }
     }
 
     fn string(self, slot: Slot) -> Str<'p> {
