@@ -536,7 +536,12 @@ impl<'p> Iterator for Traceback<'_, 'p> {
         self.next = next;
         let code = self.attribute(frame, "f_code")?;
         let mut string = |name| match self.attribute(code, name)?.value() {
-            Value::Str(string) => string.to_str(),
+            Value::Str(string) => {
+                // Frames may share a long string.
+                let cost = string.to_bytes().len() / 64;
+                self.budget = self.budget.checked_sub(cost)?;
+                string.to_str()
+            }
             _ => None,
         };
         Some(TracebackFrame {
@@ -558,7 +563,5 @@ fn encoded_ascii<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     };
     let is_encode = callable.as_global()?.is("_codecs", "encode");
     let [string, _] = arguments.items().exactly()?;
-    string
-        .as_str()
-        .filter(|string| is_encode && string.is_ascii())
+    numpy::keyword(string).filter(|string| is_encode && string.is_ascii())
 }

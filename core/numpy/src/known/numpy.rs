@@ -291,8 +291,8 @@ impl<'t, 'p> Context<'_, 't, 'p> {
         let (element_type, dtype) = self.dtype_of(dtype)?;
         let shape = shape_of(shape)?;
         let item_len = dtype.item_len();
-        let order = match order.as_str() {
-            Some("C" | "K") => (Order::C, order.as_str() == Some("K")),
+        let order = match keyword(order) {
+            Some("C" | "K") => (Order::C, keyword(order) == Some("K")),
             Some("F") => (Order::Fortran, false),
             _ => return expected(node, "an order of axes"),
         };
@@ -518,15 +518,23 @@ fn name_str<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
     }
 }
 
-/// Whether a name may have this length, without reading it.
-fn may_have_len(node: Node<'_, '_>, len: usize) -> bool {
+/// The string of a keyword. Long strings, which values may share, are not read.
+pub(super) fn keyword<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
+    match name_len(node)? {
+        0..=64 => name_str(node),
+        _ => None,
+    }
+}
+
+/// The length of a name without escapes, without reading it.
+fn name_len(node: Node<'_, '_>) -> Option<usize> {
     match node.value() {
-        Value::Str(Str::Utf8(string)) => string.as_bytes().len() == len,
-        Value::Str(Str::Escaped(line)) => line.len() == len,
-        Value::ByteString(ByteString::Raw(bytes)) => bytes.len() == len,
+        Value::Str(Str::Utf8(string)) => Some(string.len()),
+        Value::Str(Str::Escaped(line)) => Some(line.len()),
+        Value::ByteString(ByteString::Raw(bytes)) => Some(bytes.len()),
         // In quotes. Names with escapes are not borrowed.
-        Value::ByteString(ByteString::Quoted(line)) => line.len() == len.saturating_add(2),
-        _ => false,
+        Value::ByteString(ByteString::Quoted(line)) => line.len().checked_sub(2),
+        _ => None,
     }
 }
 
@@ -565,7 +573,7 @@ fn read_type<'t>(
     let name = match name.as_global() {
         Some(global) if is_record_class(global) => "",
         Some(_) => return Err(error(name, "the name of a type of elements")),
-        None => name_str(name).ok_or(error(name, "the name of a type of elements"))?,
+        None => keyword(name).ok_or(error(name, "the name of a type of elements"))?,
     };
     let mut operations = node.operations();
     let state = match (operations.next(), operations.next()) {
@@ -632,7 +640,7 @@ fn read_type<'t>(
             dimensions: Dimensions::SCALAR,
         });
     }
-    let order = name_str(order).ok_or(error(state, "an order of bytes"))?;
+    let order = keyword(order).ok_or(error(state, "an order of bytes"))?;
     let is_time = name.starts_with(['m', 'M']);
     let unit = match extra.filter(|_| is_time) {
         Some(extra) => Some(date_unit(extra).ok_or(error(state, "the unit of a time"))?),
@@ -671,7 +679,7 @@ fn date_unit(node: Node<'_, '_>) -> Option<TimeUnit> {
     let count = count.as_i64()?;
     let name = match unit.as_bytes() {
         Some(unit) => unit,
-        None => name_str(unit).or_else(|| encoded_ascii(unit))?.as_bytes(),
+        None => keyword(unit).or_else(|| encoded_ascii(unit))?.as_bytes(),
     };
     let is_one = (above.as_i64(), below.as_i64()) == (Some(1), Some(1));
     TimeUnit::from_parts(name, count).filter(|_| is_one)
@@ -756,7 +764,7 @@ impl<'a> TreeFields<'a> {
             if at.is_same(key) {
                 break value;
             }
-            if may_have_len(at, name.len()) {
+            if name_len(at) == Some(name.len()) {
                 self.charge(name.len())?;
                 if name_str(at) == Some(name) {
                     break value;

@@ -184,4 +184,13 @@ fn recursive_tracebacks_end() {
     assert!((2..1_000).contains(&frames_of(&object(&itself))));
     let wide = [&itself[..], &b"K\0N".repeat(200_000)].concat();
     assert!((2..1_000).contains(&frames_of(&object(&wide))));
+    // Its frames share a long name, which each frame reads.
+    let name = [b"V", &b"a".repeat(1 << 16)[..], b"\n"].concat();
+    let pickle = object(&itself);
+    let at = pickle
+        .windows(3)
+        .position(|at| at == b"Va\n")
+        .expect("a file");
+    let long = [&pickle[..at], &name, &pickle[at + 3..]].concat();
+    assert!(frames_of(&long) < 2);
 }

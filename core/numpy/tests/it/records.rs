@@ -602,6 +602,17 @@ fn dtype_with_shared_long_names_takes_linear_time() {
     }
 }
 
+/// The name of a type may be shared too, so a long one is not read.
+#[test]
+fn long_names_of_types_are_refused() {
+    for (zero_count, is_read) in [(60, true), (70, false)] {
+        let name = format!("f{}8", "0".repeat(zero_count));
+        let pickle = type_pickle(&type_of(&name, F8)[2..]);
+        let tree = Tree::new(&pickle).unwrap();
+        assert_eq!(known::element_type(&tree).is_ok(), is_read, "{name}");
+    }
+}
+
 /// Types that only Python knows are refused.
 #[test]
 fn dtypes_of_other_packages_stay_pickles() {
