@@ -103,6 +103,8 @@ pub enum DimensionsError {
     },
     /// The elements are not contiguous in either order.
     NotContiguous,
+    /// A `memoryview` of several dimensions has no elements, which Dask refuses.
+    NoElements,
     /// The array repeats few bytes so often that a copy of its elements would
     /// take far more memory than the array.
     Repetitive {
@@ -149,6 +151,9 @@ impl fmt::Display for DimensionsError {
             ),
             Self::NotContiguous => {
                 f.write_str("the elements are not contiguous; copy them to C order first")
+            }
+            Self::NoElements => {
+                f.write_str("Dask refuses memoryviews of several dimensions without elements")
             }
             Self::Repetitive { count, limit } => write!(
                 f,

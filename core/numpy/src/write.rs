@@ -65,7 +65,8 @@ pub trait ValueBuilder<'a> {
     ///
     /// * [`PayloadWriteError::Value`] if the elements are not in C order, or of
     ///   a type that no `memoryview` can have. It has native byte order, so
-    ///   only elements in the byte order of this machine are accepted;
+    ///   only elements in the byte order of this machine are accepted. Also if
+    ///   there are several dimensions and no elements, which Dask refuses;
     /// * as [`MessageBuilder::payload`].
     fn memoryview_payload<const MAX: usize>(
         &mut self,
@@ -165,6 +166,9 @@ impl<'a> ValueBuilder<'a> for MessageBuilder<'_, 'a> {
         let format = format(dtype).ok_or(value(NumpyErrorKind::NotPlain))?;
         if !view.dimensions().is_contiguous(Order::C, dtype.item_len()) {
             return Err(value(DimensionsError::NotContiguous.into()));
+        }
+        if view.shape().len() > 1 && view.shape().contains(&0) {
+            return Err(value(DimensionsError::NoElements.into()));
         }
         let write = |writer: &mut msgpack::Writer<'_>| {
             writer.str("format").str(format);

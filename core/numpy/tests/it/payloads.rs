@@ -1169,6 +1169,21 @@ fn written_payloads_match_dask() {
     }
 }
 
+/// Dask's reader fails for them, and its writer refuses them.
+#[test]
+fn memoryviews_of_several_dimensions_have_elements() {
+    for (shape, is_written) in [(&[0, 3][..], false), (&[0], true)] {
+        let array: Array<'_> = Array::new(DType::U8, shape, Order::C, &[]).unwrap();
+        let mut space = Space::new();
+        let mut slots = [&[][..]; 8];
+        let written = space.build(Layout::Modern, &mut slots, |builder| {
+            let written = builder.memoryview_payload(&array, &WriteOptions::default());
+            written.map(drop)
+        });
+        assert_eq!(written.is_ok(), is_written, "{shape:?}");
+    }
+}
+
 /// Values written in the classic layout read back equal.
 #[test]
 fn values_are_equal_in_both_layouts() {
