@@ -304,8 +304,9 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
     }
 
     /// Compresses the frames of the payloads that follow, where it is
-    /// worthwhile. Forwarded payloads, and those with an encoded header, stay as
-    /// they are.
+    /// worthwhile. Buffers of [`PayloadKind::Pickled`], which releases up to
+    /// 2023.9.2 do not decompress, forwarded payloads, and those with an encoded
+    /// header stay as they are.
     #[must_use]
     pub fn with_compression(mut self, compressor: FrameCompressor<'s, 'a>) -> Self {
         self.compressor_len = compressor.out.len();
@@ -449,8 +450,12 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         });
         for (index, (_, piece)) in pieces.clone().enumerate() {
             let sent = match &mut self.compressor {
-                Some(compressor) => compressor.compress(piece, self.compressor_len)?,
-                None => piece,
+                // PROTOCOL MODERN-4: some releases do not decompress the buffers of
+                // `__Pickled__`.
+                Some(compressor) if kind == PayloadKind::Serialized => {
+                    compressor.compress(piece, self.compressor_len)?
+                }
+                _ => piece,
             };
             self.set_slot(first.saturating_add(index), sent)?;
         }

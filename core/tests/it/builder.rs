@@ -1076,6 +1076,20 @@ fn pieces_are_compressed_where_the_policy_says() {
     }
 }
 
+// PROTOCOL MODERN-4
+#[test]
+fn pickled_buffers_are_not_compressed() {
+    let frames: [&[u8]; 1] = [b"compressed"];
+    let mut store = Store::ample();
+    let built = store
+        .build_compressed(Layout::Modern, Some((Codec::Snappy, 10)), |builder| {
+            let kind = PayloadKind::Pickled;
+            builder.payload(kind, PICKLED, &frames, SHARD_LEN).map(drop)
+        })
+        .unwrap();
+    assert!(is_same_slice(built[2], frames[0]));
+}
+
 #[test]
 fn the_buffer_for_compressed_frames_is_sufficient_as_the_errors_say() {
     let frames: [&[u8]; 2] = [&[7; 20], &[8; 20]];
