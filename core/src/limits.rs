@@ -22,6 +22,7 @@ pub struct Limits {
     /// Bytes in all frames of one message.
     pub message_len: u64,
     /// Bytes in a frame that is read as msgpack: the body, a payload's header.
+    /// The header of a `__Pickled__` payload contains the pickle, `pickled-obj`.
     pub document_len: u64,
     /// Levels of nested arrays and maps in a msgpack document. Values above
     /// [`Limits::MAX_DEPTH`] have no effect.
@@ -29,7 +30,8 @@ pub struct Limits {
     /// Values in one msgpack document (elements of arrays, keys and values of maps).
     pub items: u32,
     /// Bytes that one compressed frame may decompress to. Dask splits data
-    /// longer than 64 MiB before it compresses.
+    /// longer than 64 MiB before it compresses, except for buffers of
+    /// `__Pickled__` payloads: those it compresses up to 2 GiB.
     pub decompressed_len: u64,
 }
 
@@ -48,7 +50,7 @@ impl Limits {
         document_len: 256 << 20,
         depth: Self::MAX_DEPTH,
         items: 16 << 20,
-        decompressed_len: 1 << 30,
+        decompressed_len: 1 << 31,
     };
 
     /// Limits for the handshake with an unknown peer, on any machine: 64 KiB. A
