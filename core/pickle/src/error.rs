@@ -209,9 +209,7 @@ impl PickleError {
     pub const fn is_caller_fault(&self) -> bool {
         matches!(
             self.kind,
-            PickleErrorKind::TooFewBuffers { .. }
-                | PickleErrorKind::TooManyBuffers { .. }
-                | PickleErrorKind::NoBuffer
+            PickleErrorKind::TooFewBuffers { .. } | PickleErrorKind::TooManyBuffers { .. }
         )
     }
 }

@@ -536,6 +536,7 @@ fn readonly_buffer_applies_only_to_known_buffers() {
         let (_, error) = data(pickle, &[]);
         let error = error.unwrap_or_else(|| panic!("{pickle:?}"));
         assert_eq!(error.kind, PickleErrorKind::NoBuffer);
+        assert!(!error.is_caller_fault());
         assert_eq!(error.offset, pickle.len() - 2);
     }
 }
