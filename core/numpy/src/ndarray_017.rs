@@ -32,7 +32,13 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
         let not_contiguous =
             NumpyError::of_value(NumpyErrorKind::Dimensions(DimensionsError::NotContiguous));
         let mut strides = IxDyn(self.strides());
-        for stride in ndarray_017::Dimension::slice_mut(&mut strides) {
+        let slice = ndarray_017::Dimension::slice_mut(&mut strides);
+        for (stride, count) in slice.iter_mut().zip(self.shape()) {
+            // The stride leads to no other element; that of a field of a record
+            // may be no multiple of the element size.
+            if *count <= 1 {
+                *stride = 0;
+            }
             // Elements are not empty, since their length is that of `E`.
             if stride.checked_rem(size_of::<E>()) != Some(0) {
                 return Err(not_contiguous);

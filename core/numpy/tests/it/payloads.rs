@@ -1442,6 +1442,11 @@ fn arrays_are_views_of_ndarray() {
     let array = Array::with_dimensions(dtype, dimensions, three).unwrap();
     let not = NumpyErrorKind::Dimensions(DimensionsError::NotContiguous);
     assert_eq!(array.to_ndarray_017::<i32>().unwrap_err().kind, not);
+    // A stride that leads to no element, as of a field of one record.
+    let dimensions = Dimensions::with_strides(&[1], &[6]).unwrap();
+    let array = Array::with_dimensions(dtype, dimensions, &three[..4]).unwrap();
+    let view = array.to_ndarray_017::<i32>().unwrap();
+    assert!(view.iter().copied().eq([0]));
     let scalar = Array::new(dtype, &[], Order::C, &three[..4]).unwrap();
     assert_eq!(scalar.to_ndarray_017::<i32>().unwrap().ndim(), 0);
 }
