@@ -182,8 +182,8 @@ pub enum CommError {
     Encode(EncodeError),
     /// A message was sent before the comm [is open](Comm::is_open).
     NotOpen,
-    /// A message waits to be [taken](Comm::take_message), so there is no space
-    /// for the next one.
+    /// A message, or a part of it, is in the buffer, and has to arrive and be
+    /// [taken](Comm::take_message) first.
     MessageWaiting,
 }
 
@@ -216,7 +216,7 @@ impl fmt::Display for CommError {
             Self::Encode(error) => write!(f, "the message cannot be sent: {error}"),
             Self::NotOpen => f.write_str("the handshake is not complete, so nothing can be sent"),
             Self::MessageWaiting => {
-                f.write_str("a message waits to be taken before the next one can arrive")
+                f.write_str("a message or a part of it is in the buffer, and has to be taken first")
             }
         }
     }
@@ -458,7 +458,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
     pub fn set_incoming(&mut self, incoming: &'b mut [u8]) -> Result<(), CommError> {
         self.discard_taken()?;
         let is_within = matches!(self.decoder.wanted(), Ok(Wanted::Frame { .. }));
-        if is_within && !self.arena.filled().is_empty() {
+        if is_within && self.decoder.about_to_begin().is_none() {
             return Err(CommError::MessageWaiting);
         }
         self.arena = Arena::new(incoming);

@@ -261,7 +261,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
 
     /// The length of all frames if none of their bytes has arrived; the buffers
     /// then still hold an earlier message.
-    const fn about_to_begin(&self) -> Option<u64> {
+    pub(crate) const fn about_to_begin(&self) -> Option<u64> {
         match &self.state {
             State::Frames { before: 0, .. } if self.filled == 0 => Some(self.checker.frames_len),
             State::Complete if self.checker.frames_len == 0 => Some(0),

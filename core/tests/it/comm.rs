@@ -198,9 +198,12 @@ fn buffer_errors_have_the_needed_length_and_can_be_retried() {
     assert_eq!(next.len(), message.len());
     assert_eq!(*comm.take_message().unwrap().0, [&message[24..]]);
     assert!(comm.take_message().is_none());
-    // Within a message the buffer stays.
-    comm.push(&mut &message[..40]).unwrap();
-    let mut other = [0; 400];
+    // Within a message the buffer stays, once a part of a frame has arrived.
+    comm.push(&mut &message[..24]).unwrap();
+    comm.space().unwrap();
+    let (mut another, mut other) = ([0; 400], [0; 400]);
+    comm.set_incoming(&mut another).unwrap();
+    comm.push(&mut &message[24..40]).unwrap();
     assert_eq!(
         comm.set_incoming(&mut other),
         Err(CommError::MessageWaiting)
