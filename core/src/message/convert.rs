@@ -244,11 +244,11 @@ impl<'a> Elements<'a> {
         while let Some(top) = self.depth.checked_sub(1)
             && let Some(Some((headers, counts))) = self.levels.get_mut(top)
         {
+            let (frame, at) = (headers.frame(), headers.at());
             let Some(element) = headers.next() else {
                 self.depth = top;
                 continue;
             };
-            let (frame, at) = (headers.frame(), headers.at());
             let element = PayloadHeader::validated(element, frame, at)?;
             let count = counts.number().and_then(|count| count.try_into().ok());
             let Some(count) = count else {

@@ -441,9 +441,11 @@ impl<'a> PayloadHeader<'a> {
     ) -> Result<Option<impl Iterator<Item = Result<Self, MessageError>> + use<'a>>, MessageError>
     {
         let frame = self.frame;
-        Ok(self.list("sub-headers")?.map(move |list| {
-            let at = list.at;
-            list.map(move |header| Self::validated(header, frame, at))
+        Ok(self.list("sub-headers")?.map(move |mut list| {
+            core::iter::from_fn(move || {
+                let at = list.at();
+                Some(Self::validated(list.next()?, frame, at))
+            })
         }))
     }
 
@@ -529,8 +531,9 @@ impl<'a> ItemList<'a> {
         self.frame
     }
 
+    /// Offset of the next entry in the frame.
     pub(super) const fn at(&self) -> usize {
-        self.at
+        self.at.saturating_add(self.reader.position())
     }
 
     /// The number of entries left.

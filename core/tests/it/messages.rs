@@ -1725,6 +1725,16 @@ fn collections_have_a_header_per_element() {
             assert_eq!(element_frames(&header, 0), frames.len() as u64, "{name}");
         });
     }
+    // Offsets in nested headers are those in the frame.
+    with_vector("modern-nosplit-2026.8.0/collection-tuple", |message, _| {
+        let payload = message.payload(0).unwrap();
+        for element in payload.header().sub_headers().unwrap().unwrap() {
+            let element = element.unwrap();
+            let (frame, at) = element.entry_location("serializer");
+            let value = element.get("serializer").unwrap();
+            assert!(message.frames()[frame][at..].starts_with(value));
+        }
+    });
     with_header("modern-nosplit-2026.8.0/pickle-small", |header, _| {
         assert_eq!(header.is_collection(), Ok(false));
         assert!(header.sub_headers().unwrap().is_none());
