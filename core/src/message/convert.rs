@@ -509,7 +509,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
 /// The error for `lengths` that end inside a frame.
 fn regrouped(error: MessageError) -> BuildError {
     match error.kind {
-        MessageErrorKind::SplitLists => BuildError::NotConvertible {
+        MessageErrorKind::LengthsInsideFrame => BuildError::NotConvertible {
             reason: "its lengths end inside a frame",
         },
         _ => BuildError::Payload(error),

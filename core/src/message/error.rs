@@ -93,8 +93,12 @@ pub enum MessageErrorKind {
         /// The expected number of entries.
         expected: u64,
     },
-    /// The split lists use a sub-frame twice or one that does not exist.
+    /// The split lists use a sub-frame twice or one that does not exist, or have
+    /// more than 64 logical frames that are out of order.
     SplitLists,
+    /// The `lengths` end inside a frame. The caller can use
+    /// [`merge_into`](super::Payload::merge_into).
+    LengthsInsideFrame,
     /// The sum of `lengths` differs from the length of the frames.
     LengthsDiffer {
         /// The sum of the lengths, in bytes.
@@ -171,6 +175,7 @@ impl MessageError {
                 | MessageErrorKind::BodyBuffer(_)
                 | MessageErrorKind::DataBuffer(_)
                 | MessageErrorKind::TooFewEnds(_)
+                | MessageErrorKind::LengthsInsideFrame
                 | MessageErrorKind::NotCompiledIn { .. }
                 | MessageErrorKind::NoSuchPayload { .. }
         )
@@ -246,8 +251,11 @@ impl fmt::Display for MessageErrorKind {
             } => write!(f, "{key} has {found} entries, expected {expected}"),
             Self::SplitLists => f.write_str(
                 "split-num-sub-frames and split-offsets must use each sub-frame at most once, \
-                 and no sub-frame that does not exist",
+                 no sub-frame that does not exist, and more than 64 logical frames in order",
             ),
+            Self::LengthsInsideFrame => {
+                f.write_str("lengths end inside a frame, so the frames must be merged")
+            }
             Self::LengthsDiffer { declared, actual } => write!(
                 f,
                 "the sum of lengths is {declared} bytes, but the frames have {actual}"

@@ -559,7 +559,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// A fault in the header. Items can be errors too:
     ///
-    /// * [`MessageErrorKind::SplitLists`] if `lengths` end inside a frame,
+    /// * [`MessageErrorKind::LengthsInsideFrame`] if `lengths` end inside a frame,
     ///   which only [`merge_into`](Self::merge_into) supports;
     /// * [`MessageErrorKind::UnknownCodec`] if the length of a frame with an
     ///   unknown codec is needed.
@@ -649,7 +649,7 @@ impl<'a, T: AsRef<[u8]>> Groups<'a, T> {
             // Only the classic layout has `lengths`.
             Grouping::Lengths(_) if !payload.layout.is_classic() => {}
             Grouping::Lengths(lengths) => {
-                let fault = payload.header.fault(MessageErrorKind::SplitLists);
+                let fault = payload.header.fault(MessageErrorKind::LengthsInsideFrame);
                 let wanted = lengths.number().ok_or(fault)?;
                 let last = lengths.count_left() == 0;
                 let mut have = 0_u64;

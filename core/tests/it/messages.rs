@@ -201,7 +201,9 @@ fn check_payload(vector: &Vector, message: &Message<'_, &[u8]>, number: usize, e
             // Only in this layout can frames be regrouped without being split.
             Err(error) => {
                 assert_eq!(message.layout(), Layout::Classic, "{}", context());
-                assert_eq!(error.kind, MessageErrorKind::SplitLists, "{}", context());
+                let expected = MessageErrorKind::LengthsInsideFrame;
+                assert_eq!(error.kind, expected, "{}", context());
+                assert!(error.is_caller_fault(), "{}", context());
                 return;
             }
         };
