@@ -143,7 +143,7 @@ impl Writer<'_, '_> {
     ///
     /// Other bytes give [`WriteError::NotUtf8`].
     pub fn str_bytes(&mut self, string: &[u8]) -> &mut Self {
-        if let Err(valid_len) = check_string(string) {
+        if let Err(valid_len) = crate::PyStr::new(string) {
             self.fail(WriteError::NotUtf8 {
                 at: self.len,
                 valid_len,
@@ -425,18 +425,4 @@ fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
     let mut value = [if negative { 0xff } else { 0 }; 8];
     crate::measure::copy(value.get_mut(..twos_complement.len())?, twos_complement);
     Some(i64::from_le_bytes(value))
-}
-
-/// Checks that bytes are UTF-8 that may contain encoded surrogates. The error
-/// is the length of the valid part.
-fn check_string(string: &[u8]) -> Result<(), usize> {
-    let mut rest = string;
-    while let Err(error) = core::str::from_utf8(rest) {
-        let (_, tail) = rest.split_at_checked(error.valid_up_to()).ensured();
-        let [0xed, 0xa0..=0xbf, 0x80..=0xbf, after @ ..] = tail else {
-            return Err(string.len().wrapping_sub(tail.len()));
-        };
-        rest = after;
-    }
-    Ok(())
 }
