@@ -119,7 +119,7 @@ impl<'a, const MAX: usize> MemoryViewHeader<'a, MAX> {
             let expected = "a str";
             wrong(MessageErrorKind::EntryKind { key, expected })
         })?;
-        let shape = shape(&own)?;
+        let shape = shape(&own, "shape")?;
         Ok(Self {
             format,
             shape,
@@ -194,7 +194,7 @@ impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
             return Ok(Description::Pickle);
         }
         let element = element_type(&own)?;
-        let stored = shape::<MAX>(&own)?;
+        let stored = shape::<MAX>(&own, "shape")?;
         let (frame, at) = own.entry_location("strides");
         let wrong = |error: DimensionsError| NumpyError {
             frame,
@@ -240,21 +240,7 @@ impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
                 at,
                 kind: error.into(),
             };
-            let mut wanted = Dimensions::<MAX>::SCALAR;
-            let mut reader = Reader::new(value);
-            let kind = |_| NumpyError {
-                frame,
-                at,
-                kind: NumpyErrorKind::Message(MessageErrorKind::EntryKind {
-                    key: "broadcast_to",
-                    expected: "an array of numbers of 0 or more",
-                }),
-            };
-            for _ in 0..reader.array().map_err(kind)? {
-                let count = reader.u64().map_err(kind)?;
-                let count = usize::try_from(count).map_err(|_| wrong(DimensionsError::TooLarge))?;
-                wanted.push(count, 0).map_err(wrong)?;
-            }
+            let wanted = shape::<MAX>(&own, "broadcast_to")?;
             dimensions = dimensions.broadcast_to(wanted.shape()).map_err(wrong)?;
         }
         let writeable = header.writeable()?;
@@ -333,14 +319,17 @@ impl<'a, const MAX: usize> ArrayHeader<'a, MAX> {
     }
 }
 
-fn shape<const MAX: usize>(own: &PayloadHeader<'_>) -> Result<Dimensions<MAX>, NumpyError> {
-    let (frame, at) = own.entry_location("shape");
+fn shape<const MAX: usize>(
+    own: &PayloadHeader<'_>,
+    key: &'static str,
+) -> Result<Dimensions<MAX>, NumpyError> {
+    let (frame, at) = own.entry_location(key);
     let wrong = |error: DimensionsError| NumpyError {
         frame,
         at,
         kind: error.into(),
     };
-    let list = own.shape()?.ok_or(own.missing_entry("shape"))?;
+    let list = own.list(key)?.ok_or(own.missing_entry(key))?;
     let mut dimensions = Dimensions::SCALAR;
     for count in list.numbers() {
         let count = usize::try_from(count?).map_err(|_| wrong(DimensionsError::TooLarge))?;
