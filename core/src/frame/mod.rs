@@ -424,43 +424,12 @@ impl FrameError {
                 | FrameErrorKind::Overrun { .. }
         )
     }
-
-    /// The prefix that the peer seems to use, if the decoder was given the
-    /// other one. Reliable for the first message of a comm, see
-    /// [`detect_prefix`](crate::handshake::detect_prefix).
-    ///
-    /// Without a prefix a message begins with its frame count, a small number;
-    /// with one it begins with the length of the message.
-    pub const fn likely_prefix(&self) -> Option<Prefix> {
-        match self.kind {
-            FrameErrorKind::PrefixTooShort { value: 1..16, .. } => Some(Prefix::None),
-            FrameErrorKind::TooManyFrames { count, .. }
-                if self.at == Prefix::None.count_at() && count < PLAUSIBLE_LEN =>
-            {
-                Some(Prefix::U64)
-            }
-            _ => None,
-        }
-    }
 }
-
-/// The upper bound of a number that is read as the length of a message. The
-/// first bytes of other protocols are text, and thus larger numbers.
-const PLAUSIBLE_LEN: u64 = 1 << 48;
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at byte {} of the message: ", self.at)?;
-        self.kind.fmt(f)?;
-        f.write_str(match self.likely_prefix() {
-            None => "",
-            Some(Prefix::None) => {
-                "; the peer seems to send no leading length, as distributed up to 2021.2.0"
-            }
-            Some(Prefix::U64) => {
-                "; the peer seems to send a leading length, as distributed since 2021.3.0"
-            }
-        })
+        self.kind.fmt(f)
     }
 }
 

@@ -683,36 +683,6 @@ fn push_begins_the_next_message() {
     }
 }
 
-// PROTOCOL FRAME-13
-#[test]
-fn the_other_prefix_is_recognised() {
-    let handshake: &[u8] = &[0x80; 45];
-    let classic: [&[u8]; 2] = [b"", handshake];
-    let messages: [&[&[u8]]; 3] = [&[handshake], &classic, &[b"", b"\x80", b"", handshake]];
-    for frames in messages {
-        for (ours, theirs) in [(Prefix::None, Prefix::U64), (Prefix::U64, Prefix::None)] {
-            let error = parse(
-                &message(theirs, frames, frames.len()),
-                ours,
-                &Limits::HANDSHAKE,
-            )
-            .unwrap_err();
-            assert_eq!(error.likely_prefix(), Some(theirs), "{error}");
-            assert!(
-                error.to_string().contains("the peer seems to send"),
-                "{error}"
-            );
-            assert!(!error.is_caller_fault());
-        }
-    }
-    // Text is neither, and an invalid message keeps its own error.
-    for prefix in [Prefix::None, Prefix::U64] {
-        let text = b"GET / HTTP/1.1\r\n\r\n";
-        let error = parse(text, prefix, &Limits::HANDSHAKE).unwrap_err();
-        assert_eq!(error.likely_prefix(), None, "{error}");
-    }
-}
-
 #[test]
 fn split_checks_slots_and_bytes() {
     let bytes = message(Prefix::None, &[b"abc", b"de"], 0);
