@@ -64,7 +64,7 @@ mod slot;
 mod walk;
 
 use crate::Limits;
-use crate::msgpack::{RawStr, Reader, Token};
+use crate::msgpack::{RawStr, Reader};
 
 pub use builder::{
     BuildError, BuilderBuffers, FrameCompressor, HeaderEntries, MessageBuilder, SHARD_LEN, shards,
@@ -185,11 +185,9 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     /// The operation of the message: the value of `op`, if the body is a map
     /// with that key.
     pub fn op(&self) -> Option<RawStr<'a>> {
-        let mut reader = self.reader();
-        match (reader.find("op"), reader.token()) {
-            (Ok(true), Ok(Token::Str(op))) => Some(op),
-            _ => None,
-        }
+        // PROTOCOL MSGPACK-8: of a key that occurs twice, the last value.
+        let [op] = self.reader().values(["op"]).ok()?;
+        op?.raw_str().ok()
     }
 
     /// The number of payloads in the message.

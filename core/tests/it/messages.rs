@@ -457,6 +457,8 @@ fn body_can_be_any_single_value() {
         message.op().map(|op| op.to_str().unwrap().to_owned())
     };
     assert_eq!(op(&[b"\x81\xa2op\xa4ping"]), Some("ping".into()));
+    let twice = b"\x82\xa2op\xa4ping\xa2op\xa5close";
+    assert_eq!(op(&[twice]), Some("close".into()));
     assert_eq!(op(&[b"\x81\xa2op\x01"]), None);
     assert_eq!(op(&[b"\x91\xa2op"]), None);
 }
