@@ -594,18 +594,24 @@ impl Outgoing<'_> {
     ///
     /// As [`Comm::send`].
     pub fn send(&mut self, frames: &[&[u8]]) -> Result<(), CommError> {
-        self.queue(frames, frames)
-    }
-
-    /// Queues the prelude of a message whose frames the caller sends itself, without
-    /// copying, after everything [unsent](Comm::unsent). Queue nothing else before they
-    /// are sent.
-    ///
-    /// # Errors
-    ///
-    /// As [`Comm::send`].
-    pub fn send_prelude(&mut self, frames: &[&[u8]]) -> Result<(), CommError> {
-        self.queue(frames, &[])
+        if !self.is_open {
+            return Err(CommError::NotOpen);
+        }
+        let lengths = frames.iter().map(|frame| frame.len() as u64);
+        let frames_len = frames
+            .iter()
+            .fold(0_usize, |sum, frame| sum.saturating_add(frame.len()));
+        let prelude_len = prelude_len(self.prefix, frames.len()).ok_or(EncodeError::TooLong)?;
+        let prefix = self.prefix;
+        let free = self.free(prelude_len.saturating_add(frames_len))?;
+        let mut len = encode_prelude(prefix, lengths, free)?;
+        for frame in frames {
+            let end = len.saturating_add(frame.len());
+            copy(free.get_mut(len..end).ensured(), frame);
+            len = end;
+        }
+        self.end = self.end.saturating_add(len);
+        Ok(())
     }
 
     /// The bytes to send, in order.
@@ -620,27 +626,6 @@ impl Outgoing<'_> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
-    }
-
-    fn queue(&mut self, frames: &[&[u8]], copied: &[&[u8]]) -> Result<(), CommError> {
-        if !self.is_open {
-            return Err(CommError::NotOpen);
-        }
-        let lengths = frames.iter().map(|frame| frame.len() as u64);
-        let copied_len = copied
-            .iter()
-            .fold(0_usize, |sum, frame| sum.saturating_add(frame.len()));
-        let prelude_len = prelude_len(self.prefix, frames.len()).ok_or(EncodeError::TooLong)?;
-        let prefix = self.prefix;
-        let free = self.free(prelude_len.saturating_add(copied_len))?;
-        let mut len = encode_prelude(prefix, lengths, free)?;
-        for frame in copied {
-            let end = len.saturating_add(frame.len());
-            copy(free.get_mut(len..end).ensured(), frame);
-            len = end;
-        }
-        self.end = self.end.saturating_add(len);
-        Ok(())
     }
 
     /// Queues our handshake: in the classic layout an empty header precedes the

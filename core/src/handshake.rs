@@ -92,27 +92,15 @@ impl<'a> Handshake<'a> {
     /// safest value should a peer ever use it.
     ///
     /// Name only a codec that is available: if both sides name the same codec,
-    /// it is used.
+    /// it is used. Name none if both ends of the socket have the same address
+    /// without the port, as Dask does since 2023.5.0: within a host compression
+    /// costs more than it saves (PROTOCOL HANDSHAKE-4).
     pub const fn new(compression: Option<&'a str>) -> Self {
         Self {
             compression,
             python: Some([3, 8, 0]),
             pickle_protocol: 5,
         }
-    }
-
-    /// Disables compression if both ends of the connection have the same
-    /// network address, as in Dask since 2023.5.0: within a host it costs more
-    /// than it saves (PROTOCOL HANDSHAKE-4).
-    ///
-    /// Compare the addresses of both ends of the socket, without ports. They
-    /// are also equal if a host connects to itself by an external address.
-    #[must_use]
-    pub const fn same_host(mut self, same_host: bool) -> Self {
-        if same_host {
-            self.compression = None;
-        }
-        self
     }
 
     /// Parses the document of a handshake.

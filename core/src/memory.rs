@@ -6,29 +6,26 @@
 //!
 //! | memory | bytes |
 //! | --- | --- |
-//! | [`Comm<FRAMES>`](crate::comm::Comm) | [`comm_len`]`::<FRAMES>()`: 496 (424), and 8 for each frame |
+//! | [`Comm<FRAMES>`](crate::comm::Comm) | 496 (424), and 8 for each frame |
 //! | its buffer `incoming` | the frames of the longest message to accept, at least [`HANDSHAKE_LEN`](crate::comm::HANDSHAKE_LEN) |
 //! | its buffer `outgoing` | [`outgoing_len`](crate::comm::outgoing_len) of the longest message to send, at least `HANDSHAKE_LEN` |
-//! | [`Scratch<DEPTH, PAYLOADS, BODY>`](crate::message::Scratch) | [`scratch_len`]`::<DEPTH, PAYLOADS, BODY>()`: 128 (96) for each level, 40 for each payload, and the body |
+//! | [`Scratch<DEPTH, PAYLOADS, BODY>`](crate::message::Scratch) | 128 (96) for each level, 40 for each payload, and the body |
 //! | data of compressed payloads | [`Payload::merged_len`](crate::message::Payload::merged_len), which is known before decompression |
 //!
-//! The functions give the exact size on the machine that they are compiled for:
+//! `size_of` gives the exact size on the machine that it is compiled for:
 //!
 //! ```
 //! use daskwire::comm::{Comm, outgoing_len};
-//! use daskwire::memory::{comm_len, scratch_len};
 //! use daskwire::message::Scratch;
 //!
 //! /// Messages of up to 4 frames and 4 KiB in, short requests out.
 //! const MEMORY: usize =
-//!     comm_len::<4>() + 4096 + outgoing_len(1, 256) + scratch_len::<8, 4, 0>();
+//!     size_of::<Comm<'_, 4>>() + 4096 + outgoing_len(1, 256) + size_of::<Scratch<8, 4>>();
 //! const _: () = assert!(MEMORY < 7 << 10);
 //!
-//! # assert_eq!(comm_len::<4>(), size_of::<Comm<'_, 4>>());
-//! # assert_eq!(scratch_len::<8, 4, 0>(), size_of::<Scratch<8, 4>>());
 //! # // The figures of the table are not too small.
-//! # assert!(comm_len::<4>() <= 496 + 4 * 8);
-//! # assert!(scratch_len::<8, 4, 10>() <= 8 * 128 + 4 * 40 + 16);
+//! # assert!(size_of::<Comm<'_, 4>>() <= 496 + 4 * 8);
+//! # assert!(size_of::<Scratch<8, 4, 10>>() <= 8 * 128 + 4 * 40 + 16);
 //! ```
 //!
 //! # Lengths of messages
@@ -52,16 +49,3 @@
 //! and how much is enough, and the call can be repeated with more
 //! ([`Error::needed`](crate::Error::needed)). [`Limits`](crate::Limits) that
 //! match the buffers refuse such messages as faults of the peer instead.
-
-use crate::comm::Comm;
-use crate::message::Scratch;
-
-/// The size of a [`Comm`] without its two buffers, in bytes.
-pub const fn comm_len<const FRAMES: usize>() -> usize {
-    size_of::<Comm<'_, FRAMES>>()
-}
-
-/// The size of a [`Scratch`], in bytes.
-pub const fn scratch_len<const DEPTH: usize, const PAYLOADS: usize, const BODY: usize>() -> usize {
-    size_of::<Scratch<DEPTH, PAYLOADS, BODY>>()
-}
