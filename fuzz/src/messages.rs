@@ -1,9 +1,11 @@
 //! Messages of both layouts, their payloads, and handshakes.
 
+use daskwire::compression::CompressionError;
 use daskwire::display::Document;
 use daskwire::handshake::{Handshake, detect_prefix};
 use daskwire::message::{
-    BuildError, BuilderBuffers, Item, Layout, Message, MessageBuilder, Payload, Scratch, Workspace,
+    BuildError, BuilderBuffers, Item, Layout, Message, MessageBuilder, MessageErrorKind, Payload,
+    ReadOptions, Scratch, Workspace,
 };
 use daskwire::msgpack::{Reader, Token, Writer};
 
@@ -34,8 +36,24 @@ fn split_frames(input: &[u8]) -> Vec<&[u8]> {
 
 fn message(input: &[u8], layout: Layout) {
     let frames = split_frames(input);
+    let without = ReadOptions {
+        sets_and_enums: false,
+        lengths_optional: true,
+        ..read_options()
+    };
+    for options in [read_options(), without] {
+        use_message(&frames, layout, &options);
+    }
+    let mut stream = Vec::new();
+    for frame in frames {
+        stream.extend_from_slice(frame);
+    }
+    let _ = Document::new(&stream).to_string();
+}
+
+fn use_message(frames: &[&[u8]], layout: Layout, options: &ReadOptions) {
     let mut workspace = Workspace::new();
-    let _ = Message::open(&frames, layout, &read_options(), &mut workspace).map(|message| {
+    let _ = Message::open(frames, layout, options, &mut workspace).map(|message| {
         let payload_count = walk(&message);
         assert!(payload_count <= message.payload_count());
         let checked = message.check();
@@ -46,16 +64,11 @@ fn message(input: &[u8], layout: Layout) {
             };
             use_payload(&payload);
             for to in [Layout::Modern, Layout::Classic] {
-                forward(&payload, to);
+                forward(&payload, to, options);
             }
         }
         let _ = message.op();
     });
-    let mut stream = Vec::new();
-    for frame in frames {
-        stream.extend_from_slice(frame);
-    }
-    let _ = Document::new(&stream).to_string();
 }
 
 /// Walks a message and returns the number of payloads.
@@ -94,6 +107,17 @@ fn use_payload(payload: &Payload<'_, &[u8]>) {
     };
     let merged = merge(0xa5);
     assert_eq!(merged, merge(0x5a), "old bytes show");
+    if let Ok(merged) = &merged {
+        let (mut out, mut ends) = (Vec::new(), Vec::new());
+        match payload.merge_onto(&mut out, &mut ends) {
+            Ok(()) => assert_eq!((out, ends), (merged.concat(), ends_of(merged))),
+            // All frames together.
+            Err(error) => assert!(matches!(
+                error.kind,
+                MessageErrorKind::Compression(CompressionError::OverLimit { .. })
+            )),
+        }
+    }
     if let (Ok(merged), Ok(frames)) = (merged, payload.logical_frames()) {
         for (frame, whole) in frames.zip(&merged) {
             if let Ok(frame) = frame
@@ -105,8 +129,18 @@ fn use_payload(payload: &Payload<'_, &[u8]>) {
     }
 }
 
+/// The end of each frame in all of them.
+fn ends_of(frames: &[Vec<u8>]) -> Vec<usize> {
+    let mut end = 0;
+    let ends = frames.iter().map(|frame| {
+        end += frame.len();
+        end
+    });
+    ends.collect()
+}
+
 /// Checks that forwarded payloads can be read again with the same contents.
-fn forward(payload: &Payload<'_, &[u8]>, to: Layout) {
+fn forward(payload: &Payload<'_, &[u8]>, to: Layout, options: &ReadOptions) {
     let (mut body, mut headers) = (vec![0; 64], vec![0; 1 << 16]);
     let mut slots = vec![&[][..]; payload.frames().len() + 8];
     let mut scratch = Scratch::<4, 1>::new();
@@ -134,7 +168,7 @@ fn forward(payload: &Payload<'_, &[u8]>, to: Layout) {
         Err(error) => panic!("{error}"),
     };
     let mut workspace = Workspace::new();
-    let again = Message::open(frames, to, &read_options(), &mut workspace).map(|message| {
+    let again = Message::open(frames, to, options, &mut workspace).map(|message| {
         let again = message.payload(0).expect("one payload was put in");
         if to == payload.layout() {
             assert_eq!(again.header_bytes(), payload.header_bytes());
@@ -201,8 +235,8 @@ pub(crate) fn payload_header(input: &[u8]) {
         }
         assert!(header.entries().count() <= header_len(payload.header_bytes()));
         use_payload(&payload);
-        forward(&payload, Layout::Modern);
-        forward(&payload, Layout::Classic);
+        forward(&payload, Layout::Modern, &options);
+        forward(&payload, Layout::Classic, &options);
     });
     opened.expect("the body is right, and the header is not looked at");
 }
