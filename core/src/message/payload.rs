@@ -397,8 +397,9 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     }
 
     /// Like [`merge_into`](Self::merge_into), but appends to `out`, which grows
-    /// with the data of the frames, not with declared lengths. `ends` receives
-    /// the end of each logical frame, relative to the former end of `out`.
+    /// frame by frame as
+    /// [`decompress_onto`](crate::compression::decompress_onto) says. `ends`
+    /// receives the end of each logical frame, relative to the former end of `out`.
     ///
     /// # Errors
     ///
