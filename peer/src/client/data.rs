@@ -569,7 +569,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ScatterError`] if the data cannot be serialized or transferred.
+    /// [`ScatterError`] if a key is empty, or the data cannot be serialized or transferred.
     pub async fn scatter_by(
         &self,
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
@@ -585,7 +585,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`ScatterError`] if the data cannot be serialized or transferred.
+    /// [`ScatterError`] if a key is empty, or the data cannot be serialized or transferred.
     pub async fn scatter_with(
         &self,
         data: impl IntoIterator<Item = (impl Into<Key>, impl Into<Value>)>,
@@ -621,6 +621,10 @@ impl Client {
         if pieces.is_empty() {
             // Dask's scheduler fails if it gets no data.
             return Ok(Vec::new());
+        }
+        // Dask's scheduler would remove the workers that store such data.
+        if pieces.iter().any(|(key, _)| key.is_empty()) {
+            return Err(ScatterError::EmptyKey);
         }
         let route = options.route.unwrap_or(self.shared.route());
         // If the caller is dropped, the data is released after it was stored.

@@ -11,6 +11,8 @@ use crate::release::UnsupportedRelease;
 use crate::value::ValueError;
 use crate::{Key, RemoteError, RequestError};
 
+const EMPTY_KEY: &str = "a key must not be empty";
+
 /// The error of [`Client::connect`](super::Client::connect).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -58,6 +60,8 @@ pub enum SubmitError {
         /// The fault.
         error: ValueError,
     },
+    /// A key [is empty](Key::is_empty).
+    EmptyKey,
     /// The number of keys differs from the number of tasks.
     KeyCount {
         /// Number of keys.
@@ -140,6 +144,8 @@ pub enum ScatterError {
         /// The fault.
         error: ValueError,
     },
+    /// A key [is empty](Key::is_empty).
+    EmptyKey,
     /// The cluster has no workers, and no worker has joined in time.
     NoWorkers,
     /// The data cannot be transferred.
@@ -229,6 +235,7 @@ impl fmt::Display for SubmitError {
             Self::Value { task, error } => {
                 write!(f, "the task {task} cannot be submitted: {error}")
             }
+            Self::EmptyKey => f.write_str(EMPTY_KEY),
             Self::KeyCount { keys, tasks } => write!(
                 f,
                 "got {keys} keys for {tasks} tasks: give each task one key"
@@ -275,6 +282,7 @@ impl fmt::Display for ScatterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value { key, error } => write!(f, "{key} cannot be scattered: {error}"),
+            Self::EmptyKey => f.write_str(EMPTY_KEY),
             Self::NoWorkers => {
                 f.write_str("data cannot be scattered: no worker has joined the cluster in time")
             }
@@ -301,7 +309,10 @@ impl core::error::Error for SubmitError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Value { error, .. } => Some(error),
-            Self::KeyCount { .. } | Self::Reconnecting { .. } | Self::Disconnected(_) => None,
+            Self::EmptyKey
+            | Self::KeyCount { .. }
+            | Self::Reconnecting { .. }
+            | Self::Disconnected(_) => None,
         }
     }
 }
@@ -323,7 +334,7 @@ impl core::error::Error for ScatterError {
             Self::Value { error, .. } => Some(error),
             Self::Request(error) => Some(error),
             Self::Copy(error) => Some(&**error),
-            Self::NoWorkers | Self::Disconnected(_) => None,
+            Self::EmptyKey | Self::NoWorkers | Self::Disconnected(_) => None,
         }
     }
 }

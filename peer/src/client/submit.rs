@@ -168,6 +168,7 @@ impl Call<'_> {
     ///
     /// * [`SubmitError::Value`] if a list or dictionary in the arguments has a serialized
     ///   value that cannot be opened: scatter it, and use its future;
+    /// * [`SubmitError::EmptyKey`];
     /// * [`SubmitError::Reconnecting`] while the client reconnects;
     /// * [`SubmitError::Disconnected`] if the client is not connected any more.
     pub fn submit(self) -> Result<TaskFuture, SubmitError> {
@@ -483,6 +484,9 @@ impl Client {
     ) -> Result<Vec<TaskFuture>, SubmitError> {
         let shared = &self.shared;
         let dialect = self.dialect();
+        if graph.tasks.iter().any(|task| task.key.is_empty()) {
+            return Err(SubmitError::EmptyKey);
+        }
         let keys: Vec<Key> = keys.iter().map(|key| dialect.key(key)).collect();
         let message = update_graph(graph, keys.clone(), options, &dialect);
         let message = message.map_err(|error| SubmitError::Value {

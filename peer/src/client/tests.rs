@@ -666,6 +666,21 @@ async fn releases_keys_of_other_clients_in_the_form_of_the_release() {
 }
 
 #[tokio::test]
+async fn refuses_empty_keys() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    for key in [Key::from(""), Key::list([]), Key::list([Key::list([])])] {
+        let error = client
+            .scatter_by([(&key, 1)], Route::Scheduler)
+            .await
+            .expect_err("an empty key");
+        assert!(matches!(error, ScatterError::EmptyKey), "{error}");
+        let call = client.call("operator.neg").argument(1).key(&key);
+        let error = call.submit().expect_err("an empty key");
+        assert!(matches!(error, SubmitError::EmptyKey), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn announces_scattered_data_that_was_stored_if_another_worker_fails() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let [(failing_address, failing), (address, worker)] = [listen().await, listen().await];

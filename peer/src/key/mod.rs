@@ -118,6 +118,21 @@ impl Key {
             .map(|string| string.to_str())
     }
 
+    /// Whether the key is empty or, of a list, its first part, such as `""` and `[[]]`.
+    /// Dask's scheduler fails with such keys.
+    pub fn is_empty(&self) -> bool {
+        let mut reader = Reader::new(self.as_msgpack());
+        loop {
+            return match reader.token() {
+                Ok(Token::Array(1..)) => continue,
+                Ok(Token::Array(0)) => true,
+                Ok(Token::Str(string)) => string.as_bytes().is_empty(),
+                Ok(Token::Bin(data)) => data.is_empty(),
+                _ => false,
+            };
+        }
+    }
+
     /// The part that related keys share, by which Dask groups tasks: `add` for
     /// `add-3f…`, `x` for `('x', 0)`, `data` for a bare hash. Equals the result
     /// of `dask.utils.key_split`.
@@ -395,6 +410,21 @@ mod tests {
     fn rejects_values_that_are_not_keys() {
         for bad in [&b"\xc0"[..], b"\x80", b"\x91\xc0", b"\xd9", &[0x91; 40]] {
             Key::read(&mut Reader::new(bad)).expect_err("not a key");
+        }
+    }
+
+    #[test]
+    fn keys_without_a_first_part_are_empty() {
+        let empty = Key::list([]);
+        for key in [Key::from(""), empty.clone(), Key::list([empty.clone()])] {
+            assert!(key.is_empty(), "{key}");
+        }
+        for key in [
+            Key::from("x"),
+            Key::from(0),
+            Key::list([Key::from(0), empty]),
+        ] {
+            assert!(!key.is_empty(), "{key}");
         }
     }
 
