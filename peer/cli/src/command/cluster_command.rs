@@ -251,8 +251,13 @@ pub(crate) fn message(error: impl Into<Error>) -> String {
     }
 }
 
-/// Parses a key; a list is written in JSON, such as `["x", 0]`.
-pub(crate) fn key(input: &str) -> Key {
+/// Parses a key. A list is written in JSON, such as `["x", 0]`, or as a tuple of Python,
+/// such as `('x', 0)`. `name` is that of the argument in errors.
+///
+/// # Errors
+///
+/// A usage error if the key is empty.
+pub(crate) fn key(name: &str, input: &str) -> Result<Key> {
     fn of(value: &serde_json::Value) -> Option<Key> {
         match value {
             serde_json::Value::String(input) => Some(Key::from(input.as_str())),
@@ -264,24 +269,67 @@ pub(crate) fn key(input: &str) -> Key {
             _ => None,
         }
     }
-    let list = input
-        .starts_with('[')
-        .then(|| serde_json::from_str(input).ok());
-    list.flatten()
-        .as_ref()
-        .and_then(of)
-        .unwrap_or_else(|| Key::from(input))
+    let list = match input.as_bytes() {
+        [b'[', ..] => Some(input.to_owned()),
+        [b'(', ..] => Some(tuple_to_json(input)),
+        _ => None,
+    };
+    let list = list.and_then(|list| serde_json::from_str(&list).ok());
+    let key = list.as_ref().and_then(of);
+    let key = key.unwrap_or_else(|| Key::from(input));
+    if key.is_empty() {
+        return Err(Failure::usage(format_args!(
+            "{name}: a key must not be empty"
+        )));
+    }
+    Ok(key)
+}
+
+/// Converts a tuple of Python, of strings, numbers and tuples, to a list in JSON.
+fn tuple_to_json(input: &str) -> String {
+    let mut json = String::new();
+    let mut quote = None;
+    let mut characters = input.chars();
+    while let Some(character) = characters.next() {
+        match (quote, character) {
+            (None, '(') => json.push('['),
+            (None, ')') => {
+                // `(1,)` has one part.
+                json.truncate(json.trim_end_matches([',', ' ']).len());
+                json.push(']');
+            }
+            (None, '\'' | '"') => {
+                quote = Some(character);
+                json.push('"');
+            }
+            (Some(open), _) if open == character => {
+                quote = None;
+                json.push('"');
+            }
+            (Some(_), '"') => json.push_str("\\\""),
+            (Some(_), '\\') => match characters.next() {
+                Some('\'') => json.push('\''),
+                other => {
+                    json.push('\\');
+                    json.extend(other);
+                }
+            },
+            _ => json.push(character),
+        }
+    }
+    json
 }
 
 /// Formats a key as [`key`] parses it.
-fn shown(key: &Key) -> String {
-    key.as_str().map_or_else(|| key.to_string(), str::to_owned)
+pub(crate) fn shown(key: &Key) -> String {
+    key.as_str()
+        .map_or_else(|| key_json(key).to_string(), str::to_owned)
 }
 
 /// Parses an argument of a call.
 fn argument(input: &str) -> Result<Argument> {
     if let Some(name) = input.strip_prefix('@') {
-        return Ok(Argument::from(key(name)));
+        return Ok(Argument::from(key(input, name)?));
     }
     let fault = match input {
         "None" | "True" | "False" => "JSON is expected, which has null, true and false".to_owned(),
@@ -380,7 +428,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
         let bytes = crate::command::arguments::read(file)?;
         total += bytes.len() as u64;
         let name = match (&arguments.key, file.file_name()) {
-            (Some(name), _) => key(name),
+            (Some(name), _) => key("--key", name)?,
             // A name that begins with a dash would be parsed as an option.
             (None, _) if crate::command::arguments::is_standard_input(file) => Key::unique("stdin"),
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
@@ -410,13 +458,13 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
 
 pub(crate) async fn gather(arguments: &Gather) -> Result {
     arguments.result.check()?;
+    let key = key("KEY", &arguments.key)?;
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
-    let key = key(&arguments.key);
     let status = client.task_status([key.clone()]).await.map_err(message)?;
     // Requesting a key that does not exist would create a task that never runs.
     if status.iter().all(|(_, status)| status.is_none()) {
-        return Err(format!("the cluster has no result with the key {key}").into());
+        return Err(unknown_keys(&[key]));
     }
     let future = client.future(key).map_err(message)?;
     future.finished().await.map_err(message)?;
@@ -461,6 +509,8 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         let expected = || format!("--resources {input}: expected an amount of at least 0");
         options = options.resource(name, amount.ok_or_else(expected).map_err(usage)?);
     }
+    let name = arguments.key.as_deref();
+    let name = name.map(|name| key("--key", name)).transpose()?;
     let client = arguments.cluster.connect(&Arc::default()).await?;
     let mut call = client.call(arguments.function.as_str()).with(options);
     for value in positional {
@@ -469,8 +519,8 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
     for (name, value) in keywords {
         call = call.keyword(name, value);
     }
-    if let Some(name) = &arguments.key {
-        call = call.key(key(name));
+    if let Some(name) = name {
+        call = call.key(name);
     }
     if arguments.impure {
         call = call.impure();
@@ -496,8 +546,9 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
 }
 
 pub(crate) async fn release(arguments: &Release) -> Result {
+    let keys = arguments.keys.iter().map(|input| key("KEYS", input));
+    let keys: Vec<Key> = keys.collect::<Result<_>>()?;
     let client = arguments.cluster.connect(&Arc::default()).await?;
-    let keys: Vec<Key> = arguments.keys.iter().map(|input| key(input)).collect();
     let status = client.task_status(&keys).await.map_err(message)?;
     let is_unknown = |key: &Key| {
         status
@@ -518,12 +569,13 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     if unknown.is_empty() {
         return Ok(());
     }
-    let unknown: Vec<String> = unknown.iter().map(ToString::to_string).collect();
-    Err(format!(
-        "the cluster has no result with the key {}",
-        unknown.join(", ")
-    )
-    .into())
+    Err(unknown_keys(&unknown))
+}
+
+/// The error for keys that the cluster does not have.
+fn unknown_keys(keys: &[Key]) -> Failure {
+    let keys: Vec<String> = keys.iter().map(shown).collect();
+    format!("the cluster has no result with the key {}", keys.join(", ")).into()
 }
 
 pub(crate) async fn journey(arguments: &Journey) -> Result {
@@ -626,5 +678,29 @@ mod tests {
         assert_eq!(of(100 << 20, 500), ", waiting for the reply");
         assert_eq!(of(0, 500), "");
         assert_eq!(of(10, 0), "");
+    }
+
+    #[test]
+    fn lists_are_json_or_tuples_of_python() {
+        let block = |x| Key::list([Key::from(x), Key::from(0), Key::list([Key::from(-1)])]);
+        for (input, expected) in [
+            (r#"["x", 0, [-1]]"#, block("x")),
+            ("('x', 0, (-1,))", block("x")),
+            (r#"("it's", 0, (-1,))"#, block("it's")),
+            (r#"('it\'s', 0, [-1])"#, block("it's")),
+            (r#"('say "x"', 0, (-1, ))"#, block("say \"x\"")),
+            // Strings
+            ("[x", Key::from("[x")),
+            ("(x, 0)", Key::from("(x, 0)")),
+            ("5", Key::from("5")),
+        ] {
+            let key = key("KEY", input).expect("not empty");
+            assert_eq!(key, expected, "{input}");
+            assert_eq!(super::key("KEY", &shown(&key)).expect("not empty"), key);
+        }
+        for input in ["", "[]", "()", "[[]]", "[\"\", 1]"] {
+            let error = key("--key", input).expect_err(input).to_string();
+            assert_eq!(error, "--key: a key must not be empty", "{input}");
+        }
     }
 }

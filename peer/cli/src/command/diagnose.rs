@@ -4,11 +4,11 @@ use crate::format::{aligned, bytes, count, duration};
 use crate::inspect::capture::Time;
 use clap::Args;
 use daskwire::display::Printable;
-use daskwire_peer::Client;
 use daskwire_peer::client::{LogLine, StoryStep};
+use daskwire_peer::{Client, Key, Value};
 use serde_json::{Value as Json, json};
 
-use crate::command::cluster_command::{SchedulerArguments, key, message};
+use crate::command::cluster_command::{SchedulerArguments, key, message, shown};
 use crate::command::failure::Result;
 use crate::command::show::value_json;
 use crate::command::snapshot::Snapshot;
@@ -180,18 +180,20 @@ async fn addresses(client: &Client, names: &[String]) -> Result<Vec<String>> {
 }
 
 pub(crate) async fn story(arguments: &Story) -> Result {
+    let keys = arguments.keys.iter().map(|input| key("KEYS", input));
+    let keys: Vec<Key> = keys.collect::<Result<_>>()?;
     let client = arguments.scheduler.connect().await?;
-    let keys = arguments.keys.iter().map(|input| key(input));
-    let steps = client.story(keys).await.map_err(message)?;
+    let steps = client.story(&keys).await.map_err(message)?;
     let workers = client.workers().await.map_err(message)?;
     if arguments.json {
         let steps: Vec<Json> = steps.iter().map(step_json).collect();
         terminal::print(printable::json(&json!({"steps": steps})))?;
     }
     if steps.is_empty() {
+        let keys: Vec<String> = keys.iter().map(shown).collect();
         return Err(format!(
             "neither the scheduler nor a worker has a record of {}",
-            arguments.keys.join(", ")
+            keys.join(", ")
         )
         .into());
     }
@@ -208,6 +210,11 @@ pub(crate) async fn story(arguments: &Story) -> Result {
         let rows: Vec<[String; 3]> = steps
             .iter()
             .map(|step| {
+                let mut step = step.clone();
+                // A key is formatted as in a command line.
+                if let Some(key @ (Value::List(_) | Value::Tuple(_))) = step.step.first_mut() {
+                    *key = Value::from(value_json(key).to_string());
+                }
                 let line = step.to_string();
                 [
                     when(step.time),

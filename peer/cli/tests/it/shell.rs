@@ -198,13 +198,26 @@ fn functions_are_called_by_their_names() {
     let line = format!("submit {at} operator.add 40 2 --key [\"answer\",0] --hold");
     let ran = daskwire(&line);
     let key = ran.good(&line).trim();
-    assert_eq!(key, "('answer', 0)");
-    let line = format!("submit {at} operator.neg @[\"answer\",0]");
+    assert_eq!(key, "[\"answer\",0]");
+    let line = format!("submit {at} operator.neg @{key}");
     assert_eq!(daskwire(&line).good(&line), "-42\n");
-    let line = format!("gather {at} [\"answer\",0]");
-    assert_eq!(daskwire(&line).good(&line), "42\n");
-    daskwire(&format!("release {at} [\"answer\",0]")).good("release");
-    gone(&cluster, "[\"answer\",0]");
+    for key in [key, "('answer',0)"] {
+        let line = format!("gather {at} {key}");
+        assert_eq!(daskwire(&line).good(&line), "42\n");
+        let story = daskwire(&format!("story {at} {key}"));
+        let step = "  scheduler  [\"answer\",0]: released -> waiting (";
+        assert!(story.good("story").contains(step), "{}", story.text());
+    }
+    for command in ["gather", "story", "release"] {
+        let ran = daskwire(&format!("{command} {at} ('no',\"it's\")"));
+        assert!(
+            ran.refused(command).ends_with(" [\"no\",\"it's\"]"),
+            "{}",
+            ran.err
+        );
+    }
+    daskwire(&format!("release {at} {key}")).good("release");
+    gone(&cluster, key);
 }
 
 #[test]
@@ -298,6 +311,11 @@ fn bad_usage_has_its_own_exit_code() {
             "by default with port 8786",
         ),
         ("submit tls://127.0.0.1:1 f", "needs TLS"),
+        (
+            "scatter tcp://127.0.0.1:1 Cargo.toml --key [[]]",
+            "--key: a key must not be empty",
+        ),
+        ("submit tcp://127.0.0.1:1 f @", "@: a key must not be empty"),
     ] {
         let ran = daskwire(line);
         let error = ran.misused(line);
