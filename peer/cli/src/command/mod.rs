@@ -163,8 +163,9 @@ struct Relay {
 struct Pickle {
     /// The pickle, or - for standard input
     file: PathBuf,
-    /// The pickle's out-of-band buffers, in order, each a file
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    /// A file with an out-of-band buffer of the pickle; may be given several times, in
+    /// the order of the buffers
+    #[arg(long, value_name = "FILE")]
     buffers: Option<Vec<PathBuf>>,
     /// Print a JSON document for each opcode, and one for the whole pickle
     #[arg(long)]

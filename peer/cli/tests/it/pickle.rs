@@ -150,11 +150,12 @@ fn buffers_are_matched_and_counted() {
     let pickle = file("buffers", pickle);
     let (one, two) = (file("one", b"one"), file("two", b"second"));
     let run = |buffers: &[&PathBuf]| {
-        let paths = std::iter::once(&pickle).chain(buffers.iter().copied());
-        let mut arguments: Vec<String> = paths.map(|path| path.display().to_string()).collect();
-        if !buffers.is_empty() {
-            arguments.insert(1, "--buffers".to_owned());
+        // The pickle may be given after the buffers.
+        let mut arguments = Vec::new();
+        for buffer in buffers {
+            arguments.extend(["--buffers".to_owned(), buffer.display().to_string()]);
         }
+        arguments.push(pickle.display().to_string());
         run(
             &arguments.iter().map(String::as_str).collect::<Vec<_>>(),
             b"",
