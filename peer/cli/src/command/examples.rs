@@ -4,7 +4,7 @@ pub(crate) const INSPECT: &str = "\
 Examples:
   daskwire inspect stream.bin
   daskwire inspect --json --data stream.bin
-  daskwire inspect traffic.pcap --op compute-task --to :8786";
+  daskwire inspect traffic.pcap --op compute-task --from :8786";
 
 pub(crate) const ENCODE: &str = "\
 Examples:
