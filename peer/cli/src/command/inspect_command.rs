@@ -1,5 +1,6 @@
 //! `daskwire inspect`: messages of recorded streams and of captures.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -106,17 +107,32 @@ impl Inspect {
         options
     }
 
-    /// Whether a message, given as its document, passes `--op`.
-    fn has_op(&self, document: &Json) -> bool {
-        let is_wanted = |message: &Json| {
-            let op = message.get("op").and_then(Json::as_str);
-            op.is_some_and(|op| self.op.iter().any(|wanted| wanted == op))
+    const fn has_filter(&self) -> bool {
+        !self.op.is_empty() || self.has_ends()
+    }
+
+    const fn has_ends(&self) -> bool {
+        self.from.is_some() || self.to.is_some()
+    }
+
+    /// Whether a message, given as its document, passes `--op`. Adds its ops to `ops`.
+    fn has_op(&self, document: &Json, ops: &mut BTreeSet<String>) -> bool {
+        let messages = match document.get("message") {
+            Some(Json::Array(batch)) => &batch[..],
+            Some(body) => core::slice::from_ref(body),
+            None => &[],
         };
-        match document.get("message") {
-            Some(Json::Array(batch)) => batch.iter().any(is_wanted),
-            Some(body) => is_wanted(body),
-            None => false,
+        let mut is_wanted = false;
+        for op in messages
+            .iter()
+            .filter_map(|message| message.get("op")?.as_str())
+        {
+            is_wanted |= self.op.iter().any(|wanted| wanted == op);
+            if !ops.contains(op) {
+                ops.insert(op.to_owned());
+            }
         }
+        is_wanted
     }
 
     /// The output for a message; `None` if it is filtered out.
@@ -124,13 +140,14 @@ impl Inspect {
         &self,
         inspector: &mut Inspector<'a>,
         message: &Recorded<'a>,
+        ops: &mut BTreeSet<String>,
         first: impl Fn(&mut serde_json::Map<String, Json>),
     ) -> Result<Option<String>, crate::inspect::InspectError> {
         if !self.json && self.op.is_empty() {
             return inspector.text(message).map(Some);
         }
         let document = inspector.json(message)?;
-        if !self.op.is_empty() && !self.has_op(&document) {
+        if !self.op.is_empty() && !self.has_op(&document, ops) {
             return Ok(None);
         }
         if !self.json {
@@ -149,6 +166,8 @@ impl Inspect {
 struct Printer {
     out: terminal::Escaping<std::io::BufWriter<std::io::StdoutLock<'static>>>,
     is_first: bool,
+    /// The ops of the messages that were compared with `--op`.
+    ops: BTreeSet<String>,
 }
 
 impl Printer {
@@ -177,17 +196,43 @@ pub(crate) fn run(arguments: &Inspect) -> Result {
     let mut printer = Printer {
         out: terminal::stdout(),
         is_first: true,
+        ops: BTreeSet::new(),
     };
     if is_capture(&file) {
-        return capture(arguments, &file, &mut printer);
-    }
-    if arguments.from.is_some() || arguments.to.is_some() {
+        capture(arguments, &file, &mut printer)?;
+    } else if arguments.has_ends() {
         return Err(Failure::usage(format_args!(
             "{}: --from and --to are for captures: a recorded stream has no addresses",
             name(&arguments.file)
         )));
+    } else {
+        stream(arguments, &file, &mut printer)?;
     }
-    stream(arguments, &file, &mut printer)
+    if printer.is_first && arguments.has_filter() {
+        terminal::note(no_match(&printer.ops, arguments.has_ends()));
+    }
+    Ok(())
+}
+
+/// The message that no message passes the filters, with the ops of those that were
+/// compared.
+fn no_match(ops: &BTreeSet<String>, has_ends: bool) -> String {
+    let mut names: Vec<&str> = ops.iter().map(String::as_str).collect();
+    if names.len() > MAX_OPS {
+        names.truncate(MAX_OPS);
+        names.push("…");
+    }
+    match (&names[..], has_ends) {
+        ([], _) => "no message matches".to_owned(),
+        (_, true) => format!(
+            "no message matches; the ops from and to these ends are: {}",
+            names.join(", ")
+        ),
+        (_, false) => format!(
+            "no message matches; the ops in this file are: {}",
+            names.join(", ")
+        ),
+    }
 }
 
 /// Shows the messages of a recorded stream.
@@ -205,7 +250,8 @@ fn stream(arguments: &Inspect, stream: &[u8], printer: &mut Printer) -> Result {
             let Some(message) = message else {
                 return Ok(None);
             };
-            arguments.output(&mut inspector, &message, |_| {}).map(Some)
+            let output = arguments.output(&mut inspector, &message, &mut printer.ops, |_| {});
+            output.map(Some)
         });
         let output = match (next, guess) {
             (Ok(Some(output)), _) => output,
@@ -284,7 +330,6 @@ fn show(
         arguments.from.is_none_or(|end| end.includes(from))
             && arguments.to.is_none_or(|end| end.includes(to))
     };
-    let has_filter = !arguments.op.is_empty() || arguments.from.is_some() || arguments.to.is_some();
     let data = directions.map(|(direction, ..)| direction.bytes());
     let mut entries = Vec::new();
     let mut endings = Vec::new();
@@ -301,7 +346,7 @@ fn show(
                 document.insert("from".into(), from.to_string().into());
                 document.insert("to".into(), to.to_string().into());
             };
-            match arguments.output(&mut stream.inspector, &message, first) {
+            match arguments.output(&mut stream.inspector, &message, &mut printer.ops, first) {
                 Ok(None) => {}
                 Ok(Some(output)) if arguments.json => entries.push((time, output)),
                 Ok(Some(output)) => {
@@ -334,7 +379,7 @@ fn show(
         }
         return Ok(Some(faults));
     }
-    if has_filter && entries.is_empty() {
+    if arguments.has_filter() && entries.is_empty() {
         return Ok(Some(faults));
     }
     let mut output = format!(
@@ -366,6 +411,9 @@ struct Stream<'a> {
     /// Whether `ending` is a fault of the sender, not of the capture.
     is_faulty: bool,
 }
+
+/// Maximum number of ops that a message for the user lists.
+const MAX_OPS: usize = 30;
 
 /// Maximum number of segments that are tried as the start of a message.
 const MAX_TRIED: usize = 64;

@@ -79,8 +79,21 @@ fn messages_are_filtered() {
     assert_eq!(only("--from :8786"), [STEPS[1], STEPS[3], STEPS[5]]);
     assert_eq!(only("--to tcp://127.0.0.1:8786 --op close"), [STEPS[6]]);
     assert_eq!(only("--from 127.0.0.1"), STEPS);
-    assert!(only("--to 127.0.0.2").is_empty());
-    assert_eq!(inspect(LO, "--op nothing").good("nothing"), "");
+    for (options, note) in [
+        ("--to 127.0.0.2", "no message matches"),
+        (
+            "--op nothing",
+            "no message matches; the ops in this file are: close, echo, identity",
+        ),
+        (
+            "--op nothing --to :8786 --json",
+            "no message matches; the ops from and to these ends are: close, echo, identity",
+        ),
+    ] {
+        let ran = inspect(LO, options);
+        assert_eq!((ran.status, ran.text()), (Some(0), ""), "{options}");
+        assert_eq!(ran.err, format!("daskwire: {note}\n"), "{options}");
+    }
     let stream = include_bytes!(
         "../../../../core/tests/vectors/modern-nosplit-2026.8.0/docs-get-data-ones5.bin"
     );
@@ -89,7 +102,8 @@ fn messages_are_filtered() {
             .good("stream")
             .starts_with("message \"get-data\"")
     );
-    assert_eq!(inspect(stream, "--op gather").good("stream"), "");
+    let note = "daskwire: no message matches; the ops in this file are: get-data\n";
+    assert_eq!(inspect(stream, "--op gather").err, note);
     let ran = inspect(stream, "--from :8786");
     assert!(
         ran.misused("stream")
