@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use super::Interpreter;
 use super::link::{Link, WRITE_TIMEOUT};
@@ -29,6 +30,11 @@ def main():
     # Python's own modules precede those in the current directory.
     sys.path.sort(key=lambda path: not path)
     import os, socket, struct, types
+    try:
+        import distributed
+    except ImportError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(NO_DISTRIBUTED)
     sock = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -43,6 +49,12 @@ def main():
     return module.main(sock)
 main()
 "#;
+
+/// The exit code of a process that cannot import distributed.
+const NO_DISTRIBUTED: i32 = 78;
+
+/// Time for a process to end once it has closed its socket.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout for a process to become ready, which includes the import of distributed.
 pub(super) const START_TIMEOUT: Duration = Duration::from_secs(300);
@@ -97,7 +109,7 @@ impl Template {
         }
         let process = Arc::new(TemplateProcess::start(&self.interpreter, &self.memory)?);
         let forked = process.fork();
-        let forked = forked.map_err(|error| not_ready(&process.end(), &error))?;
+        let forked = forked.map_err(|error| process.not_ready(&error))?;
         *current = Some(Arc::clone(&process));
         let (socket, id) = forked?;
         Ok((socket, id, process))
@@ -110,7 +122,8 @@ impl TemplateProcess {
         // Unbuffered (`-u`), so that the output of tasks is not lost when a process is killed;
         // in a process group of its own, so that Ctrl-C reaches the worker only.
         let child = Command::new(&interpreter.path)
-            .args(["-u", "-c", BOOTSTRAP])
+            .args(["-u", "-c"])
+            .arg(BOOTSTRAP.replace("NO_DISTRIBUTED", &NO_DISTRIBUTED.to_string()))
             .args(&interpreter.imports)
             .envs(interpreter.variables.iter().cloned())
             .stdin(Stdio::from(OwnedFd::from(other)))
@@ -180,6 +193,28 @@ impl TemplateProcess {
         let reply = request(&mut link)?;
         *current = Some(link);
         Ok(reply)
+    }
+
+    /// The error for this process, whose first reply failed with `error`.
+    fn not_ready(&self, error: &io::Error) -> io::Error {
+        let start = Instant::now();
+        let has_ended = || {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            child.try_wait()
+        };
+        // The exit status says more than that of a process that was killed.
+        let mut status = has_ended();
+        while matches!(status, Ok(None)) && start.elapsed() < END_TIMEOUT {
+            std::thread::sleep(END_TIMEOUT / 100);
+            status = has_ended();
+        }
+        match status {
+            Ok(Some(status)) if status.code() == Some(NO_DISTRIBUTED) => io::Error::new(
+                io::ErrorKind::NotFound,
+                "distributed cannot be imported there; the error is above",
+            ),
+            _ => not_ready(&self.end(), error),
+        }
     }
 
     /// Kills the process, and returns a description of how it ended.
