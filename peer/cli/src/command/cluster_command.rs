@@ -17,7 +17,7 @@ use daskwire_peer::graph::Argument;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::command::connect::{address, connecting, report_first_failure};
+use crate::command::connect::{about, address, connecting, report_first_failure};
 use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::tls::TlsArguments;
@@ -196,7 +196,11 @@ impl SchedulerArguments {
             ..options
         };
         let client = Client::connect_with(&self.scheduler, options);
-        let client = async { client.await.map_err(message) };
+        let client = async {
+            client
+                .await
+                .map_err(|error| about(&scheduler, message(error)))
+        };
         let client = connecting(&scheduler, &transports, client).await?;
         warn_of_release(&client);
         Ok(client)
@@ -610,7 +614,11 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
                 ..ClientOptions::default()
             };
             let client = Client::connect_with(scheduler, options);
-            let client = async { client.await.map_err(message) };
+            let client = async {
+                client
+                    .await
+                    .map_err(|error| about(&address, message(error)))
+            };
             let client = connecting(&address, &transports, client).await?;
             warn_of_release(&client);
             let count = client.workers().await.map_err(message)?.len();

@@ -11,17 +11,21 @@ use daskwire_comm::{
     Address, BoxFuture, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
     PendingConnection, Traffic, Transport, Transports,
 };
+use daskwire_peer::identity::Identity;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
-/// Time for the handshake, after which the command checks whether the peer is an HTTP
-/// server.
-const HTTP_CHECK_DELAY: Duration = Duration::from_secs(2);
+/// Time for the handshake and the registration, after which the command checks whether the
+/// peer is an HTTP server or a worker.
+const CHECK_DELAY: Duration = Duration::from_secs(2);
 
-/// The timeout of the check for an HTTP server.
-const HTTP_CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+/// The timeout of each of these checks.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The error for the address of a worker.
+const NOT_A_SCHEDULER: &str = "this is a worker; give the address of its scheduler";
 
 /// Parses the address of a scheduler.
 ///
@@ -40,35 +44,55 @@ pub(crate) fn address(input: &str) -> Result<Address> {
         .map_err(|error| Failure::usage(format_args!("{input}: {error}")))
 }
 
-/// Awaits `work`, which connects to a scheduler and fails with `E`. Fails early if the
-/// peer is an HTTP server, which would wait for the end of a request and never reply.
+/// The message of an error, with the address of the peer unless the error names it.
+pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
+    let (peer, error) = (peer.to_string(), error.to_string());
+    match error.contains(&peer) {
+        true => error,
+        false => format!("{peer}: {error}"),
+    }
+}
+
+/// Awaits `work`, which connects to a scheduler. Fails early if the peer is an HTTP server,
+/// which would wait for the end of a request and never reply, or a worker, which ignores
+/// clients.
 ///
 /// # Errors
 ///
-/// The error of `work` as a message.
-pub(crate) async fn connecting<T, E: fmt::Display>(
+/// The failure of `work`.
+pub(crate) async fn connecting<T, E: Into<Failure>>(
     scheduler: &Address,
     transports: &Transports,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T> {
     let check = async {
-        tokio::time::sleep(HTTP_CHECK_DELAY).await;
-        let checked = tokio::time::timeout(HTTP_CHECK_TIMEOUT, is_http(scheduler, transports));
-        if !checked.await.unwrap_or(false) {
-            std::future::pending::<()>().await;
+        tokio::time::sleep(CHECK_DELAY).await;
+        let checked = tokio::time::timeout(CHECK_TIMEOUT, is_http(scheduler, transports));
+        if checked.await.unwrap_or(false) {
+            return CommError::PeerSpeaksHttp.to_string();
+        }
+        let options = daskwire_peer::identity::options(CHECK_TIMEOUT);
+        match daskwire_peer::identity::identity(scheduler, transports, &options).await {
+            Ok((identity, _)) if is_worker(&identity) => NOT_A_SCHEDULER.to_owned(),
+            _ => std::future::pending().await,
         }
     };
     tokio::select! {
         biased;
-        done = work => done.map_err(|error| error.to_string().into()),
-        () = check => Err(format!("{scheduler}: {}", CommError::PeerSpeaksHttp).into()),
+        done = work => done.map_err(Into::into),
+        fault = check => Err(format!("{scheduler}: {fault}").into()),
     }
+}
+
+/// Whether the peer is a worker or its nanny.
+pub(crate) fn is_worker(identity: &Identity) -> bool {
+    ["Worker", "Nanny"].contains(&&*identity.kind)
 }
 
 /// Whether a peer replies in HTTP.
 async fn is_http(peer: &Address, transports: &Transports) -> bool {
     let options = CommOptions {
-        connect_timeout: HTTP_CHECK_TIMEOUT,
+        connect_timeout: CHECK_TIMEOUT,
         connect_retry: false,
         ..CommOptions::default()
     };

@@ -312,7 +312,7 @@ async fn identity(arguments: &Identity) -> Result {
     let transports = arguments.tls.transports(&[&address])?;
     let options = daskwire_peer::identity::options(patience);
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
-    let asked = async { asked.await.map_err(|error| format!("{address}: {error}")) };
+    let asked = async { asked.await.map_err(|error| connect::about(&address, error)) };
     let (identity, agreement) = connect::connecting(&address, &transports, asked).await?;
     let release = identity
         .release

@@ -1181,18 +1181,35 @@ async fn modules_are_imported_for_all_processes() {
 fn an_interpreter_without_distributed_is_refused() {
     let scheduler = daskwire_testing::scheduler();
     let arguments = ["worker", scheduler.address(), "--python"];
-    for (python, error) in [
-        ("/bin/false", "ended with exit status: 1"),
-        ("/nonexistent/python", "No such file or directory"),
+    // An interpreter without packages.
+    let bare = std::env::temp_dir().join(format!("daskwire-bare-{}", std::process::id()));
+    let script = "#!/bin/sh\nexec python3 -I -S \"$@\"\n";
+    fs::write(&bare, script).expect("a file");
+    fs::set_permissions(&bare, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .expect("its owner");
+    let bare = bare.to_str().expect("UTF-8");
+    for (python, status, error) in [
+        ("/bin/false", 1, "ended with exit status: 1"),
+        (
+            "/nonexistent/python",
+            2,
+            "No such file or directory (os error 2)",
+        ),
+        (
+            bare,
+            2,
+            "distributed cannot be imported there; the error is above",
+        ),
     ] {
         let ran = command::run(&[&arguments[..], &[python]].concat(), None);
-        assert_eq!(ran.status, Some(1));
+        assert_eq!(ran.status, Some(status), "{}", ran.err);
+        let last = ran.err.lines().last().expect("an error");
         assert!(
-            ran.err
-                .contains("a Python process of the worker cannot be started")
-                && ran.err.contains(error),
+            last.starts_with(&format!("daskwire: --python {python}: ")) && last.contains(error),
             "{}",
             ran.err
         );
+        assert!(!ran.err.contains("Traceback"), "{}", ran.err);
     }
+    let _ = fs::remove_file(bare);
 }

@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use tokio::sync::mpsc;
 
 use crate::command::cluster_command::{SchedulerArguments, message};
-use crate::command::connect::{address, connecting};
+use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::snapshot::Snapshot;
 use view::{Key, View};
@@ -108,7 +108,11 @@ async fn watch(
     let name = scheduler.to_string();
     loop {
         let client = Client::connect_with(&name, options.clone());
-        let client = async { client.await.map_err(message) };
+        let client = async {
+            client
+                .await
+                .map_err(|error| about(scheduler, message(error)))
+        };
         let failure = match connecting(scheduler, &options.transports, client).await {
             Ok(client) => loop {
                 let taking = tokio::time::timeout(REQUEST_TIMEOUT, Snapshot::take(&client));

@@ -12,19 +12,19 @@ mod settings;
 mod stop;
 
 use core::fmt::Display;
-use std::io::IsTerminal as _;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daskwire_comm::{Address, BufferPool, CommOptions};
-use daskwire_peer::worker::{Builder, Ended, Worker};
+use daskwire_peer::worker::{Builder, Ended, StartError, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use crate::command::config::Config;
-use crate::command::connect::{address, connecting};
+use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
@@ -298,7 +298,7 @@ async fn scheduler_of_file(path: &Path) -> Result<Address> {
                 Err(error) if error.is_eof() => {}
                 Err(error) => waiting = format!("{waiting}, which is not JSON: {error}"),
             },
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
             // It may be temporary in a file system of several machines.
             Err(error) => waiting = format!("{waiting}: {error}"),
         }
@@ -440,7 +440,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
     }
     let starting = async {
         let started = builder.start().await;
-        started.map_err(|error| format!("{scheduler}: {error}"))
+        started.map_err(|error| start_failure(arguments, &scheduler, &error))
     };
     let worker = tokio::select! {
         started = connecting(&scheduler, &transports, starting) => started?,
@@ -519,6 +519,21 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
         terminal::write_stderr(table(counters));
     }
     outcome
+}
+
+/// The failure to start a worker.
+fn start_failure(arguments: &WorkerArguments, scheduler: &Address, error: &StartError) -> Failure {
+    #[cfg(target_os = "linux")]
+    if let (StartError::Python(cause), Some(python)) = (error, &arguments.python) {
+        let python = python.display();
+        return match cause.kind() {
+            ErrorKind::NotFound | ErrorKind::PermissionDenied => {
+                Failure::usage(format_args!("--python {python}: {cause}"))
+            }
+            _ => format!("--python {python}: {error}").into(),
+        };
+    }
+    about(scheduler, error).into()
 }
 
 /// The reason why a worker ends.
