@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use super::Client;
-use super::request::{Workers, converted};
+use super::request::{Workers, converted, key_of};
 use crate::channel::within;
 use crate::dialect::Operation;
 use crate::graph::{Function, instance_pickle};
@@ -12,6 +12,7 @@ use crate::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
     NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
 };
+use crate::value::WrongType;
 use crate::{Key, RequestError, Value};
 
 /// The versions of a cluster's software.
@@ -332,16 +333,43 @@ impl Client {
         }
     }
 
+    /// Asks for the keys that a client holds, given by its id, as
+    /// [`hold_as`](Self::hold_as) does.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the scheduler does not answer, or refuses to evaluate an
+    /// expression of Python.
+    pub async fn keys_held_by(&self, client: &str) -> Result<Vec<Key>, RequestError> {
+        let id = Value::from(client);
+        let keys = format!(
+            "lambda scheduler: [[task.key for task in scheduler.clients[{id}].wants_what] \
+             if {id} in scheduler.clients else []]"
+        );
+        let asking = self.evaluate::<Vec<Value>>(&keys);
+        let keys = within(self.shared.options.timeout, "the keys of a client", asking).await?;
+        keys.iter().map(|key| key_of("feed", key)).collect()
+    }
+
     async fn all_task_states(&self) -> Result<TaskStates, RequestError> {
-        // A list, because a prefix may have the name of a field of failed replies.
         const STATES: &str = "lambda scheduler: [{prefix.name: {state: count for state, count \
                               in prefix.states.items() if state != 'forgotten'} \
                               for prefix in scheduler.task_prefixes.values() \
                               if any(count for state, count in prefix.states.items() \
                               if state != 'forgotten')}]";
+        self.evaluate(STATES).await
+    }
+
+    /// Evaluates a function of the scheduler, written in Python, which returns a list of one
+    /// value: a dictionary may have the name of a field of failed replies.
+    async fn evaluate<T>(&self, function: &str) -> Result<T, RequestError>
+    where
+        [T; 1]: TryFrom<Value>,
+        <[T; 1] as TryFrom<Value>>::Error: Into<WrongType>,
+    {
         let eval = Function::from("builtins.eval");
         let pickling = self.dialect().pickling;
-        let function = instance_pickle(&eval, Some(&[Value::from(STATES)]), &[], pickling);
+        let function = instance_pickle(&eval, Some(&[Value::from(function)]), &[], pickling);
         let request = Unknown::new("feed")
             .field(
                 "function",
@@ -352,8 +380,8 @@ impl Client {
         // The scheduler repeats the reply until the comm is closed.
         let reply = channel.call::<Value>(&request.into()).await;
         channel.close().await;
-        let [states] = converted::<[TaskStates; 1]>("feed", reply?)?;
-        Ok(states)
+        let [value] = converted::<[T; 1]>("feed", reply?)?;
+        Ok(value)
     }
 
     /// Asks for the keys of the results that each worker holds.
