@@ -176,7 +176,7 @@ impl Transport for ReportingTransport {
             if *address == self.scheduler && !self.is_reported.swap(true, Ordering::Relaxed) {
                 terminal::note(format_args!(
                     "cannot connect to {address} yet: {reason}; trying again for {} s",
-                    self.patience.as_secs()
+                    self.patience.as_secs_f64()
                 ));
             }
             outcome

@@ -9,6 +9,7 @@ use daskwire_peer::identity::{Identity, WorkerIdentity};
 use daskwire_peer::protocol::WorkerStatus;
 use serde_json::{Value as Json, json};
 
+use crate::command::connect::is_worker;
 use crate::format::{aligned, bytes, count, duration};
 
 /// Formats an identity; `now` is in seconds since 1970.
@@ -29,6 +30,10 @@ pub(crate) fn table(identity: &Identity, now: f64) -> String {
     let _ = writeln!(out, "{kind} {address} ({id})");
     if let Some(started) = identity.started {
         let _ = writeln!(out, "  up for     {}", duration(now - started));
+    }
+    if is_worker(identity) {
+        out.push_str("  role       a worker, not a scheduler\n");
+        return out;
     }
     let _ = writeln!(
         out,

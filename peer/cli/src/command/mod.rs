@@ -39,6 +39,7 @@ use arguments::{LayoutChoice, PrefixChoice, name, read};
 use failure::{Failure, Result};
 use runtime::{on_cluster, stop_requested};
 use tls::TlsArguments;
+use worker_command::quantity::duration;
 
 /// The Dask distributed wire protocol on the command line.
 #[derive(Debug, Parser)]
@@ -130,9 +131,9 @@ struct Identity {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     address: String,
-    /// Timeout in seconds of the connection, the handshake and the reply, each
-    #[arg(long, default_value_t = 10)]
-    timeout: u64,
+    /// Timeout of the connection, the handshake and the reply, each
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    timeout: Duration,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -308,12 +309,15 @@ fn encode(arguments: &Encode) -> Result {
 
 async fn identity(arguments: &Identity) -> Result {
     let address = connect::address(&arguments.address)?;
-    let patience = Duration::from_secs(arguments.timeout);
     let transports = arguments.tls.transports(&[&address])?;
-    let options = daskwire_peer::identity::options(patience);
+    let options = daskwire_peer::identity::options(arguments.timeout);
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
     let asked = async { asked.await.map_err(|error| connect::about(&address, error)) };
-    let (identity, agreement) = connect::connecting(&address, &transports, asked).await?;
+    let (mut identity, agreement) = connect::connecting(&address, &transports, asked).await?;
+    // A worker does not report its address.
+    if identity.address.is_empty() {
+        identity.address = address.to_string();
+    }
     let release = identity
         .release
         .map(|release| format!("distributed {release}"));

@@ -18,21 +18,24 @@ use crate::command::cluster_command::{SchedulerArguments, message};
 use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
 use crate::command::snapshot::Snapshot;
+use crate::command::worker_command::quantity;
 use view::{Key, View};
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     #[command(flatten)]
     scheduler: SchedulerArguments,
-    /// Seconds between two requests to the scheduler, at least 0.1
-    #[arg(long, default_value_t = 1.0, value_parser = interval)]
-    interval: f64,
+    /// Time between two requests to the scheduler, at least 0.1s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    interval: Duration,
 }
 
-fn interval(input: &str) -> Result<f64, String> {
-    let interval: Option<f64> = input.parse().ok();
-    let interval = interval.filter(|interval| (0.1..=3600.0).contains(interval));
-    interval.ok_or_else(|| "expected 0.1 to 3600 seconds".to_owned())
+fn interval(input: &str) -> Result<Duration, String> {
+    let interval = quantity::duration(input)?;
+    let is_valid = (0.1..=3600.0).contains(&interval.as_secs_f64());
+    is_valid
+        .then_some(interval)
+        .ok_or_else(|| "expected 0.1 to 3600 seconds".to_owned())
 }
 
 /// An update of the view.
@@ -71,8 +74,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     let (sender, mut updates) = mpsc::channel(QUEUE);
     let keys = sender.clone();
     std::thread::spawn(move || read_keys(&keys));
-    let interval = Duration::from_secs_f64(arguments.interval);
-    let watching = watch(&scheduler, &options, interval, &sender);
+    let watching = watch(&scheduler, &options, arguments.interval, &sender);
     let drawing = async {
         let mut view = View::default();
         loop {

@@ -6,7 +6,7 @@ mod functions;
 mod http;
 mod machine;
 mod nanny;
-mod quantity;
+pub(super) mod quantity;
 mod report;
 mod settings;
 mod stop;

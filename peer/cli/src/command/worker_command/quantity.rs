@@ -58,7 +58,7 @@ pub(super) fn size(input: &str) -> Result<u64, String> {
 }
 
 /// Parses a duration: `30`, `1.5 minutes`, `200ms`.
-pub(super) fn duration(input: &str) -> Result<Duration, String> {
+pub(crate) fn duration(input: &str) -> Result<Duration, String> {
     let duration = parts(input).and_then(|(number, unit)| {
         let is_unit = |(short, long, _): &&(&str, &str, f64)| {
             unit == *short || unit.strip_suffix('s').unwrap_or(&unit) == *long
