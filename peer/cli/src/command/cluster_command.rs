@@ -14,6 +14,7 @@ use daskwire_comm::{Address, CommOptions};
 use daskwire_peer::client::{ClientOptions, Meter, Route, SubmitOptions, TaskError};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
+use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
@@ -21,9 +22,13 @@ use crate::command::connect::{about, address, connecting, report_first_failure};
 use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::tls::TlsArguments;
+use crate::command::worker_command::quantity;
 use crate::command::{json, terminal};
 use crate::format::{bytes, duration};
 use crate::printable;
+
+/// The time after which `submit` says why a task does not run.
+const WAITING: Duration = Duration::from_secs(2);
 
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -34,9 +39,9 @@ pub(crate) struct SchedulerArguments {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     pub(crate) scheduler: String,
-    /// Timeout in seconds of connections and short replies
-    #[arg(long, default_value_t = 30)]
-    timeout: u64,
+    /// Timeout of connections and short replies, such as 5s
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = quantity::duration)]
+    timeout: Duration,
     #[command(flatten)]
     tls: TlsArguments,
 }
@@ -58,7 +63,8 @@ pub(crate) struct Scatter {
     /// The files
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The key of a single file [default: a unique key for each file]
+    /// The key of a single file, which the cluster does not have yet [default: a unique
+    /// key for each file]
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
     /// Print one JSON document
@@ -85,13 +91,15 @@ pub(crate) struct Submit {
     /// native:NAME for a function of a Rust worker
     function: String,
     /// Its arguments: JSON, such as 3, [1, 2] or null; @KEY for an existing result;
-    /// a string needs no quotes if it is not valid JSON
+    /// a string needs no quotes if it is not valid JSON, and does not begin with @, as
+    /// '"@home"' does
     #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
     /// A keyword argument; may be given several times
     #[arg(long, value_name = "NAME=ARGUMENT")]
     keyword: Vec<String>,
-    /// The key of the result [default: the same for equal calls]
+    /// The key of the result; a result that the cluster already has is kept [default: the
+    /// same for equal calls]
     #[arg(long, allow_hyphen_values = true, conflicts_with = "impure")]
     key: Option<String>,
     /// Run the call even if the cluster has a result of an equal call
@@ -190,9 +198,8 @@ impl SchedulerArguments {
         let scheduler = address(&self.scheduler)?;
         let options = self.options(&scheduler, some)?;
         let transports = options.transports.clone();
-        let patience = options.comm.connect_timeout;
         let options = ClientOptions {
-            transports: report_first_failure(transports.clone(), &scheduler, patience),
+            transports: report_first_failure(transports.clone(), &scheduler, self.timeout),
             ..options
         };
         let client = Client::connect_with(&self.scheduler, options);
@@ -212,15 +219,15 @@ impl SchedulerArguments {
         scheduler: &Address,
         some: ClientOptions,
     ) -> Result<ClientOptions> {
-        let timeout = Duration::from_secs(self.timeout);
         Ok(ClientOptions {
             transports: self.tls.transports(&[scheduler])?,
             comm: CommOptions {
-                connect_timeout: timeout,
+                // Ends first, since its error says more.
+                connect_timeout: self.timeout - self.timeout / 20,
                 ..CommOptions::default()
             },
-            // The timeout of a reply includes the time to connect.
-            timeout: timeout.saturating_mul(2),
+            // Includes the time to connect.
+            timeout: self.timeout,
             ..some
         })
     }
@@ -322,6 +329,11 @@ fn tuple_to_json(input: &str) -> String {
         }
     }
     json
+}
+
+fn existing(key: &Key) -> String {
+    let key = shown(key);
+    format!("the cluster already has a result with the key {key}")
 }
 
 /// Formats a key as [`key`] parses it.
@@ -442,6 +454,12 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     }
     let meter = Arc::new(Meter::default());
     let client = arguments.cluster.connect(&meter).await?;
+    if let (Some(_), [(key, _)]) = (&arguments.key, &data[..]) {
+        let status = client.task_status([key]).await.map_err(message)?;
+        if without_task(&status).is_empty() {
+            return Err(format!("{}; release it first", existing(key)).into());
+        }
+    }
     let sending = client.scatter_by(data, arguments.cluster.route());
     let sent = with_progress("sending", total, || meter.sent(), sending).await;
     let futures = sent.map_err(message)?;
@@ -467,7 +485,7 @@ pub(crate) async fn gather(arguments: &Gather) -> Result {
     let client = arguments.cluster.connect(&meter).await?;
     let status = client.task_status([key.clone()]).await.map_err(message)?;
     // Requesting a key that does not exist would create a task that never runs.
-    if status.iter().all(|(_, status)| status.is_none()) {
+    if !without_task(&status).is_empty() {
         return Err(unknown_keys(&[key]));
     }
     let future = client.future(key).map_err(message)?;
@@ -494,10 +512,17 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         .map(|input| argument(input))
         .collect::<Result<_>>()?;
     let mut keywords = Vec::new();
+    let mut inputs: Vec<&str> = arguments.arguments.iter().map(String::as_str).collect();
     for input in &arguments.keyword {
         let (name, value) = pair("keyword", input, "ARGUMENT")?;
         keywords.push((name, argument(value)?));
+        inputs.push(value);
     }
+    let inputs = inputs
+        .into_iter()
+        .filter_map(|input| input.strip_prefix('@'));
+    let inputs = inputs.map(|input| key("ARGUMENTS", input));
+    let inputs: Vec<Key> = inputs.collect::<Result<_>>()?;
     let workers = arguments.workers.iter().map(String::as_str);
     let mut options = SubmitOptions::default();
     if !arguments.workers.is_empty() {
@@ -516,6 +541,19 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
     let name = arguments.key.as_deref();
     let name = name.map(|name| key("--key", name)).transpose()?;
     let client = arguments.cluster.connect(&Arc::default()).await?;
+    if !inputs.is_empty() {
+        let status = client.task_status(inputs).await.map_err(message)?;
+        let unknown = without_task(&status);
+        if !unknown.is_empty() {
+            return Err(unknown_keys(&unknown));
+        }
+    }
+    if let Some(name) = &name {
+        let status = client.task_status([name]).await.map_err(message)?;
+        if without_task(&status).is_empty() {
+            terminal::note(format_args!("{}, which is kept", existing(name)));
+        }
+    }
     let mut call = client.call(arguments.function.as_str()).with(options);
     for value in positional {
         call = call.argument(value);
@@ -530,11 +568,16 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         call = call.impure();
     }
     let future = call.submit().map_err(message)?;
+    if tokio::time::timeout(WAITING, future.finished())
+        .await
+        .is_err()
+    {
+        report_waiting(&client, future.key(), arguments).await;
+    }
+    let failed = |error| failed_call(&arguments.function, error);
     if arguments.hold {
-        client
-            .hold_as(HOLDER, core::slice::from_ref(&future))
-            .await
-            .map_err(message)?;
+        let held = client.hold_as(HOLDER, core::slice::from_ref(&future));
+        held.await.map_err(failed)?;
         if arguments.result.json {
             let document = serde_json::json!({"key": key_json(future.key())});
             terminal::print(printable::json(&document))?;
@@ -542,11 +585,51 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
             terminal::print(Printable(&shown(future.key())))?;
         }
     } else {
-        let result = future.result().await.map_err(message)?;
+        let result = future.result().await.map_err(failed)?;
         arguments.result.show(future.key(), &result)?;
     }
     drop(future);
     Ok(client.close().await.map_err(message)?)
+}
+
+/// The message of a call that failed. Python reports only indirectly that it lacks the
+/// functions of workers in Rust.
+fn failed_call(function: &str, error: TaskError) -> String {
+    let is_of_python = matches!(
+        &error,
+        TaskError::Failed { error, .. } if !error.traceback.is_empty()
+    );
+    let mut failure = message(error);
+    if function.starts_with("native:") && is_of_python {
+        failure
+            .push_str("\nno worker in Rust runs this function; start one with `daskwire worker`");
+    }
+    failure
+}
+
+/// Prints why a task does not run, unless it runs or waits for its inputs.
+async fn report_waiting(client: &Client, key: &Key, arguments: &Submit) {
+    // The command continues without an answer.
+    let (Ok(status), Ok(workers)) = (client.task_status([key]).await, client.workers().await)
+    else {
+        return;
+    };
+    let is_named = |name: &&String| {
+        let mut workers = workers.iter();
+        workers.any(|worker| [&worker.name, &worker.address].contains(name))
+    };
+    let reason = match (&status[..], &arguments.workers[..]) {
+        ([(_, Some(TaskState::Processing | TaskState::Memory | TaskState::Erred))], _) => return,
+        _ if workers.is_empty() => "the cluster has no workers".to_owned(),
+        ([(_, Some(TaskState::NoWorker))], names @ [_, ..])
+            if !names.iter().any(|name| is_named(&name)) =>
+        {
+            format!("no worker is named {}", names.join(" or "))
+        }
+        ([(_, Some(TaskState::NoWorker))], _) => "no worker can run the task".to_owned(),
+        _ => return,
+    };
+    terminal::note(format_args!("waiting: {reason}"));
 }
 
 pub(crate) async fn release(arguments: &Release) -> Result {
@@ -554,12 +637,13 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     let keys: Vec<Key> = keys.collect::<Result<_>>()?;
     let client = arguments.cluster.connect(&Arc::default()).await?;
     let status = client.task_status(&keys).await.map_err(message)?;
-    let is_unknown = |key: &Key| {
-        status
-            .iter()
-            .any(|(of, status)| of == key && status.is_none())
-    };
-    let (unknown, keys): (Vec<Key>, Vec<Key>) = keys.into_iter().partition(is_unknown);
+    let unknown = without_task(&status);
+    // A scheduler may refuse to say which keys are held.
+    let held = client.keys_held_by(HOLDER).await.ok();
+    let is_held = |key: &Key| held.as_ref().is_none_or(|held| held.contains(key));
+    // In the form of the scheduler's release.
+    let known = status.into_iter().filter(|(_, status)| status.is_some());
+    let (keys, others): (Vec<Key>, Vec<Key>) = known.map(|(key, _)| key).partition(is_held);
     let document = serde_json::json!({
         "released": keys.iter().map(key_json).collect::<Vec<_>>(),
     });
@@ -570,16 +654,32 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     if arguments.json {
         terminal::print(printable::json(&document))?;
     }
-    if unknown.is_empty() {
-        return Ok(());
+    if !unknown.is_empty() {
+        return Err(unknown_keys(&unknown));
     }
-    Err(unknown_keys(&unknown))
+    if !others.is_empty() {
+        return Err(format!(
+            "not held by `scatter` or `submit --hold`, but by other clients: {}",
+            list(&others)
+        )
+        .into());
+    }
+    Ok(())
+}
+
+fn list(keys: &[Key]) -> String {
+    keys.iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// The keys without a task.
+fn without_task(status: &[(Key, Option<TaskState>)]) -> Vec<Key> {
+    let unknown = status.iter().filter(|(_, status)| status.is_none());
+    unknown.map(|(key, _)| key.clone()).collect()
 }
 
 /// The error for keys that the cluster does not have.
 fn unknown_keys(keys: &[Key]) -> Failure {
-    let keys: Vec<String> = keys.iter().map(shown).collect();
-    format!("the cluster has no result with the key {}", keys.join(", ")).into()
+    format!("the cluster has no result with the key {}", list(keys)).into()
 }
 
 pub(crate) async fn journey(arguments: &Journey) -> Result {

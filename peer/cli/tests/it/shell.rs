@@ -263,6 +263,34 @@ fn reports_errors_to_the_user() {
         "{retrying}"
     );
     assert!(error.contains("tcp://127.0.0.1:1"), "{error}");
+    assert_eq!(error.matches("127.0.0.1").count(), 1, "{error}");
+    let ran = daskwire("ps tcp://127.0.0.1:1 --timeout 0.5");
+    assert!(
+        ran.err.contains("; trying again for 0.5 s\n"),
+        "{}",
+        ran.err
+    );
+    let worker = cluster.workers()[0].address();
+    for command in ["ps", "worker --no-nanny"] {
+        let ran = daskwire(&format!("{command} {worker}"));
+        assert_eq!(
+            ran.err.lines().last(),
+            Some(&*format!(
+                "daskwire: {worker}: this is a worker; give the address of its scheduler"
+            ))
+        );
+    }
+    let ran = daskwire(&format!("identity {worker}"));
+    let identity = ran.good("identity");
+    assert!(
+        identity.starts_with(&format!("Worker {worker} (")),
+        "{identity}"
+    );
+    assert!(
+        identity.contains("a worker, not a scheduler\n"),
+        "{identity}"
+    );
+    assert!(!identity.contains("workers "), "{identity}");
     let ran = daskwire("journey --scheduler nonsense");
     assert!(ran.misused("nonsense").starts_with("nonsense: "));
     let empty = daskwire_testing::scheduler();
@@ -394,8 +422,13 @@ fn submissions_have_options() {
     let mut waiting = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
         .args(line.split_whitespace())
         .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("the command starts");
+    let note = &mut String::new();
+    let stderr = waiting.stderr.take().expect("it is piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), note).expect("a line");
+    assert_eq!(note, "daskwire: waiting: no worker can run the task\n");
     let states = format!("submit {at} operator.neg 8 --retries 2 --json");
     let ran = daskwire(&states);
     let document: serde_json::Value = serde_json::from_str(ran.good(&states)).expect("JSON");
@@ -404,6 +437,47 @@ fn submissions_have_options() {
     waiting.kill().expect("it runs");
     waiting.wait().expect("it ends");
     daskwire(&format!("release {at} {first}")).good("release");
+}
+
+#[test]
+fn keys_are_looked_up_before_they_are_used() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let ran = daskwire(&format!("submit {at} builtins.len @nosuch --keyword x=@x"));
+    assert_eq!(
+        ran.refused("inputs"),
+        "the cluster has no result with the key nosuch, x"
+    );
+    let hold = format!("submit {at} operator.neg 1 --key dup --hold");
+    daskwire(&hold).good(&hold);
+    let existing = "the cluster already has a result with the key dup";
+    let ran = daskwire(&format!("submit {at} operator.neg 2 --key dup"));
+    assert_eq!((ran.status, ran.text()), (Some(0), "-1\n"));
+    assert_eq!(ran.err, format!("daskwire: {existing}, which is kept\n"));
+    let ran = daskwire(&format!("scatter {at} Cargo.toml --key dup"));
+    assert_eq!(
+        ran.refused("scatter"),
+        format!("{existing}; release it first")
+    );
+    // A client of this kind stays connected while it waits.
+    let line = format!("submit {at} time.sleep 60 --key other");
+    let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
+        .args(line.split_whitespace())
+        .spawn()
+        .expect("the command starts");
+    while !daskwire(&format!("story {at} other"))
+        .text()
+        .contains("processing")
+    {}
+    let ran = daskwire(&format!("release {at} other dup"));
+    let error = "not held by `scatter` or `submit --hold`, but by other clients: other";
+    assert_eq!(ran.refused("release"), error);
+    gone(&cluster, "dup");
+    other.kill().expect("it runs");
+    other.wait().expect("it ends");
+    let ran = daskwire(&format!("submit {at} native:len a"));
+    let note = "no worker in Rust runs this function; start one with `daskwire worker`";
+    assert_eq!(ran.err.lines().last(), Some(note), "{}", ran.err);
 }
 
 #[test]
