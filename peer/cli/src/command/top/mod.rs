@@ -61,20 +61,21 @@ pub(crate) async fn top(arguments: &Top) -> Result {
             "standard output is not a terminal; use `daskwire ps` to print the state once",
         ));
     }
-    // Report a wrong command line before taking over the screen.
     let scheduler = address(&arguments.scheduler.scheduler)?;
     let mut options = arguments
         .scheduler
         .options(&scheduler, ClientOptions::default())?;
     // Failures are displayed, and `watch` connects again.
     options.comm.connect_retry = false;
+    // A wrong address is an error. Only a lost connection is made again.
+    let client = arguments.scheduler.connect().await?;
     let stop = crate::command::runtime::stop_requested()?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);
     let keys = sender.clone();
     std::thread::spawn(move || read_keys(&keys));
-    let watching = watch(&scheduler, &options, arguments.interval, &sender);
+    let watching = watch(client, &scheduler, &options, arguments.interval, &sender);
     let drawing = async {
         let mut view = View::default();
         loop {
@@ -100,22 +101,18 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     Ok(outcome.map_err(|error| format!("the terminal: {error}"))?)
 }
 
-/// Requests the state repeatedly, and connects anew when that fails.
+/// Requests the state repeatedly from `client`, and connects anew when that fails.
 async fn watch(
+    client: Client,
     scheduler: &Address,
     options: &ClientOptions,
     interval: Duration,
     updates: &mpsc::Sender<Update>,
 ) {
     let name = scheduler.to_string();
+    let mut connected: Result<Client> = Ok(client);
     loop {
-        let client = Client::connect_with(&name, options.clone());
-        let client = async {
-            client
-                .await
-                .map_err(|error| about(scheduler, message(error)))
-        };
-        let failure = match connecting(scheduler, &options.transports, client).await {
+        let failure = match connected {
             Ok(client) => loop {
                 let taking = tokio::time::timeout(REQUEST_TIMEOUT, Snapshot::take(&client));
                 let update = match taking.await {
@@ -134,6 +131,13 @@ async fn watch(
             return;
         }
         tokio::time::sleep(interval).await;
+        let client = Client::connect_with(&name, options.clone());
+        let client = async {
+            client
+                .await
+                .map_err(|error| about(scheduler, message(error)))
+        };
+        connected = connecting(scheduler, &options.transports, client).await;
     }
 }
 

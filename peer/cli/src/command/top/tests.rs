@@ -205,6 +205,17 @@ fn narrow_terminals_have_fewer_columns() {
         words(&lines[6]).join(" "),
         "bob 150 % 900.0 MiB 2 20.0 MiB 30.0 KiB"
     );
+    // The names of tasks remain, and states without tasks are omitted first.
+    let lines = drawn(&view, 50, 16);
+    let heading = lines.iter().rposition(|line| line.starts_with("tasks "));
+    let table = &lines[heading.expect("a table")..];
+    assert_eq!(
+        words(&table[0]).join(" "),
+        "tasks waiting processing in memory"
+    );
+    assert_eq!(words(&table[1]), ["sum", "2", "3", "0"]);
+    let lines = drawn(&view, 14, 16);
+    assert!(lines.iter().any(|line| line == "sum"), "{lines:?}");
 }
 
 /// The heading drops whole parts, the least important ones first.

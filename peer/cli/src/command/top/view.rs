@@ -161,6 +161,9 @@ const COLUMNS: [Column; 13] = [
     },
 ];
 
+/// Minimum width of the names of tasks.
+const MIN_NAME_WIDTH: u16 = 12;
+
 /// The columns with strings, which are aligned to the left.
 const LEFT: usize = 3;
 
@@ -462,21 +465,32 @@ fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
             .fold(0_u64, |all, count| all.saturating_add(*count));
         (core::cmp::Reverse((pending, all)), name.clone())
     });
-    let shown = snapshot.shown_states();
-    let number = |states: &States, state| states.get(state).copied().unwrap_or(0).to_string();
+    let mut shown = snapshot.shown_states();
+    let number = |states: &States, state: &str| states.get(state).copied().unwrap_or(0).to_string();
     // Numbers are never truncated.
-    let widths = shown.iter().map(|(state, label)| {
+    let width = |&(state, label): &(&str, &str)| {
         let numbers = prefixes
             .iter()
-            .map(|(_, states)| number(states, *state).len());
+            .map(|(_, states)| number(states, state).len());
         let width = numbers.max().unwrap_or(0).max(label.len());
         u16::try_from(width).unwrap_or(u16::MAX)
+    };
+    // Narrow terminals omit states, first those without tasks.
+    let all = snapshot.states();
+    let mut ranked = shown.clone();
+    ranked.sort_by_key(|(state, _)| all.get(*state).is_none_or(|count| *count == 0));
+    let mut left = area.width.saturating_sub(MIN_NAME_WIDTH);
+    ranked.retain(|state| {
+        let rest = left.checked_sub(width(state).saturating_add(2));
+        left = rest.unwrap_or(0);
+        rest.is_some()
     });
-    let widths: Vec<u16> = widths.collect();
+    shown.retain(|state| ranked.contains(state));
+    let widths: Vec<u16> = shown.iter().map(width).collect();
     let rows = prefixes.iter().map(|(name, states)| {
         let numbers = shown
             .iter()
-            .map(|(state, _)| Cell::from(Line::from(number(states, *state)).right_aligned()));
+            .map(|(state, _)| Cell::from(Line::from(number(states, state)).right_aligned()));
         Row::new(
             [Cell::from(Printable(name).to_string())]
                 .into_iter()
