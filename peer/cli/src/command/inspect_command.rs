@@ -256,6 +256,9 @@ fn stream(arguments: &Inspect, stream: &[u8], printer: &mut Printer) -> Result {
         let output = match (next, guess) {
             (Ok(Some(output)), _) => output,
             (Ok(None), _) => return Ok(()),
+            (Err(error), _) if is_first && what(stream) != UNKNOWN => {
+                return Err(format!("{name}: {}: {error}", what(stream)).into());
+            }
             (Err(error), Some(taken)) if is_first => {
                 return Err(format!("{name}: {error}; read {taken}, which is a guess").into());
             }
@@ -497,12 +500,15 @@ impl<'a> Stream<'a> {
     }
 }
 
+/// The description of a stream that is neither TLS nor HTTP.
+const UNKNOWN: &str = "no messages of Dask";
+
 /// Describes a stream without messages, by its first bytes.
 fn what(data: &[u8]) -> &'static str {
     let methods: [&[u8]; 5] = [b"HTTP/", b"GET ", b"POST ", b"HEAD ", b"PUT "];
     match data {
         [0x15 | 0x16, 3, 1..=4, ..] => "encrypted by TLS",
         _ if methods.iter().any(|method| data.starts_with(method)) => "HTTP",
-        _ => "no messages of Dask",
+        _ => UNKNOWN,
     }
 }

@@ -104,6 +104,14 @@ fn messages_are_filtered() {
     );
     let note = "daskwire: no message matches; the ops in this file are: get-data\n";
     assert_eq!(inspect(stream, "--op gather").err, note);
+    for (stream, what) in [
+        (&b"\x16\x03\x01\x02\x00\x01\x00"[..], "encrypted by TLS"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP"),
+    ] {
+        let ran = inspect(stream, "");
+        let error = ran.refused(what);
+        assert!(error.contains(&format!(": {what}: ")), "{error}");
+    }
     let ran = inspect(stream, "--from :8786");
     assert!(
         ran.misused("stream")
