@@ -50,6 +50,7 @@ impl LayoutChoice {
     }
 }
 
+/// Whether `-` is given as a file, which is standard input or output.
 pub(crate) fn is_standard_input(file: &Path) -> bool {
     file.as_os_str() == "-"
 }

@@ -12,6 +12,7 @@ use daskwire_numpy::{ByteOrder, DType, Kind, Order};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
 
+use crate::command::arguments::is_standard_input;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 use crate::printable;
@@ -21,7 +22,8 @@ use crate::printable;
 pub(crate) struct ResultArguments {
     /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
     /// and data frames (if it was built with the feature parquet), .json for any value;
-    /// with any other name, the bytes of bytes, strings and arrays
+    /// with any other name, or - for standard output, the bytes of bytes, strings and
+    /// arrays
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print a string or bytes without quotes and escapes
@@ -49,8 +51,8 @@ impl ResultArguments {
                 )));
             }
         }
-        let extension = self.output.as_ref().and_then(|file| file.extension());
-        match extension.and_then(|extension| extension.to_str()) {
+        let extension = self.output.as_deref().map(extension);
+        match extension.as_deref() {
             Some("parquet") if cfg!(feature = "parquet") => Ok(()),
             Some("parquet") => Err(Failure::usage(
                 ".parquet is not part of this build: install daskwire-cli with its feature parquet, \
@@ -125,22 +127,28 @@ fn check_repetition(result: &Value) -> Result<(), String> {
     checked.map_err(|error| error.to_string())
 }
 
-fn write(file: &Path, result: &Value) -> Result {
+/// The extension of a file in lower case; empty if it has none.
+fn extension(file: &Path) -> String {
     let extension = file.extension().unwrap_or_default();
+    extension.to_string_lossy().to_lowercase()
+}
+
+fn write(file: &Path, result: &Value) -> Result {
+    let extension = extension(file);
     let name = file.display();
-    if let Some("npy" | "csv" | "json") = extension.to_str() {
+    if let "npy" | "csv" | "json" = &*extension {
         check_repetition(result).map_err(|error| format!("{name}: {error}"))?;
     }
     let string;
-    let bytes = match extension.to_str() {
-        Some("npy") => &npy(result).map_err(|error| format!("{name}: {error}"))?[..],
-        Some("csv") => {
+    let bytes = match &*extension {
+        "npy" => &npy(result).map_err(|error| format!("{name}: {error}"))?[..],
+        "csv" => {
             string = csv(result).map_err(|error| format!("{name}: {error}"))?;
             string.as_bytes()
         }
         #[cfg(feature = "parquet")]
-        Some("parquet") => &parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
-        Some("json") => {
+        "parquet" => &parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
+        "json" => {
             string = value_json(result).to_string() + "\n";
             string.as_bytes()
         }
@@ -154,6 +162,9 @@ fn write(file: &Path, result: &Value) -> Result {
             }
         },
     };
+    if is_standard_input(file) {
+        return print_raw(&[bytes]);
+    }
     Ok(std::fs::write(file, bytes).map_err(|error| format!("{name}: {error}"))?)
 }
 
