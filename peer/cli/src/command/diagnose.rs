@@ -30,8 +30,8 @@ pub(crate) struct Logs {
     scheduler: SchedulerArguments,
     /// Workers, by addresses or names [default: the scheduler's own log]
     workers: Vec<String>,
-    /// Show only the last COUNT lines of each log
-    #[arg(long, short = 'n', value_name = "COUNT")]
+    /// Show only the last COUNT entries of each log
+    #[arg(long, short = 'n', value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     lines: Option<u64>,
     /// Print one JSON document
     #[arg(long)]
