@@ -39,18 +39,37 @@ pub(crate) fn address(input: &str) -> Result<Address> {
              a scheduler's is tcp://HOST:PORT, by default with port 8786"
         )));
     }
-    input
+    let address: Address = input
         .parse()
-        .map_err(|error| Failure::usage(format_args!("{input}: {error}")))
+        .map_err(|error| Failure::usage(format_args!("{input}: {error}")))?;
+    if !["tcp", "tls", "quic", "unix"].contains(&address.scheme()) {
+        return Err(Failure::usage(format_args!(
+            "{input}: expected the scheme tcp, tls, quic or unix"
+        )));
+    }
+    Ok(address)
 }
 
 /// The message of an error, with the address of the peer unless the error names it.
 pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
-    let (peer, error) = (peer.to_string(), error.to_string());
-    match error.contains(&peer) {
-        true => error,
-        false => format!("{peer}: {error}"),
+    let (address, mut error) = (peer.to_string(), error.to_string());
+    if !error.contains(&address) {
+        error = format!("{address}: {error}");
     }
+    let is_closed = [
+        "reset by peer",
+        "closed the connection",
+        "connection was closed",
+    ]
+    .iter()
+    .any(|end| error.contains(end));
+    if peer.scheme() == "tcp" && is_closed {
+        error.push_str(&format!(
+            "; it may be a scheduler with TLS: try tls://{}",
+            peer.location()
+        ));
+    }
+    error
 }
 
 /// Awaits `work`, which connects to a scheduler. Fails early if the peer is an HTTP server,
