@@ -24,7 +24,7 @@ use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::tls::TlsArguments;
 use crate::command::worker_command::quantity;
 use crate::command::{json, terminal};
-use crate::format::{bytes, duration};
+use crate::format::{bytes, count, duration};
 use crate::printable;
 
 /// The time after which `submit` says why a task does not run.
@@ -143,10 +143,10 @@ pub(crate) struct Journey {
     #[arg(long, value_enum, default_value = "mem", conflicts_with = "scheduler")]
     transport: TransportChoice,
     /// Show the bodies of messages
-    #[arg(long, short)]
-    verbose: bool,
+    #[arg(long, alias = "verbose")]
+    bodies: bool,
     /// Print a JSON document for each message, and one for the result
-    #[arg(long, conflicts_with = "verbose")]
+    #[arg(long, conflicts_with = "bodies")]
     json: bool,
     #[command(flatten)]
     tls: TlsArguments,
@@ -694,7 +694,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     let form = match arguments.json {
         true => Form::Json,
         false => Form::Text {
-            verbose: arguments.verbose,
+            verbose: arguments.bodies,
         },
     };
     let heading;
@@ -721,16 +721,17 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
             };
             let client = connecting(&address, &transports, client).await?;
             warn_of_release(&client);
-            let count = client.workers().await.map_err(message)?.len();
-            if count == 0 {
+            let workers = client.workers().await.map_err(message)?;
+            if workers.is_empty() {
                 return Err(
                     format!("{scheduler} has no workers to run the task: start one first").into(),
                 );
             }
             recorder.set_name(&address.to_string(), "scheduler");
             heading = format!(
-                "A real cluster at {scheduler} with {count} workers; what passes between the \
-                 scheduler and these is not seen from here\n\n"
+                "A real cluster at {scheduler} with {}; what passes between the \
+                 scheduler and these is not seen from here\n\n",
+                count(workers.len(), "worker")
             );
             (client, None)
         }

@@ -35,7 +35,7 @@ pub(crate) const JOURNEY: &str = "\
 Examples:
   daskwire journey
   daskwire journey --json
-  daskwire journey --verbose --scheduler tcp://127.0.0.1:8786";
+  daskwire journey --bodies --scheduler tcp://127.0.0.1:8786";
 
 pub(crate) const SCATTER: &str = "\
 Examples:

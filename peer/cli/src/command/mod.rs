@@ -48,7 +48,7 @@ struct Cli {
     /// Log events of clients, workers, schedulers and their connections; -vv: each
     /// step of a task; -vvv: each message. RUST_LOG, if set, overrides this
     #[cfg(feature = "tracing")]
-    #[arg(short, action = clap::ArgAction::Count)]
+    #[arg(short, action = clap::ArgAction::Count, global = true)]
     verbose: u8,
     #[command(subcommand)]
     command: Command,
@@ -207,7 +207,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn run_on_large_stack(cli: Cli) -> u8 {
     #[cfg(feature = "tracing")]
-    if let Err(error) = log::start(cli.verbose.saturating_add(cli.command.verbosity())) {
+    if let Err(error) = log::start(cli.verbose) {
         let failure = Failure::usage(error);
         terminal::error(&failure);
         return failure.code();
@@ -229,17 +229,6 @@ fn run_on_large_stack(cli: Cli) -> u8 {
                 terminal::error(&failure);
             }
             failure.code()
-        }
-    }
-}
-
-#[cfg(feature = "tracing")]
-impl Command {
-    /// The number of times `-v` was given after the command's name.
-    const fn verbosity(&self) -> u8 {
-        match self {
-            Self::Worker(arguments) => arguments.verbose,
-            _ => 0,
         }
     }
 }
@@ -350,8 +339,8 @@ async fn relay(arguments: &Relay) -> Result {
         terminal::print_events_as_json();
     }
     let listen = connect::address(&arguments.listen)?;
-    let connect = connect::address(&arguments.connect)?;
-    let tls = arguments.tls.tls(&[&listen, &connect])?;
+    let target = connect::address(&arguments.connect)?;
+    let tls = arguments.tls.tls(&[&listen, &target])?;
     let quic = QuicOptions {
         congestion: match arguments.congestion {
             CongestionChoice::Cubic => Congestion::Cubic,
@@ -375,8 +364,8 @@ async fn relay(arguments: &Relay) -> Result {
     let asked = stop_requested()?;
     terminal::event(
         "forwarding",
-        format_args!("forwarding from {bound} to {connect}"),
-        json!({"from": bound.to_string(), "to": connect.to_string()}),
+        format_args!("forwarding from {bound} to {target}"),
+        json!({"from": bound.to_string(), "to": target.to_string()}),
     );
     let report = |peer: &Address, outcome: Result<_, RelayError>| {
         let from = peer.to_string();
@@ -407,8 +396,10 @@ async fn relay(arguments: &Relay) -> Result {
         asked.await;
         terminal::event("stopping", "stopping; closing all connections", json!({}));
     };
+    let patience = options.comm.connect_timeout;
+    let reporting = connect::report_first_failure(transports.clone(), &target, patience);
     let serving =
-        daskwire_peer::relay::serve(&listener, &transports, &connect, options, report, stop);
+        daskwire_peer::relay::serve(&listener, &reporting, &target, options, report, stop);
     let outcome = serving.await.map_err(|error| error.to_string().into());
     // Closing explicitly notifies peers at once. Otherwise they would notice only by
     // their timeouts.

@@ -57,7 +57,10 @@ fn a_journey_goes_through_a_real_cluster() {
     let cluster = daskwire_testing::scheduler_with_workers(2);
     let short = daskwire(&format!("journey --scheduler {}", cluster.address()));
     tells_the_journey(short.good("short"));
-    let verbose = daskwire(&format!("journey -v --scheduler {}", cluster.address()));
+    let verbose = daskwire(&format!(
+        "journey --bodies --scheduler {}",
+        cluster.address()
+    ));
     let text = verbose.good("verbose");
     tells_the_journey(text);
     let said = "{'op': 'gather', 'keys': ['z-";
@@ -106,6 +109,8 @@ fn scatters_and_gathers_files() {
         let ran = daskwire(&format!("release {at} {keys}"));
         assert_ne!(ran.status, Some(0), "{keys}");
     }
+    let ran = daskwire(&format!("ps {at} -v"));
+    assert!(ran.err.contains("connected to"), "{}", ran.err);
     let two = format!("scatter {at} {0} {0}", there.display());
     assert_eq!(daskwire(&two).good(&two).lines().count(), 2);
     let error = daskwire(&format!("{two} --key one"));
@@ -340,6 +345,10 @@ fn bad_usage_has_its_own_exit_code() {
         ),
         ("submit tls://127.0.0.1:1 f", "needs TLS"),
         (
+            "submit inproc://x f",
+            "expected the scheme tcp, tls, quic or unix",
+        ),
+        (
             "scatter tcp://127.0.0.1:1 Cargo.toml --key [[]]",
             "--key: a key must not be empty",
         ),
@@ -351,6 +360,8 @@ fn bad_usage_has_its_own_exit_code() {
     }
     // Errors detected by clap.
     for line in [
+        "logs tcp://127.0.0.1:1 -n 0",
+        "worker tcp://127.0.0.1:1 --nthreads -1",
         "submit",
         "no-such-command",
         "submit tcp://127.0.0.1:1 f --key a --impure",
@@ -602,6 +613,14 @@ fn results_are_readable_and_become_files() {
         assert_eq!(submit(&format!("{call} -o {}", file.display())), "");
     }
     let read = |file| std::fs::read_to_string(file).expect("it was written");
+    assert_eq!(submit("builtins:str.encode ab -o -"), "ab");
+    let upper = path("A.NPY");
+    submit(&format!("numpy.ones 1 -o {}", upper.display()));
+    assert!(
+        std::fs::read(&upper)
+            .expect("it was written")
+            .starts_with(b"\x93NUMPY")
+    );
     assert_eq!(read(&csv), "a,b\n1,\"x,y\"\n2.5,\n");
     assert_eq!(read(&document), "[1,[true]]\n");
     // numpy reads its own format.

@@ -79,6 +79,7 @@ pub(crate) struct WorkerArguments {
         value_name = "COUNT",
         default_value_t = 0,
         hide_default_value = true,
+        allow_negative_numbers = true,
         help_heading = "Resources"
     )]
     nthreads: usize,
@@ -197,11 +198,6 @@ pub(crate) struct WorkerArguments {
     /// Print a JSON document for each event, or with --functions for each function
     #[arg(long)]
     json: bool,
-    /// Log what the worker does; twice: each step of a task; three times: each
-    /// message
-    #[cfg(feature = "tracing")]
-    #[arg(short, action = clap::ArgAction::Count)]
-    pub(crate) verbose: u8,
     #[command(flatten)]
     tls: TlsArguments,
 
@@ -581,7 +577,12 @@ const fn is_logging() -> bool {
 fn list(is_json: bool) -> Result {
     if is_json {
         for (name, what) in functions::LIST {
-            let document = json!({"function": name, "description": what});
+            let function = name.split('(').next().unwrap_or_default();
+            let document = json!({
+                "function": format!("native:{function}"),
+                "signature": name,
+                "description": what,
+            });
             terminal::print(printable::json(&document))?;
         }
         return Ok(());
