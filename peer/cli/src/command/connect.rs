@@ -226,3 +226,22 @@ impl Transport for ReportingTransport {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_peer_once_and_suggest_tls() {
+        let peer = address("tcp://10.0.0.7:8786").expect("an address");
+        let refused = "cannot connect to tcp://10.0.0.7:8786: refused";
+        assert_eq!(about(&peer, refused), refused);
+        assert_eq!(about(&peer, "no answer"), "tcp://10.0.0.7:8786: no answer");
+        let reset = "Connection reset by peer";
+        let hint = "; it may be a scheduler with TLS: try tls://10.0.0.7:8786";
+        let expected = format!("tcp://10.0.0.7:8786: {reset}{hint}");
+        assert_eq!(about(&peer, reset), expected);
+        let peer = address("tls://10.0.0.7:8786").expect("an address");
+        assert_eq!(about(&peer, reset), format!("tls://10.0.0.7:8786: {reset}"));
+    }
+}

@@ -6,6 +6,16 @@ use crate::support::relay::{Relay, certificate};
 use daskwire_testing::{Environment, Peer};
 
 #[test]
+fn a_target_that_is_down_is_reported_at_once() {
+    // Port 1 refuses connections.
+    let relay = Relay::start("tcp://127.0.0.1:0", "tcp://127.0.0.1:1");
+    let address = relay.address.trim_start_matches("tcp://");
+    let _client = std::net::TcpStream::connect(address).expect("it listens");
+    let line = relay.wait_for(|line| line.contains("cannot connect to tcp://127.0.0.1:1 yet: "));
+    assert!(line.ends_with("; trying again for 30 s"), "{line}");
+}
+
+#[test]
 fn a_client_submits_and_gathers_through_two_relays_over_quic() {
     let scheduler = daskwire_testing::scheduler_with_workers(1);
     let inner = Relay::start("quic://127.0.0.1:0", scheduler.address());

@@ -470,6 +470,9 @@ fn keys_are_looked_up_before_they_are_used() {
         ran.refused("scatter"),
         format!("{existing}; release it first")
     );
+    let ran = daskwire(&format!("submit {at} native:len a"));
+    let note = "no worker in Rust runs this function; start one with `daskwire worker`";
+    assert_eq!(ran.err.lines().last(), Some(note), "{}", ran.err);
     // A client of this kind stays connected while it waits.
     let line = format!("submit {at} time.sleep 60 --key other");
     let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
@@ -486,9 +489,6 @@ fn keys_are_looked_up_before_they_are_used() {
     gone(&cluster, "dup");
     other.kill().expect("it runs");
     other.wait().expect("it ends");
-    let ran = daskwire(&format!("submit {at} native:len a"));
-    let note = "no worker in Rust runs this function; start one with `daskwire worker`";
-    assert_eq!(ran.err.lines().last(), Some(note), "{}", ran.err);
 }
 
 #[test]
