@@ -14,7 +14,7 @@ use daskwire_comm::tls::rustls::pki_types::ServerName;
 use daskwire_comm::{
     Address, Bytes, CommError, ConnectError, Encryption, RawConnection, linger_permit, lingering,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::socket::SocketStream;
@@ -150,7 +150,9 @@ impl Drop for ShutdownOnDrop {
             return;
         };
         let mut context = Context::from_waker(Waker::noop());
-        if Pin::new(&mut half).poll_shutdown(&mut context).is_ready() {
+        // The caller may drop more comms at once than tokio lets a task poll.
+        let end = tokio::task::coop::unconstrained(half.shutdown());
+        if core::pin::pin!(end).poll(&mut context).is_ready() {
             return;
         }
         // The buffers of the connection are full.

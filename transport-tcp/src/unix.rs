@@ -123,12 +123,15 @@ fn file_id(path: &str) -> io::Result<FileId> {
 async fn bind_unix(path: &str) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let stale = file_id(path)?;
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            // Fails if another process replaces the file at the same time.
+            let (Ok(stale), Ok(file)) = (file_id(path), std::fs::symlink_metadata(path)) else {
+                return Err(error);
+            };
+            let is_socket = file.file_type().is_socket();
             let answer = UnixStream::connect(path).await;
             let is_stale =
                 answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-            if !is_socket || !is_stale || !remove_unless_replaced(path, stale)? {
+            if !is_socket || !is_stale || !remove_unless_replaced(path, stale).unwrap_or(false) {
                 return Err(error);
             }
             UnixListener::bind(path)
@@ -144,10 +147,15 @@ fn remove_unless_replaced(path: &str, stale: FileId) -> io::Result<bool> {
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let aside = format!("{path}.{}.{number}", std::process::id());
     std::fs::rename(path, &aside)?;
-    let is_stale = file_id(&aside)? == stale;
-    if !is_stale {
-        // Fails if a third process has bound the path meanwhile.
-        let _ = std::fs::hard_link(&aside, path);
+    let is_stale = file_id(&aside).is_ok_and(|file| file == stale);
+    if !is_stale
+        && let Err(error) = std::fs::hard_link(&aside, path)
+        // Otherwise a third process has bound the path meanwhile.
+        && error.kind() != io::ErrorKind::AlreadyExists
+    {
+        // The file system, or the owner of the socket, does not allow links.
+        std::fs::rename(&aside, path)?;
+        return Ok(false);
     }
     std::fs::remove_file(&aside)?;
     Ok(is_stale)
@@ -167,6 +175,8 @@ mod tests {
         let stale = file_id(path).expect("bound");
         // Another process replaces the file first.
         assert!(remove_unless_replaced(path, stale).expect("removed"));
+        // Some systems record the time of a change with a resolution of milliseconds.
+        std::thread::sleep(std::time::Duration::from_millis(20));
         let other = UnixListener::bind(path).expect("removed");
         assert!(!remove_unless_replaced(path, stale).expect("kept"));
         UnixStream::connect(path).expect("it still listens");
