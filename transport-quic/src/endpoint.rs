@@ -133,14 +133,21 @@ impl Endpoint {
         let mut sockets = lookup_host(host, port).await.map_err(failed)?;
         // Peers that do not use IPv6 know the name as well.
         sockets.sort_by_key(SocketAddr::is_ipv6);
-        let mut last = io::ErrorKind::NotFound.into();
+        let mut first = None;
         for socket in sockets {
             match bind_socket(socket, &options) {
                 Ok(socket) => return Self::new(socket, false, options).map_err(failed),
-                Err(error) => last = error,
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                    return Err(failed(error));
+                }
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
             }
         }
-        Err(failed(last))
+        Err(failed(
+            first.unwrap_or_else(|| io::ErrorKind::NotFound.into()),
+        ))
     }
 
     /// Binds a socket to connect from: every interface, any free port, IPv6

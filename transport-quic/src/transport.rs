@@ -16,6 +16,8 @@ use crate::endpoint::{Endpoint, listen, lock};
 pub struct Quic {
     options: QuicOptions,
     client: Mutex<Option<Arc<Endpoint>>>,
+    /// Endpoints that [`Transport::close`] has not closed yet.
+    closing: Mutex<Vec<Arc<Endpoint>>>,
 }
 
 impl Quic {
@@ -24,6 +26,7 @@ impl Quic {
         Self {
             options,
             client: Mutex::new(None),
+            closing: Mutex::new(Vec::new()),
         }
     }
 
@@ -79,10 +82,13 @@ impl Transport for Quic {
 
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            let client = lock(&self.client).clone();
-            if let Some(client) = client {
-                client.close().await;
-                self.remove(&client);
+            // A comm that is made meanwhile gets a new endpoint.
+            let client = lock(&self.client).take();
+            lock(&self.closing).extend(client);
+            let closing = lock(&self.closing).clone();
+            for endpoint in closing {
+                endpoint.close().await;
+                lock(&self.closing).retain(|other| !Arc::ptr_eq(other, &endpoint));
             }
         })
     }

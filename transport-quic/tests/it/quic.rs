@@ -1396,7 +1396,11 @@ async fn a_transport_can_be_closed_after_a_cancelled_close() {
         theirs.accept().await?.handshake().await
     });
     let (mut near, _far) = (near.unwrap(), far.unwrap());
-    drop(quic.close());
+    {
+        let mut closing = quic.close();
+        let first = core::future::poll_fn(|context| Poll::Ready(closing.as_mut().poll(context)));
+        assert!(first.await.is_pending(), "the comm is open");
+    }
     quic.close().await;
     let read = timeout(Duration::from_secs(5), near.read_message()).await;
     let error = read.expect("the comm has ended").unwrap_err();
