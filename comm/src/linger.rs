@@ -27,7 +27,7 @@ const MAX_LEN: u64 = 64 << 20;
 /// The maximum number of connections of the process that linger at the same time, so that
 /// peers that never close cannot use up the file descriptors, of which a process often has
 /// 1,024. Beyond that, closed connections do not linger.
-const MAX_COUNT: usize = 256;
+const MAX_COUNT: usize = 512;
 
 /// The [`MAX_COUNT`] permits to linger.
 static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_COUNT)));
@@ -39,7 +39,7 @@ static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 /// peer closes it, for up to 10 seconds and 64 MiB. Otherwise the socket would be reset,
 /// and the peer would lose data that it has not read yet.
 ///
-/// At most 256 connections of the process linger at the same time. One that is dropped
+/// At most 512 connections of the process linger at the same time. One that is dropped
 /// beyond that is closed at once, so its peer may lose data.
 ///
 /// # Panics

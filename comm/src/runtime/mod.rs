@@ -108,8 +108,8 @@ pub trait Runtime: fmt::Debug + Send + Sync + 'static {
         })
     }
 
-    /// Makes a stream of a connected TCP socket, which is non-blocking. The first poll of its shutdown must end the
-    /// stream for the peer, as `shutdown` of a socket does.
+    /// Makes a stream of a connected TCP socket, which is non-blocking. The first poll of its
+    /// shutdown must end the stream for the peer, as `shutdown` of a socket does.
     ///
     /// # Errors
     ///

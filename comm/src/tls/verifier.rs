@@ -381,7 +381,7 @@ impl fmt::Display for Refused {
         f.write_str(match self {
             Self::NoAuthority => {
                 "it names an issuer whose certificate is known, but may not sign others \
-                 (it says CA:FALSE, or nothing)"
+                 (it says CA:FALSE, or nothing, or its key usage lacks keyCertSign)"
             }
             Self::AuthorityOutOfDate => {
                 "it names an authority that is known, but whose own certificate has expired, \
