@@ -43,29 +43,28 @@ impl Shared {
     }
 
     /// Waits until other workers have copies of a worker's data. Returns `false` if no
-    /// worker can copy it, or none copies anything for [`timeout`].
+    /// worker can copy it, or none copies anything for the time of [`timeout_of`].
     async fn may_leave(&self, worker: &str) -> bool {
         /// Time after which other workers are asked again to fetch the data.
         const AGAIN: Duration = Duration::from_secs(2);
-        let mut only_there = None;
+        let mut left = Vec::new();
         let mut left_count = usize::MAX;
+        let mut timeout = None;
         let mut again = core::pin::pin!(runtime::sleep(AGAIN));
         let mut deadline = core::pin::pin!(runtime::sleep(TIMEOUT));
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.inspect(|state| state.has_retired(worker, &mut only_there)) {
+            if self.inspect(|state| state.has_retired(worker, &mut left)) {
                 return true;
             }
-            let left = only_there.get_or_insert_default();
             if left.len() < left_count {
                 left_count = left.len();
-                let sizes = self.inspect(|state| state.nbytes(Some(left)));
-                let len = sizes
-                    .iter()
-                    .map(|(_, len)| *len)
-                    .fold(0, u64::saturating_add);
-                deadline.set(runtime::sleep(timeout(len)));
+                let timeout = *timeout.get_or_insert_with(|| {
+                    let sizes = self.inspect(|state| state.nbytes(Some(&left)));
+                    timeout_of(sizes.iter().map(|(_, len)| *len).max().unwrap_or_default())
+                });
+                deadline.set(runtime::sleep(timeout));
             }
             tokio::select! {
                 () = changed => {}
@@ -73,7 +72,7 @@ impl Shared {
                     let can_retire = self.with_machine(|machine| {
                         machine.handle(Event::RetireWorkers(vec![worker.to_owned()]));
                         // Until now, only copies of the last of these were noticed.
-                        left.retain(|key| machine.state.holders(key).eq([worker]));
+                        left.retain(|key| machine.state.is_left(key, worker));
                         machine.state.can_retire(worker)
                     });
                     if !can_retire {
@@ -87,8 +86,9 @@ impl Shared {
     }
 }
 
-/// Time without progress after which a worker with `len` bytes left to copy is not retired.
-fn timeout(len: u64) -> Duration {
+/// Time without progress after which a worker is not retired whose largest result has `len`
+/// bytes.
+fn timeout_of(len: u64) -> Duration {
     /// Bytes per second, on a slow network.
     const RATE: u64 = 5_000_000;
     TIMEOUT + Duration::from_secs(len / RATE)

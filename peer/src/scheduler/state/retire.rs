@@ -58,7 +58,18 @@ impl State {
         self.status_changed(id, status);
     }
 
-    /// Asks other workers to fetch the results that only this worker has.
+    /// Whether all workers that have a result are leaving, except perhaps for `own`.
+    fn is_leaving(&self, task: TaskId, own: WorkerId) -> bool {
+        step();
+        let mut others = self.tasks[task].who_has.iter().filter(|id| **id != own);
+        others.all(|id| {
+            let worker = self.workers.get(id);
+            worker.is_none_or(|worker| worker.info.status == WorkerStatus::ClosingGracefully)
+        })
+    }
+
+    /// Asks other workers to fetch the results that only this worker has, or only workers
+    /// that are leaving, too.
     fn copy_elsewhere(&mut self, id: WorkerId) {
         let mut copies: BTreeMap<WorkerId, AcquireReplicas> = BTreeMap::new();
         let running = self.workers.iter().filter(|(_, worker)| worker.is_running);
@@ -71,8 +82,8 @@ impl State {
         let turn = worker.retire_rounds / ROUNDS_OF_A_TURN;
         worker.retire_rounds += 1;
         let worker = &self.workers[&id];
-        let only_here = worker.has.iter().map(|id| &self.tasks[*id]);
-        for task in only_here.filter(|task| task.who_has.len() == 1) {
+        let only_here = worker.has.iter().filter(|task| self.is_leaving(**task, id));
+        for task in only_here.map(|task| &self.tasks[*task]) {
             let mut hasher = DefaultHasher::new();
             task.key.hash(&mut hasher);
             let index = hasher.finish().wrapping_add(turn);
@@ -93,7 +104,7 @@ impl State {
     }
 
     /// Whether the worker with this address exists, and other workers can copy the results
-    /// that only it has.
+    /// that only workers have that are leaving.
     pub fn can_retire(&self, address: &str) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return false;
@@ -105,36 +116,35 @@ impl State {
     /// Whether a retiring worker can leave: other workers have copies of its data. Its
     /// unfinished tasks are run again elsewhere.
     pub fn is_retired(&self, address: &str) -> bool {
-        self.has_retired(address, &mut None)
+        self.has_retired(address, &mut Vec::new())
     }
 
-    /// Like [`is_retired`](Self::is_retired), for repeated calls. The first call stores the
-    /// keys without other copies in `only_there`, as in Dask, so that later calls check only
-    /// these.
-    pub(in crate::scheduler) fn has_retired(
-        &self,
-        address: &str,
-        only_there: &mut Option<Vec<Key>>,
-    ) -> bool {
+    /// Like [`is_retired`](Self::is_retired), for repeated calls. `left` has the keys without
+    /// other copies, at first none; a call checks only these, until all have copies.
+    pub(in crate::scheduler) fn has_retired(&self, address: &str, left: &mut Vec<Key>) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return true;
         };
-        let worker = &self.workers[id];
-        let is_only_there = |task: &TaskId| {
-            step();
-            self.tasks[*task].who_has == [*id]
-        };
-        let left = only_there.get_or_insert_with(|| {
-            let left = worker.has.iter().filter(|task| is_only_there(task));
-            left.map(|task| self.tasks[*task].key.clone()).collect()
-        });
         while let Some(key) = left.last() {
-            if self.by_key.get(key).is_some_and(is_only_there) {
+            if self.is_left(key, address) {
                 return false;
             }
             left.pop();
         }
-        true
+        // Other workers with copies may have begun to leave.
+        let leaving = self.workers[id].has.iter();
+        let leaving = leaving.filter(|task| self.is_leaving(**task, *id));
+        left.extend(leaving.map(|task| self.tasks[*task].key.clone()));
+        left.is_empty()
+    }
+
+    /// Whether the worker with this address has a result that only workers have that are
+    /// leaving.
+    pub(in crate::scheduler) fn is_left(&self, key: &Key, address: &str) -> bool {
+        let (Some(task), Some(id)) = (self.by_key.get(key), self.by_address.get(address)) else {
+            return false;
+        };
+        self.tasks[*task].who_has.contains(id) && self.is_leaving(*task, *id)
     }
 
     /// Removes a worker.

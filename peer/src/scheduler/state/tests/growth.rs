@@ -283,17 +283,17 @@ fn retiring_checks_each_result_a_few_times() {
         let mut cluster = Eager::new(2);
         cluster.scatter(size, 0);
         count(|| {
-            let mut only_there = None;
+            let mut left = Vec::new();
             cluster.handle(Event::RetireWorkers(vec!["tcp://w0:1".to_owned()]));
             for number in 0..size {
-                assert!(!cluster.state.has_retired("tcp://w0:1", &mut only_there));
+                assert!(!cluster.state.has_retired("tcp://w0:1", &mut left));
                 let message = AddKeys {
                     keys: [name(number)].into_iter().collect(),
                     ..AddKeys::default()
                 };
                 cluster.handle(Event::FromWorker(cluster.workers[1], message.into()));
             }
-            assert!(cluster.state.has_retired("tcp://w0:1", &mut only_there));
+            assert!(cluster.state.has_retired("tcp://w0:1", &mut left));
         })
     });
 }

@@ -302,6 +302,35 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
 }
 
 #[test]
+fn a_worker_waits_for_copies_of_data_that_another_leaving_worker_has_too() {
+    let mut cluster = Cluster::new();
+    for address in ["tcp://a:1", "tcp://b:1"] {
+        cluster.worker(address, 1);
+    }
+    cluster.client("me");
+    cluster.scatter("me", "k", 8, &["tcp://a:1", "tcp://b:1"]);
+    cluster.scatter("me", "u", 8, &["tcp://a:1"]);
+    let other = cluster.worker("tcp://c:1", 1);
+    let retire = |address: &str| Event::RetireWorkers(vec![address.to_owned()]);
+    cluster.handle(retire("tcp://a:1"));
+    let mut left = Vec::new();
+    assert!(!cluster.state.has_retired("tcp://a:1", &mut left));
+    assert_eq!(left, [Key::from("u")]);
+    // The other holder of a key begins to leave later.
+    cluster.handle(retire("tcp://b:1"));
+    assert!(!cluster.state.is_retired("tcp://b:1"));
+    let copied = |key: &str| AddKeys {
+        keys: [key].into_iter().collect(),
+        ..AddKeys::default()
+    };
+    cluster.report(other, copied("u"));
+    assert!(!cluster.state.has_retired("tcp://a:1", &mut left));
+    cluster.report(other, copied("k"));
+    assert!(cluster.state.has_retired("tcp://a:1", &mut left));
+    assert!(cluster.state.is_retired("tcp://b:1"));
+}
+
+#[test]
 fn one_worker_is_asked_for_a_copy_until_it_fails_to_fetch() {
     let mut cluster = Cluster::new();
     cluster.worker("tcp://a:1", 1);
