@@ -419,8 +419,9 @@ mod tests {
                 }
             })
         };
-        for opcode in [b'\x8b', b'X', b'B'] {
+        for opcode in [b'\x8b', b'X'] {
             let (once, twice) = (steps(opcode, 1000), steps(opcode, 2000));
+            assert!(once > 0);
             assert!(twice <= once * 9 / 4, "{once}, then {twice} steps");
         }
     }

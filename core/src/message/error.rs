@@ -250,8 +250,8 @@ impl fmt::Display for MessageErrorKind {
                 expected,
             } => write!(f, "{key} has {found} entries, expected {expected}"),
             Self::SplitLists => f.write_str(
-                "split-num-sub-frames and split-offsets must use each sub-frame at most once, \
-                 no sub-frame that does not exist, and more than 64 logical frames in order",
+                "split-num-sub-frames and split-offsets must use each existing sub-frame at \
+                 most once, and may list at most 64 logical frames out of order",
             ),
             Self::LengthsInsideFrame => {
                 f.write_str("lengths end inside a frame, so the frames must be merged")

@@ -813,13 +813,17 @@ impl<'a, T: AsRef<[u8]>> Iterator for SubFrames<'a, T> {
         self.frames = rest;
         let index = self.index;
         self.index = index.saturating_add(1);
-        let entry = self.compression.as_mut().and_then(Iterator::next);
+        let list = self.compression.as_mut();
+        let (place, entry) = match list.map(|list| ((list.frame(), list.at()), list.next())) {
+            Some((place, entry)) => (Some(place), entry),
+            None => (None, None),
+        };
         let codec = entry.map_or(Ok(None), codec_entry);
         // Only the data of a frame with an unknown codec is unavailable.
-        if let (Err(kind), Some(list)) = (codec, &self.compression)
+        if let (Err(kind), Some((frame, at))) = (codec, place)
             && !matches!(kind, MessageErrorKind::UnknownCodec { .. })
         {
-            return Some(Err(MessageError::new(list.frame(), list.at(), kind)));
+            return Some(Err(MessageError::new(frame, at, kind)));
         }
         Some(Ok(SubFrame {
             bytes: frame.as_ref(),

@@ -462,7 +462,7 @@ fn negotiation_takes_the_lower_protocol_and_the_common_codec() {
 
 // PROTOCOL HANDSHAKE-4
 #[test]
-fn compression_is_off_within_one_host() {
+fn no_codec_is_used_if_one_side_names_none() {
     assert_eq!(Handshake::new(None).negotiate(&LZ4).compression, None);
 }
 
