@@ -118,18 +118,19 @@ impl Key {
             .map(|string| string.to_str())
     }
 
-    /// Whether the key is empty or, of a list, its first part, such as `""` and `[[]]`.
-    /// Dask's scheduler fails with such keys.
+    /// Whether the key is an empty string or list, or a list that begins with an empty list,
+    /// such as `[[]]`. Dask's scheduler fails with such keys.
     pub fn is_empty(&self) -> bool {
         let mut reader = Reader::new(self.as_msgpack());
-        loop {
-            return match reader.token() {
-                Ok(Token::Array(1..)) => continue,
-                Ok(Token::Array(0)) => true,
-                Ok(Token::Str(string)) => string.as_bytes().is_empty(),
-                Ok(Token::Bin(data)) => data.is_empty(),
-                _ => false,
-            };
+        match reader.token() {
+            Ok(Token::Str(string)) => string.as_bytes().is_empty(),
+            Ok(Token::Bin(data)) => data.is_empty(),
+            mut part => {
+                while let Ok(Token::Array(1..)) = part {
+                    part = reader.token();
+                }
+                matches!(part, Ok(Token::Array(0)))
+            }
         }
     }
 
@@ -423,6 +424,7 @@ mod tests {
             Key::from("x"),
             Key::from(0),
             Key::list([Key::from(0), empty]),
+            Key::list([Key::from(""), Key::from(0)]),
         ] {
             assert!(!key.is_empty(), "{key}");
         }
