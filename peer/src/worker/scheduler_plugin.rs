@@ -66,31 +66,45 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
     Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
 }
 
-/// The other workers, as the scheduler last reported them, with the time of the request.
+/// The workers of the cluster, as the scheduler last reported them, with the time of the
+/// request.
 #[derive(Debug, Default)]
-pub(super) struct OtherWorkers(tokio::sync::Mutex<Option<(Instant, Vec<Other>)>>);
+pub(super) struct OtherWorkers(tokio::sync::Mutex<Option<(Instant, Vec<Known>)>>);
 
 /// A worker to which a task may be restricted in three ways.
 #[derive(Debug)]
-struct Other {
+struct Known {
     address: Value,
     name: Value,
     host: Value,
     runs_python: bool,
+    /// Whether the worker is this one.
+    is_own: bool,
 }
 
-impl Other {
-    /// Whether the worker may run a task that another worker cannot run. `allowed` are the
-    /// workers to which the task is restricted, if it is.
-    fn may_run(&self, allowed: Option<&[Value]>) -> bool {
-        let Some(allowed) = allowed else {
-            return self.runs_python;
-        };
-        // A worker in Rust that is named may have other functions. Of a host, the scheduler
-        // may choose the same worker again and again.
-        let is_named = allowed.contains(&self.address) || allowed.contains(&self.name);
-        is_named || (self.runs_python && allowed.contains(&self.host))
-    }
+/// Whether another worker may run a task that this one cannot run. `allowed` are the workers
+/// to which the task is restricted, if it is.
+fn others_may_run(workers: &[Known], allowed: Option<&[Value]>) -> bool {
+    let Some(allowed) = allowed else {
+        return workers
+            .iter()
+            .any(|worker| worker.runs_python && !worker.is_own);
+    };
+    allowed.iter().any(|entry| {
+        let mut is_known = false;
+        for worker in workers {
+            let is_named = worker.address == *entry || worker.name == *entry;
+            let is_host = worker.host == *entry;
+            is_known |= is_named || is_host;
+            // A worker in Rust that is named may have other functions. Of a host, the scheduler
+            // may choose the same worker again and again.
+            if !worker.is_own && (is_named || (is_host && worker.runs_python)) {
+                return true;
+            }
+        }
+        // When in doubt, the task is returned: Dask takes addresses in several forms.
+        !is_known
+    })
 }
 
 /// The workers to which annotations restrict a task: addresses, names and hosts. `None` if
@@ -101,7 +115,10 @@ pub(super) fn allowed_workers(annotations: Option<&Value>) -> Option<Vec<Value>>
         return None;
     }
     match annotation("workers")? {
-        Value::List(workers) | Value::Tuple(workers) => Some(workers.to_vec()),
+        Value::List(workers)
+        | Value::Tuple(workers)
+        | Value::Set(workers)
+        | Value::FrozenSet(workers) => Some(workers.to_vec()),
         Value::None => None,
         worker => Some(vec![worker.clone()]),
     }
@@ -134,11 +151,11 @@ impl Shared {
         // The lock is held during the request, so that only one of many tasks sends it.
         let mut last = self.others.0.lock().await;
         let now = runtime::now();
-        let found = |others: &[Other]| others.iter().any(|other| other.may_run(allowed));
-        if let Some((at, others)) = &*last
+        let found = |workers: &[Known]| others_may_run(workers, allowed);
+        if let Some((at, workers)) = &*last
             && now.saturating_duration_since(*at) < ANSWER_AGE
         {
-            return found(others);
+            return found(workers);
         }
         let request = Identity {
             n_workers: self.dialect.limits_identity.then_some(-1),
@@ -149,23 +166,21 @@ impl Shared {
         let reply = self.pool.call::<Value>(&self.scheduler, &request);
         match within(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
             Ok(identity) => {
-                let (_, others) = last.insert((now, others(&identity, &self.address)));
-                found(others)
+                let (_, workers) = last.insert((now, workers(&identity, &self.address)));
+                found(workers)
             }
             // When in doubt, the task is returned: it may be able to run elsewhere.
-            Err(_) => last.as_ref().is_none_or(|(_, others)| found(others)),
+            Err(_) => last.as_ref().is_none_or(|(_, workers)| found(workers)),
         }
     }
 }
 
-/// The workers of a scheduler, except for that at `own`.
-fn others(identity: &Value, own: &str) -> Vec<Other> {
+/// The workers in the identity of a scheduler. This worker is that at `own`.
+fn workers(identity: &Value, own: &str) -> Vec<Known> {
     let Some(Value::Dict(workers)) = identity.get("workers") else {
         return Vec::new();
     };
-    let others = workers.iter();
-    let others = others.filter(|(address, _)| address.as_str() != Some(own));
-    let others = others.map(|(address, worker)| {
+    let workers = workers.iter().map(|(address, worker)| {
         let field = |name| worker.get(name).cloned().unwrap_or(Value::None);
         let runs_python = match worker.get("daskwire") {
             Some(Value::List(kinds) | Value::Tuple(kinds)) => {
@@ -174,14 +189,15 @@ fn others(identity: &Value, own: &str) -> Vec<Other> {
             Some(_) => false,
             None => true,
         };
-        Other {
+        Known {
             address: address.clone(),
             name: field("name"),
             host: field("host"),
             runs_python,
+            is_own: address.as_str() == Some(own),
         }
     });
-    others.collect()
+    workers.collect()
 }
 
 #[cfg(test)]
@@ -199,10 +215,7 @@ mod tests {
                 .map(|(name, worker)| (*name, (*worker).clone()));
             Value::dict([("workers", Value::dict(workers))])
         };
-        let has_python = |identity: &Value| {
-            let others = others(identity, "own");
-            others.iter().any(|other| other.may_run(None))
-        };
+        let has_python = |identity: &Value| others_may_run(&workers(identity, "own"), None);
         assert!(!has_python(&identity(&[])));
         assert!(!has_python(&identity(&[("a", &native)])));
         assert!(has_python(&identity(&[("a", &native), ("b", &python)])));
@@ -226,12 +239,12 @@ mod tests {
                 ("tcp://10.0.0.2:3", worker("rust", "10.0.0.2", true)),
             ]),
         )]);
-        let others = others(&identity, "own");
+        let workers_known = workers(&identity, "own");
         let may_run = |workers: Value, is_loose: bool| {
             let loose = Value::Bool(is_loose);
             let annotations = Value::dict([("workers", workers), ("allow_other_workers", loose)]);
             let allowed = allowed_workers(Some(&annotations));
-            others.iter().any(|other| other.may_run(allowed.as_deref()))
+            others_may_run(&workers_known, allowed.as_deref())
         };
         for (workers, expected) in [
             (Value::list(["own"]), false),
@@ -242,7 +255,12 @@ mod tests {
             (Value::from("rust"), true),
             // No other worker of this host runs Python.
             (Value::from("10.0.0.2"), false),
-            (Value::from("10.0.0.3"), false),
+            // Dask takes these, too.
+            (
+                Value::Set([Value::from("me"), Value::from("python")].into()),
+                true,
+            ),
+            (Value::list(["me", "localhost:2"]), true),
             (Value::None, true),
         ] {
             assert_eq!(may_run(workers.clone(), false), expected, "{workers}");
