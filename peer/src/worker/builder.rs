@@ -132,8 +132,8 @@ impl Builder {
     }
 
     /// Sets the address by which the scheduler and other peers reach the worker. Port 0 is
-    /// replaced by the port of the listener. Default: the address that the worker listens
-    /// on.
+    /// replaced by the port of the listener, and the name of a host by its address, if it is
+    /// one that other hosts reach. Default: the address that the worker listens on.
     #[must_use]
     pub fn contact(mut self, address: Address) -> Self {
         self.contact = Some(address);

@@ -237,7 +237,7 @@ async fn listen(
     let listener = listener.map_err(no_listener)?;
     let listening = listener.local_address().map_err(no_listener)?;
     let address = match &builder.contact {
-        Some(contact) => resolve(with_port(contact.clone(), &listening)).await,
+        Some(contact) => resolve(with_port(contact.clone(), &listening), host).await,
         None => listening.contact(host),
     };
     Ok((listener, address.to_string()))
@@ -561,14 +561,18 @@ fn is_in_use(error: &CommError) -> bool {
 
 /// Returns an address with the IP address of its host, preferably of IPv4, as schedulers of
 /// Dask do: otherwise they do not recognise the worker in requests that name its address.
-async fn resolve(address: Address) -> Address {
+/// `own` is the address of the interface that reaches the scheduler.
+async fn resolve(address: Address, own: &str) -> Address {
     let (Some((host, port)), "tcp" | "tls" | "quic") = (address.host_and_port(), address.scheme())
     else {
         return address;
     };
     // A name may be known to other hosts only.
     let found = runtime::lookup_host(host, port).await.unwrap_or_default();
+    let is_loopback = |ip: IpAddr| ip.is_loopback();
     match found.iter().min_by_key(|found| found.is_ipv6()) {
+        // Many systems give their own name an address that no other host reaches.
+        Some(found) if is_loopback(found.ip()) && !own.parse().is_ok_and(is_loopback) => address,
         Some(found) => Address::new(address.scheme(), *found),
         None => address,
     }
