@@ -103,6 +103,7 @@ impl State {
             let len = known.len() as u64;
             let first = hasher.finish().checked_rem(len).ensured();
             known.rotate_left(usize::try_from(first).ensured());
+            known.sort_by_key(|peer| self.peers.get(peer).is_some_and(|state| state.is_busy));
         }
         if let Some(task) = self.tasks.get_mut(key) {
             task.reserve = known.split_off(known.len().min(MAX_HOLDERS));
