@@ -44,6 +44,7 @@ import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping
+from time import thread_time
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -1210,7 +1211,7 @@ class Executor:
         # Keys of values that the reply reports as not cached: at first all inputs in the
         # message, since the worker counts them as cached.
         gone = [name for name, payload in message["data"].items() if payload is not None]
-        times = {"start": time(), "stop": None}
+        times = {"start": time(), "stop": None, "cpu": 0.0}
         task = "< could not deserialize task >"
         pool = Pool(self.link, key, self.heap)
         if self.heap.returns_at_once:
@@ -1302,6 +1303,7 @@ class Executor:
         ident = threading.get_ident()
         self.worker.active_threads[ident] = key
         times["start"] = time()
+        cpu = thread_time()
         thread_state.start_time = times["start"]
         thread_state.execution_state = self.state
         thread_state.key = key
@@ -1313,6 +1315,7 @@ class Executor:
                 return contextvars.copy_context().run(task, data)
         finally:
             times["stop"] = time()
+            times["cpu"] = thread_time() - cpu
             del thread_state.start_time, thread_state.execution_state, thread_state.key
             del self.worker.active_threads[ident]
 

@@ -176,6 +176,8 @@ maps! {
         start: f64 = "start",
         /// End, in seconds since 1970.
         stop: f64 = "stop",
+        /// Processor time of the thread between these, in seconds.
+        cpu: f64 = "cpu",
         /// The keys of values that the process does not keep any more.
         gone: Keys = "gone",
         /// Length of the shared memory that the process can use again, in bytes.
@@ -196,6 +198,8 @@ maps! {
         start: f64 = "start",
         /// End, in seconds since 1970.
         stop: f64 = "stop",
+        /// Processor time of the thread between these, in seconds.
+        cpu: f64 = "cpu",
         /// The keys of values that the process does not keep any more.
         gone: Keys = "gone",
     }

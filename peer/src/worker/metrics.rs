@@ -67,8 +67,11 @@ pub(super) fn describe(datum: &Datum) -> Description {
 pub struct TaskCounters {
     /// Number of tasks that ran, including failed ones.
     pub count: u64,
-    /// Total run time, including the steps below.
+    /// Total run time of the functions.
     pub time: Duration,
+    /// Processor time of the threads that ran the functions; for functions in Rust, with the
+    /// steps below. Only on Linux.
+    pub processor_time: Duration,
     /// Inputs that were read from disk; lengths are file lengths.
     pub unspilled: Tally,
     /// Inputs that were deserialized.
@@ -105,10 +108,11 @@ struct Progress {
 }
 
 impl TaskCounters {
-    /// Counts a task.
-    fn add(&mut self, time: Duration, steps: &[Done]) {
+    /// Counts a task whose function took `times`: by the clock, and on a processor.
+    fn add(&mut self, times: (Duration, Duration), steps: &[Done]) {
         self.count += 1;
-        self.time = self.time.saturating_add(time);
+        self.time = self.time.saturating_add(times.0);
+        self.processor_time = self.processor_time.saturating_add(times.1);
         for done in steps {
             let tally = match done.step {
                 Step::DiskRead => &mut self.unspilled,
@@ -123,15 +127,15 @@ impl TaskCounters {
 }
 
 impl TasksDone {
-    /// Counts a task that ran for `time`.
-    pub(super) fn add(&self, prefix: &str, time: Duration, steps: &[Done]) {
+    /// Counts a task whose function took `times`: by the clock, and on a processor.
+    pub(super) fn add(&self, prefix: &str, times: (Duration, Duration), steps: &[Done]) {
         let mut done = self.lock();
         let Counted {
             total,
             by_prefix,
             changed,
         } = &mut *done;
-        total.add(time, steps);
+        total.add(times, steps);
         let is_full = by_prefix.len() >= MAX_PREFIXES;
         let prefix = match by_prefix.contains_key(prefix) {
             false if is_full => OTHER,
@@ -144,7 +148,7 @@ impl TasksDone {
             if now == before {
                 changed.push(prefix.to_owned());
             }
-            now.add(time, steps);
+            now.add(times, steps);
         }
     }
 
@@ -193,7 +197,9 @@ impl Digests {
     }
 
     fn seconds(&mut self, names: &[&str], time: Duration) {
-        self.put(names, "seconds", time.as_secs_f64());
+        if time != Duration::ZERO {
+            self.put(names, "seconds", time.as_secs_f64());
+        }
     }
 
     /// Adds the difference between two tallies.
@@ -266,6 +272,10 @@ pub(super) struct Transfers {
     outgoing_count: AtomicU64,
     outgoing_total: AtomicU64,
     outgoing_len: AtomicU64,
+    /// Total time of the requests for data, and of the replies to those of peers, in
+    /// nanoseconds.
+    incoming_time: AtomicU64,
+    outgoing_time: AtomicU64,
     /// Latency of the scheduler in nanoseconds.
     latency: AtomicU64,
     rates: Mutex<Rates>,
@@ -290,6 +300,8 @@ struct Measurements {
     network: (u64, u64),
     disk: (u64, u64),
     counters: StoreCounters,
+    /// Total time of transfers, incoming and outgoing.
+    transfer_times: (Duration, Duration),
 }
 
 impl Default for Transfers {
@@ -301,6 +313,8 @@ impl Default for Transfers {
             outgoing_count: AtomicU64::new(0),
             outgoing_total: AtomicU64::new(0),
             outgoing_len: AtomicU64::new(0),
+            incoming_time: AtomicU64::new(0),
+            outgoing_time: AtomicU64::new(0),
             latency: AtomicU64::new(0),
             rates: Mutex::new(Rates {
                 // Dask's initial assumption.
@@ -312,10 +326,19 @@ impl Default for Transfers {
                     network: network(),
                     disk: disk(),
                     counters: StoreCounters::default(),
+                    transfer_times: (Duration::ZERO, Duration::ZERO),
                 },
             }),
         }
     }
+}
+
+/// Adds the time since `since` to a total in nanoseconds, and returns it.
+fn add_time(total: &AtomicU64, since: Instant) -> Duration {
+    let time = runtime::now().saturating_duration_since(since);
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    total.fetch_add(nanos, Ordering::Relaxed);
+    time
 }
 
 /// An incoming transfer in progress.
@@ -331,15 +354,12 @@ impl Receiving<'_> {
         self.transfers
             .received_len
             .fetch_add(len, Ordering::Relaxed);
+        let time = add_time(&self.transfers.incoming_time, self.since);
         if len < MIN_REPORTED {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        let rate = len as f64
-            / runtime::now()
-                .saturating_duration_since(self.since)
-                .as_secs_f64()
-                .max(1e-9);
+        let rate = len as f64 / time.as_secs_f64().max(1e-9);
         let mut rates = self.transfers.lock();
         rates.bandwidth = 0.95 * rates.bandwidth + 0.05 * rate;
         let (sum, count) = rates.peers.entry(peer.to_owned()).or_default();
@@ -351,6 +371,7 @@ impl Receiving<'_> {
 /// An outgoing transfer in progress.
 pub(super) struct Sending<'t> {
     transfers: &'t Transfers,
+    since: Instant,
     len: u64,
 }
 
@@ -366,6 +387,7 @@ impl Sending<'_> {
 
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
+        add_time(&self.transfers.outgoing_time, self.since);
         self.transfers
             .outgoing_count
             .fetch_sub(1, Ordering::Relaxed);
@@ -418,6 +440,7 @@ impl Transfers {
         self.outgoing_total.fetch_add(1, Ordering::Relaxed);
         Some(Sending {
             transfers: self,
+            since: runtime::now(),
             len: 0,
         })
     }
@@ -469,6 +492,13 @@ impl Shared {
             network: network(),
             disk: disk(),
             counters: self.store.counters(),
+            transfer_times: {
+                let time = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Ordering::Relaxed));
+                (
+                    time(&transfers.incoming_time),
+                    time(&transfers.outgoing_time),
+                )
+            },
         };
         let before = core::mem::replace(&mut rates.before, after);
         let after = &rates.before;
@@ -497,7 +527,23 @@ impl Shared {
             &["memory-monitor", "disk-write"],
             of(|counters| counters.spilled),
         );
+        let (times, times_before) = (after.transfer_times, before.transfer_times);
+        digests.seconds(
+            &["gather-dep", "network"],
+            times.0.saturating_sub(times_before.0),
+        );
+        digests.seconds(
+            &["get-data", "network"],
+            times.1.saturating_sub(times_before.1),
+        );
         for (prefix, done) in self.tasks_done.since() {
+            let time = done.1.time.saturating_sub(done.0.time);
+            let on_processor = done.1.processor_time.saturating_sub(done.0.processor_time);
+            digests.seconds(&["execute", &prefix, "thread-cpu"], on_processor.min(time));
+            digests.seconds(
+                &["execute", &prefix, "thread-noncpu"],
+                time.saturating_sub(on_processor),
+            );
             let tallies = |tally: fn(&TaskCounters) -> Tally| (tally(&done.0), tally(&done.1));
             digests.add(
                 &["execute", &prefix, "disk-read"],
@@ -632,6 +678,8 @@ fn descriptor_count() -> usize {
 mod tests {
     use super::*;
 
+    const SECOND: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(900));
+
     #[test]
     fn reading_the_inputs_is_not_computation() {
         let done = |step, start, stop| Done {
@@ -663,12 +711,16 @@ mod tests {
     #[test]
     fn bounds_the_number_of_counted_prefixes() {
         let done = TasksDone::default();
-        done.add("first", Duration::from_secs(1), &[]);
+        done.add("first", SECOND, &[]);
         for round in 1..=2 {
             for n in 0..40_000 {
-                done.add(&format!("prefix-{n}"), Duration::from_millis(500), &[]);
+                done.add(
+                    &format!("prefix-{n}"),
+                    (Duration::from_millis(500), Duration::ZERO),
+                    &[],
+                );
             }
-            done.add("first", Duration::from_secs(1), &[]);
+            done.add("first", SECOND, &[]);
             let counters = done.counters();
             assert_eq!(counters.len(), MAX_PREFIXES + 1);
             assert_eq!(counters["first"].count, 1 + round);
@@ -689,9 +741,9 @@ mod tests {
             start: 1.0,
             stop: 1.5,
         };
-        done.add("x", Duration::from_secs(1), &[step]);
-        done.add("y", Duration::from_secs(1), &[]);
-        done.add("x", Duration::from_secs(1), &[step]);
+        done.add("x", SECOND, &[step]);
+        done.add("y", SECOND, &[]);
+        done.add("x", SECOND, &[step]);
         let since = done.since();
         let prefixes: Vec<&str> = since.iter().map(|(prefix, _)| prefix.as_str()).collect();
         assert_eq!(prefixes, ["x", "y"]);
@@ -699,7 +751,7 @@ mod tests {
         assert_eq!(before, TaskCounters::default());
         assert_eq!((now.count, now.deserialized.len), (2, 20));
         assert_eq!(done.since(), []);
-        done.add("y", Duration::from_secs(1), &[]);
+        done.add("y", SECOND, &[]);
         let since = done.since();
         assert_eq!(since.len(), 1);
         let (before, now) = since[0].1;

@@ -40,6 +40,8 @@ pub(super) struct Done {
     pub(super) result: Result<(Datum, Description), (String, Failure)>,
     pub(super) start: Duration,
     pub(super) stop: Duration,
+    /// Processor time of the thread that ran the function.
+    pub(super) processor_time: Duration,
     pub(super) steps: Vec<store::Done>,
     /// The number by which Dask's dashboard distinguishes threads.
     pub(super) thread: i64,
@@ -138,6 +140,7 @@ impl Shared {
             return self.run_in_python(python, job);
         }
         let start = now();
+        let processor_start = threads::processor_time();
         let Job {
             key,
             spec,
@@ -175,12 +178,14 @@ impl Shared {
         };
         let steps = steps.take();
         let stop = now();
+        let processor_time = threads::processor_time().saturating_sub(processor_start);
         let start = metrics::start_of_function((start, stop), &steps);
         self.executed(Done {
             key,
             result,
             start,
             stop,
+            processor_time,
             steps,
             thread: threads::number(),
             is_unsupported,
@@ -196,6 +201,7 @@ impl Shared {
             result,
             start,
             stop,
+            processor_time,
             steps,
             thread,
             is_unsupported,
@@ -210,8 +216,11 @@ impl Shared {
                 (None, Err(Box::new(failure)))
             }
         };
-        self.tasks_done
-            .add(&key.prefix(), stop.saturating_sub(start), &steps);
+        self.tasks_done.add(
+            &key.prefix(),
+            (stop.saturating_sub(start), processor_time),
+            &steps,
+        );
         let executed = Executed {
             key: key.clone(),
             outcome,

@@ -1,5 +1,6 @@
 //! Threads that run tasks.
 
+use core::time::Duration;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
@@ -12,6 +13,17 @@ use crate::panic_flag::PanicFlag;
 
 /// Stack size in bytes: enough for recursive functions. Memory is committed only when used.
 const STACK_LEN: usize = 8 << 20;
+
+/// The processor time of this thread; zero on systems other than Linux.
+pub(super) fn processor_time() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::time::{ClockId, clock_gettime};
+        Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+    }
+    #[cfg(not(target_os = "linux"))]
+    Duration::ZERO
+}
 
 /// A queue of jobs for the threads.
 #[derive(Debug)]

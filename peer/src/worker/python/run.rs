@@ -71,10 +71,11 @@ impl Shared {
                         typename,
                         start,
                         stop,
+                        cpu,
                         ..
                     } = *result;
                     thread = executor.thread();
-                    times = Some((start, stop));
+                    times = Some((start, stop, cpu));
                     let datum = self.store.computed(result, nbytes);
                     python.finish(executor, &key, &datum);
                     let description = Description {
@@ -85,7 +86,7 @@ impl Shared {
                     break Ok((datum, description));
                 }
                 Ok(Outcome::Erred(error)) => {
-                    times = Some((error.start, error.stop));
+                    times = Some((error.start, error.stop, error.cpu));
                     break Err((error.exception_text.clone(), to_failure(*error)));
                 }
                 Ok(Outcome::Reschedule) => {
@@ -157,13 +158,15 @@ impl Shared {
         drop(in_use);
         drop(data);
         let time = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();
-        let times = times.and_then(|(start, stop)| Some((time(start)?, time(stop)?)));
-        let (start, stop) = times.unwrap_or_else(|| (start, now()));
+        let times =
+            times.and_then(|(start, stop, cpu)| Some((time(start)?, time(stop)?, time(cpu)?)));
+        let (start, stop, processor_time) = times.unwrap_or_else(|| (start, now(), Duration::ZERO));
         self.executed(Done {
             key,
             result,
             start,
             stop,
+            processor_time,
             steps: steps.take(),
             thread,
             is_unsupported: false,

@@ -60,17 +60,63 @@ async fn a_name_in_the_contact_address_is_resolved_as_the_scheduler_does() {
 }
 
 #[tokio::test]
+async fn heartbeats_report_the_time_of_functions_and_transfers() {
+    let scheduler = Scheduler::new("inproc").await;
+    let builder = scheduler.worker("w");
+    let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
+    stream
+        .compute(&Task::new("x-1", "operator.add", [1, 2]))
+        .await;
+    stream.finished().await;
+    let mut comm = asking(&worker).await;
+    let _: DataReply = ask(&mut comm, get_data(&["x-1"])).await;
+    acknowledge(&mut comm).await;
+    let mut seen: Vec<Vec<Value>> = Vec::new();
+    let has = |seen: &[Vec<Value>], names: &[&str]| {
+        let names: Vec<Value> = names.iter().copied().map(Value::from).collect();
+        seen.contains(&names)
+    };
+    // The transfer ends when the worker has read that it arrived.
+    for _ in 0..100 {
+        if has(&seen, &["get-data", "network", "seconds"]) {
+            break;
+        }
+        let Ok(Some(Request::HeartbeatWorker(heartbeat))) = rpc.receiver.receive().await else {
+            panic!("no heartbeat")
+        };
+        let digests = heartbeat.metrics.get("digests_total_since_heartbeat");
+        let Some(Value::Dict(digests)) = digests else {
+            panic!("{digests:?}")
+        };
+        seen.extend(digests.iter().map(|(names, _)| match names {
+            Value::List(names) | Value::Tuple(names) => names.to_vec(),
+            other => panic!("{other}"),
+        }));
+        let reply = HeartbeatReply {
+            status: ReplyStatus::Ok,
+            heartbeat_interval: Some(0.1),
+            ..HeartbeatReply::default()
+        };
+        rpc.sender.send(&reply).await.expect("peer listens");
+    }
+    assert!(has(&seen, &["get-data", "network", "seconds"]), "{seen:?}");
+    let of_x = |label| has(&seen, &["execute", "x", label, "seconds"]);
+    assert!(of_x("thread-cpu") || of_x("thread-noncpu"), "{seen:?}");
+}
+
+#[tokio::test]
 async fn times_are_reported_by_the_clock_of_the_scheduler() {
     let mut scheduler = Scheduler::new("inproc").await;
     scheduler.ahead = 1e3;
     let builder = scheduler.worker("w");
     let (_worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
+    // The test may wait long for a processor.
+    let is_ahead = |start: f64, by: f64| (start - now().as_secs_f64() - by).abs() < 100.0;
     stream
         .compute(&Task::new("x", "operator.add", [1, 2]))
         .await;
     let finished = stream.finished().await;
-    let offset = |start: f64| (start - now().as_secs_f64()).round();
-    assert_eq!(offset(finished.startstops[0].start), 1e3);
+    assert!(is_ahead(finished.startstops[0].start, 1e3));
 
     scheduler.ahead = 2e3;
     let heartbeat = rpc.receiver.receive::<Request>().await;
@@ -96,7 +142,7 @@ async fn times_are_reported_by_the_clock_of_the_scheduler() {
         .await;
     let erred = stream.erred().await;
     let steps = erred.startstops.expect("times");
-    assert_eq!(offset(steps[0].start), 2e3);
+    assert!(is_ahead(steps[0].start, 2e3));
     assert!(steps[0].stop >= steps[0].start);
 }
 
