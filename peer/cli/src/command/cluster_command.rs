@@ -18,7 +18,7 @@ use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Client, Error, Key, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use crate::command::connect::{about, address, connecting, report_first_failure};
+use crate::command::connect::{address, connect};
 use crate::command::failure::{Failure, Result};
 use crate::command::show::{ResultArguments, key_json, value_json};
 use crate::command::tls::TlsArguments;
@@ -29,6 +29,9 @@ use crate::printable;
 
 /// The time after which `submit` says why a task does not run.
 const WAITING: Duration = Duration::from_secs(2);
+
+/// The time by which the timeout of a request exceeds that of connecting.
+const MARGIN: Duration = Duration::from_millis(100);
 
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
@@ -197,18 +200,7 @@ impl SchedulerArguments {
     async fn connect_with(&self, some: ClientOptions) -> Result<Client> {
         let scheduler = address(&self.scheduler)?;
         let options = self.options(&scheduler, some)?;
-        let transports = options.transports.clone();
-        let options = ClientOptions {
-            transports: report_first_failure(transports.clone(), &scheduler, self.timeout),
-            ..options
-        };
-        let client = Client::connect_with(&self.scheduler, options);
-        let client = async {
-            client
-                .await
-                .map_err(|error| about(&scheduler, message(error)))
-        };
-        let client = connecting(&scheduler, &transports, client).await?;
+        let client = connect(&scheduler, options).await?;
         warn_of_release(&client);
         Ok(client)
     }
@@ -222,12 +214,11 @@ impl SchedulerArguments {
         Ok(ClientOptions {
             transports: self.tls.transports(&[scheduler])?,
             comm: CommOptions {
-                // Ends first, since its error says more.
-                connect_timeout: self.timeout - self.timeout / 20,
+                connect_timeout: self.timeout,
                 ..CommOptions::default()
             },
-            // Includes the time to connect.
-            timeout: self.timeout,
+            // Includes the time to connect, whose error says more.
+            timeout: self.timeout.saturating_add(MARGIN),
             ..some
         })
     }
@@ -701,25 +692,12 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     let (client, cluster) = match &arguments.scheduler {
         Some(scheduler) => {
             let address = address(scheduler)?;
-            let transports = arguments.tls.transports(&[&address])?;
-            let comm = CommOptions::default();
             let options = ClientOptions {
-                transports: report_first_failure(
-                    transports.clone(),
-                    &address,
-                    comm.connect_timeout,
-                ),
+                transports: arguments.tls.transports(&[&address])?,
                 observer: Some(Arc::<Recorder>::clone(&recorder)),
-                comm,
                 ..ClientOptions::default()
             };
-            let client = Client::connect_with(scheduler, options);
-            let client = async {
-                client
-                    .await
-                    .map_err(|error| about(&address, message(error)))
-            };
-            let client = connecting(&address, &transports, client).await?;
+            let client = connect(&address, options).await?;
             warn_of_release(&client);
             let workers = client.workers().await.map_err(message)?;
             if workers.is_empty() {

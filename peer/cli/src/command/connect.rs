@@ -11,9 +11,12 @@ use daskwire_comm::{
     Address, BoxFuture, CommError, CommOptions, ConnectError, ConnectOptions, Listen,
     PendingConnection, Traffic, Transport, Transports,
 };
+use daskwire_peer::Client;
+use daskwire_peer::client::ClientOptions;
 use daskwire_peer::identity::Identity;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use crate::command::cluster_command::message;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 
@@ -56,13 +59,8 @@ pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
     if !error.contains(&address) {
         error = format!("{address}: {error}");
     }
-    let is_closed = [
-        "reset by peer",
-        "closed the connection",
-        "connection was closed",
-    ]
-    .iter()
-    .any(|end| error.contains(end));
+    let mut endings = ["reset by peer", "closed the connection"].iter();
+    let is_closed = endings.any(|ending| error.contains(ending));
     if peer.scheme() == "tcp" && is_closed {
         error.push_str(&format!(
             "; it may be a scheduler with TLS: try tls://{}",
@@ -72,9 +70,27 @@ pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
     error
 }
 
+/// Connects a client. Prints the first failed attempt, if there are more.
+///
+/// # Errors
+///
+/// As [`connecting`].
+pub(crate) async fn connect(scheduler: &Address, mut options: ClientOptions) -> Result<Client> {
+    let transports = options.transports.clone();
+    if options.comm.connect_retry {
+        let patience = options.comm.connect_timeout;
+        options.transports = report_first_failure(transports.clone(), scheduler, patience);
+    }
+    let client = async {
+        let client = Client::connect_with(&scheduler.to_string(), options).await;
+        client.map_err(|error| about(scheduler, message(error)))
+    };
+    connecting(scheduler, &transports, true, client).await
+}
+
 /// Awaits `work`, which connects to a scheduler. Fails early if the peer is an HTTP server,
-/// which would wait for the end of a request and never reply, or a worker, which ignores
-/// clients.
+/// which would wait for the end of a request and never reply, or, with `refuses_workers`, a
+/// worker, which ignores clients.
 ///
 /// # Errors
 ///
@@ -82,6 +98,7 @@ pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
 pub(crate) async fn connecting<T, E: Into<Failure>>(
     scheduler: &Address,
     transports: &Transports,
+    refuses_workers: bool,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T> {
     let check = async {
@@ -89,6 +106,9 @@ pub(crate) async fn connecting<T, E: Into<Failure>>(
         let checked = tokio::time::timeout(CHECK_TIMEOUT, is_http(scheduler, transports));
         if checked.await.unwrap_or(false) {
             return CommError::PeerSpeaksHttp.to_string();
+        }
+        if !refuses_workers {
+            return std::future::pending().await;
         }
         let options = daskwire_peer::identity::options(CHECK_TIMEOUT);
         match daskwire_peer::identity::identity(scheduler, transports, &options).await {
@@ -193,10 +213,11 @@ impl Transport for ReportingTransport {
                 _ => return outcome,
             };
             if *address == self.scheduler && !self.is_reported.swap(true, Ordering::Relaxed) {
-                terminal::note(format_args!(
-                    "cannot connect to {address} yet: {reason}; trying again for {} s",
-                    self.patience.as_secs_f64()
-                ));
+                let patience = self.patience.as_secs_f64();
+                let message = format_args!(
+                    "cannot connect to {address} yet: {reason}; trying again for {patience} s"
+                );
+                terminal::event("waiting", message, serde_json::json!({}));
             }
             outcome
         })

@@ -302,7 +302,8 @@ async fn identity(arguments: &Identity) -> Result {
     let options = daskwire_peer::identity::options(arguments.timeout);
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
     let asked = async { asked.await.map_err(|error| connect::about(&address, error)) };
-    let (mut identity, agreement) = connect::connecting(&address, &transports, asked).await?;
+    let (mut identity, agreement) =
+        connect::connecting(&address, &transports, false, asked).await?;
     // A worker does not report its address.
     if identity.address.is_empty() {
         identity.address = address.to_string();

@@ -204,6 +204,17 @@ fn events_of_relays_and_workers_are_as_described() {
     is_documented_event("stopping", "message", &relay.event("stopping"));
     relay.end();
 
+    // Port 1 refuses connections.
+    let mut relay =
+        Running::start("relay --json --listen tcp://127.0.0.1:0 --connect tcp://127.0.0.1:1");
+    let forwarding = relay.event("forwarding");
+    let port = forwarding["from"].as_str().expect("an address");
+    let _stream = std::net::TcpStream::connect(port.trim_start_matches("tcp://"));
+    let waiting = relay.event("waiting");
+    let message = waiting["message"].as_str().expect("a string");
+    assert!(message.ends_with("; trying again for 30 s"), "{message}");
+    drop(relay);
+
     let mut worker = Running::start(&format!("worker {at} --json --nthreads 1 --name alice"));
     let registered = worker.event("registered");
     is_documented_event("registered", "scheduler", &registered);

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use clap::Args;
 use daskwire_comm::Address;
-use daskwire_peer::Client;
 use daskwire_peer::client::ClientOptions;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
 use crate::command::cluster_command::{SchedulerArguments, message};
-use crate::command::connect::{about, address, connecting};
+use crate::command::connect::{address, connect};
 use crate::command::failure::{Failure, Result};
 use crate::command::snapshot::Snapshot;
 use crate::command::worker_command::quantity;
@@ -69,13 +68,14 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     options.comm.connect_retry = false;
     // A wrong address is an error. Only a lost connection is made again.
     let client = arguments.scheduler.connect().await?;
+    client.close().await.map_err(message)?;
     let stop = crate::command::runtime::stop_requested()?;
     let mut terminal =
         ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);
     let keys = sender.clone();
     std::thread::spawn(move || read_keys(&keys));
-    let watching = watch(client, &scheduler, &options, arguments.interval, &sender);
+    let watching = watch(&scheduler, &options, arguments.interval, &sender);
     let drawing = async {
         let mut view = View::default();
         loop {
@@ -101,18 +101,15 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     Ok(outcome.map_err(|error| format!("the terminal: {error}"))?)
 }
 
-/// Requests the state repeatedly from `client`, and connects anew when that fails.
+/// Requests the state repeatedly, and connects anew when that fails.
 async fn watch(
-    client: Client,
     scheduler: &Address,
     options: &ClientOptions,
     interval: Duration,
     updates: &mpsc::Sender<Update>,
 ) {
-    let name = scheduler.to_string();
-    let mut connected: Result<Client> = Ok(client);
     loop {
-        let failure = match connected {
+        let failure = match connect(scheduler, options.clone()).await {
             Ok(client) => loop {
                 let taking = tokio::time::timeout(REQUEST_TIMEOUT, Snapshot::take(&client));
                 let update = match taking.await {
@@ -131,13 +128,6 @@ async fn watch(
             return;
         }
         tokio::time::sleep(interval).await;
-        let client = Client::connect_with(&name, options.clone());
-        let client = async {
-            client
-                .await
-                .map_err(|error| about(scheduler, message(error)))
-        };
-        connected = connecting(scheduler, &options.transports, client).await;
     }
 }
 

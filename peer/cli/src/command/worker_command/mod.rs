@@ -438,8 +438,13 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
         let started = builder.start().await;
         started.map_err(|error| start_failure(arguments, &scheduler, &error))
     };
+    // Python may still start after the scheduler has answered.
+    #[cfg(target_os = "linux")]
+    let refuses_workers = arguments.python.is_none();
+    #[cfg(not(target_os = "linux"))]
+    let refuses_workers = true;
     let worker = tokio::select! {
-        started = connecting(&scheduler, &transports, starting) => started?,
+        started = connecting(&scheduler, &transports, refuses_workers, starting) => started?,
         stop = stops.next() => {
             stop?;
             let message = format_args!("stopped before registering with {scheduler}");
@@ -519,6 +524,8 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
 
 /// The failure to start a worker.
 fn start_failure(arguments: &WorkerArguments, scheduler: &Address, error: &StartError) -> Failure {
+    #[cfg(not(target_os = "linux"))]
+    let _ = arguments;
     #[cfg(target_os = "linux")]
     if let (StartError::Python(cause), Some(python)) = (error, &arguments.python) {
         let python = python.display();
