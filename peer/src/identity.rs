@@ -66,7 +66,7 @@ impl core::fmt::Display for IdentityError {
         match self {
             Self::Comm(error) => error.fmt(f),
             Self::NoAnswer => f.write_str("the peer closed the connection without an answer"),
-            Self::Timeout(time) => write!(f, "no answer within {} seconds", time.as_secs()),
+            Self::Timeout(time) => write!(f, "no answer within {time:?}"),
             Self::Answer(ProtocolError::Message(error)) => {
                 write!(f, "the answer is malformed: {error}")
             }
