@@ -15,7 +15,7 @@ use daskwire_peer::client::{ClientOptions, Meter, Route, SubmitOptions, TaskErro
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
 use daskwire_peer::protocol::TaskState;
-use daskwire_peer::{Client, Error, Key, Value};
+use daskwire_peer::{Client, Error, Key, RequestError, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use crate::command::connect::{address, connect};
@@ -66,8 +66,8 @@ pub(crate) struct Scatter {
     /// The files
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The key of a single file, which the cluster does not have yet [default: a unique
-    /// key for each file]
+    /// A key that the cluster does not have yet, for a single file [default: a unique key
+    /// for each file]
     #[arg(long, allow_hyphen_values = true)]
     key: Option<String>,
     /// Print one JSON document
@@ -94,8 +94,8 @@ pub(crate) struct Submit {
     /// native:NAME for a function of a Rust worker
     function: String,
     /// Its arguments: JSON, such as 3, [1, 2] or null; @KEY for an existing result;
-    /// a string needs no quotes if it is not valid JSON, and does not begin with @, as
-    /// '"@home"' does
+    /// a string needs no quotes if it is not valid JSON; a string that begins with @ is
+    /// given as '"@home"'
     #[arg(allow_negative_numbers = true)]
     arguments: Vec<String>,
     /// A keyword argument; may be given several times
@@ -273,7 +273,7 @@ pub(crate) fn key(name: &str, input: &str) -> Result<Key> {
     }
     let list = match input.as_bytes() {
         [b'[', ..] => Some(input.to_owned()),
-        [b'(', ..] => Some(tuple_to_json(input)),
+        [b'(', ..] => tuple_to_json(input),
         _ => None,
     };
     let list = list.and_then(|list| serde_json::from_str(&list).ok());
@@ -287,18 +287,37 @@ pub(crate) fn key(name: &str, input: &str) -> Result<Key> {
     Ok(key)
 }
 
-/// Converts a tuple of Python, of strings, numbers and tuples, to a list in JSON.
-fn tuple_to_json(input: &str) -> String {
+/// Converts a tuple of Python, of strings, integers, tuples and lists, to a list in JSON. The
+/// result is not valid JSON, or `None`, if the input is something else.
+fn tuple_to_json(input: &str) -> Option<String> {
     let mut json = String::new();
+    // The open brackets, and whether there is a comma in them.
+    let mut brackets: Vec<(char, bool)> = Vec::new();
     let mut quote = None;
     let mut characters = input.chars();
     while let Some(character) = characters.next() {
         match (quote, character) {
-            (None, '(') => json.push('['),
+            (None, '(' | '[') => {
+                brackets.push((character, false));
+                json.push('[');
+            }
             (None, ')') => {
-                // `(1,)` has one part.
-                json.truncate(json.trim_end_matches([',', ' ']).len());
+                let (bracket, has_comma) = brackets.pop()?;
+                let parts = json.trim_end();
+                // `(1)` is a number, and `(1,)` has one part.
+                if bracket != '(' || !(has_comma || parts.ends_with('[')) {
+                    return None;
+                }
+                json.truncate(parts.strip_suffix(',').unwrap_or(parts).len());
                 json.push(']');
+            }
+            (None, ']') => {
+                brackets.pop().filter(|(bracket, _)| *bracket == '[')?;
+                json.push(']');
+            }
+            (None, ',') if !json.trim_end().ends_with('[') => {
+                brackets.last_mut()?.1 = true;
+                json.push(',');
             }
             (None, '\'' | '"') => {
                 quote = Some(character);
@@ -316,15 +335,16 @@ fn tuple_to_json(input: &str) -> String {
                     json.extend(other);
                 }
             },
-            _ => json.push(character),
+            (Some(_), _) | (None, '0'..='9' | '-' | ' ') => json.push(character),
+            (None, _) => return None,
         }
     }
-    json
+    Some(json)
 }
 
 fn existing(key: &Key) -> String {
     let key = shown(key);
-    format!("the cluster already has a result with the key {key}")
+    format!("the cluster already has a task with the key {key}")
 }
 
 /// Formats a key as [`key`] parses it.
@@ -448,7 +468,7 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
     if let (Some(_), [(key, _)]) = (&arguments.key, &data[..]) {
         let status = client.task_status([key]).await.map_err(message)?;
         if without_task(&status).is_empty() {
-            return Err(format!("{}; release it first", existing(key)).into());
+            return Err(existing(key).into());
         }
     }
     let sending = client.scatter_by(data, arguments.cluster.route());
@@ -503,17 +523,18 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         .map(|input| argument(input))
         .collect::<Result<_>>()?;
     let mut keywords = Vec::new();
-    let mut inputs: Vec<&str> = arguments.arguments.iter().map(String::as_str).collect();
     for input in &arguments.keyword {
         let (name, value) = pair("keyword", input, "ARGUMENT")?;
         keywords.push((name, argument(value)?));
-        inputs.push(value);
     }
-    let inputs = inputs
-        .into_iter()
-        .filter_map(|input| input.strip_prefix('@'));
-    let inputs = inputs.map(|input| key("ARGUMENTS", input));
-    let inputs: Vec<Key> = inputs.collect::<Result<_>>()?;
+    let inputs = positional
+        .iter()
+        .chain(keywords.iter().map(|(_, value)| value));
+    let inputs = inputs.filter_map(|input| match input {
+        Argument::Result(key) => Some(key.clone()),
+        _ => None,
+    });
+    let inputs: Vec<Key> = inputs.collect();
     let workers = arguments.workers.iter().map(String::as_str);
     let mut options = SubmitOptions::default();
     if !arguments.workers.is_empty() {
@@ -542,7 +563,7 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
     if let Some(name) = &name {
         let status = client.task_status([name]).await.map_err(message)?;
         if without_task(&status).is_empty() {
-            terminal::note(format_args!("{}, which is kept", existing(name)));
+            terminal::note(format_args!("{}, whose result is kept", existing(name)));
         }
     }
     let mut call = client.call(arguments.function.as_str()).with(options);
@@ -559,11 +580,13 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         call = call.impure();
     }
     let future = call.submit().map_err(message)?;
-    if tokio::time::timeout(WAITING, future.finished())
-        .await
-        .is_err()
-    {
+    let reporting = async {
+        tokio::time::sleep(WAITING).await;
         report_waiting(&client, future.key(), arguments).await;
+    };
+    tokio::select! {
+        _ = future.finished() => {}
+        () = reporting => {}
     }
     let failed = |error| failed_call(&arguments.function, error);
     if arguments.hold {
@@ -584,14 +607,15 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
 }
 
 /// The message of a call that failed. Python reports only indirectly that it lacks the
-/// functions of workers in Rust.
+/// functions of workers in Rust: by an error of `operator.methodcaller`.
 fn failed_call(function: &str, error: TaskError) -> String {
-    let is_of_python = matches!(
+    let is_missing = matches!(
         &error,
         TaskError::Failed { error, .. } if !error.traceback.is_empty()
+            && [function, "methodcaller"].iter().any(|name| error.message.contains(name))
     );
     let mut failure = message(error);
-    if function.starts_with("native:") && is_of_python {
+    if function.starts_with("native:") && is_missing {
         failure
             .push_str("\nno worker in Rust runs this function; start one with `daskwire worker`");
     }
@@ -605,19 +629,16 @@ async fn report_waiting(client: &Client, key: &Key, arguments: &Submit) {
     else {
         return;
     };
-    let is_named = |name: &&String| {
-        let mut workers = workers.iter();
-        workers.any(|worker| [&worker.name, &worker.address].contains(name))
-    };
     let reason = match (&status[..], &arguments.workers[..]) {
         ([(_, Some(TaskState::Processing | TaskState::Memory | TaskState::Erred))], _) => return,
         _ if workers.is_empty() => "the cluster has no workers".to_owned(),
-        ([(_, Some(TaskState::NoWorker))], names @ [_, ..])
-            if !names.iter().any(|name| is_named(&name)) =>
-        {
-            format!("no worker is named {}", names.join(" or "))
+        ([(_, Some(TaskState::NoWorker))], []) => "no worker can run the task".to_owned(),
+        ([(_, Some(TaskState::NoWorker))], workers) => {
+            format!(
+                "no worker of --workers {} can run the task",
+                workers.join(",")
+            )
         }
-        ([(_, Some(TaskState::NoWorker))], _) => "no worker can run the task".to_owned(),
         _ => return,
     };
     terminal::note(format_args!("waiting: {reason}"));
@@ -630,7 +651,11 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     let status = client.task_status(&keys).await.map_err(message)?;
     let unknown = without_task(&status);
     // A scheduler may refuse to say which keys are held.
-    let held = client.keys_held_by(HOLDER).await.ok();
+    let held = match client.keys_held_by(HOLDER).await {
+        Ok(held) => Some(held),
+        Err(RequestError::Remote(_) | RequestError::Reply { .. }) => None,
+        Err(error) => return Err(message(error).into()),
+    };
     let is_held = |key: &Key| held.as_ref().is_none_or(|held| held.contains(key));
     // In the form of the scheduler's release.
     let known = status.into_iter().filter(|(_, status)| status.is_some());
@@ -645,20 +670,23 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     if arguments.json {
         terminal::print(printable::json(&document))?;
     }
+    let mut faults = Vec::new();
     if !unknown.is_empty() {
-        return Err(unknown_keys(&unknown));
+        faults.push(unknown_keys(&unknown).to_string());
     }
     if !others.is_empty() {
-        return Err(format!(
-            "not held by `scatter` or `submit --hold`, but by other clients: {}",
-            list(&others)
-        )
-        .into());
+        let others = list(&others);
+        faults.push(format!(
+            "not held by `scatter` or `submit --hold`: {others}"
+        ));
     }
-    Ok(())
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(faults.join("; ").into()),
+    }
 }
 
-fn list(keys: &[Key]) -> String {
+pub(crate) fn list(keys: &[Key]) -> String {
     keys.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
@@ -756,6 +784,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use daskwire_peer::RemoteError;
 
     #[test]
     fn rates_are_those_since_the_start() {
@@ -768,6 +797,26 @@ mod tests {
     }
 
     #[test]
+    fn only_errors_about_a_function_say_that_no_worker_runs_it() {
+        let failed = |message: &str, traceback: &str| {
+            let error = RemoteError {
+                traceback: traceback.to_owned(),
+                ..RemoteError::new("Error", message)
+            };
+            let (key, error) = (Key::from("x"), Arc::new(error));
+            let failure = failed_call("native:norm", TaskError::Failed { key, error });
+            failure.contains("no worker in Rust runs this function")
+        };
+        assert!(failed(
+            "'int' object has no attribute 'native:norm'",
+            "in f"
+        ));
+        assert!(failed("methodcaller expected 1 argument, got 0", "in f"));
+        assert!(!failed("division by zero", "in f"));
+        assert!(!failed("native:norm takes an array", ""));
+    }
+
+    #[test]
     fn lists_are_json_or_tuples_of_python() {
         let block = |x| Key::list([Key::from(x), Key::from(0), Key::list([Key::from(-1)])]);
         for (input, expected) in [
@@ -776,14 +825,29 @@ mod tests {
             (r#"("it's", 0, (-1,))"#, block("it's")),
             (r#"('it\'s', 0, [-1])"#, block("it's")),
             (r#"('say "x"', 0, (-1, ))"#, block("say \"x\"")),
-            // Strings
-            ("[x", Key::from("[x")),
-            ("(x, 0)", Key::from("(x, 0)")),
-            ("5", Key::from("5")),
+            ("([0], )", Key::list([Key::list([Key::from(0)])])),
         ] {
             let key = key("KEY", input).expect("not empty");
             assert_eq!(key, expected, "{input}");
             assert_eq!(super::key("KEY", &shown(&key)).expect("not empty"), key);
+        }
+        for string in [
+            "5",
+            "[x",
+            "(x, 0)",
+            "(1, 2]",
+            "[1, 2)",
+            "(1,,)",
+            "(,)",
+            "('a')",
+            "(1)",
+            "(1, 2",
+            "(1, 2))",
+            "('a' 'b',)",
+            "(1.5, 2)",
+            "(0, true)",
+        ] {
+            assert_eq!(key("KEY", string).expect("not empty"), Key::from(string));
         }
         for input in ["", "[]", "()", "[[]]", "[\"\", 1]"] {
             let error = key("--key", input).expect_err(input).to_string();

@@ -8,7 +8,7 @@ use daskwire_peer::client::{LogLine, StoryStep};
 use daskwire_peer::{Client, Key, Value};
 use serde_json::{Value as Json, json};
 
-use crate::command::cluster_command::{SchedulerArguments, key, message, shown};
+use crate::command::cluster_command::{SchedulerArguments, key, list, message};
 use crate::command::failure::Result;
 use crate::command::show::value_json;
 use crate::command::snapshot::Snapshot;
@@ -190,12 +190,8 @@ pub(crate) async fn story(arguments: &Story) -> Result {
         terminal::print(printable::json(&json!({"steps": steps})))?;
     }
     if steps.is_empty() {
-        let keys: Vec<String> = keys.iter().map(shown).collect();
-        return Err(format!(
-            "neither the scheduler nor a worker has a record of {}",
-            keys.join(", ")
-        )
-        .into());
+        let keys = list(&keys);
+        return Err(format!("neither the scheduler nor a worker has a record of {keys}").into());
     }
     if !arguments.json {
         let name = |address: &Option<String>| match address {

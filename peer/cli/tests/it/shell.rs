@@ -1,15 +1,26 @@
 //! Tests of `daskwire journey`, `scatter`, `submit`, `gather` and `release`.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use crate::support::command::{Ran, run};
 use daskwire_testing::Peer;
+use daskwire_testing::bench::Process;
 
 /// Runs a command line, whose arguments contain no spaces.
 fn daskwire(line: &str) -> Ran {
     let words: Vec<&str> = line.split_whitespace().collect();
     run(&words, None)
+}
+
+/// Starts a command line that waits. It is killed when it is dropped.
+fn start(line: &str) -> Process {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_daskwire"));
+    command.args(line.split_whitespace()).stderr(Stdio::piped());
+    Process(command.spawn().expect("the command starts"))
 }
 
 /// A path in the build directory without a file.
@@ -158,7 +169,7 @@ fn gone(cluster: &Peer, key: &str) {
             assert!(error.contains("has no result with the key"), "{error}");
             return;
         }
-        std::thread::sleep(core::time::Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(100));
     }
     panic!("{key} is still there");
 }
@@ -430,23 +441,19 @@ fn submissions_have_options() {
     assert_ne!(times[0].good(&line), times[1].good(&line));
     // No worker has the resource, so that the task waits for one.
     let line = format!("submit {at} operator.neg 7 --resources GPU=1,MEMORY=2e9 --key scarce");
-    let mut waiting = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
-        .args(line.split_whitespace())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("the command starts");
-    let note = &mut String::new();
-    let stderr = waiting.stderr.take().expect("it is piped");
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stderr), note).expect("a line");
-    assert_eq!(note, "daskwire: waiting: no worker can run the task\n");
+    let mut waiting = start(&line);
+    let (sender, notes) = mpsc::channel();
+    let stderr = BufReader::new(waiting.0.stderr.take().expect("it is piped"));
+    std::thread::spawn(move || stderr.lines().try_for_each(|line| sender.send(line)));
+    let note = notes.recv_timeout(Duration::from_secs(60));
+    let note = note.expect("a note in time").expect("text");
+    assert_eq!(note, "daskwire: waiting: no worker can run the task");
     let states = format!("submit {at} operator.neg 8 --retries 2 --json");
     let ran = daskwire(&states);
     let document: serde_json::Value = serde_json::from_str(ran.good(&states)).expect("JSON");
     assert_eq!(document["value"], -8);
-    assert_eq!(waiting.try_wait().expect("a child"), None);
-    waiting.kill().expect("it runs");
-    waiting.wait().expect("it ends");
+    assert_eq!(waiting.0.try_wait().expect("a child"), None);
+    drop(waiting);
     daskwire(&format!("release {at} {first}")).good("release");
 }
 
@@ -461,34 +468,35 @@ fn keys_are_looked_up_before_they_are_used() {
     );
     let hold = format!("submit {at} operator.neg 1 --key dup --hold");
     daskwire(&hold).good(&hold);
-    let existing = "the cluster already has a result with the key dup";
+    let existing = "the cluster already has a task with the key dup";
     let ran = daskwire(&format!("submit {at} operator.neg 2 --key dup"));
     assert_eq!((ran.status, ran.text()), (Some(0), "-1\n"));
-    assert_eq!(ran.err, format!("daskwire: {existing}, which is kept\n"));
-    let ran = daskwire(&format!("scatter {at} Cargo.toml --key dup"));
     assert_eq!(
-        ran.refused("scatter"),
-        format!("{existing}; release it first")
+        ran.err,
+        format!("daskwire: {existing}, whose result is kept\n")
     );
+    let ran = daskwire(&format!("scatter {at} Cargo.toml --key dup"));
+    assert_eq!(ran.refused("scatter"), existing);
     let ran = daskwire(&format!("submit {at} native:len a"));
     let note = "no worker in Rust runs this function; start one with `daskwire worker`";
     assert_eq!(ran.err.lines().last(), Some(note), "{}", ran.err);
     // A client of this kind stays connected while it waits.
     let line = format!("submit {at} time.sleep 60 --key other");
-    let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_daskwire"))
-        .args(line.split_whitespace())
-        .spawn()
-        .expect("the command starts");
+    let _other = start(&line);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !daskwire(&format!("story {at} other"))
         .text()
         .contains("processing")
-    {}
-    let ran = daskwire(&format!("release {at} other dup"));
-    let error = "not held by `scatter` or `submit --hold`, but by other clients: other";
-    assert_eq!(ran.refused("release"), error);
+    {
+        assert!(Instant::now() < deadline, "the task does not start");
+    }
+    let ran = daskwire(&format!("release {at} other dup nosuch"));
+    assert_eq!(
+        ran.refused("release"),
+        "the cluster has no result with the key nosuch; not held by `scatter` or `submit --hold`: \
+         other"
+    );
     gone(&cluster, "dup");
-    other.kill().expect("it runs");
-    other.wait().expect("it ends");
 }
 
 #[test]
