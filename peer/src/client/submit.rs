@@ -1,4 +1,4 @@
-//! SubmitOptions of tasks.
+//! Submission of tasks.
 
 use sha2::{Digest as _, Sha256};
 
