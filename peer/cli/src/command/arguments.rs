@@ -51,13 +51,13 @@ impl LayoutChoice {
 }
 
 /// Whether `-` is given as a file, which is standard input or output.
-pub(crate) fn is_standard_input(file: &Path) -> bool {
+pub(crate) fn is_standard_stream(file: &Path) -> bool {
     file.as_os_str() == "-"
 }
 
 /// The name of the input file in messages.
 pub(crate) fn name(file: &Path) -> String {
-    if is_standard_input(file) {
+    if is_standard_stream(file) {
         "standard input".to_owned()
     } else {
         file.display().to_string()
@@ -65,7 +65,7 @@ pub(crate) fn name(file: &Path) -> String {
 }
 
 pub(crate) fn read(file: &Path) -> Result<Vec<u8>> {
-    let bytes = if is_standard_input(file) {
+    let bytes = if is_standard_stream(file) {
         let mut bytes = Vec::new();
         let read = std::io::stdin().lock().read_to_end(&mut bytes);
         read.map(|_| bytes)

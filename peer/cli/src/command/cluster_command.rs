@@ -457,7 +457,9 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
         let name = match (&arguments.key, file.file_name()) {
             (Some(name), _) => key("--key", name)?,
             // A name that begins with a dash would be parsed as an option.
-            (None, _) if crate::command::arguments::is_standard_input(file) => Key::unique("stdin"),
+            (None, _) if crate::command::arguments::is_standard_stream(file) => {
+                Key::unique("stdin")
+            }
             (None, Some(name)) => Key::unique(&name.to_string_lossy()),
             (None, None) => Key::unique("data"),
         };

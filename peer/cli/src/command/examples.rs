@@ -10,7 +10,7 @@ pub(crate) const ENCODE: &str = "\
 Examples:
   daskwire inspect --json --data stream.bin > stream.json
   daskwire encode stream.json --output same.bin
-  daskwire encode --layout classic --prefix none stream.json --output classic.bin";
+  daskwire encode --layout classic --prefix none stream.json -o old.bin";
 
 pub(crate) const IDENTITY: &str = "\
 Examples:
@@ -21,13 +21,13 @@ Examples:
 pub(crate) const RELAY: &str = "\
 Examples:
   daskwire relay --listen tcp://127.0.0.1:9000 --connect tcp://10.0.0.7:8786
-  daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask.sock --json";
+  daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask --json";
 
 pub(crate) const WORKER: &str = "\
 Examples:
   daskwire worker tcp://10.0.0.7:8786 --nthreads 4 --memory-limit 4GiB
-  daskwire worker --scheduler-file scheduler.json --nworkers auto --lifetime 1h --lifetime-restart
-  daskwire worker tcp://10.0.0.7:8786 --resources GPU=2,MEM=1e9 --dashboard-address :8790
+  daskwire worker --scheduler-file dask.json --lifetime 1h --lifetime-restart
+  daskwire worker tcp://10.0.0.7:8786 --nworkers auto --resources GPU=2,MEM=1e9
   daskwire worker tcp://10.0.0.7:8786 --json > events.jsonl
   daskwire worker --functions";
 
@@ -44,10 +44,10 @@ Examples:
 
 pub(crate) const SUBMIT: &str = r#"Examples:
   daskwire submit tcp://127.0.0.1:8786 operator.add 1 2
-  daskwire submit tcp://127.0.0.1:8786 builtins.sorted '["b", "a"]' --keyword reverse=true
+  daskwire submit tcp://127.0.0.1:8786 builtins.int ff --keyword base=16
   daskwire submit tcp://127.0.0.1:8786 builtins.len @input --json
   daskwire submit tcp://127.0.0.1:8786 numpy.ones '[3, 3]' --output ones.npy
-  daskwire submit tcp://127.0.0.1:8786 os.getcwd --impure --workers alice --retries 2"#;
+  daskwire submit tcp://127.0.0.1:8786 os.getcwd --impure --workers alice"#;
 
 pub(crate) const GATHER: &str = "\
 Examples:
@@ -92,7 +92,7 @@ Examples:
 
 pub(crate) const COMPLETIONS: &str = "\
 Examples:
-  daskwire completions bash > ~/.local/share/bash-completion/completions/daskwire
+  daskwire completions bash > ~/daskwire.bash
   daskwire completions zsh > ~/.zfunc/_daskwire";
 
 pub(crate) const MAN: &str = "\

@@ -256,11 +256,15 @@ fn stream(arguments: &Inspect, stream: &[u8], printer: &mut Printer) -> Result {
         let output = match (next, guess) {
             (Ok(Some(output)), _) => output,
             (Ok(None), _) => return Ok(()),
-            (Err(error), _) if is_first && what(stream) != UNKNOWN => {
-                return Err(format!("{name}: {}: {error}", what(stream)).into());
-            }
-            (Err(error), Some(taken)) if is_first => {
-                return Err(format!("{name}: {error}; read {taken}, which is a guess").into());
+            (Err(error), taken) if is_first => {
+                let error = match (what(stream), taken) {
+                    (Some(what), _) => format!("{name}: {what}: {error}"),
+                    (None, Some(taken)) => {
+                        format!("{name}: {error}; read {taken}, which is a guess")
+                    }
+                    (None, None) => format!("{name}: {error}"),
+                };
+                return Err(error.into());
             }
             (Err(error), _) => return Err(format!("{name}: {error}").into()),
         };
@@ -371,7 +375,7 @@ fn show(
     }
     // A stable sort keeps the order of segments with equal times.
     entries.sort_by_key(|(time, _)| *time);
-    if arguments.json {
+    if arguments.json || (arguments.has_filter() && entries.is_empty()) {
         for (_, document) in &entries {
             if !printer.print(document)? {
                 return Ok(None);
@@ -380,9 +384,6 @@ fn show(
         for ending in endings {
             terminal::note(ending);
         }
-        return Ok(Some(faults));
-    }
-    if arguments.has_filter() && entries.is_empty() {
         return Ok(Some(faults));
     }
     let mut output = format!(
@@ -477,7 +478,8 @@ impl<'a> Stream<'a> {
         });
         stream.ending = match (outcome, gap) {
             (Some(error), _) if stream.messages.is_empty() && !is_cut => {
-                Some(format!("{}: {error}", what(data)))
+                let what = what(data).unwrap_or("no messages of Dask");
+                Some(format!("{what}: {error}"))
             }
             (None, gap) => gap,
             (Some(_), Some(gap)) if is_cut => Some(gap),
@@ -500,15 +502,12 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// The description of a stream that is neither TLS nor HTTP.
-const UNKNOWN: &str = "no messages of Dask";
-
-/// Describes a stream without messages, by its first bytes.
-fn what(data: &[u8]) -> &'static str {
+/// Recognizes TLS and HTTP by the first bytes of a stream without messages.
+fn what(data: &[u8]) -> Option<&'static str> {
     let methods: [&[u8]; 5] = [b"HTTP/", b"GET ", b"POST ", b"HEAD ", b"PUT "];
     match data {
-        [0x15 | 0x16, 3, 1..=4, ..] => "encrypted by TLS",
-        _ if methods.iter().any(|method| data.starts_with(method)) => "HTTP",
-        _ => UNKNOWN,
+        [0x15 | 0x16, 3, 1..=4, ..] => Some("encrypted by TLS"),
+        _ if methods.iter().any(|method| data.starts_with(method)) => Some("HTTP"),
+        _ => None,
     }
 }

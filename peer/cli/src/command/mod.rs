@@ -35,7 +35,7 @@ use serde_json::json;
 
 use crate::encode::{Target, documents};
 use crate::printable;
-use arguments::{LayoutChoice, PrefixChoice, name, read};
+use arguments::{LayoutChoice, PrefixChoice, is_standard_stream, name, read};
 use failure::{Failure, Result};
 use runtime::{on_cluster, stop_requested};
 use tls::TlsArguments;
@@ -115,7 +115,7 @@ struct Encode {
     /// JSON documents, each starting on a line of its own, or - for standard
     /// input
     file: PathBuf,
-    /// The file for the stream [default: standard output]
+    /// The file for the stream, or - for standard output [default: -]
     #[arg(long, short)]
     output: Option<PathBuf>,
     /// The prefix of the frames; auto: that of the document
@@ -280,15 +280,15 @@ fn encode(arguments: &Encode) -> Result {
         .into());
     }
     match &arguments.output {
-        Some(path) => {
+        Some(path) if !is_standard_stream(path) => {
             std::fs::write(path, stream).map_err(|error| format!("{}: {error}", path.display()))?;
         }
-        None if std::io::stdout().is_terminal() => {
+        _ if std::io::stdout().is_terminal() => {
             return Err(Failure::usage(
                 "refusing to write binary data to a terminal: give --output FILE",
             ));
         }
-        None => {
+        _ => {
             let mut out = std::io::stdout().lock();
             terminal::outcome(out.write_all(&stream).and_then(|()| out.flush()))?;
         }
@@ -467,6 +467,8 @@ mod tests {
                 .unwrap_or_else(|| panic!("{name} has no examples"));
             assert!(examples.contains(&format!("daskwire {name}")), "{name}");
             for line in examples.lines() {
+                // A narrower terminal breaks lines.
+                assert!(line.chars().count() <= 80, "{line}");
                 let line = line.split(['>', '|']).next().unwrap_or_default();
                 let mut words = words(line.trim());
                 words.retain(|word| !word.is_empty());

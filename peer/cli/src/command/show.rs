@@ -12,7 +12,7 @@ use daskwire_numpy::{ByteOrder, DType, Kind, Order};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
 
-use crate::command::arguments::is_standard_input;
+use crate::command::arguments::is_standard_stream;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
 use crate::printable;
@@ -162,7 +162,7 @@ fn write(file: &Path, result: &Value) -> Result {
             }
         },
     };
-    if is_standard_input(file) {
+    if is_standard_stream(file) {
         return print_raw(&[bytes]);
     }
     Ok(std::fs::write(file, bytes).map_err(|error| format!("{name}: {error}"))?)

@@ -165,6 +165,12 @@ fn lost_segments_are_reported_and_repeated_ones_are_dropped() {
     let gap = " → 127.0.0.1:8786: 1448 B not captured, which 3193 B follow\n";
     assert!(text.ends_with(gap), "{text}");
     assert!(text.contains("5 messages"), "{text}");
+    let ran = inspect(&file(&lossy), "--op nothing");
+    assert!(
+        ran.err.contains(gap) && ran.text().is_empty(),
+        "{}",
+        ran.err
+    );
     // A capture that starts within the echo resumes at the reply.
     let late = inspect(&file(&records[echo + 1..]), "--json");
     assert_eq!(late.status, Some(0), "{}", late.err);

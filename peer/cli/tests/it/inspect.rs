@@ -1004,6 +1004,11 @@ fn encode_writes_to_a_file_if_asked() {
         std::fs::read(&file).unwrap(),
         std::fs::read(source).unwrap()
     );
+    let ran = of_input("encode --output -", &document.out);
+    assert_eq!(
+        (ran.status, ran.out),
+        (Some(0), std::fs::read(&file).unwrap())
+    );
     let missing = folder.0.join("none/stream.bin");
     let ran = of_input(&format!("encode -o {}", missing.display()), &document.out);
     let error = ran.refused("no folder");
