@@ -215,9 +215,10 @@ impl SchedulerArguments {
             transports: self.tls.transports(&[scheduler])?,
             comm: CommOptions {
                 connect_timeout: self.timeout,
+                handshake_timeout: self.timeout,
                 ..CommOptions::default()
             },
-            // Includes the time to connect, whose error says more.
+            // Includes the connection and its handshake, whose errors say more.
             timeout: self.timeout.saturating_add(MARGIN),
             ..some
         })
