@@ -83,8 +83,8 @@ Examples:
   daskwire story tcp://127.0.0.1:8786 '[\"x\", 0, 1]' --json";
 
 pub(crate) const TOP: &str = "\
-Keys: q quits, the arrows to the left and right choose the column to sort by, r reverses
-the order, the other arrows and Page Up and Page Down scroll.
+Keys: q quits, the arrows to the left and right choose the column to sort by,
+r reverses the order, the other arrows and Page Up and Page Down scroll.
 
 Examples:
   daskwire top tcp://127.0.0.1:8786
