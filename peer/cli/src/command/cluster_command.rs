@@ -852,7 +852,7 @@ mod tests {
         ] {
             assert_eq!(key("KEY", string).expect("not empty"), Key::from(string));
         }
-        for input in ["", "[]", "()", "[[]]", "[\"\", 1]"] {
+        for input in ["", "[]", "()", "[[]]"] {
             let error = key("--key", input).expect_err(input).to_string();
             assert_eq!(error, "--key: a key must not be empty", "{input}");
         }
