@@ -3,7 +3,6 @@
 use core::time::Duration;
 
 use daskwire_comm::runtime;
-use futures_util::future::join_all;
 
 use super::Shared;
 use super::reply::{Reply, refused};
@@ -26,20 +25,20 @@ impl Shared {
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let workers: Vec<String> = known.into_iter().map(|(worker, _)| worker).collect();
         self.handle(Event::RetireWorkers(workers.clone()));
-        let retired = workers.into_iter().map(|worker| async move {
+        let mut retired = Vec::new();
+        for worker in workers {
             let identity = self.inspect(|state| state.identity_of(&worker));
             let can_retire = self.inspect(|state| state.can_retire(&worker));
             if !(can_retire && self.may_leave(&worker).await) {
                 self.handle(Event::KeepWorker(worker));
-                return None;
+                continue;
             }
             if close || remove {
                 self.handle(Event::RemoveWorker { worker, close });
             }
-            identity
-        });
-        let retired = join_all(retired).await;
-        Reply::Value(Value::dict(retired.into_iter().flatten()))
+            retired.extend(identity);
+        }
+        Reply::Value(Value::dict(retired))
     }
 
     /// Waits until other workers have copies of a worker's data. Returns `false` if no
