@@ -502,6 +502,18 @@ impl<'a> Packets<'a> {
                         *is_big_endian = order == [0x1a, 0x2b, 0x3c, 0x4d];
                         interfaces.clear();
                     }
+                    let length = self
+                        .rest
+                        .get(4..8)
+                        .and_then(|length| length.try_into().ok());
+                    let length = length.map(|length| match is_big_endian {
+                        true => u32::from_be_bytes(length),
+                        false => u32::from_le_bytes(length),
+                    });
+                    // pcap-parser subtracts the length of an empty block without a check.
+                    if length.is_some_and(|length| length < 12) {
+                        return Err(CaptureErrorKind::Record);
+                    }
                     let parse = match is_big_endian {
                         true => parse_block_be,
                         false => parse_block_le,

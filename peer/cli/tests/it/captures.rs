@@ -228,6 +228,21 @@ fn damaged_captures_are_refused() {
             assert!(len <= file.len(), "{name} {at}");
         }
     }
+    // A block that is shorter than an empty one, after the header of the section.
+    let header = ANY[4..8]
+        .try_into()
+        .map(u32::from_le_bytes)
+        .expect("a length") as usize;
+    for len in 0..12 {
+        let mut damaged = ANY[..header].to_vec();
+        damaged.extend([0xad, 0x0b, 0, 0, len, 0, 0, 0, len, 0, 0, 0]);
+        let error = Capture::parse(&damaged).error.expect("a fault");
+        assert_eq!(
+            (error.offset, error.kind),
+            (header, CaptureErrorKind::Record),
+            "{len}"
+        );
+    }
     let ran = inspect(&LO[..LO.len() - 1], "--json");
     assert_eq!(ran.status, Some(1));
     // Messages before the damage are shown.
