@@ -226,17 +226,8 @@ async fn sends_no_heartbeats_after_announcing_its_end() {
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w").batch_interval(Duration::from_secs(1));
     let (worker, mut stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
-    let heartbeat = rpc.receiver.receive::<Request>().await;
-    assert!(
-        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
-        "{heartbeat:?}"
-    );
-    let reply = HeartbeatReply {
-        status: ReplyStatus::Ok,
-        heartbeat_interval: Some(0.1),
-        ..HeartbeatReply::default()
-    };
-    rpc.sender.send(&reply).await.expect("peer listens");
+    Scheduler::heartbeat(&mut rpc).await;
+    scheduler.answer_heartbeat(&mut rpc).await;
     // Messages after this one are delayed for a second.
     let steal = StealRequest {
         key: "x".into(),
@@ -257,11 +248,7 @@ async fn asks_to_be_retired_once_its_heartbeat_is_answered() {
     let scheduler = Scheduler::new("inproc").await;
     let builder = scheduler.worker("w");
     let (worker, _stream, mut rpc) = scheduler.start_with_heartbeats(builder, 0.1).await;
-    let heartbeat = rpc.receiver.receive::<Request>().await;
-    assert!(
-        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
-        "{heartbeat:?}"
-    );
+    Scheduler::heartbeat(&mut rpc).await;
     let retiring = async {
         let _ = worker.retire().await;
     };
@@ -269,12 +256,7 @@ async fn asks_to_be_retired_once_its_heartbeat_is_answered() {
         let early = scheduler.accept();
         let early = tokio::time::timeout(Duration::from_millis(500), early).await;
         assert!(early.is_err(), "a request before the heartbeat is answered");
-        let reply = HeartbeatReply {
-            status: ReplyStatus::Ok,
-            heartbeat_interval: Some(0.1),
-            ..HeartbeatReply::default()
-        };
-        rpc.sender.send(&reply).await.expect("peer listens");
+        scheduler.answer_heartbeat(&mut rpc).await;
         let request = rpc.receiver.receive::<Request>().await;
         assert!(
             matches!(request, Ok(Some(Request::RetireWorkers(_)))),
@@ -324,11 +306,7 @@ async fn sends_heartbeats_again_while_it_retires_for_long() {
     assert_eq!(worker.status(), WorkerStatus::ClosingGracefully);
     stream.send([retire(WorkerStatus::Running)]).await;
     stream.next_message().await;
-    let heartbeat = rpc.receiver.receive::<Request>().await;
-    assert!(
-        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
-        "{heartbeat:?}"
-    );
+    Scheduler::heartbeat(&mut rpc).await;
     rpc.sender.send(&missing).await.expect("peer listens");
     assert!(matches!(worker.ended().await, Ended::Forgotten));
 }

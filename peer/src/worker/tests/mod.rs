@@ -21,7 +21,7 @@ use crate::channel::{Channel, Ends};
 use crate::graph::Task;
 use crate::protocol::{
     Close, ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather,
-    GetData, HeartbeatReply, Identity, Keys, KeysRequest, Kill, Nullable, Ping,
+    GetData, HeartbeatReply, HeartbeatWorker, Identity, Keys, KeysRequest, Kill, Nullable, Ping,
     RegisterWorkerReply, RemoveWorker, ReplyStatus, Request, RunSpec, Status, StealRequest,
     TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData, UpdateDataReply,
     WorkerStatus, WorkerStatusChange,
@@ -102,6 +102,25 @@ impl Scheduler {
     async fn accept(&self) -> Channel {
         let incoming = self.listener.accept().await.expect("incoming comm");
         Channel::new(incoming.handshake().await.expect("a comm"), ends())
+    }
+
+    /// Receives the next heartbeat.
+    async fn heartbeat(rpc: &mut Channel) -> HeartbeatWorker {
+        match rpc.receiver.receive::<Request>().await {
+            Ok(Some(Request::HeartbeatWorker(heartbeat))) => heartbeat,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers a heartbeat, so that the next one follows after 0.1 seconds.
+    async fn answer_heartbeat(&self, rpc: &mut Channel) {
+        let reply = HeartbeatReply {
+            status: ReplyStatus::Ok,
+            time: Some(self.time()),
+            heartbeat_interval: Some(0.1),
+            ..HeartbeatReply::default()
+        };
+        rpc.sender.send(&reply).await.expect("peer listens");
     }
 
     /// Starts a worker, and answers its requests until it is registered.

@@ -81,9 +81,7 @@ async fn heartbeats_report_the_time_of_functions_and_transfers() {
         if has(&seen, &["get-data", "network", "seconds"]) {
             break;
         }
-        let Ok(Some(Request::HeartbeatWorker(heartbeat))) = rpc.receiver.receive().await else {
-            panic!("no heartbeat")
-        };
+        let heartbeat = Scheduler::heartbeat(&mut rpc).await;
         let digests = heartbeat.metrics.get("digests_total_since_heartbeat");
         let Some(Value::Dict(digests)) = digests else {
             panic!("{digests:?}")
@@ -92,12 +90,7 @@ async fn heartbeats_report_the_time_of_functions_and_transfers() {
             Value::List(names) | Value::Tuple(names) => names.to_vec(),
             other => panic!("{other}"),
         }));
-        let reply = HeartbeatReply {
-            status: ReplyStatus::Ok,
-            heartbeat_interval: Some(0.1),
-            ..HeartbeatReply::default()
-        };
-        rpc.sender.send(&reply).await.expect("peer listens");
+        scheduler.answer_heartbeat(&mut rpc).await;
     }
     assert!(has(&seen, &["get-data", "network", "seconds"]), "{seen:?}");
     let of_x = |label| has(&seen, &["execute", "x", label, "seconds"]);
@@ -119,24 +112,10 @@ async fn times_are_reported_by_the_clock_of_the_scheduler() {
     assert!(is_ahead(finished.startstops[0].start, 1e3));
 
     scheduler.ahead = 2e3;
-    let heartbeat = rpc.receiver.receive::<Request>().await;
-    assert!(
-        matches!(heartbeat, Ok(Some(Request::HeartbeatWorker(_)))),
-        "{heartbeat:?}"
-    );
-    let reply = HeartbeatReply {
-        status: ReplyStatus::Ok,
-        time: Some(scheduler.time()),
-        heartbeat_interval: Some(0.1),
-        ..HeartbeatReply::default()
-    };
-    rpc.sender.send(&reply).await.expect("peer listens");
+    Scheduler::heartbeat(&mut rpc).await;
+    scheduler.answer_heartbeat(&mut rpc).await;
     // Once the next heartbeat is sent, the reply to the first one was handled.
-    let next = rpc.receiver.receive::<Request>().await;
-    assert!(
-        matches!(next, Ok(Some(Request::HeartbeatWorker(_)))),
-        "{next:?}"
-    );
+    Scheduler::heartbeat(&mut rpc).await;
     stream
         .compute(&Task::new("y", "operator.truediv", [1, 0]))
         .await;
