@@ -51,13 +51,13 @@
 use core::fmt;
 use core::ops::Deref;
 
+use crate::copy;
 use crate::frame::{
     Arena, EncodeError, FrameDecoder, FrameError, FrameErrorKind, Prefix, Prelude, Wanted,
     encode_prelude, prelude_len,
 };
 use crate::handshake::{Handshake, HandshakeError, Negotiated, detect_prefix};
 use crate::invariant::Ensured as _;
-use crate::measure::copy;
 use crate::message::Layout;
 use crate::msgpack::Writer;
 use crate::{BufferTooSmall, Limits};

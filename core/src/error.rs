@@ -8,7 +8,7 @@
 
 use core::fmt;
 
-use crate::buffer::BufferTooSmall;
+use crate::BufferTooSmall;
 use crate::comm::CommError;
 use crate::compression::CompressionError;
 use crate::frame::{EncodeError, FrameError, FrameErrorKind, SplitError};

@@ -56,7 +56,8 @@
 //! Features only add items. Types of a crate before its 1.0 are only in the
 //! signatures of the feature with its version.
 //!
-//! Related crates: `daskwire-pickle` (reads and writes pickles without running
+//! Related crates: `daskwire-compression` (the module [`compression`], also
+//! without the rest), `daskwire-pickle` (reads and writes pickles without running
 //! them), `daskwire-numpy` (payloads as values) and `daskwire-embedded` (comms
 //! over embedded-io).
 //!
@@ -80,15 +81,11 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
-mod buffer;
 pub mod comm;
-pub mod compression;
 pub mod display;
 mod error;
 pub mod frame;
 pub mod handshake;
-#[doc(hidden)]
-pub mod invariant;
 mod limits;
 mod measure;
 pub mod memory;
@@ -99,12 +96,14 @@ pub mod msgpack;
 mod steps;
 pub mod transport;
 
-pub use buffer::BufferTooSmall;
-pub use error::Error;
-pub use limits::Limits;
+#[doc(inline)]
+pub use daskwire_compression as compression;
+pub use daskwire_compression::BufferTooSmall;
 // Used by the other crates of this workspace.
 #[doc(hidden)]
-pub use measure::copy;
+pub use daskwire_compression::{copy, invariant};
+pub use error::Error;
+pub use limits::Limits;
 
 /// The example in the README, which is tested with those above.
 #[cfg(doctest)]

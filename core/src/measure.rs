@@ -4,6 +4,8 @@
 //! Each function takes the length so far and returns the new one. It writes
 //! nothing if there is no space; the length saturates.
 
+use crate::copy;
+
 /// Writes a marker and a number.
 #[inline]
 pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
@@ -28,25 +30,6 @@ pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
         copy(place, bytes);
     }
     end
-}
-
-/// Copies as many bytes as both slices have. `copy_from_slice` panics for
-/// different lengths, and the compiler keeps that panic when it optimises for
-/// size.
-#[inline]
-pub fn copy(to: &mut [u8], from: &[u8]) {
-    if cfg!(debug_assertions) {
-        // The loop below becomes one call of `memcpy`, but only with
-        // optimisation.
-        let len = to.len().min(from.len());
-        if let (Some(to), Some(from)) = (to.get_mut(..len), from.get(..len)) {
-            to.copy_from_slice(from);
-        }
-        return;
-    }
-    for (to, from) in to.iter_mut().zip(from) {
-        *to = *from;
-    }
 }
 
 /// Writes a head of fixed length and short data.

@@ -24,6 +24,7 @@ fn checked() -> Vec<PathBuf> {
         "SECURITY.md",
         "core/PROTOCOL.md",
         "core/README.md",
+        "core/compression/README.md",
         "core/embedded/README.md",
         "core/numpy/README.md",
         "core/pickle/README.md",
@@ -130,6 +131,7 @@ fn the_summary_has_all_chapters() {
 fn every_published_package_has_a_page_with_an_example() {
     let packages = [
         "core",
+        "core/compression",
         "core/pickle",
         "core/numpy",
         "core/embedded",

@@ -214,8 +214,9 @@ fn dependencies_that_are_shown_exist() {
 const REPOSITORY: &str = "git = \"https://github.com/daskwire/daskwire\"";
 
 /// The packages of this repository that programs may depend on, and their folders.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("daskwire", "core"),
+    ("daskwire-compression", "core/compression"),
     ("daskwire-pickle", "core/pickle"),
     ("daskwire-numpy", "core/numpy"),
     ("daskwire-embedded", "core/embedded"),

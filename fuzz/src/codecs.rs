@@ -1,6 +1,5 @@
 //! Compressed frames.
 
-use daskwire::Limits;
 use daskwire::compression::{Codec, Compression, Lz4, Snappy, decompress, decompressed_len};
 
 use super::LIMITS;
@@ -18,7 +17,7 @@ pub(crate) fn lz4(input: &[u8]) {
     });
     // lz4_flex accepts all that this crate accepts.
     let mut ours = vec![0; 1 << 16];
-    if let Ok(len) = decompress(Codec::Lz4, input, &mut ours, &LIMITS) {
+    if let Ok(len) = decompress(Codec::Lz4, input, &mut ours, LIMITS.decompressed_len) {
         let block = input.get(4..).expect("we read its length");
         let mut theirs = vec![0; len];
         if !block.is_empty() {
@@ -44,7 +43,7 @@ pub(crate) fn snappy(input: &[u8]) {
         Ok(len) if len <= ours.len() => snap::raw::Decoder::new().decompress_vec(input).ok(),
         _ => return,
     };
-    let ours = decompress(Codec::Snappy, input, &mut ours, &LIMITS)
+    let ours = decompress(Codec::Snappy, input, &mut ours, LIMITS.decompressed_len)
         .ok()
         .map(|len| ours.get(..len).unwrap_or_default().to_vec());
     assert_eq!(
@@ -58,11 +57,7 @@ pub(crate) fn zlib(input: &[u8]) {
     codec(Codec::Zlib, input);
     let packed = miniz_oxide::deflate::compress_to_vec_zlib(input, 1);
     let mut out = vec![0xa5; input.len()];
-    let limits = Limits {
-        decompressed_len: u64::MAX,
-        ..LIMITS
-    };
-    let len = decompress(Codec::Zlib, &packed, &mut out, &limits);
+    let len = decompress(Codec::Zlib, &packed, &mut out, u64::MAX);
     assert_eq!(len, Ok(input.len()));
     assert_eq!(out, input);
 }
@@ -75,10 +70,10 @@ pub(crate) fn zstd(input: &[u8]) {
 /// Checks that the result does not depend on the former contents of the buffer,
 /// and that nothing is written past the end.
 fn codec(codec: Codec, input: &[u8]) {
-    let declared = decompressed_len(codec, input, &LIMITS);
+    let declared = decompressed_len(codec, input, LIMITS.decompressed_len);
     let run = |fill: u8| {
         let mut out = vec![fill; 1 << 16];
-        let result = decompress(codec, input, &mut out, &LIMITS);
+        let result = decompress(codec, input, &mut out, LIMITS.decompressed_len);
         result.map(|len| {
             // miniz_oxide may write ahead in its buffer.
             assert!(
@@ -107,11 +102,7 @@ fn compress(compression: &mut dyn Compression, input: &[u8], theirs: impl Fn(&[u
         .expect("there is room");
     packed.truncate(len);
     let mut out = vec![0xa5; input.len()];
-    let limits = Limits {
-        decompressed_len: u64::MAX,
-        ..LIMITS
-    };
-    let len = decompress(compression.codec(), &packed, &mut out, &limits);
+    let len = decompress(compression.codec(), &packed, &mut out, u64::MAX);
     assert_eq!(len, Ok(input.len()));
     assert_eq!(out, input);
     assert_eq!(theirs(&packed), input);

@@ -1,8 +1,8 @@
 //! The incremental decoder.
 
 use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage};
+use crate::copy;
 use crate::invariant::Ensured as _;
-use crate::measure::copy;
 use crate::{BufferTooSmall, Limits};
 
 /// Incremental decoder for the messages of a byte stream.

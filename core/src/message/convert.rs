@@ -344,7 +344,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut put = |bytes: &[u8]| {
         let rest = pickle.get_mut(len..).ensured();
         if let Some(place) = rest.get_mut(..bytes.len()) {
-            crate::measure::copy(place, bytes);
+            crate::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };

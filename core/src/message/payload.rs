@@ -886,19 +886,23 @@ impl SubFrame<'_> {
     fn plain_len(&self, options: &ReadOptions) -> Result<Option<u64>, MessageError> {
         match self.codec()? {
             None => Ok(Some(self.bytes.len() as u64)),
-            Some(codec) => compression::decompressed_len(codec, self.bytes, &options.limits)
-                .map_err(|error| self.compression_fault(error)),
+            Some(codec) => {
+                compression::decompressed_len(codec, self.bytes, options.limits.decompressed_len)
+                    .map_err(|error| self.compression_fault(error))
+            }
         }
     }
 
     fn write_to(&self, space: &mut [u8], options: &ReadOptions) -> Result<usize, MessageError> {
         match self.codec()? {
-            Some(codec) => compression::decompress(codec, self.bytes, space, &options.limits)
-                .map_err(|error| self.compression_fault(error)),
+            Some(codec) => {
+                compression::decompress(codec, self.bytes, space, options.limits.decompressed_len)
+                    .map_err(|error| self.compression_fault(error))
+            }
             None => {
                 let place = BufferTooSmall::check(space, self.bytes.len())
                     .map_err(|short| self.compression_fault(short.into()))?;
-                crate::measure::copy(place, self.bytes);
+                crate::copy(place, self.bytes);
                 Ok(place.len())
             }
         }
@@ -916,9 +920,13 @@ impl SubFrame<'_> {
     ) -> Result<(), MessageErrorKind> {
         let needed = self.bytes.len();
         let result = match self.codec? {
-            Some(codec) => {
-                compression::decompress_onto(codec, self.bytes, out, &options.limits).map(|_| ())
-            }
+            Some(codec) => compression::decompress_onto(
+                codec,
+                self.bytes,
+                out,
+                options.limits.decompressed_len,
+            )
+            .map(|_| ()),
             None if needed as u64 > left => Err(CompressionError::OverLimit { limit: left }),
             None => match out.try_reserve(needed) {
                 Ok(()) => {

@@ -252,10 +252,12 @@ fn zstd_memory_follows_content_not_declared_size() {
         let frame = frame(declared, block_count);
         let mut out = Vec::new();
         let (result, asked) = asked_for(|| {
-            decompress_onto(Codec::Zstd, &frame, &mut out, &Limits::HOST).map_err(|error| {
-                let is_malformed = matches!(error, CompressionError::Malformed { .. });
-                assert!(is_malformed, "{error}");
-            })
+            decompress_onto(Codec::Zstd, &frame, &mut out, Limits::HOST.decompressed_len).map_err(
+                |error| {
+                    let is_malformed = matches!(error, CompressionError::Malformed { .. });
+                    assert!(is_malformed, "{error}");
+                },
+            )
         });
         assert!(result.is_err() && out.is_empty());
         asked

@@ -317,6 +317,7 @@ fn tree() -> Tree {
         // transport-quic has its own page and test.
         [
             "core",
+            "core/compression",
             "core/pickle",
             "core/numpy",
             "core/embedded",

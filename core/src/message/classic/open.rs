@@ -56,11 +56,11 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
         };
         MessageError::new(1, 0, kind)
     };
-    let mut limits = options.limits;
-    limits.decompressed_len = limits.decompressed_len.min(limits.document_len);
+    let limits = &options.limits;
+    let max_len = limits.decompressed_len.min(limits.document_len);
     loop {
         let out = storage.as_mut();
-        match compression::decompress(codec, body, out, &limits) {
+        match compression::decompress(codec, body, out, max_len) {
             Ok(len) => return Ok(storage.into_slice().get(..len).ensured()),
             // Without a declared length (zlib) the next step is a guess.
             Err(CompressionError::BufferTooSmall(short))

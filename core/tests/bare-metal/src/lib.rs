@@ -754,7 +754,7 @@ pub fn compress(data: &[u8], snappy: &mut Snappy) -> Result<usize, Fault> {
         .maybe_compress(snappy, data, &mut packed, &mut |bound| bound / 2)?
         .ok_or(Fault::Wrong("it does not pay"))?;
     let limits = black_box(Limits::MICROCONTROLLER);
-    let len = decompress(Codec::Snappy, packed, &mut plain, &limits)?;
+    let len = decompress(Codec::Snappy, packed, &mut plain, limits.decompressed_len)?;
     ensure(plain.get(..len) == Some(data), "snappy loses data")?;
     let mut short = [0; 64];
     ensure(

@@ -1,10 +1,16 @@
-//! Compression of frames: codecs, bounds and the sampling policy.
+//! Compression as in frames of Dask `distributed`: lz4, snappy, zlib and zstd, in
+//! buffers supplied by the caller.
 //!
 //! [`decompress`] handles every codec that is compiled in. It checks the
 //! declared length of a frame against the maximum ratio of its codec
-//! ([`Codec::max_ratio`]) and against the [`Limits`] before it writes a byte. A
-//! [`Compression`] compresses with memory of a fixed size, and a [`Policy`]
-//! decides whether to compress a frame, with Dask's rules.
+//! ([`Codec::max_ratio`]) and against a limit of the caller before it writes a
+//! byte. A [`Compression`] compresses with memory of a fixed size, and a
+//! [`Policy`] decides whether to compress a frame, with Dask's rules.
+//!
+//! The crate does no I/O, needs no heap and no unsafe code, and does not panic on
+//! any input. It knows nothing of messages: the crate `daskwire`, which has it as
+//! its module `compression`, applies it to their frames. `PROTOCOL.md` of that
+//! crate has the numbered rules that the code cites.
 //!
 //! | codec | format | without a heap |
 //! | --- | --- | --- |
@@ -18,8 +24,7 @@
 //!
 //! ```
 //! # #[cfg(feature = "snappy")] {
-//! use daskwire::Limits;
-//! use daskwire::compression::{Codec, Compression, Snappy, decompress};
+//! use daskwire_compression::{Codec, Compression, Snappy, decompress};
 //!
 //! let data = [7; 1000];
 //! let mut packed = [0; 1500];
@@ -27,12 +32,27 @@
 //! assert!(len < 100);
 //!
 //! let mut unpacked = [0; 1000];
-//! decompress(Codec::Snappy, &packed[..len], &mut unpacked, &Limits::HOST)?;
+//! decompress(Codec::Snappy, &packed[..len], &mut unpacked, 1 << 20)?;
 //! assert_eq!(unpacked, data);
 //! # }
-//! # Ok::<(), daskwire::compression::CompressionError>(())
+//! # Ok::<(), daskwire_compression::CompressionError>(())
 //! ```
 
+#![no_std]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![forbid(unsafe_code)]
+#![warn(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc
+)]
 #![cfg_attr(
     not(any(feature = "lz4", feature = "snappy", feature = "zstd")),
     allow(
@@ -42,6 +62,12 @@
     )
 )]
 
+mod buffer;
+mod copy;
+#[cfg(any(feature = "lz4", feature = "snappy"))]
+mod input;
+#[doc(hidden)]
+pub mod invariant;
 #[cfg(feature = "lz4")]
 mod lz4;
 mod policy;
@@ -53,12 +79,18 @@ mod zlib;
 mod zstd;
 
 #[cfg(feature = "alloc")]
+extern crate alloc;
+
+#[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::invariant::Ensured as _;
-use crate::{BufferTooSmall, Limits};
 
+pub use buffer::BufferTooSmall;
+// Used by the other crates of this workspace.
+#[doc(hidden)]
+pub use copy::copy;
 #[cfg(feature = "lz4")]
 pub use lz4::Lz4;
 pub use policy::Policy;
@@ -157,8 +189,7 @@ pub enum CompressionError {
         /// The maximum ratio of the codec, see [`Codec::max_ratio`].
         ratio: u64,
     },
-    /// The decompressed length exceeds
-    /// [`decompressed_len`](Limits::decompressed_len).
+    /// The decompressed length exceeds the limit of the caller.
     OverLimit {
         /// The limit, in bytes.
         limit: u64,
@@ -231,8 +262,9 @@ impl From<BufferTooSmall> for CompressionError {
 /// The decompressed length that a compressed frame declares, in bytes.
 ///
 /// `None` if the format has no declared length (zlib). The value has been
-/// checked against the maximum ratio and the limits; only [`decompress`]
-/// verifies that the data matches it.
+/// checked against the maximum ratio and against `max_len`, the maximum
+/// decompressed length in bytes; only [`decompress`] verifies that the data
+/// matches it.
 ///
 /// # Errors
 ///
@@ -242,7 +274,7 @@ impl From<BufferTooSmall> for CompressionError {
 pub fn decompressed_len(
     codec: Codec,
     frame: &[u8],
-    limits: &Limits,
+    max_len: u64,
 ) -> Result<Option<u64>, CompressionError> {
     let declared = match codec {
         #[cfg(feature = "lz4")]
@@ -265,10 +297,8 @@ pub fn decompressed_len(
             ratio,
         });
     }
-    if declared > limits.decompressed_len {
-        return Err(CompressionError::OverLimit {
-            limit: limits.decompressed_len,
-        });
+    if declared > max_len {
+        return Err(CompressionError::OverLimit { limit: max_len });
     }
     Ok(Some(declared))
 }
@@ -276,8 +306,9 @@ pub fn decompressed_len(
 /// Decompresses a frame to the start of `out` and returns the decompressed
 /// length in bytes.
 ///
-/// The frame must have exactly its declared length, without trailing bytes.
-/// After an error the contents of `out` are unspecified.
+/// The frame must have exactly its declared length, without trailing bytes, and
+/// may decompress to `max_len` bytes at most. After an error the contents of
+/// `out` are unspecified.
 ///
 /// # Errors
 ///
@@ -288,13 +319,13 @@ pub fn decompress(
     codec: Codec,
     frame: &[u8],
     out: &mut [u8],
-    limits: &Limits,
+    max_len: u64,
 ) -> Result<usize, CompressionError> {
     #[cfg(feature = "zlib")]
     if codec == Codec::Zlib {
-        return zlib::decompress(frame, out, limits.decompressed_len);
+        return zlib::decompress(frame, out, max_len);
     }
-    let declared = decompressed_len(codec, frame, limits)?.ensured();
+    let declared = decompressed_len(codec, frame, max_len)?.ensured();
     let needed = usize::try_from(declared).unwrap_or(usize::MAX);
     let out = BufferTooSmall::check(out, needed)?;
     match codec {
@@ -312,7 +343,8 @@ pub fn decompress(
 /// Decompresses a frame, appends the data to `out` and returns its length in
 /// bytes.
 ///
-/// The vector does not grow by an unchecked declared length: for lz4 and snappy
+/// A frame may decompress to `max_len` bytes at most. The vector does not grow by
+/// an unchecked declared length: for lz4 and snappy
 /// the length is bounded by [`Codec::max_ratio`], for zlib and zstd the vector
 /// grows with the decompressed data. After an error `out` has its former
 /// contents.
@@ -326,21 +358,21 @@ pub fn decompress_onto(
     codec: Codec,
     frame: &[u8],
     out: &mut Vec<u8>,
-    limits: &Limits,
+    max_len: u64,
 ) -> Result<usize, CompressionError> {
     let start = out.len();
     let result = match codec {
         #[cfg(feature = "zlib")]
-        Codec::Zlib => zlib::decompress_onto(frame, out, limits.decompressed_len),
+        Codec::Zlib => zlib::decompress_onto(frame, out, max_len),
         #[cfg(feature = "zstd")]
-        Codec::Zstd => decompressed_len(codec, frame, limits)
+        Codec::Zstd => decompressed_len(codec, frame, max_len)
             .and_then(|declared| zstd::decompress_onto(frame, out, declared.ensured())),
-        codec => decompressed_len(codec, frame, limits).and_then(|declared| {
+        codec => decompressed_len(codec, frame, max_len).and_then(|declared| {
             grow(
                 out,
                 usize::try_from(declared.ensured()).unwrap_or(usize::MAX),
             )?;
-            decompress(codec, frame, out.get_mut(start..).ensured(), limits)
+            decompress(codec, frame, out.get_mut(start..).ensured(), max_len)
         }),
     };
     if result.is_err() {
@@ -380,142 +412,7 @@ pub trait Compression {
     fn compress(&mut self, data: &[u8], out: &mut [u8]) -> Result<usize, CompressionError>;
 }
 
-/// Copies `len` bytes from `at - offset` to `at`, both in `out`. If the ranges
-/// overlap, bytes that were just written are copied again, as lz4 and snappy
-/// define.
-///
-/// `None` if the source or the target is outside `out`.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-#[inline]
-fn copy_back(out: &mut [u8], at: usize, offset: usize, len: usize) -> Option<()> {
-    let from = at.checked_sub(offset)?;
-    let end = at.checked_add(len)?;
-    // Most copies are short and do not overlap. Bytes written past `end` are
-    // overwritten by later elements; without these the frame is too short and
-    // refused.
-    if offset >= 16 && len <= 16 {
-        let source = *out.get(from..)?.first_chunk::<16>()?;
-        if let Some(place) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>) {
-            *place = source;
-            return (end <= out.len()).then_some(());
-        }
-    }
-    if end > out.len() || offset == 0 {
-        return None;
-    }
-    if offset >= len {
-        return copy_ahead(out, from, at, len);
-    }
-    if offset == 1 {
-        // A run of one byte, for example zeros.
-        let byte = *out.get(from)?;
-        out.get_mut(at..end)?.fill(byte);
-        return Some(());
-    }
-    // Doubles the copied part each time, in whole periods.
-    let mut done = 0_usize;
-    while done < len {
-        let step = offset.checked_add(done)?.min(len.checked_sub(done)?);
-        let to = at.checked_add(done)?;
-        copy_ahead(out, from, to, step)?;
-        done = done.checked_add(step)?;
-    }
-    Some(())
-}
-
-/// Copies `len` bytes forward from `from` to `to`; the ranges do not overlap.
-/// Written without panicking operations, which the bare-metal test checks.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-#[inline]
-fn copy_ahead(out: &mut [u8], from: usize, to: usize, len: usize) -> Option<()> {
-    let (before, after) = out.split_at_mut_checked(to)?;
-    let source = before.get(from..)?.get(..len)?;
-    crate::measure::copy(after.get_mut(..len)?, source);
-    Some(())
-}
-
-/// Copies `data` to `out[at..]`. `None` if it does not fit.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-#[inline]
-fn copy_literal(out: &mut [u8], at: usize, data: &[u8]) -> Option<()> {
-    crate::measure::copy(out.get_mut(at..)?.get_mut(..data.len())?, data);
-    Some(())
-}
-
-/// A cursor over a compressed frame.
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-#[derive(Clone, Copy)]
-struct Input<'a> {
-    rest: &'a [u8],
-    len: usize,
-    codec: Codec,
-}
-
-#[cfg(any(feature = "lz4", feature = "snappy"))]
-impl<'a> Input<'a> {
-    const fn new(codec: Codec, rest: &'a [u8]) -> Self {
-        Self {
-            rest,
-            len: rest.len(),
-            codec,
-        }
-    }
-
-    #[inline]
-    fn byte(&mut self) -> Option<u8> {
-        let (byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*byte)
-    }
-
-    #[inline]
-    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (bytes, rest) = self.rest.split_first_chunk::<N>()?;
-        self.rest = rest;
-        Some(*bytes)
-    }
-
-    #[inline]
-    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (data, rest) = self.rest.split_at_checked(len)?;
-        self.rest = rest;
-        Some(data)
-    }
-
-    /// Copies a literal of `len` bytes to `out[at..]`. `too_long` is the error if
-    /// it does not fit.
-    #[inline(always)]
-    fn literal(
-        &mut self,
-        out: &mut [u8],
-        at: usize,
-        len: usize,
-        too_long: fn(&Self) -> CompressionError,
-    ) -> Result<(), CompressionError> {
-        // Copies 16 bytes at once if there are as many; the excess is
-        // overwritten by later elements.
-        if len <= 16
-            && let Some(source) = self.rest.first_chunk::<16>()
-            && let Some(place) = out.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<16>)
-        {
-            *place = *source;
-            return self.take(len).map(drop).ok_or_else(|| self.ends());
-        }
-        let literal = self.take(len).ok_or_else(|| self.ends())?;
-        copy_literal(out, at, literal).ok_or_else(|| too_long(self))
-    }
-
-    #[cold]
-    fn fault(&self, reason: &'static str) -> CompressionError {
-        CompressionError::Malformed {
-            codec: self.codec,
-            at: self.len.wrapping_sub(self.rest.len()),
-            reason,
-        }
-    }
-
-    #[cold]
-    fn ends(&self) -> CompressionError {
-        self.fault("it ends too early")
-    }
-}
+/// The example in the README, which is tested with those above.
+#[cfg(all(doctest, feature = "snappy"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

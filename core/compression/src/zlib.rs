@@ -8,13 +8,12 @@ use miniz_oxide::inflate::core::inflate_flags::{
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress as inflate};
 
-use super::{Codec, CompressionError};
-use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
+use crate::{BufferTooSmall, Codec, CompressionError};
 
 /// Decompresses to the start of `out`. The format has no declared length. Uses
 /// about 11 KiB of stack.
-pub(super) fn decompress(
+pub(crate) fn decompress(
     frame: &[u8],
     out: &mut [u8],
     limit: u64,
@@ -36,7 +35,7 @@ pub(super) fn decompress(
 
 /// Appends the decompressed data to `out`, which grows with it.
 #[cfg(feature = "alloc")]
-pub(super) fn decompress_onto(
+pub(crate) fn decompress_onto(
     frame: &[u8],
     out: &mut alloc::vec::Vec<u8>,
     limit: u64,
@@ -48,7 +47,7 @@ pub(super) fn decompress_onto(
     let mut stream = Stream::new(frame);
     let mut space = frame.len().saturating_mul(USUAL_RATIO).min(limited);
     loop {
-        super::grow(out, space.saturating_sub(stream.written))?;
+        crate::grow(out, space.saturating_sub(stream.written))?;
         if stream.fill(out.get_mut(start..).ensured())? {
             out.truncate(start.saturating_add(stream.written));
             return Ok(stream.written);

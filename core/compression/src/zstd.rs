@@ -3,8 +3,8 @@
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use ruzstd::io::Read as _;
 
-use super::{Codec, CompressionError};
 use crate::invariant::Ensured as _;
+use crate::{Codec, CompressionError};
 
 fn malformed(at: usize, reason: &'static str) -> CompressionError {
     CompressionError::Malformed {
@@ -16,7 +16,7 @@ fn malformed(at: usize, reason: &'static str) -> CompressionError {
 
 /// The declared content size (RFC 8878, section 3.1.1.1). A frame without one
 /// is refused, since Dask cannot read it either (PROTOCOL COMPRESS-4).
-pub(super) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
+pub(crate) fn content_size(frame: &[u8]) -> Result<u64, CompressionError> {
     let ends = || malformed(frame.len(), "it ends within its header");
     let Some((&[0x28, 0xb5, 0x2f, 0xfd], rest)) = frame.split_first_chunk() else {
         return Err(malformed(0, "it does not begin as a zstd frame"));
@@ -60,7 +60,7 @@ const MAX_WINDOW_LEN: u64 = 128 << 20;
 /// Decompresses to `out`, whose length is the declared one. ruzstd buffers the
 /// window on the heap, up to twice the length of the data, and not more than
 /// the maximum window needs.
-pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+pub(crate) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let mut written = 0_usize;
     decode(frame, out.len() as u64, |decoder| {
         let place = out.get_mut(written..).ensured();
@@ -71,7 +71,7 @@ pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), Compression
 }
 
 /// Appends the decompressed data to `out`, which grows with it.
-pub(super) fn decompress_onto(
+pub(crate) fn decompress_onto(
     frame: &[u8],
     out: &mut alloc::vec::Vec<u8>,
     declared: u64,
@@ -90,7 +90,7 @@ pub(super) fn decompress_onto(
                 })?;
         }
         let start = out.len();
-        super::grow(out, len)?;
+        crate::grow(out, len)?;
         let place = out.get_mut(start..).ensured();
         let len = decoder.read(place).unwrap_or_default();
         written = written.saturating_add(len);

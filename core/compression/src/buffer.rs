@@ -18,8 +18,12 @@ pub struct BufferTooSmall {
 }
 
 impl BufferTooSmall {
-    /// The first `needed` items of a buffer.
-    pub(crate) fn check<T>(buffer: &mut [T], needed: usize) -> Result<&mut [T], Self> {
+    /// Checks the size of a buffer and returns its first `needed` items.
+    ///
+    /// # Errors
+    ///
+    /// This error if the buffer has fewer.
+    pub fn check<T>(buffer: &mut [T], needed: usize) -> Result<&mut [T], Self> {
         let available = buffer.len();
         let short = Self { needed, available };
         buffer.get_mut(..needed).ok_or(short)

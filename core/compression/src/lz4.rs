@@ -6,8 +6,9 @@
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-use super::{Codec, Compression, CompressionError, Input, copy_back};
-use crate::BufferTooSmall;
+use crate::copy::copy_back;
+use crate::input::Input;
+use crate::{BufferTooSmall, Codec, Compression, CompressionError};
 
 /// The lz4 compressor (PROTOCOL COMPRESS-1), with working memory of about 16
 /// KiB that is reused for each frame.
@@ -66,7 +67,7 @@ impl Compression for Lz4 {
 }
 
 /// The declared length and the block after it.
-pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
+pub(crate) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
     let mut input = Input::new(Codec::Lz4, frame);
     match input.bytes() {
         Some(len) => Ok((u64::from(u32::from_le_bytes(len)), input)),
@@ -75,7 +76,7 @@ pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionErr
 }
 
 /// Decompresses to `out`, whose length is the declared one.
-pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+pub(crate) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let (_, mut input) = split_len(frame)?;
     let mut at = 0_usize;
     loop {

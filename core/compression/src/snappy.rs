@@ -5,9 +5,10 @@
 //!
 //! [format description]: https://github.com/google/snappy/blob/main/format_description.txt
 
-use super::{Codec, Compression, CompressionError, Input, copy_back, copy_literal};
-use crate::BufferTooSmall;
+use crate::copy::{copy_back, copy_literal};
+use crate::input::Input;
 use crate::invariant::Ensured as _;
+use crate::{BufferTooSmall, Codec, Compression, CompressionError};
 
 /// The size of the blocks that are compressed separately, so that copy offsets
 /// fit in 16 bits.
@@ -30,14 +31,14 @@ const MARGIN: usize = 15;
 /// bytes.
 ///
 /// ```
-/// use daskwire::compression::{Compression, Snappy};
+/// use daskwire_compression::{Compression, Snappy};
 ///
 /// // 512 bytes.
 /// let mut snappy = Snappy::<256>::sized();
 /// let mut packed = [0; 1300];
 /// let len = snappy.compress(&[7; 1000], &mut packed)?;
 /// assert!(len < 100);
-/// # Ok::<(), daskwire::compression::CompressionError>(())
+/// # Ok::<(), daskwire_compression::CompressionError>(())
 /// ```
 #[derive(Clone)]
 pub struct Snappy<const SLOTS: usize = MAX_SLOTS> {
@@ -284,7 +285,7 @@ fn compress_block(block: &[u8], table: &mut [u16], output: &mut Output<'_>) {
 }
 
 /// The declared length and the elements after it.
-pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
+pub(crate) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionError> {
     let mut input = Input::new(Codec::Snappy, frame);
     let mut len = 0_u64;
     for shift in [0, 7, 14, 21, 28] {
@@ -304,7 +305,7 @@ pub(super) fn split_len(frame: &[u8]) -> Result<(u64, Input<'_>), CompressionErr
 }
 
 /// Decompresses to `out`, whose length is the declared one.
-pub(super) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
+pub(crate) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let (_, mut input) = split_len(frame)?;
     let mut at = 0_usize;
     while let Some(tag) = input.byte() {

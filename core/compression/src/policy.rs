@@ -1,8 +1,7 @@
 //! The sampling rules that decide whether to compress a frame.
 
-use super::{Compression, CompressionError};
-use crate::BufferTooSmall;
 use crate::invariant::Ensured as _;
+use crate::{BufferTooSmall, Compression, CompressionError};
 
 /// The rule that decides whether a frame is sent compressed
 /// (PROTOCOL COMPRESS-7, COMPRESS-8).
@@ -65,7 +64,7 @@ impl Policy {
     ///
     /// ```
     /// # #[cfg(feature = "snappy")] {
-    /// use daskwire::compression::{Policy, Snappy};
+    /// use daskwire_compression::{Policy, Snappy};
     /// let frame = [0; 20_000];
     /// let mut snappy = Snappy::new();
     /// let mut scratch = vec![0; Policy::DASK.scratch_len(&snappy, frame.len())];
@@ -73,7 +72,7 @@ impl Policy {
     /// let packed = Policy::DASK.maybe_compress(&mut snappy, &frame, &mut scratch, &mut random)?;
     /// assert!(packed.is_some_and(|packed| packed.len() < 1000));
     /// # }
-    /// # Ok::<(), daskwire::compression::CompressionError>(())
+    /// # Ok::<(), daskwire_compression::CompressionError>(())
     /// ```
     ///
     /// # Errors
@@ -154,7 +153,7 @@ impl Policy {
             let sample = frame.get(at..end).unwrap_or_default();
             let room = joined.get_mut(len..).ensured();
             if let Some(room) = room.get_mut(..sample.len()) {
-                crate::measure::copy(room, sample);
+                crate::copy::copy(room, sample);
                 len = len.saturating_add(sample.len());
             }
             at = next;
