@@ -5,7 +5,11 @@ import importlib.util
 import os
 import socket
 import sys
+import threading
+import time
 from mmap import ACCESS_COPY, mmap
+
+import numpy
 
 spec = importlib.util.spec_from_file_location("daskwire.worker", sys.argv[1])
 worker = importlib.util.module_from_spec(spec)
@@ -115,4 +119,48 @@ segments = worker.Segments(4 * LEN)
 descriptor, file = share(segments, 12)
 os.close(descriptor)
 assert share(segments, 13)[1] != file and segments.len == 0
+
+# Long frames are copied by several threads, as many as the system allows. All parts are copied
+# afterwards, also if a thread is slow.
+def slow(*part, copyto=numpy.copyto):
+    is_helper = threading.current_thread() is not threading.main_thread()
+    time.sleep(0.05 if is_helper else 0.002)
+    copyto(*part)
+
+
+def start(work, arguments):
+    attempts.append(work)
+    if len(attempts) > allowed:
+        raise RuntimeError("can't start new thread")
+    threading.Thread(target=work).start()
+
+
+def copied(source):
+    target = mmap(-1, len(source) + 1)
+    with memoryview(target) as view:
+        worker.copy(view[: len(source)], memoryview(source))
+    assert target[:] == source + bytes(1)
+    target.close()
+
+
+numpy.copyto = slow
+worker._thread.start_new_thread = start
+os.sched_getaffinity = lambda process: range(3)
+source = bytes(range(251)) * (9 * worker.COPIED_AT_ONCE // 251)
+for allowed, attempted in ((2, 2), (1, 2), (0, 1)):
+    attempts = []
+    copied(source)
+    assert len(attempts) == attempted
+# A thread that starts late finds nothing to do, and does not keep the memory in use.
+late = []
+worker._thread.start_new_thread = lambda work, arguments: late.append(work)
+copied(source)
+for work in late:
+    work()
+# Short frames, and those in a process without numpy, are copied by one thread.
+late.clear()
+copied(source[: 2 * worker.COPIED_AT_ONCE - 1])
+sys.modules["numpy"] = None
+copied(source)
+assert not late
 print("passed")
