@@ -4,13 +4,17 @@
 mod tests;
 mod view;
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write as _, stdout};
 use std::time::Duration;
 
 use clap::Args;
+use console::measure_text_width;
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::PrintStyledContent;
+use crossterm::terminal::{self, ClearType};
+use crossterm::{cursor, execute, queue};
 use daskwire_comm::Address;
 use daskwire_peer::client::ClientOptions;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use tokio::sync::mpsc;
 
 use crate::command::cluster_command::{SchedulerArguments, message};
@@ -55,7 +59,7 @@ const QUEUE: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn top(arguments: &Top) -> Result {
-    if !std::io::stdout().is_terminal() {
+    if !stdout().is_terminal() {
         return Err(Failure::usage(
             "standard output is not a terminal; use `daskwire ps` to print the state once",
         ));
@@ -70,8 +74,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     let client = arguments.scheduler.connect().await?;
     client.close().await.map_err(message)?;
     let stop = crate::command::runtime::stop_requested()?;
-    let mut terminal =
-        ratatui::try_init().map_err(|error| format!("cannot use the terminal: {error}"))?;
+    let screen = Screen::enter().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);
     let keys = sender.clone();
     std::thread::spawn(move || read_keys(&keys));
@@ -79,7 +82,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     let drawing = async {
         let mut view = View::default();
         loop {
-            terminal.draw(|frame| view.draw(frame))?;
+            screen.draw(&view)?;
             match updates.recv().await {
                 None | Some(Update::Quit) => return Ok(()),
                 Some(Update::Snapshot(snapshot)) => {
@@ -92,13 +95,69 @@ pub(crate) async fn top(arguments: &Top) -> Result {
             }
         }
     };
-    let outcome: std::io::Result<()> = tokio::select! {
+    let outcome: io::Result<()> = tokio::select! {
         outcome = drawing => outcome,
         () = stop => Ok(()),
         () = watching => Ok(()),
     };
-    ratatui::restore();
     Ok(outcome.map_err(|error| format!("the terminal: {error}"))?)
+}
+
+/// The terminal while the view is on it, which is restored when this is dropped.
+struct Screen;
+
+impl Screen {
+    fn enter() -> io::Result<Self> {
+        // Otherwise the message of a panic would disappear with the alternate screen.
+        let hook = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            hook(panic);
+        }));
+        terminal::enable_raw_mode()?;
+        let screen = Self;
+        execute!(stdout(), terminal::EnterAlternateScreen, cursor::Hide)?;
+        Ok(screen)
+    }
+
+    fn draw(&self, view: &View) -> io::Result<()> {
+        let (width, height) = terminal::size()?;
+        let lines = view.draw(width.into(), height.into());
+        let mut frame = Vec::new();
+        queue!(frame, terminal::BeginSynchronizedUpdate)?;
+        for (y, line) in (0..height).zip(lines) {
+            queue!(frame, cursor::MoveTo(0, y))?;
+            let mut left = usize::from(width);
+            for span in line {
+                left = left.saturating_sub(measure_text_width(span.content()));
+                queue!(frame, PrintStyledContent(span))?;
+            }
+            // After a character in the last column, this would clear that character.
+            if left > 0 {
+                queue!(frame, terminal::Clear(ClearType::UntilNewLine))?;
+            }
+        }
+        queue!(frame, terminal::EndSynchronizedUpdate)?;
+        let mut stdout = stdout().lock();
+        stdout.write_all(&frame)?;
+        stdout.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Restores the terminal, but only once, because leaving the alternate screen again would
+/// move the cursor.
+fn restore() {
+    if terminal::is_raw_mode_enabled().is_ok_and(|is_raw| is_raw) {
+        // There is nothing else to try when this fails.
+        let _ = terminal::disable_raw_mode();
+        let _ = execute!(stdout(), terminal::LeaveAlternateScreen, cursor::Show);
+    }
 }
 
 /// Requests the state repeatedly, and connects anew when that fails.

@@ -1,23 +1,20 @@
 //! Tests of the drawn screen, without a terminal.
 
+use console::measure_text_width;
 use daskwire::display::is_printable;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 
 use super::view::{Key, View};
 use crate::command::snapshot::{Snapshot, Worker};
 
-fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
-    terminal
-        .draw(|frame| view.draw(frame))
-        .expect("it is drawn");
-    let buffer = terminal.backend().buffer();
-    let lines = (0..height).map(|y| {
-        let cells = (0..width).map(|x| buffer[(x, y)].symbol());
-        cells.collect::<String>().trim_end().to_owned()
+fn drawn(view: &View, width: usize, height: usize) -> Vec<String> {
+    let lines = view.draw(width, height).into_iter().map(|line| {
+        let text: String = line.iter().map(|span| span.content().as_str()).collect();
+        assert!(measure_text_width(&text) <= width, "{text:?}");
+        text.trim_end().to_owned()
     });
-    lines.collect()
+    let lines: Vec<_> = lines.collect();
+    assert_eq!(lines.len(), height);
+    lines
 }
 
 fn words(line: &str) -> Vec<&str> {

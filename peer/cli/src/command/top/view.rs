@@ -3,15 +3,18 @@
 
 use core::cmp::Ordering;
 
-use crate::format::{bytes, count, duration};
+use console::{Alignment, measure_text_width, pad_str, truncate_str};
+use crossterm::style::{StyledContent, Stylize as _, style};
 use daskwire::display::Printable;
-use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style, Stylize as _};
-use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Gauge, Row, Table};
 
 use crate::command::snapshot::{Snapshot, States, Worker};
+use crate::format::{bytes, count, duration};
+
+/// A text in one style.
+pub(super) type Span = StyledContent<String>;
+
+/// The spans of a line of the screen.
+pub(super) type Line = Vec<Span>;
 
 /// The state from which the screen is drawn.
 #[derive(Debug, Default)]
@@ -46,7 +49,7 @@ pub(super) enum Key {
 /// A column of the table of workers.
 struct Column {
     title: &'static str,
-    width: u16,
+    width: usize,
     /// Narrow terminals omit the columns with the largest ranks.
     rank: usize,
     show: fn(&Worker) -> String,
@@ -162,19 +165,19 @@ const COLUMNS: [Column; 13] = [
 ];
 
 /// Minimum width of the names of tasks.
-const MIN_NAME_WIDTH: u16 = 12;
+const MIN_NAME_WIDTH: usize = 12;
 
 /// The columns with strings, which are aligned to the left.
 const LEFT: usize = 3;
 
 /// The columns that fit into a width, with their indices.
-fn fitting(width: u16) -> Vec<(usize, &'static Column)> {
-    let mut left = usize::from(width);
+fn fitting(width: usize) -> Vec<(usize, &'static Column)> {
+    let mut left = width;
     let mut columns: Vec<_> = COLUMNS.iter().enumerate().collect();
     columns.sort_by_key(|(_, column)| column.rank);
     columns.retain(|(_, column)| {
         // Including the space before the next column.
-        let needed = usize::from(column.width) + 1;
+        let needed = column.width + 1;
         let fits = needed <= left;
         left = if fits { left - needed } else { 0 };
         fits
@@ -205,65 +208,68 @@ impl View {
         }
     }
 
-    /// Draws everything.
-    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
-        let prefix_count = self.snapshot.as_ref().map_or(0, |it| it.prefixes.len());
-        let area = frame.area();
-        // At most a third of the screen, including the heading.
-        let tasks = u16::try_from(prefix_count)
-            .unwrap_or(u16::MAX)
-            .saturating_add(2);
-        let tasks = if prefix_count == 0 {
-            0
-        } else {
-            tasks.min(area.height / 3)
-        };
-        let [head, totals, states, workers, tasks, keys] = Layout::vertical([
-            Constraint::Length(1),
-            Constraint::Length(1),
-            Constraint::Length(2),
-            Constraint::Min(2),
-            Constraint::Length(tasks),
-            Constraint::Length(1),
-        ])
-        .areas(area);
-        self.head(frame, head);
+    /// Draws the lines of a screen, as many as its height and each cut to its width.
+    pub(super) fn draw(&self, width: usize, height: usize) -> Vec<Line> {
+        let mut lines = vec![self.head(width)];
         if let Some(snapshot) = &self.snapshot {
-            draw_totals(frame, totals, snapshot);
-            draw_states(frame, states, snapshot);
-            self.draw_workers(frame, workers, snapshot);
-            draw_tasks(frame, tasks, snapshot);
+            // At most a third of the screen, including the heading.
+            let tasks = match snapshot.prefixes.len() {
+                0 => 0,
+                prefix_count => (prefix_count + 2).min(height / 3),
+            };
+            lines.extend([
+                totals(snapshot, width),
+                states(snapshot, width),
+                Line::new(),
+            ]);
+            // Small screens keep room for a heading, a worker, and the help.
+            lines.truncate(height.saturating_sub(3));
+            let workers = height.saturating_sub(lines.len() + tasks + 1).max(2);
+            let end = lines.len() + workers;
+            lines.extend(self.workers(snapshot, width, workers));
+            lines.resize(end, Line::new());
+            lines.extend(task_table(snapshot, width, tasks));
         }
+        lines.resize(height.saturating_sub(1), Line::new());
         let help = "q quit   ←→ sort   r reverse   ↑↓ scroll";
-        frame.render_widget(Line::from(help).dim(), keys);
+        lines.push(vec![help.to_owned().dim()]);
+        lines.truncate(height);
+        for line in &mut lines {
+            let mut left = width;
+            for span in line {
+                let text = cut(span.content(), left);
+                left -= measure_text_width(&text);
+                *span = Span::new(*span.style(), text);
+            }
+        }
+        lines
     }
 
-    fn head(&self, frame: &mut Frame<'_>, area: Rect) {
-        let mut parts = vec![Part::of(2, "daskwire top".bold())];
+    fn head(&self, width: usize) -> Line {
+        let mut parts = vec![(2, "daskwire top".to_owned().bold())];
         match (&self.failure, &self.snapshot) {
             (Some(failure), _) => {
                 let failure = format!("{}; trying again", Printable(failure));
-                parts.push(Part::of(0, failure.red().bold()));
+                parts.push((0, failure.dark_red().bold()));
             }
-            (None, None) => parts.push(Part::of(0, "connecting")),
+            (None, None) => parts.push((0, style("connecting".to_owned()))),
             (None, Some(_)) => {}
         }
         if let Some(snapshot) = &self.snapshot {
-            parts.push(Part::of(1, Printable(&snapshot.address).to_string()));
+            parts.push((1, style(Printable(&snapshot.address).to_string())));
             if let Some(release) = &snapshot.release {
-                parts.push(Part::of(3, format!("distributed {}", Printable(release))));
+                parts.push((3, style(format!("distributed {}", Printable(release)))));
             }
             if let Some(uptime) = snapshot.uptime {
-                parts.push(Part::of(4, format!("up {}", duration(uptime))));
+                parts.push((4, style(format!("up {}", duration(uptime)))));
             }
         }
-        draw_parts(frame, area, parts);
+        fitting_parts(parts, width)
     }
 
-    fn draw_workers(&self, frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+    fn workers(&self, snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line> {
         if snapshot.workers.is_empty() {
-            frame.render_widget(Line::from("The cluster has no workers.").dim(), area);
-            return;
+            return vec![vec!["The cluster has no workers.".to_owned().dim()]];
         }
         let mut workers: Vec<&Worker> = snapshot.workers.iter().collect();
         if let Some(column) = COLUMNS.get(self.column) {
@@ -279,84 +285,86 @@ impl View {
             });
         }
         let arrow = if self.is_reversed { "▲" } else { "▼" };
-        let cell = |index: usize, content: String| {
-            let line = Line::from(content);
-            Cell::from(if index < LEFT {
-                line
-            } else {
-                line.right_aligned()
-            })
+        let columns = fitting(width);
+        let cells = |text: &dyn Fn(usize, &Column) -> String| -> Vec<String> {
+            let cells = columns.iter().map(|&(index, column)| {
+                let alignment = if index < LEFT {
+                    Alignment::Left
+                } else {
+                    Alignment::Right
+                };
+                cell(&text(index, column), column.width, alignment)
+            });
+            cells.collect()
         };
-        let columns = fitting(area.width);
-        let heading = columns.iter().map(|&(index, column)| {
-            if index == self.column {
-                cell(index, format!("{}{arrow}", column.title)).underlined()
-            } else {
-                cell(index, column.title.to_owned())
-            }
+        let titles = cells(&|index, column| {
+            let arrow = if index == self.column { arrow } else { "" };
+            format!("{}{arrow}", column.title)
         });
+        let titles = titles.into_iter().zip(&columns).map(|(title, (index, _))| {
+            let title = title.bold();
+            [if *index == self.column {
+                title.underlined()
+            } else {
+                title
+            }]
+        });
+        let heading = titles.collect::<Vec<_>>().join(&style(" ".to_owned()));
         let skipped = self.skipped.min(workers.len().saturating_sub(1));
         let rows = workers.iter().skip(skipped).map(|worker| {
-            let cells = columns.iter();
-            let row = Row::new(cells.map(|&(index, column)| cell(index, (column.show)(worker))));
-            match percent(worker.memory, worker.memory_limit) {
+            let row = style(cells(&|_, column| (column.show)(worker)).join(" "));
+            vec![match percent(worker.memory, worker.memory_limit) {
                 // Dask spills above 70 % and pauses above 80 %.
                 _ if worker.status != "running" => row.dim(),
-                Some(80..) => row.red(),
-                Some(70..) => row.yellow(),
+                Some(80..) => row.dark_red(),
+                Some(70..) => row.dark_yellow(),
                 _ => row,
-            }
+            }]
         });
-        let widths = columns
-            .iter()
-            .map(|(_, column)| Constraint::Length(column.width));
-        let table = Table::new(rows, widths)
-            .header(Row::new(heading).style(Style::new().add_modifier(Modifier::BOLD)));
-        frame.render_widget(table, area);
+        core::iter::once(heading).chain(rows).take(height).collect()
     }
 }
 
-/// A part of a line.
-struct Part<'s> {
-    /// Narrow terminals omit the parts with the largest ranks.
-    rank: usize,
-    span: Span<'s>,
+/// The text of a cell of a table: padded or cut to a width. Aligned to the right, it
+/// keeps its end, and its characters are one column wide.
+fn cell(text: &str, width: usize, alignment: Alignment) -> String {
+    let excess = match alignment {
+        Alignment::Right => text.chars().count().saturating_sub(width),
+        Alignment::Left | Alignment::Center => 0,
+    };
+    let text: String = text.chars().skip(excess).collect();
+    pad_str(&cut(&text, width), width, alignment, None).into_owned()
 }
 
-impl<'s> Part<'s> {
-    fn of(rank: usize, span: impl Into<Span<'s>>) -> Self {
-        let span = span.into();
-        Self { rank, span }
-    }
+/// The start of a text that fits into a width.
+fn cut(text: &str, width: usize) -> String {
+    // Some characters are wider together than one by one, which `truncate_str` ignores.
+    let mut cuts = (0..=width).rev().map(|width| truncate_str(text, width, ""));
+    let cut = cuts.find(|cut| measure_text_width(cut) <= width);
+    cut.unwrap_or_default().into_owned()
 }
 
-/// Draws the parts of a line that fit, two columns apart. The part with the lowest rank
-/// is always drawn.
-fn draw_parts(frame: &mut Frame<'_>, area: Rect, parts: Vec<Part<'_>>) {
+/// The parts of a line that fit, two columns apart. Narrow terminals omit the parts with
+/// the largest ranks; the part with the lowest rank is always drawn.
+fn fitting_parts(parts: Vec<(usize, Span)>, width: usize) -> Line {
     const SPACE: usize = 2;
-    let mut left = usize::from(area.width) + SPACE;
+    let mut left = width + SPACE;
     let mut parts: Vec<_> = parts.into_iter().enumerate().collect();
-    parts.sort_by_key(|(_, part)| part.rank);
+    parts.sort_by_key(|(_, (rank, _))| *rank);
     let mut is_first = true;
-    parts.retain(|(_, part)| {
-        let needed = part.span.width() + SPACE;
+    parts.retain(|(_, (_, span))| {
+        let needed = measure_text_width(span.content()) + SPACE;
         let fits = needed <= left || is_first;
         is_first = false;
         left = if fits { left.saturating_sub(needed) } else { 0 };
         fits
     });
     parts.sort_by_key(|(index, _)| *index);
-    let mut spans = Vec::with_capacity(2 * parts.len());
-    for (_, part) in parts {
-        if !spans.is_empty() {
-            spans.push(" ".repeat(SPACE).into());
-        }
-        spans.push(part.span);
-    }
-    frame.render_widget(Line::from(spans), area);
+    let spans: Vec<[Span; 1]> = parts.into_iter().map(|(_, (_, span))| [span]).collect();
+    spans.join(&style(" ".repeat(SPACE)))
 }
 
-fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+fn totals(snapshot: &Snapshot, width: usize) -> Line {
     let threads = snapshot.sum(|worker| worker.thread_count);
     let (memory, limit) = (
         snapshot.sum(|worker| worker.memory),
@@ -398,7 +406,7 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
         transfers.len(),
         spilled.len(),
     ];
-    let mut left = usize::from(area.width) + 1;
+    let mut left = width + 1;
     let [
         counts_width,
         memory_width,
@@ -408,53 +416,60 @@ fn draw_totals(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     ] = widths.map(|width| {
         let fits = width < left;
         left = if fits { left - width - 1 } else { 0 };
-        u16::try_from(width).unwrap_or(u16::MAX) * u16::from(fits)
+        fits.then_some(width)
     });
-    let mut rest = area;
-    let mut take = |width: u16| {
-        let taken = Rect { width, ..rest };
-        let used = width.saturating_add(u16::from(width > 0));
-        rest.x = rest.x.saturating_add(used);
-        rest.width = rest.width.saturating_sub(used);
-        taken.intersection(area)
-    };
-    let (counts_area, cpu_area) = (take(counts_width), take(cpu_width));
-    let (memory_area, transfers_area) = (take(memory_width), take(transfers_width));
-    let spilled_area = take(spilled_width);
-    let gauge = |ratio: f64, label: String| {
-        let ratio = if ratio.is_finite() { ratio } else { 0.0 };
-        let gauge = Gauge::default().ratio(ratio).label(label);
-        gauge.gauge_style(Style::new().green().on_dark_gray())
-    };
-    frame.render_widget(Line::from(counts_line), counts_area);
-    frame.render_widget(gauge(ratio(cpu / 100.0, threads), cpu_label), cpu_area);
-    frame.render_widget(gauge(used, memory_label), memory_area);
-    frame.render_widget(Line::from(transfers), transfers_area);
-    frame.render_widget(Line::from(spilled), spilled_area);
+    let text = |text: String| move |width| vec![style(cell(&text, width, Alignment::Left))];
+    let gauge = |ratio, label: String| move |width| gauge(ratio, &label, width);
+    let parts = [
+        counts_width.map(text(counts_line)),
+        cpu_width.map(gauge(ratio(cpu / 100.0, threads), cpu_label)),
+        memory_width.map(gauge(used, memory_label)),
+        transfers_width.map(text(transfers)),
+        spilled_width.map(text(spilled)),
+    ];
+    let parts: Vec<Line> = parts.into_iter().flatten().collect();
+    parts.join(&style(" ".to_owned()))
 }
 
-fn draw_states(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+/// A gauge with its label, which is ASCII, in the centre.
+fn gauge(ratio: f64, label: &str, width: usize) -> Line {
+    let text = pad_str(label, width, Alignment::Center, None);
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "for display"
+    )]
+    let filled = (width as f64 * ratio).round() as usize;
+    let (filled, empty) = text.split_at(filled.min(text.len()));
+    let colored = |text: &str| text.to_owned().dark_green().on_dark_grey();
+    // Reversed, so that it is visible without colours, too.
+    vec![colored(filled).reverse(), colored(empty)]
+}
+
+fn states(snapshot: &Snapshot, width: usize) -> Line {
     let states = snapshot.states();
-    let mut parts = vec![Part::of(0, "tasks".bold())];
+    let mut parts = vec![(0, "tasks".to_owned().bold())];
     for (index, (state, label)) in snapshot.shown_states().into_iter().enumerate() {
         let number = states.get(state).copied().unwrap_or(0);
-        let part = Span::from(format!("{number} {label}"));
+        let part = style(format!("{number} {label}"));
         parts.push(match (state, number) {
-            ("erred", 1..) => Part::of(1, part.red().bold()),
-            ("no-worker", 1..) => Part::of(1, part.yellow().bold()),
-            (_, 0) => Part::of(20 + index, part.dim()),
-            _ => Part::of(2 + index, part),
+            ("erred", 1..) => (1, part.dark_red().bold()),
+            ("no-worker", 1..) => (1, part.dark_yellow().bold()),
+            (_, 0) => (20 + index, part.dim()),
+            _ => (2 + index, part),
         });
     }
     let ready = snapshot.sum(|worker| worker.ready);
     let running = snapshot.sum(|worker| worker.executing);
     let on_workers = format!("on workers: {running} running, {ready} ready");
-    parts.push(Part::of(10, on_workers));
-    draw_parts(frame, area, parts);
+    parts.push((10, style(on_workers)));
+    fitting_parts(parts, width)
 }
 
-/// Draws the prefixes with the most unfinished tasks, then those with the most tasks.
-fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
+/// Draws the prefixes with the most unfinished tasks, then those with the most tasks,
+/// below a heading and an empty line.
+fn task_table(snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line> {
     let mut prefixes: Vec<_> = snapshot.prefixes.iter().collect();
     prefixes.sort_by_cached_key(|(name, states)| {
         let number = |state| states.get(state).copied().unwrap_or(0);
@@ -468,50 +483,39 @@ fn draw_tasks(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let mut shown = snapshot.shown_states();
     let number = |states: &States, state: &str| states.get(state).copied().unwrap_or(0).to_string();
     // Numbers are never truncated.
-    let width = |&(state, label): &(&str, &str)| {
+    let number_width = |&(state, label): &(&str, &str)| {
         let numbers = prefixes
             .iter()
             .map(|(_, states)| number(states, state).len());
-        let width = numbers.max().unwrap_or(0).max(label.len());
-        u16::try_from(width).unwrap_or(u16::MAX)
+        numbers.max().unwrap_or(0).max(label.len())
     };
     // Narrow terminals omit states, first those without tasks.
     let all = snapshot.states();
     let mut ranked = shown.clone();
     ranked.sort_by_key(|(state, _)| all.get(*state).is_none_or(|count| *count == 0));
-    let mut left = area.width.saturating_sub(MIN_NAME_WIDTH);
+    let mut left = width.saturating_sub(MIN_NAME_WIDTH);
     ranked.retain(|state| {
-        let rest = left.checked_sub(width(state).saturating_add(2));
+        let rest = left.checked_sub(number_width(state) + 2);
         left = rest.unwrap_or(0);
         rest.is_some()
     });
     shown.retain(|state| ranked.contains(state));
-    let widths: Vec<u16> = shown.iter().map(width).collect();
+    let widths: Vec<usize> = shown.iter().map(number_width).collect();
+    let numbers_width = widths.iter().fold(0, |sum, width| sum + width + 2);
+    let name_width = width.saturating_sub(numbers_width).min(32);
+    let row = |name: &str, text: &dyn Fn(&str, &str) -> String| {
+        let numbers = shown.iter().zip(&widths);
+        let numbers = numbers
+            .map(|((state, label), width)| cell(&text(state, label), *width, Alignment::Right));
+        let name = cell(name, name_width, Alignment::Left);
+        let cells: Vec<String> = core::iter::once(name).chain(numbers).collect();
+        style(cells.join("  "))
+    };
+    let heading = row("tasks", &|_, label| label.to_owned()).bold();
     let rows = prefixes.iter().map(|(name, states)| {
-        let numbers = shown
-            .iter()
-            .map(|(state, _)| Cell::from(Line::from(number(states, state)).right_aligned()));
-        Row::new(
-            [Cell::from(Printable(name).to_string())]
-                .into_iter()
-                .chain(numbers),
-        )
+        let name = Printable(name).to_string();
+        vec![row(&name, &|state, _| number(states, state))]
     });
-    let titles = shown
-        .iter()
-        .map(|(_, label)| Cell::from(Line::from(*label).right_aligned()));
-    let heading = Row::new([Cell::from("tasks")].into_iter().chain(titles));
-    let numbers_width = widths.iter().fold(0_u16, |sum, width| {
-        sum.saturating_add(*width).saturating_add(2)
-    });
-    let name = area.width.saturating_sub(numbers_width).min(32);
-    let widths = core::iter::once(name).chain(widths);
-    let table = Table::new(rows, widths.map(Constraint::Length))
-        .column_spacing(2)
-        .header(
-            heading
-                .style(Style::new().add_modifier(Modifier::BOLD))
-                .top_margin(1),
-        );
-    frame.render_widget(table, area);
+    let head = [Line::new(), vec![heading]];
+    head.into_iter().chain(rows).take(height).collect()
 }
