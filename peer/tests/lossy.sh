@@ -55,8 +55,8 @@ done
 ip -n $near link set dwnear up
 ip -n $far link set dwfar up
 
-cargo build --quiet --release -p daskwire-peer --example ordered
-ordered=${CARGO_TARGET_DIR:-target}/release/examples/ordered
+cargo build --quiet --profile dist -p daskwire-peer --example ordered
+ordered=${CARGO_TARGET_DIR:-target}/dist/examples/ordered
 pem=comm/tests/tls/self-signed.pem
 for scheme in tcp quic; do
     echo "$scheme://, $percent % of all packets lost each way:"
@@ -69,5 +69,5 @@ for scheme in tcp quic; do
 done
 
 echo "quic://, over a link that does worse:"
-DASKWIRE_MESSAGES=$count timeout 600 cargo test --quiet --release -p daskwire-quic \
+DASKWIRE_MESSAGES=$count timeout 600 cargo test --quiet --profile dist -p daskwire-quic \
     --test it bad_link:: -- --nocapture || fail "something got lost, or it took more than 10 minutes"

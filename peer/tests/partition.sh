@@ -29,8 +29,8 @@ clean() {
     ip netns del $far 2>/dev/null || true
 }
 trap clean EXIT
-cargo build --quiet --release -p daskwire-peer --example ordered
-ordered=${CARGO_TARGET_DIR:-target}/release/examples/ordered
+cargo build --quiet --profile dist -p daskwire-peer --example ordered
+ordered=${CARGO_TARGET_DIR:-target}/dist/examples/ordered
 pem=comm/tests/tls/self-signed.pem
 said=$(mktemp)
 for scheme in tcp quic; do
