@@ -41,12 +41,15 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 /// Formats a rounded size: exact below 10 kB, in binary units above.
 pub(crate) fn bytes(len: u64) -> String {
     #[allow(clippy::cast_precision_loss)] // three digits are shown
-    let scaled = |unit: u32| len as f64 / f64::from(1_u32 << unit);
+    let scaled = |unit: u32| len as f64 / (1_u64 << unit) as f64;
+    // As in Dask, a unit is used from a little less than one of it, so that no number has
+    // more than three digits before the point.
     match len {
         0..10_000 => format!("{len} B"),
-        10_000..0x10_0000 => format!("{:.1} KiB", scaled(10)),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", scaled(20)),
-        _ => format!("{:.2} GiB", scaled(30)),
+        10_000..1_000_000 => format!("{:.1} KiB", scaled(10)),
+        1_000_000..1_000_000_000 => format!("{:.1} MiB", scaled(20)),
+        1_000_000_000..1_000_000_000_000 => format!("{:.2} GiB", scaled(30)),
+        _ => format!("{:.2} TiB", scaled(40)),
     }
 }
 
@@ -59,5 +62,25 @@ pub(crate) fn duration(seconds: f64) -> String {
         0..120 => format!("{seconds} s"),
         120..7200 => format!("{} min", seconds / 60),
         _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn sizes_have_three_digits_before_the_point() {
+        for (len, expected) in [
+            (9_999, "9999 B"),
+            (10_000, "9.8 KiB"),
+            (999_999, "976.6 KiB"),
+            (1_000_000, "1.0 MiB"),
+            (1000 << 20, "0.98 GiB"),
+            (999_999_999_999, "931.32 GiB"),
+            (1000 << 30, "0.98 TiB"),
+        ] {
+            assert_eq!(bytes(len), expected);
+        }
     }
 }

@@ -78,7 +78,7 @@ fn shows_totals_workers_and_tasks() {
     for part in [
         "2 workers, 4 threads",
         "cpu 160 % of 400 %",
-        "memory 1000.0 MiB of 2.00 GiB",
+        "memory 0.98 GiB of 2.00 GiB",
         "in 40.0 MiB  out 60.0 KiB  spilled 0 B",
     ] {
         assert!(lines[1].contains(part), "{part}: {}", lines[1]);
@@ -231,7 +231,7 @@ fn narrow_terminals_have_fewer_parts_of_the_heading() {
         narrow[0],
         "daskwire top  tcp://10.0.0.1:8786  distributed 2026.8.0  up 3 min"
     );
-    for part in ["cpu 160 % of 400 %", "memory 1000.0 MiB of 2.00 GiB"] {
+    for part in ["cpu 160 % of 400 %", "memory 0.98 GiB of 2.00 GiB"] {
         assert!(narrow[1].contains(part), "{part}: {}", narrow[1]);
     }
     assert!(!narrow[1].contains("in "), "{}", narrow[1]);
@@ -245,7 +245,7 @@ fn narrow_terminals_have_fewer_parts_of_the_heading() {
         "daskwire top  tcp://10.0.0.1:8786  distributed 2026.8.0"
     );
     assert!(!narrower[1].contains("cpu"), "{}", narrower[1]);
-    assert!(narrower[1].ends_with("memory 1000.0 MiB of 2.00 GiB"));
+    assert!(narrower[1].ends_with("memory 0.98 GiB of 2.00 GiB"));
     let narrowest = heading(24);
     assert_eq!(
         narrowest,
