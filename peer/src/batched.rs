@@ -25,7 +25,7 @@ const BATCH_LEN: usize = 32 << 20;
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sending half of a stream. Messages sent within an interval form one batch; the
-/// first message after an idle interval is sent at once.
+/// first message after an idle interval is sent at once, as are messages before a flush.
 #[derive(Debug)]
 pub(crate) struct BatchSender<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
@@ -59,6 +59,10 @@ struct Queue {
     written: Notify,
     wants_drained: AtomicBool,
     drained: Notify,
+    /// Whether the queued messages are to be written without waiting for the interval.
+    is_urgent: AtomicBool,
+    /// Notified when `is_urgent` is set.
+    urgent: Notify,
     /// Notified when the owner of the writer is dropped.
     orphaned: Notify,
 }
@@ -207,6 +211,8 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
             written: Notify::new(),
             wants_drained: AtomicBool::new(false),
             drained: Notify::new(),
+            is_urgent: AtomicBool::new(false),
+            urgent: Notify::new(),
             orphaned: Notify::new(),
         });
         let (failed, failure) = oneshot::channel();
@@ -270,6 +276,14 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         self.messages.send(Queued { message, len }).is_ok()
     }
 
+    /// Writes the queued messages without waiting for the interval.
+    #[cfg(feature = "worker")]
+    pub(crate) fn flush(&self) {
+        let queue = &self.queue.0;
+        queue.is_urgent.store(true, Ordering::Release);
+        queue.urgent.notify_one();
+    }
+
     /// The error that has ended the stream; `None` if it has none, or has not ended.
     #[cfg(feature = "client")]
     pub(crate) fn failure(&self) -> Option<&RequestError> {
@@ -302,9 +316,15 @@ async fn write<T: Field + Send + Sync + 'static>(
     while let Some(first) = messages.recv().await {
         // Like Dask's BatchedSend: not earlier than an interval after the last
         // batch.
-        if runtime::now() < next {
-            runtime::sleep_until(next).await;
+        while runtime::now() < next && !queue.is_urgent.load(Ordering::Acquire) {
+            tokio::select! {
+                () = runtime::sleep_until(next) => {}
+                () = queue.urgent.notified() => {}
+            }
         }
+        // Cleared before the messages are taken, so that a flush meanwhile counts for the
+        // next batch.
+        queue.is_urgent.store(false, Ordering::Release);
         let mut len = first.len;
         batch.push(first);
         while batch.len() < BATCH

@@ -307,8 +307,9 @@ impl Builder {
     }
 
     /// Sets the minimum interval between batches of messages to the scheduler; messages
-    /// within it are sent together. With zero, each is sent at once. Default: 2
-    /// milliseconds, as in Dask, which reduces the load of a scheduler in Python.
+    /// within it are sent together. If no task is left to run, results are sent at once.
+    /// With zero, each message is. Default: 2 milliseconds, as in Dask, which reduces the
+    /// load of a scheduler in Python.
     #[must_use]
     pub const fn batch_interval(mut self, interval: Duration) -> Self {
         self.batch_interval = interval;

@@ -97,6 +97,7 @@ impl Shared {
         let mut reports = Vec::new();
         #[cfg(target_os = "linux")]
         let mut failures = HashMap::new();
+        let mut has_results = false;
         let _guard = self.panic_flag.guard();
         let mut machine = self.machine();
         if self.panic_flag.is_set() {
@@ -123,6 +124,12 @@ impl Shared {
                         {
                             failures.insert(erred.key.clone(), erred.clone());
                         }
+                        has_results |= matches!(
+                            message,
+                            FromWorker::TaskFinished(_)
+                                | FromWorker::TaskErred(_)
+                                | FromWorker::Reschedule(_)
+                        );
                         if let Some(stream) = &machine.stream {
                             stream.send(self.dialect.worker_message(message));
                         }
@@ -170,6 +177,14 @@ impl Shared {
                     machine.spawn(waking, &self.runtime);
                 }
             }
+        }
+        // No further result will share a batch with these, and the scheduler sends new tasks
+        // when it has them.
+        if has_results
+            && machine.state.is_idle()
+            && let Some(stream) = &machine.stream
+        {
+            stream.flush();
         }
         // Send while the lock is held, so that transitions stay in order.
         #[cfg(target_os = "linux")]

@@ -242,6 +242,11 @@ impl State {
             .map(|(key, running)| (key, running.since))
     }
 
+    /// Whether no task is executing, apart from those that have seceded.
+    pub fn is_idle(&self) -> bool {
+        self.busy_count() == 0
+    }
+
     /// Whether a task is executing, and was not freed since it started.
     pub(super) fn is_computing(&self, key: &Key) -> bool {
         let task = self.tasks.get(key);

@@ -227,6 +227,44 @@ async fn runs_and_frees_many_tasks_of_one_batch() {
 }
 
 #[tokio::test]
+async fn results_are_sent_at_once_when_no_task_is_left() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (finish, finished) = std::sync::mpsc::channel();
+    let finished = Mutex::new(finished);
+    let wait = move |n: i64| finished.lock().expect("unused").recv().map_or(n, |()| n);
+    let builder = scheduler
+        .worker("w")
+        .batch_interval(Duration::from_secs(3600))
+        .functions(Functions::builtins().function("wait", wait));
+    let (worker, mut stream) = scheduler.start(builder).await;
+    for key in ["a", "b", "c"] {
+        stream.compute(&Task::new(key, "operator.neg", [1])).await;
+        assert_eq!(stream.finished().await.key, key.into());
+    }
+    // While another task runs, results wait for those that follow.
+    stream.compute(&Task::new("slow", "native:wait", [1])).await;
+    stream.compute(&Task::new("d", "operator.neg", [1])).await;
+    let mut comm = asking(&worker).await;
+    loop {
+        let reply: DataReply = ask(&mut comm, get_data(&["d"])).await;
+        acknowledge(&mut comm).await;
+        if reply.data.is_some_and(|data| !data.is_empty()) {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    finish.send(()).expect("the task waits");
+    let batch = stream.channel.receiver.receive_batch::<FromWorker>();
+    let batch = tokio::time::timeout(Duration::from_secs(20), batch).await;
+    let batch = batch.expect("results in time").expect("valid messages");
+    let keys = batch.iter().flatten().map(|message| match message {
+        FromWorker::TaskFinished(finished) => finished.key.clone(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(keys.collect::<Vec<_>>(), ["d".into(), "slow".into()]);
+}
+
+#[tokio::test]
 async fn requests_are_answered_or_refused() {
     let scheduler = Scheduler::new("inproc").await;
     let (worker, mut stream) = scheduler.start(scheduler.worker("w")).await;
