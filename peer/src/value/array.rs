@@ -100,10 +100,11 @@ impl Array {
         Ok(Self { data, properties })
     }
 
-    /// Copies the properties of `view`, whose bytes are `data`.
-    pub(super) fn of_view(view: &daskwire_numpy::Array<'_>, data: &Bytes) -> Self {
+    /// Copies the properties of `view`. `data` are its bytes, or a copy of them.
+    pub(super) fn of_view(view: &daskwire_numpy::Array<'_>, data: Bytes) -> Self {
+        debug_assert_eq!(data.len(), view.bytes().len());
         Self {
-            data: data.slice_ref(view.bytes()),
+            data,
             properties: Arc::new(Properties {
                 dtype: view.dtype(),
                 dimensions: *view.dimensions(),

@@ -610,7 +610,11 @@ impl TreeReader<'_> {
         }
         let view = found.array();
         let data = self.bytes(view.bytes());
-        Ok(Array::of_view(&view, &data))
+        // Arrays may share encoded data, of which each gets a copy.
+        if data.as_ptr() != view.bytes().as_ptr() {
+            self.budget.spend_copy(data.len())?;
+        }
+        Ok(Array::of_view(&view, data))
     }
 
     /// A numpy scalar: as the value of Python that its `item()` is, a time as an
@@ -642,7 +646,7 @@ impl TreeReader<'_> {
                     Err(_) => {
                         let view = found.array();
                         let data = self.bytes(view.bytes());
-                        Value::Array(Array::of_view(&view, &data))
+                        Value::Array(Array::of_view(&view, data))
                     }
                 }
             }

@@ -537,7 +537,8 @@ fn value_of(
         Description::ByteArray => Value::ByteArray(joined(frames)),
         Description::MemoryView(view) => {
             let data = joined(frames);
-            Value::Array(Array::of_view(&view.over(&data)?, &data))
+            let view = view.over(&data)?;
+            Value::Array(Array::of_view(&view, data.slice_ref(view.bytes())))
         }
         Description::Array(array) => {
             // The type of void elements is pickled, as that of records is, but the
@@ -550,7 +551,8 @@ fn value_of(
             let plain = plain.ok_or_else(|| unknown("an array of records"))?;
             let array = array.with_element_type(ElementType::Plain(plain));
             let data = joined(frames);
-            Value::Array(Array::of_view(&array.over(&data)?, &data))
+            let view = array.over(&data)?;
+            Value::Array(Array::of_view(&view, data.slice_ref(view.bytes())))
         }
         Description::Pickle => match frames.split_first() {
             Some((pickle, buffers)) => pickled::read(pickle, buffers)?,

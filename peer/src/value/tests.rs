@@ -167,6 +167,43 @@ fn payloads_are_opened_within_the_limits_of_their_comm() {
     assert!(received(limits).is_err());
 }
 
+/// A pickle of protocol 4 of a list with `count` arrays of the elements `data`. As in
+/// protocol 2, `data` is a string in latin-1, which all of the arrays share.
+fn encoded_arrays(data: &str, count: usize) -> Serialized {
+    let len = data.chars().count();
+    let len = u32::try_from(len).expect("fits").to_le_bytes();
+    let encoded_len = u32::try_from(data.len()).expect("fits").to_le_bytes();
+    let pickle = [
+        &b"\x80\x04\x8c\x15numpy.core.multiarray\x8c\x0c_reconstruct\x93\x94"[..],
+        b"\x8c\x05numpy\x8c\x07ndarray\x93K\0\x85C\x01b\x87\x94",
+        b"\x8c\x05numpy\x8c\x05dtype\x93\x8c\x02u1\x89\x88\x87R",
+        b"(K\x03\x8c\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb\x94",
+        b"\x8c\x07_codecs\x8c\x06encode\x93X",
+        &encoded_len,
+        data.as_bytes(),
+        b"\x8c\x06latin1\x86R\x94J",
+        &len,
+        b"\x85\x94](",
+        &b"h\0h\x01R(K\x01h\x04h\x02\x89h\x03tb".repeat(count),
+        b"e.",
+    ];
+    Serialized::pickled(&pickle.concat())
+}
+
+#[test]
+fn arrays_with_encoded_data_are_read() {
+    let value = encoded_arrays("a\u{e9}", 2).open().expect("a list");
+    let array = Array::from_slice(&[2], &[b'a', 0xe9]).expect("in bounds");
+    assert_eq!(value, Value::list([array.clone(), array]));
+}
+
+#[test]
+fn arrays_that_share_encoded_data_are_limited() {
+    let data = "\u{e9}".repeat(1 << 19);
+    assert!(encoded_arrays(&data, 10).open().is_ok());
+    assert_eq!(encoded_arrays(&data, 300).open(), Err(ValueError::TooLarge));
+}
+
 /// Nested containers: a list in a tuple in a set in a dictionary, and so on.
 fn nested(depth: usize) -> Value {
     (0..depth).fold(Value::from(1), |value, level| match level % 5 {
@@ -378,7 +415,7 @@ fn repeated() -> Array {
         dimensions.expect("one dimension"),
         &data,
     );
-    Array::of_view(&view.expect("in bounds"), &data)
+    Array::of_view(&view.expect("in bounds"), data.clone())
 }
 
 #[test]
