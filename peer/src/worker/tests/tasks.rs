@@ -231,7 +231,13 @@ async fn results_are_sent_at_once_when_no_task_is_left() {
     let scheduler = Scheduler::new("inproc").await;
     let (finish, finished) = std::sync::mpsc::channel();
     let finished = Mutex::new(finished);
-    let wait = move |n: i64| finished.lock().expect("unused").recv().map_or(n, |()| n);
+    let wait = move |n: i64| {
+        finished
+            .lock()
+            .expect("not poisoned")
+            .recv()
+            .map_or(n, |()| n)
+    };
     let builder = scheduler
         .worker("w")
         .batch_interval(Duration::from_secs(3600))
@@ -245,14 +251,17 @@ async fn results_are_sent_at_once_when_no_task_is_left() {
     stream.compute(&Task::new("slow", "native:wait", [1])).await;
     stream.compute(&Task::new("d", "operator.neg", [1])).await;
     let mut comm = asking(&worker).await;
-    loop {
-        let reply: DataReply = ask(&mut comm, get_data(&["d"])).await;
-        acknowledge(&mut comm).await;
-        if reply.data.is_some_and(|data| !data.is_empty()) {
-            break;
+    let stored = async {
+        loop {
+            let reply: DataReply = ask(&mut comm, get_data(&["d"])).await;
+            acknowledge(&mut comm).await;
+            if reply.data.is_some_and(|data| !data.is_empty()) {
+                break;
+            }
         }
-        tokio::task::yield_now().await;
-    }
+    };
+    let stored = tokio::time::timeout(Duration::from_secs(20), stored).await;
+    stored.expect("the result in time");
     finish.send(()).expect("the task waits");
     let batch = stream.channel.receiver.receive_batch::<FromWorker>();
     let batch = tokio::time::timeout(Duration::from_secs(20), batch).await;
