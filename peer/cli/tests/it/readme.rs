@@ -28,9 +28,10 @@ fn workspace() -> PathBuf {
     package.join("../..")
 }
 
-/// Runs lines of the README in a shell, where `daskwire` and `cargo run --` are replaced by
-/// the command of this build, and returns the output.
+/// Runs lines of the README in a shell, where `daskwire`, `cargo run --release --` and
+/// `cargo run --` are replaced by the command of this build, and returns the output.
 fn shell(lines: &str) -> String {
+    let lines = lines.replace("cargo run --release --", "daskwire");
     let command = format!(
         "daskwire() {{ {} \"$@\"; }}\n{}",
         env!("CARGO_BIN_EXE_daskwire"),
