@@ -13,7 +13,9 @@
 //! to one zero byte, and these bytes follow the three numbers (16 bytes).
 
 use core::mem::MaybeUninit;
+use core::ops::Range;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -42,6 +44,9 @@ const ENTRY: usize = 24;
 /// Maximum number of descriptors sent with one call.
 const MAX_DESCRIPTORS: usize = 200;
 
+/// Length in bytes of what is received with one call: a short message, or several.
+const RECEIVED_AT_ONCE: usize = 4 << 10;
+
 /// Alignment of inline frames in bytes, for the arrays in them.
 const ALIGNMENT: usize = 16;
 
@@ -52,6 +57,7 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
+    received: Received,
     memory: Arc<SharedMemory>,
     scratch: MessageScratch,
     opener: Opener,
@@ -64,6 +70,7 @@ impl Link {
     pub(super) fn new(socket: UnixStream, memory: Arc<SharedMemory>) -> Self {
         Self {
             socket,
+            received: Received::default(),
             memory,
             scratch: MessageScratch::new(),
             opener: Opener::default(),
@@ -153,9 +160,144 @@ impl Link {
 
     /// Waits for a message.
     pub(super) fn receive<T: Field>(&mut self) -> io::Result<T> {
-        let frames = read(&self.socket, &self.memory, &self.lent)?;
+        let frames = self.receive_frames()?;
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         self.opener.read(&frames, T::read).map_err(invalid)
+    }
+
+    fn receive_frames(&mut self) -> io::Result<Vec<Bytes>> {
+        let Self {
+            socket, received, ..
+        } = self;
+        let mut head = [0; HEAD];
+        received.read_exact(socket, &mut head)?;
+        let (frame_count, rest) = number::<4>(&head);
+        let (descriptor_count, rest) = number::<4>(rest);
+        let (len, _) = number::<8>(rest);
+        let batch_count = descriptor_count.div_ceil(MAX_DESCRIPTORS as u64);
+        for _ in 1..batch_count {
+            received.read_exact(socket, &mut [0])?;
+        }
+        let descriptors = received.take_descriptors(descriptor_count)?;
+        let table = received.take(socket, frame_count.saturating_mul(ENTRY as u64))?;
+        let inline = Bytes::from(received.take(socket, len)?);
+        let regions = descriptors
+            .into_iter()
+            .map(|file| self.memory.adopt(file, Some(&self.lent)));
+        let regions: Vec<Bytes> = regions.collect::<Result<_, _>>()?;
+        let frames = table.chunks_exact(ENTRY).map(|entry| {
+            let (index, rest) = number::<8>(entry);
+            let (offset, rest) = number::<8>(rest);
+            let (len, _) = number::<8>(rest);
+            let source = match index {
+                u64::MAX => Some(&inline),
+                index => usize::try_from(index)
+                    .ok()
+                    .and_then(|index| regions.get(index)),
+            };
+            let start = usize::try_from(offset).ok()?;
+            let end = start.checked_add(usize::try_from(len).ok()?)?;
+            let source = source?;
+            let frame = source.get(start..end)?;
+            Some(source.slice_ref(frame))
+        });
+        let frames: Option<Vec<Bytes>> = frames.collect();
+        frames.ok_or_else(|| invalid("the offset or length of a frame is wrong"))
+    }
+}
+
+/// Bytes and descriptors that have been received and are not in a message yet.
+#[derive(Debug)]
+struct Received {
+    buffer: Box<[u8; RECEIVED_AT_ONCE]>,
+    /// The part of the buffer that is not in a message yet.
+    unread: Range<usize>,
+    /// In the order of their messages.
+    descriptors: VecDeque<OwnedFd>,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        Self {
+            buffer: Box::new([0; RECEIVED_AT_ONCE]),
+            unread: 0..0,
+            descriptors: VecDeque::new(),
+        }
+    }
+}
+
+impl Received {
+    /// Fills `into`.
+    fn read_exact(&mut self, socket: &UnixStream, into: &mut [u8]) -> io::Result<()> {
+        let mut filled = 0;
+        while filled < into.len() {
+            let bytes = self.next(socket, into.len() - filled)?;
+            into[filled..filled + bytes.len()].copy_from_slice(bytes);
+            filled += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Reads `len` bytes of a message whose descriptors have been taken. The returned buffer
+    /// grows as bytes arrive, since `len` is not trusted.
+    fn take(&mut self, socket: &UnixStream, len: u64) -> io::Result<Vec<u8>> {
+        /// Maximum number of bytes reserved before any has arrived.
+        const MAX_RESERVED: u64 = 1 << 20;
+        let reserved = usize::try_from(len.min(MAX_RESERVED)).unwrap_or_default();
+        let mut bytes = Vec::with_capacity(reserved);
+        let unread = self.unread.len().min(reserved);
+        if unread > 0 {
+            bytes.extend(self.next(socket, unread)?);
+        }
+        // Those that are left came with the first bytes of a later message.
+        if self.unread.is_empty() && !self.descriptors.is_empty() {
+            return Err(invalid(
+                "a message arrived with more file descriptors than it names",
+            ));
+        }
+        // A long message is not copied twice. The rest of a message has no descriptors.
+        let rest = len - bytes.len() as u64;
+        let read = socket.take(rest).read_to_end(&mut bytes)?;
+        if read as u64 != rest {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the next received bytes, from 1 to `max_len`. Waits for them if there are none.
+    fn next(&mut self, socket: &UnixStream, max_len: usize) -> io::Result<&[u8]> {
+        if self.unread.is_empty() {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let received = retry_on_intr(|| {
+                let mut bytes = [IoSliceMut::new(&mut *self.buffer)];
+                rustix::net::recvmsg(socket, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)
+            })?;
+            if received.bytes == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(files) = message {
+                    self.descriptors.extend(files);
+                }
+            }
+            self.unread = 0..received.bytes;
+        }
+        let start = self.unread.start;
+        let end = self.unread.end.min(start.saturating_add(max_len));
+        self.unread.start = end;
+        Ok(&self.buffer[start..end])
+    }
+
+    /// Returns the next descriptors, which have been received with the first bytes of their
+    /// message.
+    fn take_descriptors(&mut self, count: u64) -> io::Result<Vec<OwnedFd>> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > self.descriptors.len() {
+            return Err(invalid("a message arrived without its file descriptors"));
+        }
+        Ok(self.descriptors.drain(..count).collect())
     }
 }
 
@@ -247,89 +389,12 @@ fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io
     Ok(sent)
 }
 
-/// Reads the frames of a message.
-fn read(
-    socket: &UnixStream,
-    memory: &Arc<SharedMemory>,
-    lent: &Arc<AtomicU64>,
-) -> io::Result<Vec<Bytes>> {
-    let mut head = [0; HEAD];
-    let mut descriptors = receive(socket, &mut head)?;
-    let (frame_count, rest) = number::<4>(&head);
-    let (descriptor_count, rest) = number::<4>(rest);
-    let (len, _) = number::<8>(rest);
-    while (descriptors.len() as u64) < descriptor_count {
-        let more = receive(socket, &mut [0])?;
-        if more.is_empty() {
-            return Err(invalid("a message arrived without its file descriptors"));
-        }
-        descriptors.extend(more);
-    }
-    let table = take(socket, frame_count.saturating_mul(ENTRY as u64))?;
-    let inline = Bytes::from(take(socket, len)?);
-    let regions = descriptors
-        .into_iter()
-        .map(|file| memory.adopt(file, Some(lent)));
-    let regions: Vec<Bytes> = regions.collect::<Result<_, _>>()?;
-    let frames = table.chunks_exact(ENTRY).map(|entry| {
-        let (index, rest) = number::<8>(entry);
-        let (offset, rest) = number::<8>(rest);
-        let (len, _) = number::<8>(rest);
-        let source = match index {
-            u64::MAX => Some(&inline),
-            index => usize::try_from(index)
-                .ok()
-                .and_then(|index| regions.get(index)),
-        };
-        let start = usize::try_from(offset).ok()?;
-        let end = start.checked_add(usize::try_from(len).ok()?)?;
-        let source = source?;
-        let frame = source.get(start..end)?;
-        Some(source.slice_ref(frame))
-    });
-    let frames: Option<Vec<Bytes>> = frames.collect();
-    frames.ok_or_else(|| invalid("the offset or length of a frame is wrong"))
-}
-
 /// Splits a number of `N` bytes off the start of `bytes`.
 fn number<const N: usize>(bytes: &[u8]) -> (u64, &[u8]) {
     let (number, rest) = bytes.split_at(N.min(bytes.len()));
     let mut all = [0; 8];
     all[..number.len()].copy_from_slice(number);
     (u64::from_le_bytes(all), rest)
-}
-
-/// Reads `len` bytes. The buffer grows as bytes arrive, since `len` is not trusted.
-fn take(socket: &UnixStream, len: u64) -> io::Result<Vec<u8>> {
-    /// Maximum number of bytes reserved before any has arrived.
-    const MAX_RESERVED: u64 = 1 << 20;
-    let mut bytes = Vec::with_capacity(usize::try_from(len.min(MAX_RESERVED)).unwrap_or_default());
-    let read = socket.take(len).read_to_end(&mut bytes)?;
-    if read as u64 != len {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    Ok(bytes)
-}
-
-/// Fills `into`, and returns the descriptors received with its first bytes.
-fn receive(mut socket: &UnixStream, into: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        let mut bytes = [IoSliceMut::new(into)];
-        rustix::net::recvmsg(socket, &mut bytes, &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    if received.bytes == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(files) = message {
-            descriptors.extend(files);
-        }
-    }
-    socket.read_exact(&mut into[received.bytes..])?;
-    Ok(descriptors)
 }
 
 fn invalid(what: &'static str) -> io::Error {
@@ -378,6 +443,66 @@ mod tests {
     }
 
     #[test]
+    fn short_messages_that_arrive_together_keep_their_descriptors() {
+        let memory = Arc::new(SharedMemory::new());
+        let (one, other) = UnixStream::pair().expect("a socket");
+        let message = |name: &str, len| {
+            let value = Value::bytes(vec![len as u8; len]);
+            let payload = Serialized::of(&value).expect("bytes");
+            let payload = memory.share(&payload).unwrap_or(payload);
+            RunInPython {
+                key: name.into(),
+                run_spec: Serialized::default(),
+                data: [("x".into(), Nullable(Some(payload)))].into(),
+                ..RunInPython::default()
+            }
+        };
+        let lens = [1, LONG, 2, 3, LONG + 1, RECEIVED_AT_ONCE, LONG + 2, 0];
+        let messages = lens.map(|len| message(&len.to_string(), len));
+        let mut sender = Link::new(one, Arc::clone(&memory));
+        for message in &messages {
+            sender.send(message).expect("it fits");
+        }
+        let mut receiver = Link::new(other, memory);
+        for message in messages {
+            let arrived = receiver.receive::<RunInPython>();
+            assert_eq!(arrived.expect("a message"), message);
+        }
+    }
+
+    #[test]
+    fn wrong_numbers_of_descriptors_are_errors() {
+        let memory = Arc::new(SharedMemory::new());
+        let value = Value::bytes(vec![0; LONG]);
+        let payload = Serialized::of(&value).expect("bytes");
+        let payload = memory.share(&payload).expect("it is long");
+        let (region, _) = memory.find(&payload.frames()[0]).expect("it is shared");
+        let file = region.file().as_fd();
+        let mut out = Vec::new();
+        pack(&[b"ab"], None, &mut out);
+        for (count, sent, expected) in [
+            (1, 0, "a message arrived without its file descriptors"),
+            (
+                1,
+                2,
+                "a message arrived with more file descriptors than it names",
+            ),
+            (
+                0,
+                1,
+                "a message arrived with more file descriptors than it names",
+            ),
+        ] {
+            let (one, other) = UnixStream::pair().expect("a socket");
+            out[4..8].copy_from_slice(&u32::to_le_bytes(count));
+            write(&one, &out, &vec![file; sent]).expect("it fits");
+            let mut link = Link::new(other, Arc::clone(&memory));
+            let error = link.receive_frames().expect_err("a wrong number");
+            assert_eq!(error.to_string(), expected);
+        }
+    }
+
+    #[test]
     fn a_message_to_a_process_that_does_not_read_is_not_sent() {
         let memory = Arc::new(SharedMemory::new());
         let (one, other) = UnixStream::pair().expect("a socket");
@@ -413,7 +538,8 @@ mod tests {
             out[HEAD + 8..HEAD + 16].copy_from_slice(&offset.to_le_bytes());
             out[HEAD + 16..HEAD + 24].copy_from_slice(&u64::to_le_bytes(len));
             write(&one, &out[..HEAD + ENTRY + 2], &[]).expect("it fits");
-            let error = read(&other, &memory, &Arc::default()).expect_err("out of bounds");
+            let mut link = Link::new(other, Arc::clone(&memory));
+            let error = link.receive_frames().expect_err("out of bounds");
             assert_eq!(
                 error.to_string(),
                 "the offset or length of a frame is wrong"
