@@ -29,6 +29,11 @@ On one node, without a real scheduler, which takes longer for a small task than 
 
     flood     4,000 lambdas that are sent to the node at once, without inputs
 
+With workers that answer each task at once and run none, so that only the scheduler and the
+client take time; one of --threads threads, and --threads of one thread:
+
+    pace      the lambdas of `tasks`
+
 On one node:
 
     rest      memory before any work: the proportional set sizes of all its processes
@@ -58,7 +63,9 @@ With workers of their own, of one thread and 512 MiB:
 import argparse
 import asyncio
 import contextlib
+import multiprocessing
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -76,7 +83,7 @@ import numpy
 import psutil
 from dask._task_spec import Task
 from distributed import Client, wait
-from distributed.comm import CommClosedError, listen
+from distributed.comm import CommClosedError, connect, listen
 from distributed.core import rpc
 from distributed.protocol import dumps, to_serialize
 from distributed.protocol.utils import pack_frames
@@ -316,6 +323,122 @@ async def flood(options, directory):
     report(figures)
 
 
+class AnsweringWorker:
+    """A worker that reports the result 1 for each task, and runs none."""
+
+    async def run(self, scheduler, threads, name):
+        async with await listen("tcp://127.0.0.1:0", self.serve) as listener:
+            comm = await connect(scheduler, deserialize=False)
+            await comm.write(registration(listener.contact_address, threads, name))
+            await comm.read()
+            while True:
+                # Other messages need no answer here.
+                tasks = [m for m in await comm.read() if m["op"] == "compute-task"]
+                await comm.write([finished(task["key"], task["run_id"]) for task in tasks])
+
+    async def serve(self, comm):
+        with contextlib.suppress(CommClosedError):
+            while True:
+                request = await comm.read()
+                if request["op"] == "get_data":
+                    data = {key: to_serialize(1) for key in request["keys"]}
+                    await comm.write({"status": "OK", "data": data})
+                    # The confirmation that the data has arrived.
+                    await comm.read()
+
+
+def run_answering_worker(*arguments):
+    # The scheduler closes the comm at the end.
+    with contextlib.suppress(CommClosedError):
+        asyncio.run(AnsweringWorker().run(*arguments))
+
+
+def registration(address, threads, name):
+    transfer = {f"{way}_{what}": 0 for way in ("incoming", "outgoing") for what in TRANSFERRED}
+    metrics = {
+        "cpu": 0,
+        "memory": 0,
+        "time": time.time(),
+        "managed_bytes": 0,
+        "spilled_bytes": {"memory": 0, "disk": 0},
+        "host_net_io": {"read_bps": 0, "write_bps": 0},
+        "host_disk_io": {},
+        "num_fds": 0,
+        "bandwidth": {"total": 1e8, "workers": {}, "types": {}},
+        "task_counts": {},
+        "digests_total_since_heartbeat": {},
+        "event_loop_interval": 0.02,
+        "transfer": transfer,
+    }
+    return {
+        "op": "register-worker",
+        "reply": False,
+        "address": address,
+        "status": "running",
+        "server_id": name,
+        "nthreads": threads,
+        "name": name,
+        "now": time.time(),
+        "resources": {},
+        "memory_limit": 8 << 30,
+        "metrics": metrics,
+        "services": {},
+        "local_directory": "",
+        "versions": {},
+        "nanny": None,
+        "extra": {},
+        "stimulus_id": name,
+    }
+
+
+TRANSFERRED = ("bytes", "count", "count_total")
+
+
+def finished(key, run_id):
+    now = time.time()
+    return {
+        "op": "task-finished",
+        "status": "OK",
+        "key": key,
+        "run_id": run_id,
+        "nbytes": sys.getsizeof(1),
+        "type": pickle.dumps(int),
+        "typename": "int",
+        "metadata": {},
+        "thread": 1,
+        "startstops": [{"action": "compute", "start": now, "stop": now}],
+        "stimulus_id": "answer",
+    }
+
+
+def pace(options, directory):
+    """Prints the time of `tasks` with workers that run nothing."""
+    processes = multiprocessing.get_context("spawn")
+    for count in (1, options.threads):
+        cluster = Cluster("answering", options, directory)
+        workers = []
+        try:
+            for index in range(count):
+                arguments = (cluster.scheduler.found, options.threads // count, f"{index}")
+                workers.append(processes.Process(target=run_answering_worker, args=arguments))
+                workers[-1].start()
+            cluster.client.wait_for_workers(count, timeout=60)
+            times = []
+            for _ in range(1 + options.rounds):
+                times.append(timed(cluster, lambda: map_lambdas(cluster.client))[0] / 2000e-6)
+                cluster.settle()
+            median = statistics.median(times[1:])
+            print(
+                f"2,000 lambdas of `client.map`, answered at once by {count} x "
+                f"{options.threads // count} threads, each (µs): {median:,.0f}"
+            )
+        finally:
+            cluster.close()
+            for worker in workers:
+                worker.kill()
+                worker.join()
+
+
 def timed(cluster, work):
     """The seconds that a work takes, and those of the workers' processors."""
     processor = cluster.processor_time()
@@ -327,10 +450,12 @@ def timed(cluster, work):
     return elapsed, processor
 
 
+def map_lambdas(client):
+    return client.gather(client.map(lambda x: x + 1, range(2000), pure=False))
+
+
 def tasks(cluster):
-    client = cluster.client
-    work = lambda: client.gather(client.map(lambda x: x + 1, range(2000), pure=False))
-    elapsed, processor = timed(cluster, work)
+    elapsed, processor = timed(cluster, lambda: map_lambdas(cluster.client))
     return {
         "2,000 lambdas of `client.map`, each (µs)": elapsed / 2000e-6,
         "  processor time of the workers (µs)": processor / 2000e-6,
@@ -577,7 +702,7 @@ def report(figures):
 
 
 def main():
-    names = ["flood", *ON_ONE_NODE, *ON_TWO_NODES, *ON_A_SMALL_WORKER]
+    names = ["pace", "flood", *ON_ONE_NODE, *ON_TWO_NODES, *ON_A_SMALL_WORKER]
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("daskwire", help="the command")
     parser.add_argument("work", nargs="*", help=f"some of {', '.join(names)}")
@@ -599,12 +724,16 @@ def main():
     directory = tempfile.mkdtemp(prefix="daskwire-bench-")
     clusters = []
     try:
+        if "pace" in wanted:
+            pace(options, directory)
+        if wanted == ["pace"]:
+            return
         ratios = [f"{one} to {other}" for one, other in RATIOS]
         print(f"| | {' | '.join([*KINDS, *ratios])} |")
         print("| --- |" + " ---: |" * len([*KINDS, *RATIOS]), flush=True)
         if "flood" in wanted:
             asyncio.run(flood(options, directory))
-        if wanted == ["flood"]:
+        if {"pace", "flood"}.issuperset(wanted):
             return
         for kind in KINDS:
             clusters.append(Cluster(kind, options, directory))
