@@ -1,6 +1,7 @@
 """Measures `daskwire worker --python` beside `dask worker`, in one run.
 
-Usage: python_worker.py DASKWIRE [--rounds N] [--threads N] [--large MIB] [--import MODULE] [WORK...]
+Usage: python_worker.py DASKWIRE [--rounds N] [--threads N] [--large MIB] [--pause SECONDS]
+                        [--import MODULE] [WORK...]
 
 DASKWIRE is the command, from a release build. The Python that runs this needs
 distributed 2026.8.0, pandas and pyarrow, such as `target/python/libraries-*/bin/python`,
@@ -20,7 +21,7 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates, and the processes of the other clusters are stopped, since a worker of Dask without
 tasks samples its stack a hundred times a second. Arrays, the large input and shuffles are
-run once before each measurement. A figure is the median over the rounds; a ratio is that of
+run once before each measurement or, with --pause, measured after a pause. A figure is the median over the rounds; a ratio is that of
 the medians, below 1 if daskwire takes less. The first two compare clusters with the same
 number of workers and threads, the third one worker of daskwire to several of Dask. WORK is
 some of these, otherwise all of them.
@@ -659,7 +660,7 @@ WARMED = {"tasks", "python", "p2p", "shuffle"}
 REPEATED = {"arrays", "input", "transfer", "p2p", "shuffle"}
 
 
-def measure(works, wanted, clusters, rounds):
+def measure(works, wanted, clusters, rounds, pause):
     for name, work in works.items():
         if name not in wanted:
             continue
@@ -675,7 +676,9 @@ def measure(works, wanted, clusters, rounds):
                     stack.enter_context(cluster.client.as_current())
                     # For what it did not do while it was stopped, such as heartbeats.
                     time.sleep(0.5)
-                    if name in REPEATED:
+                    if pause is not None:
+                        time.sleep(pause)
+                    elif name in REPEATED:
                         work(cluster)
                         cluster.settle()
                     result = work(cluster)
@@ -709,6 +712,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--large", type=int, default=1024, help="MiB of the large input")
+    parser.add_argument("--pause", type=float, help="seconds without work before each measurement")
     parser.add_argument(
         "--import",
         dest="imports",
@@ -738,15 +742,15 @@ def main():
         for kind in KINDS:
             clusters.append(Cluster(kind, options, directory))
             clusters[-1].nodes = [clusters[-1].add_node()]
-        measure(ON_ONE_NODE, wanted, clusters, options.rounds)
+        measure(ON_ONE_NODE, wanted, clusters, options.rounds, options.pause)
         if not ON_TWO_NODES.keys().isdisjoint(wanted):
             for cluster in clusters:
                 cluster.nodes.append(cluster.add_node())
-            measure(ON_TWO_NODES, wanted, clusters, options.rounds)
+            measure(ON_TWO_NODES, wanted, clusters, options.rounds, options.pause)
         if not ON_A_SMALL_WORKER.keys().isdisjoint(wanted):
             for cluster in clusters:
                 cluster.nodes.append(cluster.add_node(threads=1, memory="512MiB"))
-            measure(ON_A_SMALL_WORKER, wanted, clusters, options.rounds)
+            measure(ON_A_SMALL_WORKER, wanted, clusters, options.rounds, options.pause)
     finally:
         for cluster in clusters:
             cluster.close()
