@@ -110,6 +110,9 @@ TIMEVAL = struct.Struct("@qq" if socket.SO_RCVTIMEO == SO_RCVTIMEO_NEW else "@ll
 # Length in bytes of what is received with one system call: several short messages.
 RECEIVED_AT_ONCE = 16 << 10
 
+# Maximum length in bytes of the headers whose parsed form is kept.
+MAX_CACHED_HEADER = 256
+
 # Length in bytes of the inputs of which short results are not cached.
 MAX_VIEWED = 1 << 20
 
@@ -253,13 +256,13 @@ class Link:
             rights = [
                 (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
             ]
-        data = memoryview(b"".join([head, table, *rest]))
+        data = b"".join([head, table, *rest])
         try:
             with self.lock:
                 self._send_queue(self.posted)
                 sent = self.sock.sendmsg([data], rights)
                 if sent < len(data):
-                    self.sock.sendall(data[sent:])
+                    self.sock.sendall(memoryview(data)[sent:])
         finally:
             if descriptor is not None:
                 os.close(descriptor)
@@ -697,6 +700,19 @@ class Payload:
         return merge_and_deserialize(header, frames)
 
 
+def read_header(header):
+    """Parses the header of a payload. The result must not be changed."""
+    if len(header) <= MAX_CACHED_HEADER:
+        return read_short_header(bytes(header))
+    return msgpack.loads(header, strict_map_key=False)
+
+
+@functools.lru_cache(100)
+def read_short_header(header):
+    """Parses a header, once if it is that of many payloads, such as most tasks."""
+    return msgpack.loads(header, strict_map_key=False)
+
+
 def read(frames):
     """Parses the body of a message, without deserializing its payloads."""
 
@@ -708,7 +724,7 @@ def read(frames):
             index = obj.get(kind, 0)
             if index:
                 header = frames[index]
-                fields = msgpack.loads(header, strict_map_key=False)
+                fields = read_header(header)
                 end = index + 1 + fields["num-sub-frames"]
                 return Payload(kind, header, fields, frames[index + 1 : end])
         return msgpack_decode_default(obj)
