@@ -26,7 +26,7 @@ use std::sync::atomic::AtomicU64;
 use bytes::Bytes;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 
@@ -249,11 +249,9 @@ impl Received {
         if unread > 0 {
             bytes.extend(self.next(socket, unread)?);
         }
-        // Those that are left came with the first bytes of a later message.
+        // Descriptors that are left are of a later message, whose first bytes came with them.
         if self.unread.is_empty() && !self.descriptors.is_empty() {
-            return Err(invalid(
-                "a message arrived with more file descriptors than it names",
-            ));
+            return Err(invalid(UNNAMED));
         }
         // A long message is not copied twice. The rest of a message has no descriptors.
         let rest = len - bytes.len() as u64;
@@ -277,6 +275,11 @@ impl Received {
             if received.bytes == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            if received.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(io::Error::other(
+                    "file descriptors of a message are missing: the worker has too many open files",
+                ));
+            }
             for message in control.drain() {
                 if let RecvAncillaryMessage::ScmRights(files) = message {
                     self.descriptors.extend(files);
@@ -296,6 +299,10 @@ impl Received {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         if count > self.descriptors.len() {
             return Err(invalid("a message arrived without its file descriptors"));
+        }
+        // The buffer holds the bytes of one call, with which one batch arrives at most.
+        if self.descriptors.len() - count > MAX_DESCRIPTORS {
+            return Err(invalid(UNNAMED));
         }
         Ok(self.descriptors.drain(..count).collect())
     }
@@ -396,6 +403,8 @@ fn number<const N: usize>(bytes: &[u8]) -> (u64, &[u8]) {
     all[..number.len()].copy_from_slice(number);
     (u64::from_le_bytes(all), rest)
 }
+
+const UNNAMED: &str = "a message arrived with more file descriptors than it names";
 
 fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
@@ -500,6 +509,25 @@ mod tests {
             let error = link.receive_frames().expect_err("a wrong number");
             assert_eq!(error.to_string(), expected);
         }
+    }
+
+    #[test]
+    fn descriptors_without_a_message_are_not_collected() {
+        let (one, other) = UnixStream::pair().expect("a socket");
+        let mut out = Vec::new();
+        pack(&[b"ab"], None, &mut out);
+        let mut link = Link::new(other, Arc::new(SharedMemory::new()));
+        // Each message but the first arrives with the first byte of the next one.
+        let (first, rest) = out.split_at(1);
+        let next = [rest, first].concat();
+        let files = vec![one.as_fd(); MAX_DESCRIPTORS];
+        write(&one, first, &[]).expect("it fits");
+        for _ in 0..2 {
+            write(&one, &next, &files).expect("it fits");
+        }
+        assert_eq!(link.receive_frames().expect("a message").len(), 1);
+        let error = link.receive_frames().expect_err("too many descriptors");
+        assert_eq!(error.to_string(), UNNAMED);
     }
 
     #[test]
