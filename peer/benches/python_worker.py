@@ -21,10 +21,11 @@ No worker has a nanny, but Dask's have the environment that a nanny would give t
 In each round (default: 3) they do the same work one after the other, in an order that
 rotates, and the processes of the other clusters are stopped, since a worker of Dask without
 tasks samples its stack a hundred times a second. Arrays, the large input and shuffles are
-run once before each measurement or, with --pause, measured after a pause. A figure is the median over the rounds; a ratio is that of
-the medians, below 1 if daskwire takes less. The first two compare clusters with the same
-number of workers and threads, the third one worker of daskwire to several of Dask. WORK is
-some of these, otherwise all of them.
+run once before each measurement. With --pause, no work is, and each measurement follows that
+time without work, except for `pace` and `flood`. A figure is the median over the rounds; a
+ratio is that of the medians, below 1 if daskwire takes less. The first two compare clusters
+with the same number of workers and threads, the third one worker of daskwire to several of
+Dask. WORK is some of these, otherwise all of them.
 
 On one node, without a real scheduler, which takes longer for a small task than a worker:
 
@@ -656,7 +657,8 @@ ON_TWO_NODES = {
 ON_A_SMALL_WORKER = {"spill": spill}
 # The first run of these imports modules or starts processes.
 WARMED = {"tasks", "python", "p2p", "shuffle"}
-# These are run once before each measurement, since idle workers return memory to the system.
+# Without --pause, these are run once before each measurement, since idle workers return memory
+# to the system.
 REPEATED = {"arrays", "input", "transfer", "p2p", "shuffle"}
 
 
