@@ -123,6 +123,9 @@ ALIGNMENT = 64
 # Time in seconds for which an idle process keeps memory for reuse, as in process.rs.
 MEMORY_KEPT = 2
 
+# Minimum timeout of a link in seconds: a shorter one would be rounded to none.
+MIN_TIMEOUT = 0.001
+
 # Length in bytes of the parts of a frame that several threads copy, and their maximum number.
 COPIED_AT_ONCE = 4 << 20
 MAX_COPYING = 4
@@ -161,7 +164,7 @@ class Link:
         if seconds != self.timeout:
             self.timeout = seconds
             # Unlike a timeout of Python's, this one takes no system call for each message.
-            option = TIMEVAL.pack(seconds, 0)
+            option = TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, option)
 
     def receive(self):
@@ -1160,6 +1163,7 @@ class Pool:
     def submit(self, _):
         """Waits until the worker has a thread for the task. Only `rejoin` calls this."""
         if self.has_seceded:
+            self.link.set_timeout(0)
             self.link.send(write({"op": "rejoin", "key": self.key}))
             # The worker sends nothing else while a task runs.
             self.link.receive()
@@ -1183,7 +1187,10 @@ def measure(value):
 
 
 def is_coroutine(task):
-    """Returns `task.is_coro`, which takes longer than many tasks, at once for most functions."""
+    """Returns `task.is_coro`, but without computing it for most functions.
+
+    That takes longer than many tasks.
+    """
     function = getattr(task, "func", None)
     if (
         type(function) is FunctionType
@@ -1260,10 +1267,9 @@ class Executor:
 
     def serve(self):
         self.link.on_timeout = self.return_memory
-        idle_since = 0
+        idle_since = monotonic()
+        self.return_later(MEMORY_KEPT)
         while True:
-            if self.segments.len or self.heap.is_used:
-                self.link.set_timeout(MEMORY_KEPT)
             try:
                 frames, descriptors = self.link.receive()
             except (EOFError, ConnectionError):
@@ -1282,12 +1288,16 @@ class Executor:
                 del reply
                 idle_since = monotonic()
                 self.heap.limit(idle_since)
+                self.return_later(MEMORY_KEPT)
             elif message["op"] == "forget":
                 for key in message["keys"]:
                     self.cache.remove(key)
                 self.heap.is_used = self.heap.is_kept
-                # Such messages must not delay the timeout for ever.
-                if monotonic() - idle_since > MEMORY_KEPT:
+                # The worker expects that memory is returned this long after the task.
+                left = idle_since + MEMORY_KEPT - monotonic()
+                if left > MIN_TIMEOUT:
+                    self.return_later(left)
+                else:
                     self.return_memory()
                     idle_since = monotonic()
             elif message["op"] == "return-memory":
@@ -1300,8 +1310,13 @@ class Executor:
             # Its inputs would stay mapped until the next message.
             del message
 
+    def return_later(self, seconds):
+        """Returns memory that is kept for further tasks if no message arrives in this time."""
+        if self.segments.len or self.heap.is_used:
+            self.link.set_timeout(seconds)
+
     def return_memory(self):
-        """Returns memory that is kept for further tasks, until the next one."""
+        """Returns memory that is kept for further tasks. None is kept until the next task."""
         self.segments.clear()
         self.heap.return_at_once()
         self.link.set_timeout(0)

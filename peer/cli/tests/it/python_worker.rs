@@ -914,6 +914,11 @@ fn freed_memory_is_used_again_up_to_a_limit() {
 }
 
 #[test]
+fn messages_do_not_delay_the_return_of_memory() {
+    test_in_python(include_str!("support/idle.py"));
+}
+
+#[test]
 fn events_may_be_logged_by_finalizers() {
     test_in_python(include_str!("support/posted.py"));
 }
