@@ -30,6 +30,7 @@ import errno
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib
 import inspect
 import logging
@@ -42,16 +43,19 @@ import socket
 import struct
 import sys
 import threading
+import uuid
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from time import thread_time
+from time import sleep, thread_time
 from types import FunctionType, SimpleNamespace
 from urllib.parse import urlsplit
 
 import msgpack
 
 import dask
-from dask.utils import parse_timedelta, typename
+from dask.base import tokenize
+from dask.utils import SerializableLock, parse_timedelta, typename
 
 import distributed.comm.tcp
 import distributed.threadpoolexecutor
@@ -132,6 +136,7 @@ MAX_COPYING = 4
 
 # From Linux's fcntl.h. Older versions of Python lack some of them.
 F_SETSIG = 10
+F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
 F_ADD_SEALS = 1033
 SEAL_SHRINK, SEAL_GROW = 0x0002, 0x0004
 SEAL_WRITE, SEAL_FUTURE_WRITE = 0x0008, 0x0010
@@ -541,6 +546,117 @@ class Segments:
             segment.close()
         self.segments.clear()
         self.len = 0
+
+
+class ProcessLock:
+    """A lock like `threading.Lock`, which also excludes the other processes of the worker.
+
+    It locks a byte of a file that all of them have open. The system unlocks it when the
+    process ends.
+    """
+
+    # The layout of `struct flock`: type, origin, start, length, process.
+    LAYOUT = struct.Struct("@hhqqi")
+    # Maximum pause in seconds between two attempts of an `acquire` with a timeout.
+    MAX_PAUSE = 0.01
+    # The file; `None` before a process has received it.
+    file = None
+
+    @classmethod
+    def open(cls, descriptor):
+        """Opens the file of a descriptor.
+
+        The locks belong to this opening, not to the process or the thread.
+        """
+        cls.file = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+
+    @classmethod
+    def forked(cls):
+        """Opens the file anew, so that a forked process does not share its parent's locks."""
+        inherited = cls.file
+        if inherited is not None:
+            cls.open(inherited)
+            os.close(inherited)
+
+    def __init__(self, token):
+        # Equal for equal tokens in all processes.
+        name = token if isinstance(token, str) else tokenize(token)
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
+        self.byte = int.from_bytes(digest.digest(), "big") >> 2
+        # Excludes the threads of this process.
+        self.lock = threading.Lock()
+
+    def acquire(self, blocking=True, timeout=-1):
+        deadline = monotonic() + timeout
+        # Checks the arguments, too.
+        if not self.lock.acquire(blocking, timeout):
+            return False
+        try:
+            is_acquired = self._exclude_processes(blocking, timeout, deadline)
+        except BaseException:
+            self.lock.release()
+            raise
+        if not is_acquired:
+            self.lock.release()
+        return is_acquired
+
+    def _exclude_processes(self, blocking, timeout, deadline):
+        if blocking and timeout < 0:
+            self._control(F_OFD_SETLKW, fcntl.F_WRLCK)
+            return True
+        pause = 0.001
+        while True:
+            try:
+                self._control(F_OFD_SETLK, fcntl.F_WRLCK)
+                return True
+            except BlockingIOError:
+                left = deadline - monotonic() if blocking else 0
+                if left <= 0:
+                    return False
+            sleep(min(pause, left))
+            pause = min(2 * pause, self.MAX_PAUSE)
+
+    def release(self):
+        if not self.lock.locked():
+            raise RuntimeError("release unlocked lock")
+        self._control(F_OFD_SETLK, fcntl.F_UNLCK)
+        self.lock.release()
+
+    def locked(self):
+        return self.lock.locked() or self._control(F_OFD_GETLK, fcntl.F_WRLCK) != fcntl.F_UNLCK
+
+    def _control(self, operation, kind):
+        """Calls the system for the byte of this lock. Returns the kind of lock in the answer."""
+        if self.file is None:
+            return fcntl.F_UNLCK
+        request = self.LAYOUT.pack(kind, os.SEEK_SET, self.byte, 1, 0)
+        return self.LAYOUT.unpack(fcntl.fcntl(self.file, operation, request))[0]
+
+    def __enter__(self):
+        return self.acquire()
+
+    def __exit__(self, *_):
+        self.release()
+
+
+def share_serializable_locks():
+    """Makes Dask's `SerializableLock` exclude tasks in all processes of the worker.
+
+    Dask relies on all tasks being threads of one process.
+    """
+    locks = weakref.WeakValueDictionary()
+    # Reentrant: a finalizer may create a lock, too.
+    creating = threading.RLock()
+
+    def __init__(self, token=None):
+        self.token = token or str(uuid.uuid4())
+        with creating:
+            lock = locks.get(self.token)
+            if lock is None:
+                lock = locks[self.token] = ProcessLock(self.token)
+            self.lock = lock
+
+    SerializableLock.__init__ = __init__
 
 
 LIBC = ctypes.CDLL(None)
@@ -1833,6 +1949,7 @@ def main(sock):
     signal.signal(signal.SIGTERM, lambda *_: None)
     # The statuses of the processes would be lost if it were ignored.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    share_serializable_locks()
     for module in sys.argv[1:]:
         try:
             importlib.import_module(module)
@@ -1881,8 +1998,11 @@ def run(sock):
         sys.modules["numpy.random"].seed()
     leave_to_worker(sock)
     link = Link(sock)
-    frames, (lifeline,) = link.receive()
+    frames, (lifeline, locks) = link.receive()
     end_with_worker(lifeline)
+    ProcessLock.open(locks)
+    os.close(locks)
+    os.register_at_fork(after_in_child=ProcessLock.forked)
     # Each input of a task may need a descriptor of shared memory.
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):

@@ -459,7 +459,8 @@ async fn start_python(
         memory,
         directory,
         panic_flag,
-    );
+    )
+    .map_err(|error| StartError::Python(Arc::new(error)))?;
     let count = if options.is_warm { nthreads } else { 1 };
     let started = runtime::spawn_blocking(move || {
         python.warm(count)?;

@@ -15,6 +15,8 @@ mod python_agrees;
 #[cfg(target_os = "linux")]
 mod python_clusters;
 #[cfg(target_os = "linux")]
+mod python_contract;
+#[cfg(target_os = "linux")]
 mod python_extensions;
 #[cfg(target_os = "linux")]
 mod python_faults;

@@ -277,7 +277,7 @@ fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) -> io::Result<()> {
                     is_comm,
                     ..SocketForPython::default()
                 };
-                link.send_with(&message, socket.as_fd())
+                link.send_with(&message, &[socket.as_fd()])
             }
             Command::Forget(keys) => link.send(&ForgetInPython {
                 keys: Keys(keys),

@@ -92,17 +92,17 @@ impl Link {
         self.socket.set_read_timeout(timeout)
     }
 
-    /// Sends a message with a descriptor.
+    /// Sends a message with at most [`MAX_DESCRIPTORS`] descriptors.
     pub(super) fn send_with(
         &mut self,
         message: &impl Field,
-        descriptor: BorrowedFd<'_>,
+        descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let Self { scratch, out, .. } = self;
         let built = scratch.with_frames(&Body(message), |frames| pack(frames, None, out));
         built.map_err(io::Error::other)?;
-        out[4..8].copy_from_slice(&1_u32.to_le_bytes());
-        write(&self.socket, out, &[descriptor])
+        out[4..8].copy_from_slice(&count(descriptors.len()).to_le_bytes());
+        write(&self.socket, out, descriptors)
     }
 
     /// Sends a message. Blocks while the buffer of the socket is full.

@@ -177,6 +177,10 @@ impl FinishedExecutor {
 
 impl PythonProcesses {
     /// Describes the Python processes of a worker without starting any.
+    ///
+    /// # Errors
+    ///
+    /// If the system provides no file in memory.
     pub(super) fn new(
         interpreter: Interpreter,
         start: StartPython,
@@ -184,10 +188,11 @@ impl PythonProcesses {
         memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
         panic_flag: PanicFlag,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        let template = Template::new(interpreter, Arc::clone(&memory), panic_flag.clone())?;
+        Ok(Self {
             resources: Mutex::new(start.resources.clone()),
-            template: Template::new(interpreter, Arc::clone(&memory), panic_flag.clone()),
+            template,
             start,
             allowed_failures,
             memory,
@@ -201,7 +206,7 @@ impl PythonProcesses {
             plugins: Plugins::new(panic_flag.clone()),
             panic_flag,
             _directory: directory,
-        }
+        })
     }
 
     /// Sets the callback for events of hosts. Without it, no host starts.
@@ -787,6 +792,7 @@ mod tests {
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();
         PythonProcesses::new(interpreter, start, 3, memory, None, panic_flag.clone())
+            .expect("a file in memory")
     }
 
     #[test]

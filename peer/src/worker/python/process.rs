@@ -115,7 +115,7 @@ pub(super) fn start(
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut link = Link::new(socket.try_clone()?, Arc::clone(memory));
     let ready = (|| {
-        link.send_with(start, end.as_fd())?;
+        link.send_with(start, &[end.as_fd(), template.locks.as_fd()])?;
         link.set_timeout(Some(START_TIMEOUT))?;
         loop {
             match link.receive()? {

@@ -13,6 +13,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use rustix::fs::{MemfdFlags, memfd_create};
+
 use super::Interpreter;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
@@ -67,6 +69,8 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct Template {
     interpreter: Interpreter,
     memory: Arc<SharedMemory>,
+    /// The empty file whose bytes the processes lock to exclude each other.
+    pub(super) locks: OwnedFd,
     /// Set if the lock here is poisoned; the worker then ends.
     panic_flag: PanicFlag,
     /// The process to fork, if one was started. Locked while it starts, so that only one is
@@ -88,13 +92,14 @@ impl Template {
         interpreter: Interpreter,
         memory: Arc<SharedMemory>,
         panic_flag: PanicFlag,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        Ok(Self {
             interpreter,
             memory,
+            locks: memfd_create("daskwire-locks", MemfdFlags::CLOEXEC)?,
             panic_flag,
             process: Mutex::default(),
-        }
+        })
     }
 
     /// Forks a process in a process group of its own. Returns a socket to it, its id, and its
@@ -149,7 +154,7 @@ impl TemplateProcess {
     fn fork(&self) -> io::Result<io::Result<(UnixStream, u32)>> {
         let (socket, other) = UnixStream::pair()?;
         let forked: PythonForked = self.request(|link| {
-            link.send_with(&ForkPython::default(), other.as_fd())?;
+            link.send_with(&ForkPython::default(), &[other.as_fd()])?;
             let forked = link.receive()?;
             link.set_timeout(Some(REPLY_TIMEOUT))?;
             Ok(forked)
