@@ -247,6 +247,10 @@ impl Sockets for Fake {
         self.links[link] = None;
     }
 
+    fn abort(&mut self, link: usize) {
+        self.links[link] = None;
+    }
+
     fn state(&mut self, link: usize) -> SocketState {
         match self.links[link] {
             Some(_) => SocketState::Open,

@@ -1,5 +1,8 @@
 //! The connection between a role and the sockets of a platform.
 
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
 
 /// The connection that a role wants on one of its links.
@@ -7,6 +10,9 @@ use core::time::Duration;
 pub enum Wanted<'a> {
     /// No connection: close the one that is open.
     Nothing,
+    /// No connection: drop the one that is open, with everything unsent. The peer has
+    /// sent an invalid message, takes too long, or may still send for long.
+    Abort,
     /// The open connection is kept until everything is sent.
     Draining,
     /// A connection to this address, such as `tcp://10.0.2.2:8786`.
@@ -65,6 +71,10 @@ pub enum SocketState {
 }
 
 /// The sockets of a platform, one for each link of a role. No method blocks.
+///
+/// After [`close`](Self::close) and [`abort`](Self::abort) a socket may take time to
+/// become [`SocketState::Closed`]; until then it is [`SocketState::Opening`], and the role
+/// gets no new connection on its link.
 pub trait Sockets {
     /// Begins to connect the socket of a link to an address.
     fn connect(&mut self, link: usize, address: &str);
@@ -72,8 +82,14 @@ pub trait Sockets {
     /// Accepts a connection on the socket of a link, as soon as there is one.
     fn accept(&mut self, link: usize);
 
-    /// Closes the connection of a link, after all written bytes are sent.
+    /// Closes the connection of a link, after all written bytes are sent. The peer may
+    /// have more to send, which is not read. If the socket is not closed after some
+    /// seconds, [`exchange`] aborts it.
     fn close(&mut self, link: usize);
+
+    /// Drops the connection of a link, with everything unsent, and resets it, so that
+    /// the peer does not wait for its data to be read.
+    fn abort(&mut self, link: usize);
 
     /// The state of the socket of a link. A connection that the peer has closed
     /// is closed once everything that arrived has been read.
@@ -98,7 +114,18 @@ enum Progress {
     Closed,
     Opening,
     Open,
+    /// The role waits until everything is sent.
+    Draining {
+        deadline: Duration,
+    },
+    /// The role has no connection, but its socket is not closed yet.
+    Closing {
+        deadline: Duration,
+    },
 }
+
+/// The time that a peer has to take the last bytes, and then to close its side.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<const LINKS: usize> Connections<LINKS> {
     /// No connections.
@@ -131,16 +158,40 @@ pub fn exchange<R: Role, S: Sockets, const LINKS: usize>(
             break;
         }
         let state = sockets.state(link);
-        match (role.wanted(link), *progress) {
-            (Wanted::Nothing | Wanted::Draining, Progress::Closed) => continue,
-            (Wanted::Nothing, _) => {
-                sockets.close(link);
-                *progress = Progress::Closed;
+        let deadline = now.saturating_add(CLOSE_TIMEOUT);
+        if let Progress::Closing { deadline: end } = *progress {
+            if state != SocketState::Closed {
+                if now >= end {
+                    sockets.abort(link);
+                    *progress = Progress::Closing { deadline };
+                }
+                continue;
+            }
+            *progress = Progress::Closed;
+        }
+        let wanted = match (role.wanted(link), *progress) {
+            // The peer does not take the rest.
+            (Wanted::Draining, Progress::Draining { deadline: end }) if now >= end => Wanted::Abort,
+            (wanted, _) => wanted,
+        };
+        match (wanted, *progress) {
+            (Wanted::Nothing | Wanted::Abort | Wanted::Draining, Progress::Closed) => continue,
+            (Wanted::Nothing | Wanted::Abort, _) => {
+                if wanted == Wanted::Abort {
+                    sockets.abort(link);
+                } else {
+                    sockets.close(link);
+                }
+                *progress = Progress::Closing { deadline };
                 role.disconnected(link);
                 continue;
             }
-            // The previous connection may still be closing.
-            (_, Progress::Closed) if state != SocketState::Closed => continue,
+            (Wanted::Draining, Progress::Open) => *progress = Progress::Draining { deadline },
+            // The peer has closed the previous connection, but the socket is still closing.
+            (_, Progress::Closed) if state != SocketState::Closed => {
+                *progress = Progress::Closing { deadline };
+                continue;
+            }
             (Wanted::Connection(address), Progress::Closed) => {
                 sockets.connect(link, address);
                 *progress = Progress::Opening;
@@ -156,9 +207,9 @@ pub fn exchange<R: Role, S: Sockets, const LINKS: usize>(
                 role.connected(link);
             }
             (_, Progress::Opening) if state == SocketState::Opening => continue,
-            (_, Progress::Opening | Progress::Open) => {}
+            _ => {}
         }
-        if *progress == Progress::Open {
+        if matches!(*progress, Progress::Open | Progress::Draining { .. }) {
             read(role, sockets, link);
             write(role, sockets, link);
         }

@@ -76,6 +76,10 @@ impl Sockets for Fake {
         self.links[link] = None;
     }
 
+    fn abort(&mut self, link: usize) {
+        self.close(link);
+    }
+
     fn state(&mut self, link: usize) -> SocketState {
         match self.links[link] {
             Some(_) => SocketState::Open,

@@ -150,6 +150,12 @@ impl Sockets for Network<'_> {
         }
     }
 
+    fn abort(&mut self, link: usize) {
+        if let Some(socket) = self.socket(link) {
+            socket.abort();
+        }
+    }
+
     fn state(&mut self, link: usize) -> SocketState {
         let Some(socket) = self.socket(link) else {
             return SocketState::Closed;

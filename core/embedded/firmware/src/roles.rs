@@ -38,6 +38,10 @@ impl Sockets for Unknown {
         black_box(link);
     }
 
+    fn abort(&mut self, link: usize) {
+        black_box(link);
+    }
+
     fn state(&mut self, _: usize) -> SocketState {
         black_box(SocketState::Opening)
     }

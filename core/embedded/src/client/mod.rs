@@ -575,10 +575,11 @@ impl<const KEYS: usize, const DATA: usize> Role for Client<'_, KEYS, DATA> {
         } else {
             &self.requests
         };
+        if let Some(wanted) = found.wanted() {
+            return wanted;
+        }
         let scheduler = Wanted::Connection(self.config.scheduler);
         match (link, self.phase) {
-            _ if found.wants_close() => Wanted::Nothing,
-            _ if found.is_closing() => Wanted::Draining,
             (STREAM, Phase::Connecting { .. } | Phase::Connected) => scheduler,
             (REQUESTS, Phase::Connected) => scheduler,
             _ => Wanted::Nothing,

@@ -8,6 +8,7 @@ use daskwire::Limits;
 use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
 
+use crate::role::Wanted;
 use incoming::MAX_LEN_IN_PIECES;
 
 pub(crate) use incoming::{Incoming, LENGTHS_LEN, Piece, Received, field, items, str_field};
@@ -145,18 +146,15 @@ impl<'b> Link<'b> {
         self.state == State::Closed
     }
 
-    /// Whether the connection should be closed now.
-    pub(crate) fn wants_close(&self) -> bool {
+    /// The connection that is wanted now, if this side has closed or
+    /// [failed](Self::fail) the comm.
+    pub(crate) fn wanted(&self) -> Option<Wanted<'static>> {
         match self.state {
-            State::Failed => true,
-            State::Closing => self.outgoing.is_empty(),
-            State::Closed | State::Handshake | State::Open => false,
+            State::Failed => Some(Wanted::Abort),
+            State::Closing if self.outgoing.is_empty() => Some(Wanted::Nothing),
+            State::Closing => Some(Wanted::Draining),
+            State::Closed | State::Handshake | State::Open => None,
         }
-    }
-
-    /// Whether the connection is closed once everything is sent.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.state == State::Closing
     }
 
     /// Whether there is a connection whose handshake is not done.

@@ -339,8 +339,12 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
         self.receiving = None;
         self.answered = 0;
         self.finished = None;
+        self.stream.fail();
+        self.requests.fail();
+        self.fetch.fail();
         for peer in &mut self.peers {
             peer.reply = None;
+            peer.link.fail();
         }
     }
 
@@ -378,10 +382,8 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
     }
 
     fn wanted(&self, link: usize) -> Wanted<'_> {
-        match self.link(link) {
-            Some(link) if link.wants_close() => return Wanted::Nothing,
-            Some(link) if link.is_closing() => return Wanted::Draining,
-            _ => {}
+        if let Some(wanted) = self.link(link).and_then(Link::wanted) {
+            return wanted;
         }
         let is_registered = matches!(self.phase, Phase::Running | Phase::Leaving { .. });
         let scheduler = Wanted::Connection(self.config.scheduler);

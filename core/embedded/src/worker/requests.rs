@@ -165,7 +165,11 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         if let Some(peer) = oldest
             && self.now > peer.active.saturating_add(PEER_IDLE)
         {
-            peer.link.fail();
+            match peer.link.is_open() {
+                // The end of its last reply may still be under way.
+                true => peer.link.close(),
+                false => peer.link.fail(),
+            }
         }
     }
 

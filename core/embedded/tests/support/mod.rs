@@ -58,6 +58,11 @@ impl Sockets for StdSockets {
         self.sockets[link] = Socket::Closed;
     }
 
+    fn abort(&mut self, link: usize) {
+        // The system resets a connection with unread data.
+        self.close(link);
+    }
+
     fn state(&mut self, link: usize) -> SocketState {
         if matches!(self.sockets[link], Socket::Accepting)
             && let Ok((stream, _)) = self.listener.accept()
