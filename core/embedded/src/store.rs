@@ -107,7 +107,63 @@ pub(crate) struct Store<const KEYS: usize, const DATA: usize> {
     added: u32,
 }
 
+/// The failure of a task with a key of more than [`MAX_KEY`] bytes.
+const LONG_KEY: Failure = Failure {
+    class: "MemoryError",
+    message: "a key is longer than 200 bytes, the maximum of this role",
+};
+
+const FULL_TEXT: &[u8] = b"the role holds at most ";
+const FULL_REST: &[u8] = b" tasks and results (KEYS of its Memory)";
+const FULL_LEN: usize = FULL_TEXT.len() + 3 + FULL_REST.len();
+
+/// Writes the message about the number of entries, which is less than 1000, to the end of
+/// an array.
+#[allow(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "it is evaluated at compile time"
+)]
+const fn full_message(mut keys: usize) -> [u8; FULL_LEN] {
+    let mut message = [b' '; FULL_LEN];
+    let mut end = FULL_LEN;
+    let mut left = FULL_REST.len();
+    while left != 0 {
+        (end, left) = (end - 1, left - 1);
+        message[end] = FULL_REST[left];
+    }
+    loop {
+        end -= 1;
+        message[end] = b'0' + (keys % 10) as u8;
+        keys /= 10;
+        if keys == 0 {
+            break;
+        }
+    }
+    left = FULL_TEXT.len();
+    while left != 0 {
+        (end, left) = (end - 1, left - 1);
+        message[end] = FULL_TEXT[left];
+    }
+    message
+}
+
 impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
+    /// The failure of a task without a free entry.
+    pub(crate) const FULL: Failure = Failure {
+        class: "MemoryError",
+        message: Self::FULL_MESSAGE,
+    };
+
+    const FULL_MESSAGE: &str = match core::str::from_utf8(&Self::FULL_BYTES) {
+        Ok(message) => message.trim_ascii_start(),
+        Err(_) => "",
+    };
+
+    /// The message, after a space for each digit that the number lacks.
+    const FULL_BYTES: [u8; FULL_LEN] = full_message(KEYS);
+
     pub(crate) const fn new() -> Self {
         const { assert!(KEYS <= u8::MAX as usize, "an index has to fit in a byte") }
         Self {
@@ -249,10 +305,10 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             .entries
             .iter()
             .position(|entry| entry.state == State::Free)
-            .ok_or(NO_ROOM)?;
+            .ok_or(Self::FULL)?;
         let id = EntryId(u8::try_from(index).map_err(|_| NO_ROOM)?);
         if key.len() > MAX_KEY {
-            return Err(NO_ROOM);
+            return Err(LONG_KEY);
         }
         let entry = self.entries.get_mut(index).ok_or(NO_ROOM)?;
         self.added = self.added.wrapping_add(1);

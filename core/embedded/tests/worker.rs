@@ -264,6 +264,10 @@ async fn it_reports_errors() {
         ),
         (
             "mcu('echo', bytes(7000)).result()",
+            "longer than the buffer for messages of this worker (MESSAGE",
+        ),
+        (
+            "mcu('echo', bytes(3500)).result()",
             "does not fit in the memory",
         ),
         ("mcu('hypot', 3, y=4).result()", "no keyword arguments"),
@@ -284,7 +288,124 @@ async fn it_reports_errors() {
                 (states[0], 'error' in states, {repr(f.exception()) for f in many if f.status == 'error'})";
     let answer = cluster.python(code);
     assert!(answer.starts_with("('finished', True, {"), "{answer}");
-    assert!(answer.contains("MemoryError"), "{answer}");
+    assert!(
+        answer.contains("MemoryError('the role holds at most 32 tasks and results (KEYS"),
+        "{answer}"
+    );
+}
+
+/// Defines `kept`, a value of the worker, and `check`, which fails if the worker has lost
+/// it or has registered again.
+const KEPT: &str = "def registered():\n\
+    \x20   workers = client.scheduler_info()['workers'].values()\n\
+    \x20   return next(worker['id'] for worker in workers if worker['name'] == 'mcu')\n\
+    kept = mcu('hypot', 3, 4)\n\
+    wait(kept)\n\
+    first = registered()\n\
+    def check():\n\
+    \x20   assert mcu('hypot', kept, 12).result(timeout=30) == 13.0\n\
+    \x20   assert registered() == first, 'it has registered again'";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_of_any_number_of_tasks_costs_only_those_without_room() {
+    let (mut cluster, worker) = cluster();
+    cluster.python(KEPT);
+    for count in [160, 200, 500, 5000] {
+        let code = format!(
+            "many = client.map(native('hypot'), range({count}), [0] * {count}, workers=['mcu'], pure=False)\n\
+             wait(many)\n\
+             good = [i for i, future in enumerate(many) if future.status == 'finished']\n\
+             assert client.gather([many[i] for i in good]) == good\n\
+             bad = {{repr(future.exception()) for future in many if future.status == 'error'}}\n\
+             len(good), bad"
+        );
+        let answer = cluster.python(&code);
+        let expected = "(31, {\"MemoryError('the role holds at most 32 tasks and results (KEYS of its Memory)')\"})";
+        assert_eq!(answer, expected, "{count}");
+        cluster.python("for future in many: future.release()\ndel many, future");
+        worker.wait_for_keys(1);
+        cluster.python("check()");
+    }
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn arguments_of_any_length_cost_only_their_tasks() {
+    let (mut cluster, worker) = cluster();
+    cluster.python(KEPT);
+    for argument in [
+        "np.ones(1 << 17)",
+        "np.ones((1 << 17) + 1)",
+        "np.ones(1 << 19)",
+        "bytes(1 << 20)",
+        "bytes(4 << 20)",
+        "'x' * (4 << 20)",
+        // A list of inputs is in the body of the message.
+        "client.map(float, range(300), workers=['worker-0'])",
+    ] {
+        let code = format!(
+            "error = mcu('sum', {argument}).exception(timeout=60)\n\
+             check()\n\
+             repr(error)"
+        );
+        let error = cluster.python(&code);
+        let expected = "MemoryError('the task is longer than the buffer for messages";
+        assert!(error.contains(expected), "{argument}: {error}");
+    }
+    // Tasks in the same batch are not affected.
+    let code = "many = client.map(native('sum'), [np.ones(10 ** (i % 6)) for i in range(30)], \
+                workers=['mcu'], pure=False)\n\
+                wait(many)\n\
+                check()\n\
+                [future.result() if future.status == 'finished' else type(future.exception()).__name__ for future in many][:6]";
+    let expected = "[1.0, 10.0, 100.0, 'MemoryError', 'MemoryError', 'MemoryError']";
+    assert_eq!(cluster.python(code), expected);
+    cluster.python("for future in many: future.release()\ndel many, future");
+    worker.wait_for_keys(1);
+    cluster.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn peers_with_too_much_data_do_not_disturb_it() {
+    let (mut cluster, _worker) = cluster();
+    cluster.python(KEPT);
+    let code = "import socket, struct\n\
+                address = next(a for a, w in client.scheduler_info()['workers'].items() if w['name'] == 'mcu')\n\
+                host, port = address.removeprefix('tcp://').split(':')\n\
+                peers = []\n\
+                for _ in range(4):\n\
+                \x20   peer = socket.create_connection((host, int(port)))\n\
+                \x20   peers.append(peer)\n\
+                \x20   peer.settimeout(20)\n\
+                \x20   try:\n\
+                \x20       peer.sendall(struct.pack('<QQQ', 1 << 30, 1, 1 << 30) + bytes(8 << 20))\n\
+                \x20   except OSError:\n\
+                \x20       pass\n\
+                check()\n\
+                try:\n\
+                \x20   client.scatter(np.ones(1 << 19), workers=['mcu'])\n\
+                except Exception as error:\n\
+                \x20   print(type(error))\n\
+                check()";
+    cluster.python(code);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_of_workers_may_be_of_any_length() {
+    let mut cluster = Cluster::new(1);
+    let code = "from distributed.diagnostics.plugin import WorkerPlugin\n\
+                class Plugin(WorkerPlugin):\n\
+                \x20   def __init__(self): self.data = bytes(1 << 20)\n\
+                client.register_plugin(Plugin(), name='large')";
+    cluster.python(code);
+    let _worker = Running::start(cluster.scheduler.address());
+    cluster.python(
+        "client.wait_for_workers(2, timeout=30)\n\
+         def mcu(name, *args, **options):\n\
+         \x20   return client.submit(native(name), *args, workers=['mcu'], pure=False, **options)",
+    );
+    cluster.python(KEPT);
+    cluster.python("check()");
 }
 
 #[tokio::test(flavor = "multi_thread")]

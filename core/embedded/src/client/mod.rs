@@ -14,7 +14,7 @@ use daskwire::msgpack::{Reader, Writer};
 use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use crate::fixed_string::FixedString;
-use crate::link::{LENGTHS_LEN, Link, LinkBuffers, Piece, field, items, str_field};
+use crate::link::{Link, LinkBuffers, MAX_FRAMES, Piece, field, items, str_field};
 use crate::pickle_tree::Tree;
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
@@ -42,18 +42,18 @@ pub const MAX_TASK: usize = 1024;
 /// up to `DATA` bytes in all, and for one result of up to `MESSAGE` bytes with its
 /// headers.
 ///
-/// The size is about 4.9 kB, 104 bytes for each of `KEYS`, `DATA` and `MESSAGE`:
+/// The size is about 4.8 kB, 104 bytes for each of `KEYS`, `DATA` and `MESSAGE`:
 ///
 /// ```
 /// use daskwire_embedded::client::Memory;
 ///
 /// const LEN: usize = size_of::<Memory<4, 1024, 1024>>();
-/// assert!(LEN <= 4_900 + 4 * 104 + 1024 + 1024);
+/// assert!(LEN <= 4_800 + 4 * 104 + 1024 + 1024);
 /// ```
 pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize> {
     store: Store<KEYS, DATA>,
-    stream: LinkBuffers<LENGTHS_LEN, 2048, 2048>,
-    requests: LinkBuffers<LENGTHS_LEN, MESSAGE, 512>,
+    stream: LinkBuffers<MAX_FRAMES, 2048, 2048>,
+    requests: LinkBuffers<MAX_FRAMES, MESSAGE, 512>,
 }
 
 impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize> Memory<KEYS, DATA, MESSAGE> {
@@ -358,8 +358,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
             if str_field(Reader::new(reply), "op") != Some("stream-start") {
                 return self.stream.fail();
             }
-            let len = reply.len();
-            self.stream.incoming.take(len);
+            self.stream.incoming.take_value();
             self.phase = Phase::Connected;
         } else if self.now >= deadline {
             self.stream.fail();
@@ -371,7 +370,7 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
         loop {
             let len = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
-                Piece::Value(message) => {
+                Piece::Value(message) | Piece::Start(message) => {
                     if let Some(error) = handle_one(message, self.store) {
                         let mut places = self.error_frames.iter_mut();
                         match places.find(|place| place.is_none()) {
@@ -379,7 +378,8 @@ impl<'b, const KEYS: usize, const DATA: usize> Client<'b, KEYS, DATA> {
                             None => fail_unexplained(self.store, error),
                         }
                     }
-                    message.len()
+                    self.stream.incoming.take_value();
+                    continue;
                 }
                 Piece::Frame(index, bytes) => {
                     let errors = self.error_frames.iter().flatten();

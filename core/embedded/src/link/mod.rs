@@ -3,40 +3,41 @@
 
 mod incoming;
 mod outgoing;
+mod skip;
+#[cfg(test)]
+mod tests;
 
-use daskwire::Limits;
 use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
 
 use crate::role::Wanted;
-use incoming::MAX_LEN_IN_PIECES;
 
-pub(crate) use incoming::{Incoming, LENGTHS_LEN, Piece, Received, field, items, str_field};
+pub(crate) use incoming::{Incoming, MAX_FRAMES, Piece, Received, field, items, str_field};
 pub(crate) use outgoing::Outgoing;
 
-/// The buffers of one link.
-pub(crate) struct LinkBuffers<const TABLE: usize, const IN: usize, const OUT: usize> {
-    table: [u8; TABLE],
+/// The buffers of one link, which receives messages with up to `FRAMES` frames.
+pub(crate) struct LinkBuffers<const FRAMES: usize, const IN: usize, const OUT: usize> {
+    lengths: [u32; FRAMES],
     incoming: [u8; IN],
     outgoing: [u8; OUT],
 }
 
-impl<const TABLE: usize, const IN: usize, const OUT: usize> LinkBuffers<TABLE, IN, OUT> {
+impl<const FRAMES: usize, const IN: usize, const OUT: usize> LinkBuffers<FRAMES, IN, OUT> {
     /// Unused buffers.
     pub(crate) const EMPTY: Self = Self {
-        table: [0; TABLE],
+        lengths: [0; FRAMES],
         incoming: [0; IN],
         outgoing: [0; OUT],
     };
 
     /// A link with messages that fit in the buffers.
     pub(crate) fn link(&mut self) -> Link<'_> {
-        Link::new(&mut self.table, &mut self.incoming, &mut self.outgoing)
+        Link::new(&mut self.lengths, &mut self.incoming, &mut self.outgoing)
     }
 
     /// A link with messages that are read in pieces.
     pub(crate) fn link_in_pieces(&mut self) -> Link<'_> {
-        Link::in_pieces(&mut self.table, &mut self.incoming, &mut self.outgoing)
+        Link::in_pieces(&mut self.lengths, &mut self.incoming, &mut self.outgoing)
     }
 }
 
@@ -69,14 +70,14 @@ impl<'b> Link<'b> {
     /// A closed link with its buffers: for the lengths of the frames of a
     /// received message, for these frames, and for the messages to send.
     pub(crate) const fn new(
-        table: &'b mut [u8],
+        lengths: &'b mut [u32],
         incoming: &'b mut [u8],
         outgoing: &'b mut [u8],
     ) -> Self {
         Self {
             state: State::Closed,
             has_progress: false,
-            incoming: Incoming::new(table, incoming),
+            incoming: Incoming::new(lengths, incoming),
             outgoing: Outgoing {
                 bytes: outgoing,
                 start: 0,
@@ -86,16 +87,14 @@ impl<'b> Link<'b> {
     }
 
     /// A closed link whose messages are read in pieces, so that they may be
-    /// longer than the buffer.
+    /// longer than the buffer and have more frames than there are lengths.
     pub(crate) const fn in_pieces(
-        table: &'b mut [u8],
+        lengths: &'b mut [u32],
         incoming: &'b mut [u8],
         outgoing: &'b mut [u8],
     ) -> Self {
-        let mut link = Self::new(table, incoming, outgoing);
+        let mut link = Self::new(lengths, incoming, outgoing);
         link.incoming.in_pieces = true;
-        link.incoming.limits.frame_len = MAX_LEN_IN_PIECES;
-        link.incoming.limits.message_len = MAX_LEN_IN_PIECES;
         link
     }
 
@@ -112,7 +111,7 @@ impl<'b> Link<'b> {
     /// Forgets the connection, with everything received and unsent.
     pub(crate) fn reset(&mut self) {
         self.state = State::Closed;
-        self.incoming.restart(Limits::HANDSHAKE);
+        self.incoming.restart();
         (self.outgoing.start, self.outgoing.end) = (0, 0);
     }
 
@@ -169,7 +168,7 @@ impl<'b> Link<'b> {
 
     /// Whether the comm is open and between messages in both directions.
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_open() && self.incoming.decoder.is_idle() && self.outgoing.is_empty()
+        self.is_open() && self.incoming.is_idle() && self.outgoing.is_empty()
     }
 
     /// Whether messages of this length can be sent now.
@@ -183,35 +182,32 @@ impl<'b> Link<'b> {
         if !matches!(self.state, State::Handshake | State::Open) {
             return &mut [];
         }
-        let is_handshake = self.state == State::Handshake;
-        match self.incoming.space() {
-            Ok(space) if !(space.is_empty() && is_handshake) => space,
-            // A handshake that is longer than the buffer is an error, too.
-            _ => {
-                self.state = State::Failed;
-                &mut []
-            }
+        let space = self.incoming.space();
+        if space.is_empty() && self.state == State::Handshake {
+            // A handshake that is longer than the buffer.
+            self.state = State::Failed;
         }
+        space
     }
 
     /// Records that `count` bytes were written to [`space`](Self::space).
     pub(crate) fn received(&mut self, count: usize) {
         self.has_progress |= count != 0;
         let incoming = &mut self.incoming;
-        if incoming.received(count).is_err() {
+        if incoming.received(count).is_none() {
             self.state = State::Failed;
-        } else if self.state == State::Handshake && incoming.decoder.is_complete() {
+        } else if self.state == State::Handshake && incoming.is_complete() {
             self.state = match incoming.check_handshake() {
                 Some(()) => State::Open,
                 None => State::Failed,
             };
-            incoming.restart(incoming.limits);
+            incoming.discard_message();
         }
     }
 
     /// Whether a message has arrived.
     pub(crate) fn has_message(&self) -> bool {
-        self.is_open() && self.incoming.decoder.is_complete()
+        self.is_open() && self.incoming.is_complete()
     }
 
     /// The bytes to send.

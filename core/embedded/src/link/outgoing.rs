@@ -15,7 +15,8 @@ pub(crate) struct Outgoing<'b> {
 }
 
 impl Outgoing<'_> {
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether everything is sent.
+    pub(crate) fn is_empty(&self) -> bool {
         self.start == self.end
     }
 

@@ -19,7 +19,7 @@ mod task;
 
 use core::time::Duration;
 
-use crate::link::{LENGTHS_LEN, Link, LinkBuffers};
+use crate::link::{Link, LinkBuffers, MAX_FRAMES};
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
 use crate::value::Failure;
@@ -38,34 +38,43 @@ pub struct Config<'a> {
     pub name: &'a str,
 }
 
-/// The maximum number of tasks that a scheduler can send in one batch. An array that is
-/// an argument of a task counts as well.
+/// The number of tasks that a worker reads of one batch. An array that is an argument of
+/// a task counts as well. A batch may be longer: later tasks fail with a `MemoryError`.
 pub const MAX_BATCH: usize = 159;
 
 /// The memory of a worker: for `KEYS` tasks and values, of `DATA` bytes in all,
 /// and for its messages.
 ///
-/// `DATA` counts the keys, the tasks that have not run, and the values. `MESSAGE` is the
-/// maximum length of a task, in bytes, with its numbers, bytes and arrays. `PEERS` is the
-/// number of connections that peers may have to the worker at a time. Its initial value
-/// is all zeros, so that a static variable of this type takes no flash.
+/// * `KEYS` is the number of tasks that wait or run, of results, and of inputs from other
+///   workers, in all. At most 60: the reply to a request for all values begins with 24
+///   bytes and 16 for each value, for which there is 1 KiB. A task fails with a
+///   `MemoryError` if no key is free and no task can run. It does not wait for results to
+///   be released: the scheduler's messages arrive in order, and those that release
+///   results come after the task.
+/// * `DATA` counts the keys, the tasks that have not run, and the values, in bytes.
+/// * `MESSAGE` is the maximum length of a task, in bytes, with its numbers and bytes; of
+///   each array that is an argument; and of the keys of its inputs, with the addresses of
+///   the workers that have them. A longer task fails with a `MemoryError`.
+/// * `PEERS` is the number of connections that peers may have to the worker at a time.
 ///
-/// The size is about 9.3 kB, 104 bytes for each of `KEYS`, 4.3 kB for each of `PEERS`, `DATA` and
+/// Its initial value is all zeros, so that a static variable of this type takes no flash.
+///
+/// The size is about 8.6 kB, 104 bytes for each of `KEYS`, 4.2 kB for each of `PEERS`, `DATA` and
 /// `MESSAGE`:
 ///
 /// ```
 /// use daskwire_embedded::worker::Memory;
 ///
 /// const LEN: usize = size_of::<Memory<32, 8192, 2048, 3>>();
-/// assert!(LEN <= 9_300 + 32 * 104 + 3 * 4_300 + 8192 + 2048);
+/// assert!(LEN <= 8_600 + 32 * 104 + 3 * 4_200 + 8192 + 2048);
 /// ```
 pub struct Memory<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize> {
     store: Store<KEYS, DATA>,
-    stream: LinkBuffers<{ 8 * (MAX_BATCH + 1) }, MESSAGE, 2560>,
-    requests: LinkBuffers<LENGTHS_LEN, 1536, 1024>,
-    fetch: LinkBuffers<LENGTHS_LEN, 2048, 512>,
+    stream: LinkBuffers<{ MAX_BATCH + 1 }, MESSAGE, 2560>,
+    requests: LinkBuffers<MAX_FRAMES, 1536, 1024>,
+    fetch: LinkBuffers<MAX_FRAMES, 2048, 512>,
     // A request for all keys must fit.
-    peers: [LinkBuffers<LENGTHS_LEN, 3072, 1024>; PEERS],
+    peers: [LinkBuffers<MAX_FRAMES, 3072, 1024>; PEERS],
 }
 
 impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: usize>
@@ -171,8 +180,9 @@ struct Finished {
 
 /// A worker of one thread.
 ///
-/// A task that does not fit in its [`Memory`] fails with a `MemoryError`. Tasks run in the order
-/// in which they arrive; the priorities of the scheduler are not used. While a
+/// A task that does not fit in its [`Memory`] fails with a `MemoryError`, however long it
+/// is and however many come at once; other tasks and values are not affected. Tasks run
+/// in the order in which they arrive; the priorities of the scheduler are not used. While a
 /// function runs, nothing else happens. A worker that loses its scheduler
 /// forgets everything and registers again.
 pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> {

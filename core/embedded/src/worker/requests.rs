@@ -63,15 +63,15 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
                 deadline,
                 is_requested,
             };
-        } else if let Piece::Value(reply) = self.stream.incoming.piece() {
-            let len = reply.len();
+        } else if let Piece::Value(reply) | Piece::Start(reply) = self.stream.incoming.piece() {
+            // It has the plugins of workers after the fields that are read.
             let reply = Reader::new(reply);
             let is_ok = str_field(reply, "status") == Some("OK");
             let (time, interval) = (float(reply, "time"), float(reply, "heartbeat-interval"));
             if !is_ok {
                 return self.restart();
             }
-            self.stream.incoming.take(len);
+            self.stream.incoming.take_value();
             if let Some(time) = time {
                 self.time_offset = time - self.now.as_secs_f64();
             }

@@ -11,6 +11,21 @@ use crate::value::{Failure, NO_ROOM};
 /// key and two strings.
 pub(super) const REPORT_LEN: usize = 1024;
 
+/// The failure of a task that is longer than the buffer for it.
+const TOO_LONG: Failure = Failure {
+    class: "MemoryError",
+    message: "the task is longer than the buffer for messages of this worker (MESSAGE of worker::Memory)",
+};
+
+/// The failure of a task in a frame that is not read.
+const TOO_MANY: Failure = Failure {
+    class: "MemoryError",
+    message: "the batch has more tasks and arrays than this worker reads (worker::MAX_BATCH)",
+};
+
+/// The failure of a task without a pickle.
+const NO_PICKLE: Failure = Failure::type_error("this worker does not understand the task");
+
 /// The cause of a message, for the scheduler's records.
 const STIMULUS: &str = "native-worker";
 
@@ -33,23 +48,35 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         while self.stream.has_room(REPORT_LEN) {
             let (store, receiving) = (&mut *self.store, &mut self.receiving);
             let answered = &mut self.answered;
-            let outgoing = &mut self.stream.outgoing;
+            let (outgoing, contact) = (&mut self.stream.outgoing, self.config.contact);
+            let known = self.stream.incoming.known_count();
             let (len, effect) = match self.stream.incoming.piece() {
                 Piece::Incomplete => return,
                 Piece::Value(message) => {
-                    let effect =
-                        handle_one(message, store, outgoing, self.config.contact, answered);
-                    (message.len(), effect)
+                    let known = Ok(known);
+                    let effect = handle_one(message, known, store, outgoing, contact, answered);
+                    (None, effect)
+                }
+                Piece::Start(message) => {
+                    let too_long = Err(TOO_LONG);
+                    let effect = handle_one(message, too_long, store, outgoing, contact, answered);
+                    (None, effect)
                 }
                 Piece::Frame(index, bytes) => {
-                    let effect = handle_frame(index, Some(bytes), store, receiving, outgoing);
-                    (bytes.len(), effect)
+                    let effect = handle_frame(index, Ok(bytes), store, receiving, outgoing);
+                    (Some(bytes.len()), effect)
                 }
                 Piece::Part(index, bytes) => {
-                    let effect = handle_frame(index, None, store, receiving, outgoing);
-                    (bytes.len(), effect)
+                    let failure = if index < known { TOO_LONG } else { TOO_MANY };
+                    let effect = handle_frame(index, Err(failure), store, receiving, outgoing);
+                    (Some(bytes.len()), effect)
                 }
                 Piece::End => {
+                    // Later frames are not meant for a task whose pickle is missing.
+                    if let Some(id) = store.first(State::Announced) {
+                        self.report_failure(id, NO_PICKLE);
+                        continue;
+                    }
                     *receiving = None;
                     self.stream.incoming.discard_message();
                     continue;
@@ -58,7 +85,10 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
             };
             match effect {
                 Effect::None => {
-                    self.stream.incoming.take(len);
+                    match len {
+                        Some(len) => self.stream.incoming.take(len),
+                        None => self.stream.incoming.take_value(),
+                    }
                     self.answered = 0;
                 }
                 Effect::Later => return,
@@ -170,7 +200,10 @@ fn report_finished<const KEYS: usize, const DATA: usize>(
     });
 }
 
-fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoing<'_>) {
+/// Reports that a task has failed. Returns false if there is no room for the report now.
+fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoing<'_>) -> bool {
+    // A key that does not even fit in an empty buffer cannot be named.
+    let is_empty = outgoing.is_empty();
     let mut exception = [0; 256];
     let exception = failure.pickle(&mut exception);
     send(outgoing, 11, "task-erred", |writer| {
@@ -183,13 +216,16 @@ fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoi
         writer.str("traceback_text").str("");
         writer.str("thread").u64(1);
         writer.str("startstops").array(0);
-    });
+    }) || is_empty
 }
 
-/// Handles a message of a batch. `answered` is the number of its keys that were handled
-/// in earlier calls.
+/// Handles a message of a batch, or the start of one that is too long: then its tasks
+/// fail, and of other keys only those in the start are handled. `known` is the number of
+/// frames that are read. `answered` is the number of keys of the message that were
+/// handled in earlier calls.
 fn handle_one<const KEYS: usize, const DATA: usize>(
     message: &[u8],
+    known: Result<usize, Failure>,
     store: &mut Store<KEYS, DATA>,
     outgoing: &mut Outgoing<'_>,
     contact: &str,
@@ -197,7 +233,7 @@ fn handle_one<const KEYS: usize, const DATA: usize>(
 ) -> Effect {
     let reader = Reader::new(message);
     match str_field(reader, "op") {
-        Some("compute-task") => compute_task(reader, store, outgoing, contact),
+        Some("compute-task") => return compute_task(reader, known, store, outgoing, contact),
         Some("free-keys") => {
             for key in keys(reader) {
                 if let Some(id) = store.find(key) {
@@ -320,46 +356,59 @@ pub(super) fn release<const KEYS: usize, const DATA: usize>(
 
 fn compute_task<const KEYS: usize, const DATA: usize>(
     task: Reader<'_>,
+    known: Result<usize, Failure>,
     store: &mut Store<KEYS, DATA>,
     outgoing: &mut Outgoing<'_>,
     contact: &str,
-) {
+) -> Effect {
     let key = field(task, "key").and_then(|mut key| key.skip().ok());
     let run_id = field(task, "run_id").and_then(|mut id| id.i64().ok());
     let (Some(key), Some(run_id)) = (key, run_id) else {
-        return;
+        return Effect::None;
     };
-    match add_task(task, (key, run_id), store, contact) {
-        Ok(None) => {}
+    let added = known.and_then(|known| add_task(task, known, (key, run_id), store, contact));
+    let failure = match added {
+        Ok(None) => return Effect::None,
         // The result is already stored: report it again.
-        Ok(Some(id)) => report_finished(store, id, (0.0, 0.0), outgoing),
-        Err(failure) => {
-            if let Some(id) = store.find(key) {
-                release(store, id);
-            }
-            report_erred(key, run_id, failure, outgoing);
+        Ok(Some(id)) => {
+            report_finished(store, id, (0.0, 0.0), outgoing);
+            return Effect::None;
         }
+        Err(failure) => failure,
+    };
+    if let Some(id) = store.find(key) {
+        release(store, id);
     }
+    // Tasks that can run have priority: they may free the entries of their inputs. Nothing
+    // else is waited for, since the messages that free results come after this one.
+    let is_full = failure == NO_ROOM || failure == Store::<KEYS, DATA>::FULL;
+    if (is_full && store.will_have_room()) || !report_erred(key, run_id, failure, outgoing) {
+        return Effect::Later;
+    }
+    Effect::None
 }
 
 /// Adds a task, and entries for its inputs from other workers. Returns its entry if it
 /// has run before.
 fn add_task<const KEYS: usize, const DATA: usize>(
     task: Reader<'_>,
+    known: usize,
     (key, run_id): (&[u8], i64),
     store: &mut Store<KEYS, DATA>,
     contact: &str,
 ) -> Result<Option<EntryId>, Failure> {
-    let refused = Failure::type_error("this worker does not understand the task");
     let frame = field(task, "run_spec").and_then(|spec| field(spec, "__Pickled__"));
     let frame = frame
         .and_then(|mut frame| frame.u64().ok())
-        .ok_or(refused)?;
+        .ok_or(NO_PICKLE)?;
+    if frame >= known as u64 {
+        return Err(TOO_MANY);
+    }
     let id = match store.find(key) {
         Some(id) => id,
         None => store.add(key, State::Announced)?,
     };
-    let entry = store.get_mut(id).ok_or(refused)?;
+    let entry = store.get_mut(id).ok_or(NO_PICKLE)?;
     entry.run_id = run_id;
     match entry.state {
         State::Memory => return Ok(Some(id)),
@@ -398,10 +447,10 @@ fn add_input<const KEYS: usize, const DATA: usize>(
 }
 
 /// Handles a frame after the body: the pickle of a task, or one of its buffers.
-/// `bytes` is `None` for part of one that is too long.
+/// `bytes` is an error for part of one that is too long.
 fn handle_frame<const KEYS: usize, const DATA: usize>(
     index: usize,
-    bytes: Option<&[u8]>,
+    bytes: Result<&[u8], Failure>,
     store: &mut Store<KEYS, DATA>,
     receiving: &mut Option<(EntryId, u64)>,
     outgoing: &mut Outgoing<'_>,
@@ -420,6 +469,7 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
             let header = Reader::new(bytes.unwrap_or_default());
             let count = field(header, "num-sub-frames").and_then(|mut count| count.u64().ok());
             let pickle = field(header, "pickled-obj").and_then(|mut pickle| pickle.bin().ok());
+            let pickle = bytes.and_then(|_| pickle.ok_or(NO_PICKLE));
             (id, pickle, count.unwrap_or_default())
         }
     };
@@ -433,7 +483,7 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
     if len.saturating_add(DATA / 4) > store.room() && store.will_have_room() {
         return Effect::Later;
     }
-    let stored = part.ok_or(NO_ROOM).and_then(|part| {
+    let stored = part.and_then(|part| {
         let len = u32::try_from(part.len()).map_err(|_| NO_ROOM)?;
         store.append(id, Part::Spec, &[&len.to_le_bytes(), part])
     });
@@ -446,12 +496,10 @@ fn handle_frame<const KEYS: usize, const DATA: usize>(
             }
         }
         Err(failure) => {
-            report_erred(
-                store.part(id, Part::Key),
-                store.get(id).run_id,
-                failure,
-                outgoing,
-            );
+            let run_id = store.get(id).run_id;
+            if !report_erred(store.part(id, Part::Key), run_id, failure, outgoing) {
+                return Effect::Later;
+            }
             release(store, id);
             *receiving = None;
         }
