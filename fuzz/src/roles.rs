@@ -2,7 +2,7 @@
 //! any order.
 
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::io::Read as _;
 
 use daskwire::Limits;
@@ -70,8 +70,15 @@ const EXCEPTION: &[u8] = b"\x80\x04\x8c\x08builtins\x8c\x0aValueError\x93\x8c\x0
 /// its memory, that it never restarts after it has ended, that it works again after
 /// faults of its peers, and that it forgets everything when it loses the scheduler.
 ///
-/// The input: steps.
+/// With a scheduler without faults the worker stays registered, whatever its peers do and
+/// however long the messages are: it loses no value, and no task fails for the sake of
+/// others; see [`undisturbed`].
+///
+/// The input: whether the scheduler is without faults, and steps.
 pub(crate) fn worker_role(input: &[u8]) {
+    if let Some((b'\xff', steps)) = input.split_first() {
+        return undisturbed(Steps(steps));
+    }
     let mut memory = Box::new(WorkerMemory::new());
     let mut worker = Worker::new(WORKER, FUNCTIONS, &mut *memory);
     let mut driver = Driver::new();
@@ -93,6 +100,125 @@ pub(crate) fn worker_role(input: &[u8]) {
     assert_ne!(worker.status(), worker::Status::Running);
     if worker.status() == worker::Status::Connecting {
         assert_eq!(worker.key_count(), 0, "values of a lost scheduler");
+    }
+}
+
+/// The part of [`worker_role`] with a scheduler without faults.
+fn undisturbed(mut steps: Steps<'_>) {
+    let mut memory = Box::new(WorkerMemory::new());
+    let mut worker = Worker::new(WORKER, FUNCTIONS, &mut *memory);
+    let mut driver = Driver::new();
+    driver.sockets.greeting_count = LINKS;
+    driver.is_faultless = true;
+    let mut model = Model::default();
+    driver.drive(&mut worker, &mut model, 20);
+    assert_eq!(worker.status(), worker::Status::Running);
+    while let Some(step) = steps.byte() {
+        if driver.act(step, &mut steps) {
+            driver.push_without_faults(step, &mut steps, &mut model);
+        }
+        driver.drive(&mut worker, &mut model, 1);
+        worker.check();
+    }
+    // Its peers get as much time as they may take.
+    driver.sockets.max_transfer_len = usize::MAX;
+    driver.sockets.is_slow = false;
+    for _ in 0..60 {
+        driver.now += Duration::from_secs(1);
+        driver.drive(&mut worker, &mut model, 1);
+    }
+    driver.drive(&mut worker, &mut model, 400);
+    let link = driver.sockets.links.iter().skip(3).position(|link| {
+        link.as_ref()
+            .is_some_and(|socket| socket.received.is_empty())
+    });
+    let link = 3 + link.expect("a peer can connect");
+    for key in std::mem::take(&mut model.held) {
+        model.sent.clear();
+        driver.push(link, &[&request("get_data", true, [&key, "none"])]);
+        driver.drive(&mut worker, &mut model, 20);
+        assert!(model.has_sent(&[&key, "__Serialized__"]), "{key} is lost");
+    }
+    // It forgets what is released, and works on.
+    for key in model.named.clone() {
+        driver.push_about("free-keys", &key, &key, 0);
+        driver.drive(&mut worker, &mut model, 2);
+    }
+    driver.drive(&mut worker, &mut model, 20);
+    driver.push_task("last", TASKS[0], 1, |writer| {
+        writer.str("who_has").map(0);
+    });
+    driver.drive(&mut worker, &mut model, 20);
+    assert!(
+        model.has_sent(&["task-finished", "last"]),
+        "it does not work on"
+    );
+    assert_eq!(worker.key_count(), 1, "keys that were released");
+    assert_eq!(driver.sockets.opened_count[0], 1, "it has registered again");
+}
+
+/// What a scheduler without faults knows of its worker.
+#[derive(Default)]
+struct Model {
+    /// The keys of all tasks and values.
+    named: BTreeSet<String>,
+    /// The tasks that nothing was said about since they were sent.
+    running: BTreeSet<String>,
+    /// The values that the worker must have.
+    held: BTreeSet<String>,
+    /// The tasks that may fail for any reason.
+    faulty: BTreeSet<String>,
+    /// All that the worker has sent.
+    sent: Vec<Sent>,
+    /// The number of large batches that were sent: they take time.
+    batch_count: usize,
+}
+
+impl Model {
+    /// Records that a task is sent.
+    fn runs(&mut self, key: &str, is_faulty: bool) {
+        self.forgets(key);
+        self.running.insert(key.to_owned());
+        if is_faulty {
+            self.faulty.insert(key.to_owned());
+        }
+    }
+
+    /// Records a message or a request about a key, after which its value may be gone.
+    fn forgets(&mut self, key: &str) {
+        self.named.insert(key.to_owned());
+        self.running.remove(key);
+        self.held.remove(key);
+    }
+
+    /// Whether the worker has sent a message with all these strings.
+    fn has_sent(&self, strings: &[&str]) -> bool {
+        let mut sent = self.sent.iter();
+        sent.any(|sent| strings.iter().all(|string| sent.contains(string)))
+    }
+
+    /// Checks a message of the worker.
+    fn sees(&mut self, sent: Sent) {
+        let reader = Reader::new(&sent.0);
+        let about = |mut reader: Reader<'_>, field: &str| {
+            reader.array().ok()?;
+            reader.find(field).ok()?.then_some(())?;
+            Some(reader.str().ok()?.to_str().to_owned())
+        };
+        if let (Some(op), Some(key)) = (about(reader, "op"), about(reader, "key")) {
+            match &*op {
+                "task-finished" if self.running.remove(&key) => {
+                    self.held.insert(key);
+                }
+                "task-erred" => {
+                    let text = about(reader, "exception_text").unwrap_or_default();
+                    let is_full = text.contains("holds at most 6") || text.contains("does not fit");
+                    assert!(is_full || self.faulty.contains(&key), "{key}: {text}");
+                }
+                _ => {}
+            }
+        }
+        self.sent.push(sent);
     }
 }
 
@@ -195,10 +321,16 @@ struct Driver {
     sockets: Fake,
     connections: Connections<LINKS>,
     now: Duration,
+    /// Whether the scheduler makes no faults.
+    is_faultless: bool,
 }
 
 struct Fake {
     links: [Option<Socket>; LINKS],
+    /// Whether the role has closed the connection of a link, but its peer has not.
+    is_closing: [bool; LINKS],
+    /// Whether peers do not close their side of a connection.
+    is_slow: bool,
     /// The number of connections that each link has had.
     opened_count: [usize; LINKS],
     /// The number of links, from the first, whose peers send a handshake by
@@ -244,7 +376,10 @@ impl Sockets for Fake {
     }
 
     fn close(&mut self, link: usize) {
-        self.links[link] = None;
+        self.is_closing[link] = self.is_slow;
+        if !self.is_slow {
+            self.links[link] = None;
+        }
     }
 
     fn abort(&mut self, link: usize) {
@@ -252,7 +387,9 @@ impl Sockets for Fake {
     }
 
     fn state(&mut self, link: usize) -> SocketState {
+        self.is_closing[link] &= self.links[link].is_some();
         match self.links[link] {
+            Some(_) if self.is_closing[link] => SocketState::Opening,
             Some(_) => SocketState::Open,
             None => SocketState::Closed,
         }
@@ -260,6 +397,7 @@ impl Sockets for Fake {
 
     fn read(&mut self, link: usize, into: &mut [u8]) -> usize {
         let max_len = into.len().min(self.max_transfer_len);
+        assert!(!self.is_closing[link], "a closed connection is read");
         let Some(socket) = &mut self.links[link] else {
             return 0;
         };
@@ -306,6 +444,8 @@ impl Driver {
         Self {
             sockets: Fake {
                 links: [const { None }; LINKS],
+                is_closing: [false; LINKS],
+                is_slow: false,
                 opened_count: [0; LINKS],
                 greeting_count: 0,
                 sent: Vec::new(),
@@ -314,6 +454,7 @@ impl Driver {
             },
             connections: Connections::new(),
             now: Duration::from_secs(1),
+            is_faultless: false,
         }
     }
 
@@ -321,9 +462,41 @@ impl Driver {
         exchange(role, &mut self.sockets, &mut self.connections, self.now);
     }
 
+    /// Lets the worker and a scheduler without faults go on for some turns.
+    fn drive(
+        &mut self,
+        worker: &mut Worker<'_, WORKER_KEYS, 700, 2>,
+        model: &mut Model,
+        turn_count: usize,
+    ) {
+        for _ in 0..turn_count {
+            let was_running = worker.status() == worker::Status::Running;
+            self.exchange(worker);
+            let is_running = worker.status() == worker::Status::Running;
+            assert!(is_running || !was_running, "the worker has left");
+            for sent in std::mem::take(&mut self.sockets.sent) {
+                if sent.contains("heartbeat_worker") {
+                    self.push(1, &[&answer()]);
+                }
+                if is_running {
+                    model.sees(sent);
+                }
+            }
+            if !is_running {
+                self.now += Duration::from_millis(500);
+                for link in [0, 1] {
+                    if self.is_waiting(link) {
+                        self.push(link, &[&answer()]);
+                    }
+                }
+            }
+        }
+    }
+
     /// Loses all connections, and makes new ones fail.
     fn hang_up(&mut self, role: &mut impl Role) {
         self.sockets.is_reachable = false;
+        self.sockets.is_slow = false;
         self.sockets.links = [const { None }; LINKS];
         self.exchange(role);
         // Longer than all timeouts.
@@ -340,6 +513,7 @@ impl Driver {
         self.sockets.is_reachable = true;
         self.sockets.max_transfer_len = usize::MAX;
         self.sockets.greeting_count = LINKS;
+        self.sockets.is_slow = false;
         self.sockets.links = [const { None }; LINKS];
         self.sockets.sent.clear();
         for _ in 0..200 {
@@ -375,16 +549,30 @@ impl Driver {
     /// Performs a step that needs no message. Returns whether the step is of another
     /// kind.
     fn act(&mut self, step: u8, steps: &mut Steps<'_>) -> bool {
-        let link = usize::from(step >> 4) % LINKS;
+        let mut link = usize::from(step >> 4) % LINKS;
+        if self.is_faultless {
+            // The links of others.
+            link = 2 + link % 3;
+        }
         match step % 16 {
             0 => self.now += Duration::from_millis(u64::from(steps.number()) * 10),
+            1 if self.is_faultless => self.now += Duration::from_secs(2),
             1 => self.now += Duration::from_secs(steps.number().into()),
-            2 if step >> 4 == 15 => self.sockets.is_reachable ^= true,
-            2 => self.sockets.close(link),
+            2 if step >> 4 == 15 && !self.is_faultless => self.sockets.is_reachable ^= true,
+            2 => self.sockets.abort(link),
             3 if step & 16 != 0 => {
                 self.sockets.max_transfer_len = usize::from(steps.number()).max(1)
             }
+            3 if step & 32 != 0 => self.sockets.is_slow ^= true,
             3 => self.sockets.max_transfer_len = usize::MAX,
+            // A message that is too long, or none.
+            5 | 6 if self.is_faultless => {
+                let count = u64::from(steps.number() & 1);
+                let head = [u64::MAX, count, 1 << 30].map(u64::to_le_bytes);
+                self.push_bytes(link, head.as_flattened());
+                let len = steps.number();
+                self.push_bytes(link, steps.bytes(len));
+            }
             4 => self.push(link, &[&handshake()]),
             5 => {
                 // Any bytes.
@@ -411,8 +599,9 @@ impl Driver {
     }
 
     fn push_bytes(&mut self, link: usize, bytes: &[u8]) {
+        let is_scheduler = self.is_faultless && link < 2;
         if let Some(socket) = &mut self.sockets.links[link]
-            && socket.received.len() < MAX_BUFFERED
+            && (socket.received.len() < MAX_BUFFERED || is_scheduler)
         {
             socket.received.extend(bytes);
         }
@@ -434,19 +623,35 @@ impl Driver {
                 });
             }
             10 | 11 => {
-                let body = document(|writer| {
-                    writer
-                        .array(1)
-                        .map(6)
-                        .str("op")
-                        .str(ABOUT_KEYS[usize::from(choice) & 7]);
-                    writer.str("keys").array(2).str(key).str(other);
-                    writer.str("key").str(key).str("status").str("running");
-                    write_holders(writer, other, choice);
-                    writer.str("stimulus_id").str("");
-                });
-                self.push(0, &[&body]);
+                self.push_about(ABOUT_KEYS[usize::from(choice) & 7], key, other, choice);
             }
+            12..=14 => self.push_for_peers(step, key, other, choice),
+            _ if choice & 15 == 0 => {
+                let close = document(|writer| {
+                    writer.array(1).map(1).str("op").str("close");
+                });
+                self.push(0, &[&close]);
+            }
+            15 if choice & 15 == 1 => self.push_large(key, choice, &mut Model::default()),
+            _ => {}
+        }
+    }
+
+    /// Lets the scheduler send a message about keys.
+    fn push_about(&mut self, op: &str, key: &str, other: &str, choice: u8) {
+        let body = document(|writer| {
+            writer.array(1).map(6).str("op").str(op);
+            writer.str("keys").array(2).str(key).str(other);
+            writer.str("key").str(key).str("status").str("running");
+            write_holders(writer, other, choice);
+            writer.str("stimulus_id").str("");
+        });
+        self.push(0, &[&body]);
+    }
+
+    /// Lets another worker or a client send a reply or a request.
+    fn push_for_peers(&mut self, step: u8, key: &str, other: &str, choice: u8) {
+        match step % 16 {
             // The reply of another worker, and the values of a client.
             12 => {
                 let op = ["", "update_data"][usize::from(choice & 1)];
@@ -464,19 +669,105 @@ impl Driver {
                 let request = request(op, choice & 32 == 0, [key, other]);
                 self.push(3 + usize::from(choice & 1), &[&request]);
             }
-            14 => {
+            _ => {
                 let acknowledgement = document(|writer| {
                     writer.str("OK");
                 });
                 self.push(3 + usize::from(choice & 1), &[&acknowledgement]);
             }
-            _ if choice & 15 == 0 => {
-                let close = document(|writer| {
-                    writer.array(1).map(1).str("op").str("close");
+        }
+    }
+
+    /// Lets the scheduler, which makes no faults, or a peer of the worker send a message.
+    fn push_without_faults(&mut self, step: u8, steps: &mut Steps<'_>, model: &mut Model) {
+        let (key, other) = (steps.key(), steps.key());
+        let choice = steps.number();
+        match step % 16 {
+            8 | 9 => {
+                let with_input = choice & 64 != 0;
+                if with_input {
+                    model.forgets(other);
+                }
+                // The input of the second task is always `a`.
+                let task = TASKS[usize::from(choice >> 7)];
+                model.runs(key, with_input || choice >> 7 != 0);
+                self.push_task(key, task, choice, |writer| {
+                    write_holders(writer, other, choice);
                 });
-                self.push(0, &[&close]);
             }
-            _ => {}
+            10 | 11 => {
+                model.forgets(key);
+                model.forgets(other);
+                self.push_about(ABOUT_KEYS[usize::from(choice) & 7], key, other, choice);
+            }
+            12..=14 => {
+                model.forgets(key);
+                model.forgets(other);
+                // These take their keys and the choice themselves.
+                self.push_for_peers(step, key, other, choice);
+            }
+            _ => self.push_large(key, choice, model),
+        }
+    }
+
+    /// Lets the scheduler send a batch, or a message about a task, that is too large.
+    fn push_large(&mut self, key: &str, choice: u8, model: &mut Model) {
+        let kind = choice & 7;
+        if kind == 0 && model.batch_count < 4 {
+            model.batch_count += 1;
+            let count = 100 + u64::from(choice);
+            let mut body = vec![0; 1 << 16];
+            let mut writer = Writer::new(&mut body);
+            writer.array(count as u32);
+            for number in 0..count {
+                let key = format!("{key}{number}");
+                // Tasks of the end of the batch may not be read.
+                model.runs(&key, number >= 159);
+                writer.map(5).str("op").str("compute-task");
+                writer.str("key").str(&key).str("run_id").u64(number);
+                writer.str("who_has").map(0);
+                writer
+                    .str("run_spec")
+                    .map(1)
+                    .str("__Pickled__")
+                    .u64(number + 1);
+            }
+            let body = writer.finish().expect("it fits");
+            let task = pickled(TASKS[0], 0);
+            let mut frames = vec![body];
+            frames.resize(1 + count as usize, &task[..]);
+            return self.push(0, &frames);
+        }
+        model.runs(key, true);
+        let long = vec![0x2e; 1000 * usize::from(choice >> 3)];
+        let body = document(|writer| {
+            writer.array(1);
+            writer.map(6).str("op").str("compute-task");
+            writer.str("key").str(key).str("run_id").u64(1);
+            writer.str("who_has").map(0);
+            match kind {
+                1 => writer.str("annotations").bin(&long),
+                2 => {
+                    writer.str("annotations");
+                    (0..20)
+                        .fold(&mut *writer, |writer, _| writer.array(1))
+                        .nil()
+                }
+                3 => {
+                    writer.str("nbytes").map(200);
+                    (0..200).fold(&mut *writer, |writer, number| writer.u64(number).nil())
+                }
+                _ => writer.str("annotations").map(0),
+            };
+            writer.str("run_spec").map(1).str("__Pickled__").u64(1);
+        });
+        match kind {
+            4 => self.push(0, &[&body, &pickled(&long, 0)]),
+            5 => self.push(0, &[&body, &pickled(TASKS[0], 1), &long]),
+            // A buffer that is missing, and a body without any pickle.
+            6 => self.push(0, &[&body, &pickled(TASKS[0], 9)]),
+            7 => self.push(0, &[&body]),
+            _ => self.push(0, &[&body, &pickled(TASKS[0], 0)]),
         }
     }
 
@@ -486,12 +777,9 @@ impl Driver {
         key: &str,
         task: &[u8],
         run_id: u8,
-        write_inputs: impl FnOnce(&mut Writer<'_>),
+        write_inputs: impl Fn(&mut Writer<'_>),
     ) {
-        let task = document(|writer| {
-            writer.map(2).str("pickled-obj").bin(task);
-            writer.str("num-sub-frames").u64(0);
-        });
+        let task = pickled(task, 0);
         let body = document(|writer| {
             writer.array(1);
             writer.map(6).str("op").str("compute-task");
@@ -607,9 +895,17 @@ fn request(op: &str, has_reply: bool, keys: [&str; 2]) -> Vec<u8> {
     })
 }
 
+/// The first frame of a task, with its pickle.
+fn pickled(pickle: &[u8], buffer_count: u64) -> Vec<u8> {
+    document(|writer| {
+        writer.map(2).str("pickled-obj").bin(pickle);
+        writer.str("num-sub-frames").u64(buffer_count);
+    })
+}
+
 /// A message on the wire.
 fn message(frames: &[&[u8]]) -> Vec<u8> {
-    let mut prelude = [0; 128];
+    let mut prelude = vec![0; 16 + 8 * frames.len()];
     let lengths = frames.iter().map(|frame| frame.len() as u64);
     let len = encode_prelude(Prefix::U64, lengths, &mut prelude).expect("it fits");
     [&prelude[..len], &frames.concat()].concat()
@@ -627,11 +923,14 @@ fn header() -> Vec<u8> {
     })
 }
 
-fn document(write: impl FnOnce(&mut Writer<'_>)) -> Vec<u8> {
-    let mut bytes = [0; 1024];
+fn document(write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
+    let mut measure = Writer::new(&mut []);
+    write(&mut measure);
+    let mut bytes = vec![0; measure.len()];
     let mut writer = Writer::new(&mut bytes);
     write(&mut writer);
-    writer.finish().expect("it is a document").to_vec()
+    writer.finish().expect("it is a document");
+    bytes
 }
 
 #[cfg(test)]
