@@ -9,8 +9,10 @@ anything is not as it should be.
 import contextlib
 import operator
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -21,6 +23,10 @@ from distributed import Client, LocalCluster, Worker, wait
 warnings.simplefilter("error", UserWarning)
 PROGRAMS = Path(sys.argv[1])
 TIMEOUT = 30
+# As in src/worker.rs.
+KEYS = 32
+VECTORS = Path(__file__).resolve().parents[2] / "tests" / "vectors"
+HANDSHAKE = (VECTORS / "modern-nosplit-2026.8.0/handshake.bin").read_bytes()
 
 
 def free_port():
@@ -65,6 +71,104 @@ def until(what, is_so):
         time.sleep(0.05)
 
 
+def message(*frames):
+    words = [8 + 8 * len(frames) + sum(map(len, frames)), len(frames), *map(len, frames)]
+    return struct.pack(f"<{len(words)}Q", *words) + b"".join(frames)
+
+
+def receive(connection, length):
+    data = b""
+    while len(data) < length:
+        data += connection.recv(length - len(data)) or sys.exit("the board has closed a connection early")
+    return data
+
+
+def receive_body(connection):
+    _, count = struct.unpack("<QQ", receive(connection, 16))
+    lengths = struct.unpack(f"<{count}Q", receive(connection, 8 * count))
+    return [receive(connection, length) for length in lengths][0]
+
+
+def too_large(client, mcu, address):
+    """Batches, arguments and data of peers that are too large for the board."""
+
+    def registered():
+        return client.scheduler_info()["workers"][address]["id"]
+
+    first = registered()
+    kept = mcu("hypot", 3, 4)
+    wait(kept, TIMEOUT)
+    full = f"MemoryError('the role holds at most {KEYS} tasks and results (KEYS of its Memory)')"
+    for count in [160, 200, 500]:
+        started = time.monotonic()
+        hypot = operator.methodcaller("native:hypot")
+        many = client.map(hypot, range(count), [0] * count, workers=["mcu"], pure=False)
+        wait(many, TIMEOUT * 4)
+        print(f"a batch of {count} tasks takes {time.monotonic() - started:.1f} s")
+        good = [number for number, future in enumerate(many) if future.status == "finished"]
+        results = client.gather([many[number] for number in good])
+        check("as many tasks as there is room for finish", (len(good), results == good), (KEYS - 1, True))
+        errors = {repr(future.exception()) for future in many if future.status == "error"}
+        check("all others fail", errors, {full})
+        del many
+        until("their results are released", lambda: len(client.has_what()[address]) == 1)
+    for length in [1_000_000, 4_000_000]:
+        for argument in [bytes(length), np.ones(length // 8)]:
+            error = mcu("sum", argument).exception(TIMEOUT * 4)
+            check(f"{type(argument).__name__} of {length} bytes", "MESSAGE of worker::Memory" in repr(error), True)
+            check("the next task", mcu("hypot", 6, 8).result(TIMEOUT), 10.0)
+    inputs = client.map(float, range(300), workers=["python"])
+    error = mcu("sum", inputs).exception(TIMEOUT)
+    check("a message with 300 inputs", "MESSAGE of worker::Memory" in repr(error), True)
+
+    host, port = address.removeprefix("tcp://").split(":")
+    for _ in range(6):
+        with socket.create_connection((host, int(port)), TIMEOUT) as peer:
+            peer.settimeout(TIMEOUT)
+            # A frame of a GiB, of which as much is sent as the board takes.
+            with contextlib.suppress(ConnectionError):
+                peer.sendall(struct.pack("<QQQ", 1 << 30, 1, 1 << 30) + bytes(64 << 20))
+                sys.exit("the board reads what it cannot use")
+    with contextlib.suppress(Exception):
+        client.scatter(np.ones(1 << 19), workers=["mcu"])
+    check("a value of its own after that", mcu("hypot", kept, 12).result(TIMEOUT), 13.0)
+    check("it has stayed registered", registered() == first, True)
+
+
+def misbehaving_scheduler():
+    """The board with a scheduler that sends an invalid message, and then more than the board takes."""
+    registrations = []
+
+    def serve(connection):
+        connection.sendall(HANDSHAKE)
+        receive_body(connection)
+        while True:
+            if b"register-worker" not in receive_body(connection):
+                connection.sendall(message(b"\x82\xa4host\x80\xa8packages\x80"))
+                continue
+            connection.sendall(message(b"\x82\xa6status\xa2OK\xa4time\x00"))
+            registrations.append(time.monotonic())
+            connection.sendall(message(b"\xc1") + bytes(200_000))
+
+    def accept():
+        while True:
+            connection, _ = listener.accept()
+            kept.append(connection)
+            threading.Thread(target=quietly, args=(serve, connection), daemon=True).start()
+
+    def quietly(function, connection):
+        with contextlib.suppress(OSError, SystemExit):
+            function(connection)
+
+    kept = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        scheduler = f"tcp://10.0.2.2:{listener.getsockname()[1]}"
+        with board("worker", "worker", scheduler, "tcp://127.0.0.1:1", "mcu"):
+            until("it has registered three times", lambda: len(registrations) >= 3)
+    print(f"registered three times in {registrations[2] - registrations[0]:.1f} s")
+
+
 def worker(client, scheduler):
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
@@ -97,6 +201,7 @@ def worker(client, scheduler):
         error = client.submit(len, "abc", workers=["mcu"]).exception(TIMEOUT)
         check("a function of Python", type(error), NotImplementedError)
         del data, many, scaled
+        too_large(client, mcu, address)
         uptime = mcu("uptime").result(TIMEOUT)
         before = seen()
         until("it sends heartbeats", lambda: seen() > before + 1)
@@ -154,6 +259,7 @@ def main():
             client.wait_for_workers(1)
             client_on_board(client, cluster.scheduler_address)
             worker(client, cluster.scheduler_address)
+            misbehaving_scheduler()
             client.sync(python.close)
 
 

@@ -24,4 +24,4 @@ python=$(environment current)
 # No settings of the user's Python or Dask.
 env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
     DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
-    timeout 300 "$python" "$here/cluster.py" "$target/firmware/$chip/release"
+    timeout 600 "$python" "$here/cluster.py" "$target/firmware/$chip/release"
