@@ -25,36 +25,55 @@ const MIN_MAPPED_LEN: usize = 1 << 20;
 /// cheaper.
 const MIN_SHARED_LEN: usize = 16 << 10;
 
+/// The number of bytes that must arrive in mapped memory before the system is asked for huge
+/// pages: each of them takes 2 MiB once a byte of it is written.
+const MIN_ARRIVED_LEN: usize = 1 << 20;
+
 /// The memory of a received frame.
 enum Memory {
     Heap(Box<[u8]>),
-    Pages(MmapMut),
+    Pages { map: MmapMut, is_advised: bool },
 }
 
 impl Memory {
     /// Allocates zeroed memory, or returns `None` if pages cannot be mapped.
     fn new(len: usize) -> Option<Self> {
         if len >= MIN_MAPPED_LEN {
-            let pages = MmapMut::map_anon(len).ok()?;
-            // Only a hint: an error means that the pages are filled more slowly.
-            #[cfg(target_os = "linux")]
-            let _ = pages.advise(memmap2::Advice::HugePage);
-            return Some(Self::Pages(pages));
+            return Some(Self::Pages {
+                map: MmapMut::map_anon(len).ok()?,
+                is_advised: false,
+            });
         }
         Some(Self::Heap(vec![0; len].into_boxed_slice()))
+    }
+
+    /// Asks the system for huge pages if enough bytes have arrived, of which there are
+    /// `arrived_len`.
+    fn advise(&mut self, arrived_len: usize) {
+        if let Self::Pages { map, is_advised } = self
+            && !*is_advised
+            && arrived_len >= MIN_ARRIVED_LEN
+        {
+            *is_advised = true;
+            // Only a hint: an error means that the pages are filled more slowly.
+            #[cfg(target_os = "linux")]
+            let _ = map.advise(memmap2::Advice::HugePage);
+            #[cfg(not(target_os = "linux"))]
+            let _ = map;
+        }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Heap(bytes) => bytes,
-            Self::Pages(pages) => pages,
+            Self::Pages { map, .. } => map,
         }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Heap(bytes) => bytes,
-            Self::Pages(pages) => pages,
+            Self::Pages { map, .. } => map,
         }
     }
 }
@@ -198,8 +217,11 @@ impl FrameBuffers for Message {
             self.add(index, len)?;
         }
         let part = self.parts.get(index)?;
-        let memory = self.memory.get_mut(part.memory)?.bytes_mut();
-        memory.get_mut(part.start + filled..part.start + len)
+        let memory = self.memory.get_mut(part.memory)?;
+        memory.advise(part.start + filled);
+        memory
+            .bytes_mut()
+            .get_mut(part.start + filled..part.start + len)
     }
 }
 
