@@ -224,7 +224,8 @@ class RustComm(Comm):
         try:
             frames = await self._operations.until(connection.read)
         except _native.ConnectionClosed as error:
-            self._ended()
+            # The traceback refers to the connection, maybe until the garbage collector runs.
+            self.abort()
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
             # As in Dask's own transports, a cancelled read ends the comm.
@@ -266,7 +267,7 @@ class RustComm(Comm):
             if connection.write(frames):
                 await self._operations.until(connection.is_drained)
         except _native.ConnectionClosed as error:
-            self._ended()
+            self.abort()
             raise CommClosedError(f"in {self}: {error}") from error
         except BaseException:
             self.abort()
@@ -478,6 +479,16 @@ class _Scheme:
         server_name = connection_args.get("server_hostname") or None
         return _transports(replace(settings, server_name=server_name))
 
+    def _comm(
+        self, connection: _native.Connection, peer_addr: str, deserialize: bool
+    ) -> RustComm:
+        try:
+            local_addr = self.prefix + _concrete(connection.local, connection.peer)
+            return self.comm_class(connection, local_addr, peer_addr, deserialize)
+        except BaseException:
+            connection.abort()
+            raise
+
 
 class _TcpScheme(_Scheme):
     prefix = "tcp+rs://"
@@ -524,12 +535,7 @@ class _RustConnector(Connector, _Scheme):
             raise FatalCommClosedError(f"in {self}: {error}") from error
         except _native.ConnectionClosed as error:
             raise CommClosedError(f"in {self}: {error}") from error
-        return self.comm_class(
-            connection,
-            self.prefix + _concrete(connection.local, connection.peer),
-            self.prefix + address,
-            deserialize,
-        )
+        return self._comm(connection, self.prefix + address, deserialize)
 
 
 class TcpConnector(_TcpScheme, _RustConnector):
@@ -563,6 +569,7 @@ class _RustListener(BaseListener, _Scheme):
         self.deserialize = deserialize
         self.allow_offload = allow_offload
         self._listener: _native.Listener | None = None
+        self._name = self.prefix + address
         self._accepting: asyncio.Task[None] | None = None
         self._handling: set[asyncio.Task[None]] = set()
         _listeners.add(self)
@@ -578,6 +585,8 @@ class _RustListener(BaseListener, _Scheme):
                 if error.errno != errno.EADDRINUSE or is_late:
                     raise
             await asyncio.sleep(0.05)
+        # Still needed by handshakes that end after `stop`.
+        self._name = self.listen_address
         self._accepting = asyncio.create_task(self._accept(self._listener))
 
     async def _bind(self) -> _native.Listener:
@@ -593,7 +602,7 @@ class _RustListener(BaseListener, _Scheme):
 
     async def _accept(self, listener: _native.Listener) -> None:
         operations = _Operations.current()
-        name = self.listen_address
+        name = self._name
         while True:
             try:
                 accepted = await operations.until(listener.accept)
@@ -603,12 +612,7 @@ class _RustListener(BaseListener, _Scheme):
             if isinstance(accepted, tuple):
                 peer, error = accepted
                 if peer:
-                    logger.warning(
-                        "Listener on %r: handshake failed with remote %r: %s",
-                        name,
-                        self.prefix + peer,
-                        error,
-                    )
+                    self._warn_of_handshake(self.prefix + peer, error)
                 else:
                     logger.warning(
                         "Listener on %r: cannot accept a connection: %s", name, error
@@ -618,13 +622,16 @@ class _RustListener(BaseListener, _Scheme):
             self._handling.add(task)
             task.add_done_callback(self._handling.discard)
 
-    async def _handle(self, connection: _native.Connection) -> None:
-        comm = self.comm_class(
-            connection,
-            self.prefix + _concrete(connection.local, connection.peer),
-            self.prefix + connection.peer,
-            self.deserialize,
+    def _warn_of_handshake(self, peer: str, error: Any) -> None:
+        logger.warning(
+            "Listener on %r: handshake failed with remote %r: %s",
+            self._name,
+            peer,
+            error,
         )
+
+    async def _handle(self, connection: _native.Connection) -> None:
+        comm = self._comm(connection, self.prefix + connection.peer, self.deserialize)
         comm.allow_offload = self.allow_offload
         if self._listener is None:
             comm.abort()
@@ -634,11 +641,20 @@ class _RustListener(BaseListener, _Scheme):
             # A silent peer would keep the connection open.
             await asyncio.wait_for(self.on_connection(comm), timeout)
         except (CommClosedError, asyncio.TimeoutError):
+            comm.abort()
             logger.info(
                 "Connection from %s closed before handshake completed",
                 comm.peer_address,
             )
             return
+        except Exception as error:
+            # The message of the peer is not a handshake.
+            comm.abort()
+            self._warn_of_handshake(comm.peer_address, error)
+            return
+        except BaseException:
+            comm.abort()
+            raise
         await self.comm_handler(comm)
 
     def stop(self) -> None:

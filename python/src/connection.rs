@@ -73,9 +73,10 @@ impl Connecting {
         result.transpose().map_err(to_python)
     }
 
-    /// Cancels the attempt.
+    /// Cancels the attempt, and drops its connection if it is established.
     fn cancel(&self) {
         self.task.abort();
+        self.outcome.abandon();
     }
 }
 

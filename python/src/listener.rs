@@ -59,9 +59,17 @@ struct Accepted {
     /// The error that ended the listener.
     error: Option<CommError>,
     waiter: Option<Waiter>,
+    /// Whether the listener was stopped. Connections whose handshake ends later are dropped.
+    is_stopped: bool,
 }
 
 impl Accepted {
+    fn accept(&mut self, connection: Connection) {
+        if !self.is_stopped {
+            self.connections.push_back(connection);
+        }
+    }
+
     /// Adds a failure. If Python does not take them as fast as peers cause them, later ones
     /// are dropped.
     fn fail(&mut self, peer: String, error: &CommError) {
@@ -111,9 +119,7 @@ impl Listener {
                             match incoming.open().await {
                                 Ok(raw) => {
                                     let connection = Connection::start(raw, shard_len, wakeups);
-                                    add(&own, |accepted| {
-                                        accepted.connections.push_back(connection);
-                                    });
+                                    add(&own, |accepted| accepted.accept(connection));
                                 }
                                 Err(error) => add(&own, |accepted| accepted.fail(peer, &error)),
                             }
@@ -189,7 +195,10 @@ impl Listener {
     /// Stops accepting connections.
     fn stop(&self) {
         self.task.abort();
-        let connections = core::mem::take(&mut lock(&self.accepted).connections);
+        let mut accepted = lock(&self.accepted);
+        accepted.is_stopped = true;
+        let connections = core::mem::take(&mut accepted.connections);
+        drop(accepted);
         drop(connections);
     }
 }

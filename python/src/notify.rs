@@ -125,6 +125,8 @@ pub(crate) struct Slot<T>(Mutex<State<T>>);
 struct State<T> {
     result: Option<T>,
     waiter: Option<Waiter>,
+    /// Whether a result that is set later is dropped.
+    is_abandoned: bool,
 }
 
 impl<T> Default for Slot<T> {
@@ -132,6 +134,7 @@ impl<T> Default for Slot<T> {
         Self(Mutex::new(State {
             result: None,
             waiter: None,
+            is_abandoned: false,
         }))
     }
 }
@@ -140,6 +143,9 @@ impl<T> Slot<T> {
     /// Sets the result and wakes the operation that waits for it.
     pub(crate) fn set(&self, result: T) {
         let mut state = self.state();
+        if state.is_abandoned {
+            return;
+        }
         state.result = Some(result);
         let waiter = state.waiter.take();
         drop(state);
@@ -156,6 +162,15 @@ impl<T> Slot<T> {
             state.waiter = Some(waiter);
         }
         result
+    }
+
+    /// Drops the result, now or once it is set.
+    pub(crate) fn abandon(&self) {
+        let mut state = self.state();
+        state.is_abandoned = true;
+        let result = state.result.take();
+        drop(state);
+        drop(result);
     }
 
     fn state(&self) -> MutexGuard<'_, State<T>> {

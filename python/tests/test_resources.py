@@ -1,4 +1,5 @@
-"""Tests that comms leave no memory, file descriptors, threads or objects behind.
+"""Tests that comms leave no memory, file descriptors, threads or objects behind, and that peers
+cannot take more than they send.
 
 As a program, `test_resources.py SCHEME` opens and closes comms, and prints what is in use before
 and after the last 1,000 of them. The test runs it in a process of its own, so that nothing else
@@ -10,13 +11,15 @@ import ctypes
 import gc
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 
 import daskwire  # noqa: F401  Before any Security is used.
 import pytest
 from daskwire.comm import RustComm
-from distributed.comm import connect, listen
+from distributed.comm import connect, listen, registry
 from distributed.security import Security
 
 BATCH = 50
@@ -105,6 +108,99 @@ def test_a_thousand_comms_leave_nothing(scheme):
     # Less than an object for each end of a comm, or for each message. Without a leak it is 5,000
     # to 50,000 bytes, as with Dask's own TCP.
     assert grown < 100_000, grown
+
+
+@pytest.fixture
+def no_garbage_collector():
+    """Objects in cycles of references stay for the duration of a test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def until(condition):
+    """Waits for a condition that must become true."""
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+def open_files():
+    return len(os.listdir("/proc/self/fd"))
+
+
+# What peers send before they leave: nothing, or a message that is not a handshake.
+PEERS = {"silent": None, "no handshake": "hello", "incomplete handshake": {"compression": None}}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("message", PEERS.values(), ids=PEERS)
+@pytest.mark.parametrize("scheme", ["tcp+rs", "tls+rs", "quic"])
+def test_peers_that_leave_before_the_handshake_leave_nothing(
+    scheme, message, listen_args, connect_args, no_garbage_collector
+):
+    listen_args, connect_args = ({}, {}) if scheme == "tcp+rs" else (listen_args, connect_args)
+
+    async def handle(comm):
+        raise AssertionError("there was no handshake")
+
+    async def leave(location):
+        connector = registry.get_backend(scheme).get_connector()
+        comm = await connector.connect(location, **connect_args)
+        if message is not None:
+            await comm.write(message)
+            await comm.read()
+            # The listener ends the comm, although this end is open.
+            with pytest.raises(OSError):
+                await comm.read()
+        comm.abort()
+
+    async def test():
+        listener = await listen(f"{scheme}://127.0.0.1:0", handle, **listen_args)
+        location = listener.contact_address.split("://")[1]
+        # Threads and, with QUIC, the socket of connections.
+        await leave(location)
+        await until(lambda: not listener._handling)
+        before = open_files()
+        for _ in range(10):
+            await asyncio.gather(*(leave(location) for _ in range(10)))
+        await until(lambda: not listener._handling)
+        await until(lambda: open_files() <= before)
+        listener.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+
+
+def memory_len():
+    """Returns the mapped memory of this process and the part of it that is in use, in bytes."""
+    with open("/proc/self/statm") as file:
+        mapped, used, *_ = map(int, file.read().split())
+    return mapped * os.sysconf("SC_PAGE_SIZE"), used * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and huge pages")
+def test_a_large_frame_takes_memory_only_once_its_bytes_arrive():
+    async def handle(comm):
+        raise AssertionError("there was no handshake")
+
+    async def test():
+        listener = await listen("tcp+rs://127.0.0.1:0", handle)
+        # A message with one frame, of which only the first byte follows.
+        count, length = 100, 64 << 20
+        message = struct.pack("<QQQ", 16 + length, 1, length) + b"x"
+        mapped_before, used_before = memory_len()
+        peers = [socket.create_connection(listener.get_host_port()) for _ in range(count)]
+        for peer in peers:
+            peer.sendall(message)
+        await until(lambda: memory_len()[0] - mapped_before >= count * length)
+        # A few kB for each peer and for its end of the socket. Huge pages would take 2 MB.
+        assert memory_len()[1] - used_before < 20_000_000
+        for peer in peers:
+            peer.close()
+        await until(lambda: not listener._handling)
+        listener.stop()
+
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 if __name__ == "__main__":
