@@ -3,6 +3,10 @@
 Dask's ``Security`` passes transports an OpenSSL context, from which the private key cannot be
 read back. This module makes every ``Security`` store its settings in an attribute of the
 contexts that it creates.
+
+Dask imports transports when it needs the first one, and has created contexts before that. The
+package therefore has an entry point in the group ``dask.sizeof``, which Dask loads when it is
+imported itself.
 """
 
 from __future__ import annotations
@@ -54,6 +58,10 @@ def annotate_when_imported() -> None:
         sys.meta_path.insert(0, _Finder())
 
 
+def imported_with_dask(_sizeof: Any) -> None:
+    """Does nothing: loading this entry point has imported the package."""
+
+
 class _Finder(MetaPathFinder):
     """Annotates ``Security`` when its module is imported."""
 
@@ -101,8 +109,8 @@ def _annotate(Security: type[Security]) -> None:
 def settings_of(context: Any) -> TlsSettings:
     """The settings that ``context`` was made from.
 
-    A context that was created before this package was imported does not have them. Dask's
-    configuration, from which ``Security()`` reads its settings, is used instead if all its
+    A context that no ``Security`` has created, or that was created before this package was
+    imported, does not have them. Dask's configuration, from which ``Security()`` reads its settings, is used instead if all its
     roles have the same certificate, and if ``context`` matches a context created from it.
 
     Raises
@@ -158,7 +166,8 @@ def _configured(context: ssl.SSLContext) -> TlsSettings:
         what = "has no certificates" if not found else "has a certificate for each role"
         raise ValueError(
             "the certificates behind this ssl_context are not known, and Dask's "
-            f"configuration {what}: `import daskwire` before Dask uses the Security"
+            f"configuration {what}: let a Security make it, and if daskwire is not installed as a "
+            "package, `import daskwire` before"
         )
     for arguments in (security.get_connection_args, security.get_listen_args):
         own = arguments("scheduler")["ssl_context"]

@@ -1,8 +1,4 @@
-"""The subcommand ``dask daskwire``.
-
-Its entry point makes the command ``dask`` import this package before it reads certificates,
-as ``dask scheduler --protocol quic`` and ``dask worker quic://...`` require.
-"""
+"""The subcommand ``dask daskwire``."""
 
 from __future__ import annotations
 

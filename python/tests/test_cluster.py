@@ -56,6 +56,41 @@ def test_programs(cluster):
         assert client.gather(large, direct=False).sum() == LARGE
 
 
+# Where a program imports this package: not at all, or before or after it uses a `Security`.
+IMPORTS = {"not": (), "first": ("first",), "last": ("last",)}
+
+PROGRAM = """
+{first}
+import sys
+import dask.array as da
+from distributed import Client, LocalCluster
+from distributed.security import Security
+
+if __name__ == "__main__":
+    security = Security.temporary()
+    security.get_connection_args("client")
+    {last}
+    with LocalCluster(
+        n_workers=2, protocol="quic", security=security, processes={processes}, dashboard_address=":0"
+    ) as cluster:
+        with Client(cluster):
+            x = da.ones((2000, 2000), chunks=500)
+            print((x @ x).sum().compute())
+"""
+
+
+@pytest.mark.parametrize("processes", [True, False])
+@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+def test_certificates_are_known_wherever_the_package_is_imported(imports, processes, tmp_path):
+    places = {name: "import daskwire" if name in imports else "" for name in ("first", "last")}
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(processes=processes, **places))
+    run = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=240, cwd=tmp_path
+    )
+    assert run.stdout == "8000000000.0\n", run.stderr
+
+
 @pytest.mark.parametrize("cluster", ["quic"], indirect=True)
 def test_thousands_of_tasks(cluster):
     with Client(cluster) as client:

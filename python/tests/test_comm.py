@@ -660,6 +660,8 @@ def test_a_context_from_elsewhere_says_what_to_do():
         context = ssl.create_default_context()
         with pytest.raises(ValueError, match="import daskwire"):
             await connect("quic://127.0.0.1:1", ssl_context=context)
+        with pytest.raises(ValueError, match="import daskwire"):
+            await listen("quic://127.0.0.1:0", None, ssl_context=context)
 
     run(test())
 
