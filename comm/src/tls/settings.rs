@@ -1,8 +1,8 @@
 //! Dask's TLS settings and their errors.
 
 use core::fmt;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -18,6 +18,10 @@ use zeroize::Zeroizing;
 
 use super::x509::{Certificate, Time};
 use super::{Tls, Verifier};
+
+/// Maximum length of a file in bytes. The certificates of all public authorities have less than a
+/// megabyte, while a device may never end.
+const MAX_LEN: u64 = 16 << 20;
 
 /// Certificates or a key in PEM form: the path of a file, or the PEM itself.
 ///
@@ -84,9 +88,27 @@ impl fmt::Display for Pem {
 impl Pem {
     fn read(&self) -> Result<Zeroizing<Vec<u8>>, TlsProblem> {
         match &self.0 {
-            Source::File(path) => fs::read(path).map(Into::into).map_err(TlsProblem::Read),
+            Source::File(path) => read_file(path).map_err(TlsProblem::Read),
             Source::Inline(pem) => Ok(pem.as_bytes().to_vec().into()),
         }
+    }
+}
+
+/// Reads a file with certificates or a key, which is no longer than [`MAX_LEN`].
+fn read_file(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let file = File::open(path)?;
+    // A vector that grows would leave parts of a key in memory.
+    let len = file.metadata()?.len().min(MAX_LEN);
+    let capacity = usize::try_from(len).map_or(0, |len| len + 1);
+    let mut bytes = Zeroizing::new(Vec::with_capacity(capacity));
+    let mut file = file.take(MAX_LEN);
+    file.read_to_end(&mut bytes)?;
+    match file.limit() {
+        0 => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "it has 16 MiB or more",
+        )),
+        _ => Ok(bytes),
     }
 }
 

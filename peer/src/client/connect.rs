@@ -1,7 +1,10 @@
 //! Ways to find a scheduler, and the state of the connection to it.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::Path;
 
+use daskwire_comm::runtime;
 use tokio::sync::watch;
 
 use super::{Client, ClientOptions, ConnectError, Disconnected};
@@ -72,7 +75,18 @@ impl Client {
             path: path.display().to_string(),
             reason,
         };
-        let document = std::fs::read_to_string(path).map_err(|error| fault(error.to_string()))?;
+        let owned = path.to_owned();
+        // A FIFO or a network file system may not answer.
+        let reading = runtime::spawn_blocking(move || read_scheduler_file(&owned));
+        let document = match runtime::timeout(options.timeout, reading).await {
+            Ok(Ok(Ok(document))) => document,
+            Ok(Ok(Err(error))) => return Err(fault(error.to_string())),
+            Ok(Err(error)) => return Err(fault(error.to_string())),
+            Err(_) => {
+                let after = options.timeout;
+                return Err(fault(format!("it was not read within {after:?}")));
+            }
+        };
         let address = string_of(&document, "address");
         let address = address
             .ok_or_else(|| fault("expected a JSON object with the string `address`".to_owned()))?;
@@ -161,6 +175,20 @@ fn string_of(document: &str, wanted: &str) -> Option<String> {
         }
     }
     None
+}
+
+/// Reads a scheduler's file, which has less than 1 MiB.
+fn read_scheduler_file(path: &Path) -> io::Result<String> {
+    let mut document = String::new();
+    let mut file = File::open(path)?.take(1 << 20);
+    file.read_to_string(&mut document)?;
+    match file.limit() {
+        0 => Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            "it has 1 MiB or more",
+        )),
+        _ => Ok(document),
+    }
 }
 
 /// Reads a JSON string after its first quote.

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -17,6 +18,7 @@ use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
 use serde_json::{Map, Value};
 
 use crate::command::failure::{Failure, Result};
+use crate::command::files::read_text;
 
 /// Settings by their names, such as `distributed.worker.memory.target`.
 #[derive(Debug, Default)]
@@ -27,7 +29,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// A message if a file is not YAML, or not a mapping. Files that cannot be read are
+    /// A message if a file is not YAML, not a mapping, or very long. Files that cannot be read are
     /// skipped, as in Dask.
     pub(crate) fn load() -> Result<Self> {
         let variables: BTreeMap<String, String> = std::env::vars_os()
@@ -40,8 +42,12 @@ impl Config {
         let mut config = Self::default();
         for path in places(variables) {
             for file in files(&path) {
-                let Ok(text) = fs::read_to_string(&file) else {
-                    continue;
+                let text = match read_text(&file) {
+                    Ok(text) => text,
+                    Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                        return Err(Failure::usage(format_args!("{}: {error}", file.display())));
+                    }
+                    Err(_) => continue,
                 };
                 config.add_yaml(&text, &file)?;
             }

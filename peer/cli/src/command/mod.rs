@@ -7,6 +7,7 @@ mod connect;
 mod diagnose;
 mod examples;
 mod failure;
+mod files;
 mod generate;
 mod identity;
 mod inspect_command;
@@ -240,7 +241,7 @@ fn run(command: Command) -> Result {
         Command::Identity(arguments) => on_cluster(identity(&arguments)),
         Command::Relay(arguments) => on_cluster(relay(&arguments)),
         Command::Pickle(arguments) => pickle(&arguments),
-        Command::Worker(arguments) => worker_command::run(&arguments),
+        Command::Worker(arguments) => worker_command::run(*arguments),
         Command::Journey(arguments) => on_cluster(cluster_command::journey(&arguments)),
         Command::Scatter(arguments) => on_cluster(cluster_command::scatter(&arguments)),
         Command::Submit(arguments) => on_cluster(cluster_command::submit(&arguments)),

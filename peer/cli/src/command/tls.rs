@@ -10,7 +10,7 @@ use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
 
 /// TLS options, named as in Dask's commands.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct TlsArguments {
     /// For tls:// and quic://: the trusted certificate authorities, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]

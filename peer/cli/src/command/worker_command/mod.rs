@@ -12,7 +12,9 @@ mod settings;
 mod stop;
 
 use core::fmt::Display;
-use std::io::{ErrorKind, IsTerminal as _};
+use core::pin::pin;
+use std::fs::File;
+use std::io::{self, BufReader, ErrorKind, IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -23,9 +25,9 @@ use daskwire_peer::worker::{Builder, Ended, StartError, Worker};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use crate::command::config::Config;
 use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
+use crate::command::files;
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
 use crate::printable;
@@ -52,6 +54,9 @@ const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval at which a missing scheduler file is looked for.
 const FILE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Time after which the wait for a file that is being read is reported.
+const SLOW_READ: Duration = Duration::from_secs(1);
 
 /// The arguments of `daskwire worker`.
 // Named and grouped as in `dask worker --help`, where they mean the same.
@@ -251,19 +256,17 @@ impl Drop for PidFile<'_> {
     }
 }
 
-pub(crate) fn run(arguments: &WorkerArguments) -> Result {
+pub(crate) fn run(arguments: WorkerArguments) -> Result {
     if arguments.functions {
         return list(arguments.json);
     }
     if arguments.json {
         terminal::print_events_as_json();
     }
-    let config = Config::load()?;
-    let mut settings = Settings::new(arguments, &config)?;
     if let Some(index) = arguments.worker_process {
-        settings.for_process(index);
-        return crate::command::runtime::on_cluster(worker(arguments, settings));
+        return crate::command::runtime::on_cluster(worker_of_nanny(arguments, index));
     }
+    let settings = Settings::load(&arguments)?;
     if !settings.has_nanny {
         tune_allocator(&settings);
     }
@@ -273,36 +276,81 @@ pub(crate) fn run(arguments: &WorkerArguments) -> Result {
         let variables = allocator_settings(&settings).into_iter().collect();
         return crate::command::runtime::on_cluster(nanny::run(settings.nworkers, variables));
     }
-    crate::command::runtime::on_cluster(worker(arguments, settings))
+    let mut stops = Stops::new(&arguments);
+    crate::command::runtime::on_cluster(async { worker(&arguments, settings, &mut stops).await })
+}
+
+/// Runs the worker `index` of a nanny. It ends with the nanny also while it reads its settings.
+async fn worker_of_nanny(arguments: WorkerArguments, index: usize) -> Result {
+    let mut stops = Stops::new(&arguments);
+    let arguments = Arc::new(arguments);
+    let own = Arc::clone(&arguments);
+    let loading = files::blocking(move || Settings::load(&own));
+    let Some(mut settings) = stops.before(loading).await? else {
+        return Ok(());
+    };
+    settings.for_process(index);
+    worker(&arguments, settings, &mut stops).await
 }
 
 /// Waits until the scheduler has written its file, and reads the address.
 async fn scheduler_of_file(path: &Path) -> Result<Address> {
     let name = path.display();
     let mut reported = None;
-    loop {
-        let mut waiting = format!("waiting for {name}");
-        match std::fs::read(path) {
-            Ok(content) => match serde_json::from_slice::<serde_json::Value>(&content) {
-                Ok(document) => {
-                    let scheduler = document["address"].as_str();
-                    let expected =
-                        || format!("{name}: expected a JSON object with the string `address`");
-                    return address(scheduler.ok_or_else(expected)?);
-                }
-                // The scheduler is still writing it.
-                Err(error) if error.is_eof() => {}
-                Err(error) => waiting = format!("{waiting}, which is not JSON: {error}"),
-            },
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            // It may be temporary in a file system of several machines.
-            Err(error) => waiting = format!("{waiting}: {error}"),
-        }
+    let mut report = |waiting: String| {
         if reported.as_ref() != Some(&waiting) {
             terminal::event("waiting", &waiting, json!({}));
             reported = Some(waiting);
         }
+    };
+    loop {
+        let path = path.to_owned();
+        let mut reading = pin!(files::blocking(move || Ok(scheduler_document(&path))));
+        let read = match tokio::time::timeout(SLOW_READ, &mut reading).await {
+            Ok(read) => read?,
+            Err(_) => {
+                report(format!("waiting for {name}"));
+                reading.await?
+            }
+        };
+        match read {
+            Ok(document) => {
+                let scheduler = document["address"].as_str();
+                let expected =
+                    || format!("{name}: expected a JSON object with the string `address`");
+                return address(scheduler.ok_or_else(expected)?);
+            }
+            Err(error) => match error.kind() {
+                // In the latter case, the scheduler is still writing it.
+                ErrorKind::NotFound | ErrorKind::UnexpectedEof => {
+                    report(format!("waiting for {name}"));
+                }
+                ErrorKind::FileTooLarge => return Err(format!("{name}: {error}").into()),
+                ErrorKind::InvalidData => {
+                    report(format!("waiting for {name}, which is not JSON: {error}"));
+                }
+                // It may be temporary in a file system of several machines.
+                _ => report(format!("waiting for {name}: {error}")),
+            },
+        }
         tokio::time::sleep(FILE_INTERVAL).await;
+    }
+}
+
+/// Reads the first JSON document in a file: the writer of a FIFO may keep it open.
+fn scheduler_document(path: &Path) -> io::Result<serde_json::Value> {
+    let mut file = BufReader::new(File::open(path)?.take(files::MAX_LEN));
+    let documents = serde_json::Deserializer::from_reader(&mut file);
+    let document = documents.into_iter().next();
+    let read = match document {
+        Some(document) => document.map_err(io::Error::from),
+        None => Err(ErrorKind::UnexpectedEof.into()),
+    };
+    match read {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof && file.get_ref().limit() == 0 => {
+            Err(files::too_large())
+        }
+        read => read,
     }
 }
 
@@ -361,26 +409,17 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
     builder
 }
 
-async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
-    let mut stops = Stops::new(arguments);
+async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut Stops) -> Result {
     let start = Instant::now();
     let scheduler = match &settings.scheduler {
         Scheduler::At(address) => address.clone(),
         Scheduler::File(path) => {
-            let waiting = scheduler_of_file(path);
-            let timeout = settings.death_timeout.unwrap_or(Duration::MAX);
-            tokio::select! {
-                found = tokio::time::timeout(timeout, waiting) => match found {
-                    Ok(found) => found?,
-                    Err(_) => {
-                        let path = path.display();
-                        let after = timeout.as_secs_f64();
-                        let message =
-                            format!("{path}: the scheduler has not written it within {after} s");
-                        return Err(message.into());
-                    }
-                },
-                stop = stops.next() => return stop.map(|_| ()),
+            let name = path.display();
+            let late = |after| format!("{name}: the scheduler has not written it within {after} s");
+            let found = settings.before_death(scheduler_of_file(path), late);
+            match stops.before(found).await? {
+                Some(found) => found,
+                None => return Ok(()),
             }
         }
     };
@@ -389,8 +428,15 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
         Listen::At(addresses) => addresses,
         Listen::Ports(_) => &[],
     };
-    let addresses: Vec<&Address> = core::iter::once(&scheduler).chain(listen).collect();
-    let transports = settings.transports(arguments, &addresses)?;
+    let addresses = core::iter::once(&scheduler).chain(listen);
+    let addresses: Vec<Address> = addresses.cloned().collect();
+    let (own, tls) = (settings.clone(), arguments.tls.clone());
+    let reading = files::blocking(move || own.transports(&tls, &addresses));
+    let late = |after| format!("the certificates could not be read within {after} s");
+    let reading = settings.before_death(reading, late);
+    let Some(transports) = stops.before(reading).await? else {
+        return Ok(());
+    };
     // The bar draws nothing unless standard error is a terminal.
     let bar = ProgressBar::new_spinner();
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
@@ -468,7 +514,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
     );
     let showing = async {
         // A log and a progress line would interleave.
-        while std::io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
+        while io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
             bar.set_message(progress(&worker));
             bar.tick();
             tokio::time::sleep(REFRESH).await;
@@ -492,7 +538,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
     let outcome = match ended {
         End::Itself(ended) => outcome(&ended, is_supervised),
         End::Order(Order::Stop) => {
-            leave(&worker, &mut stops, Some(HANDOVER_TIMEOUT)).await?;
+            leave(&worker, stops, Some(HANDOVER_TIMEOUT)).await?;
             Ok(())
         }
         End::Order(Order::Gone) => {
@@ -503,7 +549,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings) -> Result {
         }
         End::Lifetime => {
             terminal::event("stopping", "the lifetime of the worker is over", json!({}));
-            let is_stopped = leave(&worker, &mut stops, None).await?;
+            let is_stopped = leave(&worker, stops, None).await?;
             match settings.restarts_after_lifetime && !is_stopped {
                 true => Err(Failure::silent(RESTART)),
                 false => Ok(()),

@@ -17,7 +17,7 @@ use crate::command::config::Config;
 use crate::command::connect::address;
 use crate::command::failure::{Failure, Result};
 use crate::command::terminal;
-use crate::command::tls::TlsConfig;
+use crate::command::tls::{TlsArguments, TlsConfig};
 
 /// The way to find the scheduler.
 #[derive(Clone, Debug)]
@@ -86,6 +86,15 @@ pub(super) struct Settings {
 }
 
 impl Settings {
+    /// Combines the command line with the configuration, which it reads.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), or if the configuration cannot be read.
+    pub(super) fn load(arguments: &WorkerArguments) -> Result<Self> {
+        Self::new(arguments, &Config::load()?)
+    }
+
     /// Combines the command line with the configuration.
     ///
     /// # Errors
@@ -307,13 +316,31 @@ impl Settings {
         }
     }
 
-    /// The transports for comms at these addresses.
+    /// Waits for the end of some work, until the death timeout.
+    ///
+    /// # Errors
+    ///
+    /// That of the work, or the message `late` with the number of seconds.
+    pub(super) async fn before_death<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+        late: impl FnOnce(f64) -> String,
+    ) -> Result<T> {
+        let timeout = self.death_timeout.unwrap_or(Duration::MAX);
+        match tokio::time::timeout(timeout, work).await {
+            Ok(done) => done,
+            Err(_) => Err(late(timeout.as_secs_f64()).into()),
+        }
+    }
+
+    /// The transports for comms at these addresses, with certificates of files.
     pub(super) fn transports(
         &self,
-        arguments: &WorkerArguments,
-        addresses: &[&Address],
+        tls: &TlsArguments,
+        addresses: &[Address],
     ) -> Result<Transports> {
-        let tls = arguments.tls.or_configured(&self.tls, addresses)?;
+        let addresses: Vec<&Address> = addresses.iter().collect();
+        let tls = tls.or_configured(&self.tls, &addresses)?;
         let mut transports = match &tls {
             Some(tls) => daskwire_peer::transports_with_tls(tls),
             None => daskwire_peer::transports(),

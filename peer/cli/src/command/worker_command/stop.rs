@@ -21,6 +21,18 @@ impl Stops {
         }
     }
 
+    /// Waits for the end of some work, or for the next request. In the latter case, drops the work
+    /// and returns `None`.
+    pub(super) async fn before<T>(
+        &mut self,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
+        tokio::select! {
+            done = work => done.map(Some),
+            order = self.next() => order.map(|_| None),
+        }
+    }
+
     /// Waits for the next request.
     pub(super) async fn next(&mut self) -> Result<Order> {
         loop {

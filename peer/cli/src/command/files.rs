@@ -1,0 +1,50 @@
+//! Files that commands read before they begin their work.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use crate::command::failure::Result;
+
+/// Maximum length of such a file in bytes. Most have a few kilobytes, while a device may never
+/// end.
+pub(crate) const MAX_LEN: u64 = 1 << 20;
+
+/// Reads a text file.
+///
+/// # Errors
+///
+/// That of the system, or [`io::ErrorKind::FileTooLarge`].
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let mut file = File::open(path)?.take(MAX_LEN);
+    file.read_to_string(&mut text)?;
+    match file.limit() {
+        0 => Err(too_large()),
+        _ => Ok(text),
+    }
+}
+
+/// The error for a file of [`MAX_LEN`] bytes or more.
+pub(crate) fn too_large() -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, "it has 1 MiB or more")
+}
+
+/// Runs a function that reads files, on a thread of its own: a file system that does not answer,
+/// or a FIFO that nobody writes to, blocks it for any time.
+///
+/// # Errors
+///
+/// That of the function, or if it panics.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, the function continues, and the process can end nevertheless.
+pub(crate) async fn blocking<T: Send + 'static>(
+    read: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(read).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(error.to_string().into()),
+    }
+}
