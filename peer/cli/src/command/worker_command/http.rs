@@ -1,5 +1,6 @@
 //! The HTTP server of `--dashboard-address`: `/health`, and `/metrics` for Prometheus.
 
+use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::str::FromStr;
@@ -10,17 +11,20 @@ use daskwire_peer::worker::Worker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
 use crate::command::terminal;
 
 /// Maximum length of the head of a request, in bytes.
 const MAX_HEAD_LEN: usize = 8 << 10;
 
+/// Timeout for the head of a request, which a client sends at once.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Timeout for a request and its response.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of concurrent connections; further ones wait.
+/// Maximum number of concurrent connections. A further one ends the oldest.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The host and port to bind: `HOST:PORT`, `:PORT` or `PORT`.
@@ -99,22 +103,25 @@ impl Server {
     /// Serves requests. `/metrics` is available once `worker` is set.
     pub(super) async fn serve(self, worker: Arc<OnceLock<Arc<Worker>>>, namespace: String) {
         let namespace: Arc<str> = namespace.into();
-        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        // The unfinished requests, the oldest first. It had the most time, and a client needs a few
+        // milliseconds.
+        let mut requests: VecDeque<JoinHandle<()>> = VecDeque::new();
         loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
-                return;
-            };
-            let Ok((stream, _)) = self.listener.accept().await else {
+            let accepted = self.listener.accept().await;
+            requests.retain(|request| !request.is_finished());
+            if accepted.is_err() || requests.len() == MAX_CONNECTIONS {
+                requests.pop_front().inspect(JoinHandle::abort);
+            }
+            let Ok((stream, _)) = accepted else {
                 // The process may have no file descriptors left.
                 tokio::time::sleep(Duration::from_millis(150)).await;
                 continue;
             };
             let (worker, namespace) = (Arc::clone(&worker), Arc::clone(&namespace));
-            tokio::spawn(async move {
+            requests.push_back(tokio::spawn(async move {
                 // A failed response concerns only its client, which has disconnected.
                 let _ = tokio::time::timeout(TIMEOUT, answer(stream, &worker, &namespace)).await;
-                drop(permit);
-            });
+            }));
         }
     }
 }
@@ -125,12 +132,9 @@ async fn answer(
     worker: &OnceLock<Arc<Worker>>,
     namespace: &str,
 ) -> io::Result<()> {
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if head.len() > MAX_HEAD_LEN || stream.read_buf(&mut head).await? == 0 {
-            return Ok(());
-        }
-    }
+    let Some(head) = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut stream)).await?? else {
+        return Ok(());
+    };
     let head = String::from_utf8_lossy(&head);
     let mut line = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (line.next(), line.next().unwrap_or_default());
@@ -175,6 +179,17 @@ async fn answer(
     }
     stream.write_all(response.as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// Reads the head of a request. Returns `None` if it ends early or is too long.
+async fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        if head.len() > MAX_HEAD_LEN || stream.read_buf(&mut head).await? == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(head))
 }
 
 /// Metrics in the text format of Prometheus.
