@@ -48,7 +48,8 @@ pub struct CommOptions {
     pub handshake_timeout: Duration,
     /// The number of unfinished handshakes that a listener allows. Beyond that, or
     /// when the process has no file descriptors left, the oldest handshake is ended
-    /// ([`Closed::Displaced`]). Default: 4,096.
+    /// ([`Closed::Displaced`]). Default: a quarter of
+    /// [`descriptor_limit`](crate::descriptor_limit), and at most 4,096.
     pub max_handshakes: usize,
     /// The limits for messages after the handshake. Default: [`Limits::HOST`].
     pub limits: Limits,
@@ -66,7 +67,7 @@ impl Default for CommOptions {
             connect_timeout: Duration::from_secs(30),
             connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
-            max_handshakes: 4_096,
+            max_handshakes: crate::descriptors::share(4, 4_096),
             limits: Limits::HOST,
             wire: WireFormat::Auto,
             pool: None,

@@ -70,6 +70,7 @@ mod address;
 mod comm;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod descriptors;
 mod error;
 mod event;
 mod frames;
@@ -89,6 +90,7 @@ pub use address::{Address, AddressError};
 pub use comm::{
     Agreement, Comm, CommOptions, Encryption, RawConnection, ReadHalf, WireFormat, WriteHalf,
 };
+pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
 pub use inproc::Inproc;

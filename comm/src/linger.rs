@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::sync::Semaphore;
 
+use crate::descriptors;
 use crate::runtime::{self, Spawner};
 
 /// The time that the peer has to end a connection that was closed and dropped locally.
@@ -24,13 +25,14 @@ const MAX_TIME: Duration = Duration::from_secs(10);
 /// The maximum number of bytes that the peer may send while a connection lingers.
 const MAX_LEN: u64 = 64 << 20;
 
-/// The maximum number of connections of the process that linger at the same time, so that
-/// peers that never close cannot use up the file descriptors, of which a process often has
-/// 1,024. Beyond that, closed connections do not linger.
-const MAX_COUNT: usize = 512;
+/// The maximum number of connections of the process that linger at the same time, if the process
+/// may have twice as many file descriptors.
+const MAX_COUNT: usize = 1 << 16;
 
-/// The [`MAX_COUNT`] permits to linger.
-static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(MAX_COUNT)));
+/// The permits to linger, for half of the file descriptors, so that peers that never close cannot
+/// use up all. Without a permit, closed connections do not linger.
+static PERMITS: LazyLock<Arc<Semaphore>> =
+    LazyLock::new(|| Arc::new(Semaphore::new(descriptors::share(2, MAX_COUNT))));
 
 /// Wraps the two halves of a connection so that it lingers after a proper close, on
 /// the executor of this task.
@@ -39,8 +41,11 @@ static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::
 /// peer closes it, for up to 10 seconds and 64 MiB. Otherwise the socket would be reset,
 /// and the peer would lose data that it has not read yet.
 ///
-/// At most 512 connections of the process linger at the same time. One that is dropped
-/// beyond that is closed at once, so its peer may lose data.
+/// As many connections of the process linger at the same time as half of the
+/// [file descriptors](crate::descriptor_limit) that it may have when the first one lingers, and
+/// at most 65,536. One that is dropped beyond that is closed at once, so its peer may lose data:
+/// a program that closes many comms at once [raises the limit](crate::raise_descriptor_limit)
+/// before its first comm.
 ///
 /// # Panics
 ///

@@ -83,9 +83,13 @@ impl Ends {
     }
 }
 
-/// Default limit of the comms that a listener serves at once.
+/// Default limit of the comms that a listener serves at once: three quarters of the process's
+/// file descriptors, so that some are left for files and outgoing comms, and at most 65,536.
 #[cfg(any(feature = "scheduler", feature = "worker"))]
-pub(crate) const MAX_COMMS: usize = 1 << 16;
+pub(crate) fn max_comms() -> usize {
+    let descriptors = daskwire_comm::descriptor_limit();
+    (descriptors - descriptors / 4).min(1 << 16)
+}
 
 /// Number of frames that need no allocation. Most messages do not have more.
 const INLINE_FRAMES: usize = 8;

@@ -50,7 +50,9 @@ pub struct Options {
 
 impl Default for Options {
     /// Returns [`Limits::HANDSHAKE`] and [`Limits::HOST`], 30 seconds for a handshake, 100
-    /// milliseconds for the first bytes, and 65,536 connections.
+    /// milliseconds for the first bytes, and a connection for each three
+    /// [file descriptors](daskwire_comm::descriptor_limit) of the process, of which it takes two,
+    /// and at most 65,536.
     fn default() -> Self {
         Self {
             comm: CommOptions::default(),
@@ -58,7 +60,7 @@ impl Default for Options {
             limits: Limits::HOST,
             handshake_timeout: Duration::from_secs(30),
             first_bytes_timeout: Duration::from_millis(100),
-            max_connections: 1 << 16,
+            max_connections: (daskwire_comm::descriptor_limit() / 3).clamp(1, 1 << 16),
         }
     }
 }

@@ -34,8 +34,8 @@ use daskwire_comm::{Address, CommError, Listener, Transports};
 
 use crate::Release;
 use crate::batched::MAX_QUEUED_LEN;
-use crate::channel::MAX_COMMS;
 use crate::channel::Observer;
+use crate::channel::max_comms;
 use server::Shared;
 use state::State;
 
@@ -78,7 +78,8 @@ pub struct Options {
     /// counted, because tasks are only sent to workers that read.
     pub max_queued_len: usize,
     /// Maximum number of comms that each listener serves at once. Further connections are
-    /// closed before their handshake, with [`Notice::TooManyComms`]. Default: 65,536.
+    /// closed before their handshake, with [`Notice::TooManyComms`]. Default: three
+    /// quarters of [`descriptor_limit`](daskwire_comm::descriptor_limit), and at most 65,536.
     pub max_comms: usize,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
@@ -95,7 +96,7 @@ impl Default for Options {
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
             max_queued_len: MAX_QUEUED_LEN,
-            max_comms: MAX_COMMS,
+            max_comms: max_comms(),
             observer: None,
             on_notice: None,
         }

@@ -208,7 +208,8 @@ impl Builder {
 
     /// Sets the maximum number of comms that the worker serves at once, at least 1.
     /// Further connections are closed before their handshake, with a
-    /// [notice](Self::on_notice). Default: 65,536.
+    /// [notice](Self::on_notice). Default: three quarters of
+    /// [`descriptor_limit`](daskwire_comm::descriptor_limit), and at most 65,536.
     #[must_use]
     pub fn max_comms(mut self, count: usize) -> Self {
         self.max_comms = count.max(1);

@@ -116,7 +116,7 @@ impl Worker {
             services: BTreeMap::new(),
             max_spill: None,
             transfers: TransferLimits::default(),
-            max_comms: crate::channel::MAX_COMMS,
+            max_comms: crate::channel::max_comms(),
             start_timeout: None,
             is_restartable: false,
             functions: Functions::builtins(),

@@ -37,6 +37,9 @@ const OF_NANNIES: [&str; 2] = ["plugin_add", "plugin_remove"];
 /// Delay before connections are accepted again after an error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
 
+/// Maximum time to wait for the end of a comm before a further one is refused.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
+
 /// Time after which a transfer that its receiver has not acknowledged no longer counts
 /// as in progress. The comm stays open, since the receiver may only be slow.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,6 +59,10 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<Listener>) -> Ended
                     is_failing = false;
                     while comms.try_join_next().is_some() {}
                     let limit = shared.max_comms;
+                    if comms.len() >= limit {
+                        // Handshakes that were ended for newer ones may end only now.
+                        let _ = runtime::timeout(FULL_PAUSE, comms.join_next()).await;
+                    }
                     if comms.len() < limit {
                         is_full = false;
                         comms.spawn(serve_comm(Arc::clone(&shared), incoming));

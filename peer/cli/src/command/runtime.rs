@@ -4,6 +4,7 @@ use crate::command::failure::Result;
 
 /// Runs a command that uses comms.
 pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
+    daskwire_comm::raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

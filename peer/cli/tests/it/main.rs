@@ -30,6 +30,8 @@ mod shell;
 mod support;
 mod terminal;
 mod worker_data;
+#[cfg(target_os = "linux")]
+mod worker_limits;
 #[cfg(unix)]
 mod worker_options;
 #[cfg(unix)]

@@ -328,6 +328,8 @@ impl Shared {
     /// Accepts connections. Dropping the future closes all of them.
     pub(super) async fn accept(self: Arc<Self>, listener: Listener, address: Address) {
         const PAUSE: Duration = Duration::from_millis(10);
+        // Maximum time to wait for the end of a comm before a further one is refused.
+        const FULL_PAUSE: Duration = Duration::from_millis(100);
         let mut connections = TaskSet::new();
         let mut is_closed = core::pin::pin!(self.closed());
         let mut is_listening = true;
@@ -340,6 +342,10 @@ impl Shared {
                         is_failing = false;
                         while connections.try_join_next().is_some() {}
                         let limit = self.options.max_comms;
+                        if connections.len() >= limit {
+                            // Handshakes that were ended for newer ones may end only now.
+                            let _ = runtime::timeout(FULL_PAUSE, connections.join_next()).await;
+                        }
                         if connections.len() < limit {
                             is_full = false;
                             connections.spawn(Arc::clone(&self).handshake(incoming));

@@ -260,8 +260,8 @@ fn map_for_writing(file: &File) -> io::Result<MmapMut> {
 impl SharedMemory {
     pub(in crate::worker) fn new() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile);
-        // The other half is left for connections and files.
-        let half = limit.current.unwrap_or(u64::MAX) / 2;
+        // Most others are for connections and files.
+        let own_quarter = limit.current.unwrap_or(u64::MAX) / 4;
         // A Python process raises its limit to the maximum. Before Python 3.13, it needs two
         // descriptors per region, and it keeps regions of earlier messages.
         let quarter = limit.maximum.unwrap_or(u64::MAX) / 4;
@@ -269,7 +269,7 @@ impl SharedMemory {
             regions: Mutex::default(),
             block_count: AtomicUsize::new(0),
             max_block_len: max_block_len(),
-            max_count: usize::try_from(half.min(MAX_REGIONS)).unwrap_or(usize::MAX),
+            max_count: usize::try_from(own_quarter.min(MAX_REGIONS)).unwrap_or(usize::MAX),
             max_sent_count: usize::try_from(quarter.min(MAX_REGIONS)).unwrap_or(usize::MAX),
             len: AtomicU64::new(0),
         }
