@@ -40,7 +40,7 @@ impl State {
                 let mut requests = self.requests.values();
                 assert!(requests.any(|request| request.keys.contains(key)), "{key}");
             }
-            for (peer, state) in &self.peers {
+            for (peer, state) in self.peers.iter() {
                 let is_listed = task.phase == Phase::Fetch && task.holders.contains(peer);
                 assert_eq!(state.keys.contains(&entry), is_listed, "{key} at {peer}");
             }
@@ -78,9 +78,19 @@ impl State {
         assert!(self.busy_count() <= self.limits.nthreads);
         let mut executing = self.executing.values();
         assert!(executing.all(|running| running.has_seceded || running.rejoins_since.is_none()));
+        let executing = self.executing.values();
+        let seceded = executing.filter(|running| running.has_seceded);
+        assert_eq!(seceded.count(), self.seceded_count);
+        let executing = self.executing.iter();
+        let rejoining = executing.filter_map(|(key, running)| {
+            let since = running.rejoins_since?;
+            Some((since, key.clone()))
+        });
+        assert_eq!(rejoining.collect::<BTreeSet<_>>(), self.rejoining);
+        assert!(self.gone.is_empty() || !self.requests.is_empty());
         let lengths = self.requests.values().map(|request| request.len);
         assert_eq!(lengths.sum::<u64>(), self.flight_len);
-        for (peer, state) in &self.peers {
+        for (peer, state) in self.peers.iter() {
             let requests = self.requests.values();
             let requests = requests.filter(|request| request.peer == *peer);
             assert_eq!(requests.clone().count(), state.request_count, "{peer}");
@@ -92,8 +102,9 @@ impl State {
         assert!(
             requests
                 .map(|request| &request.peer)
-                .all(|peer| self.peers.contains_key(peer))
+                .all(|peer| self.peers.get(peer).is_some())
         );
+        self.peers.check();
         let is_within = self.flight_len <= self.limits.transfer_total_len;
         assert!(is_within || self.requests.len() == 1);
     }

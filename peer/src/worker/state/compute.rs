@@ -378,22 +378,34 @@ impl State {
 
     /// The number of executing tasks that count towards [`Limits::nthreads`](super::Limits).
     pub(super) fn busy_count(&self) -> usize {
-        let running = self.executing.values();
-        running.filter(|running| !running.has_seceded).count()
+        self.executing.len().saturating_sub(self.seceded_count)
+    }
+
+    /// Makes a task wait to rejoin, if it has seceded. Returns whether it has.
+    pub(super) fn wait_to_rejoin(&mut self, key: &Key) -> bool {
+        let running = self.executing.get_mut(key);
+        let Some(running) = running.filter(|running| running.has_seceded) else {
+            return false;
+        };
+        if let Some(since) = running.rejoins_since.replace(self.now) {
+            self.rejoining.remove(&(since, key.clone()));
+        }
+        self.rejoining.insert((self.now, key.clone()));
+        true
     }
 
     /// Lets tasks that wait to rejoin continue within the limit, those that wait longest first.
     pub(super) fn rejoin_tasks(&mut self) {
         while self.busy_count() < self.limits.nthreads {
-            let executing = self.executing.iter_mut();
-            let waiting = executing.filter(|(_, running)| running.rejoins_since.is_some());
-            let Some((key, running)) = waiting.min_by_key(|(_, running)| running.rejoins_since)
-            else {
+            let Some((_, key)) = self.rejoining.pop_first() else {
                 break;
             };
-            running.has_seceded = false;
-            running.rejoins_since = None;
-            self.actions.push(Action::Rejoin(key.clone()));
+            if let Some(running) = self.executing.get_mut(&key) {
+                running.has_seceded = false;
+                running.rejoins_since = None;
+                self.seceded_count = self.seceded_count.saturating_sub(1);
+            }
+            self.actions.push(Action::Rejoin(key));
         }
     }
 
@@ -402,12 +414,14 @@ impl State {
         let Some(running) = self.executing.get_mut(key) else {
             return;
         };
-        if running.rejoins_since.take().is_some() {
+        if let Some(since) = running.rejoins_since.take() {
+            self.rejoining.remove(&(since, key.clone()));
             self.actions.push(Action::Rejoin(key.clone()));
         }
         if core::mem::replace(&mut running.has_seceded, true) {
             return;
         }
+        self.seceded_count += 1;
         let task = self.tasks.get_mut(key);
         let task = task.filter(|task| task.phase == Phase::Executing);
         let Some(computation) = task.and_then(|task| task.computation.as_mut()) else {
@@ -437,6 +451,12 @@ impl State {
     /// Ends the execution of a task, and frees its resources.
     pub(super) fn stop_executing(&mut self, key: &Key) {
         if let Some(running) = self.executing.remove(key) {
+            self.seceded_count = self
+                .seceded_count
+                .saturating_sub(usize::from(running.has_seceded));
+            if let Some(since) = running.rejoins_since {
+                self.rejoining.remove(&(since, key.clone()));
+            }
             for (name, amount) in running.resources {
                 if let Some(free) = self.free_resources.get_mut(&name) {
                     *free += amount;

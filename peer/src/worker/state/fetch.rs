@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::compute::startstop;
 use super::event::{Answer, Description, Fetched, Peer, stimulus};
-use super::task::{Computation, MAX_HOLDERS, PeerState, Phase, Priority, Request};
+use super::task::{Computation, MAX_HOLDERS, Phase, Request};
 use super::{Action, Event, State};
 use crate::Key;
 use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
@@ -17,15 +17,6 @@ use crate::story::TaskChange;
 /// Total length of pending requests below which their number is not limited, in bytes, as in
 /// Dask.
 const SMALL_LEN: u64 = 10_000_000;
-
-/// The order in which peers are asked: by the most urgent key, whether the peer is on another
-/// host, the number of pending requests, the number of keys queued, and a tie-break.
-type Rank<'a> = (&'a (Priority, Key), bool, usize, usize, u64, &'a Peer);
-
-/// The scheme and host of an address.
-fn host(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
-}
 
 impl State {
     /// Marks data as stored, and marks tasks as ready that waited for it.
@@ -88,12 +79,10 @@ impl State {
         self.leave_queues(key);
         let mut known = Vec::with_capacity(holders.len());
         for holder in holders {
+            // The scheduler knows it again.
+            self.gone.remove(holder.as_str());
             if **holder != *self.address {
-                let known_peer = self.peers.get_key_value(holder.as_str());
-                known.push(match known_peer {
-                    Some((peer, _)) => Arc::clone(peer),
-                    None => Peer::from(holder.as_str()),
-                });
+                known.push(self.peers.address(holder));
             }
         }
         if known.len() > MAX_HOLDERS {
@@ -128,46 +117,23 @@ impl State {
             self.set_phase(key, Phase::Missing);
             return;
         }
-        for peer in task.holders.clone() {
-            let keys = &mut self.peers.entry(peer).or_default().keys;
-            keys.insert(entry.clone());
+        for peer in &task.holders {
+            self.peers.entry(peer).keys.insert(entry.clone());
         }
         self.set_phase(key, Phase::Fetch);
     }
 
     pub(super) fn start_transfers(&mut self) {
         while self.requests.len() < self.limits.transfer_count || self.flight_len < SMALL_LEN {
-            // Of the peers that have the most urgent key, prefer those on this host, as in Dask,
-            // those without a request, and the one with the fewest keys queued; among equals,
-            // each worker prefers a different one.
-            let mut best: Option<Rank<'_>> = None;
-            for (peer, state) in &self.peers {
-                let Some(first) = state.keys.first() else {
-                    continue;
-                };
-                if !state.is_free() {
-                    continue;
-                }
-                let tie_break = self.tie_break(peer);
-                let rank = (
-                    first,
-                    host(peer) != host(&self.address),
-                    state.request_count,
-                    state.keys.len(),
-                    tie_break,
-                    peer,
-                );
-                if best.is_none_or(|best| rank < best) {
-                    best = Some(rank);
-                }
-            }
-            let Some((.., peer)) = best else {
+            let Some(peer) = self.peers.next() else {
                 return;
             };
-            let peer = Arc::clone(peer);
+            let Some(state) = self.peers.get(&peer) else {
+                return;
+            };
             let mut keys = Vec::new();
             let mut len = 0_u64;
-            for (_, key) in &self.peers[&peer].keys {
+            for (_, key) in &state.keys {
                 let nbytes = self
                     .tasks
                     .get(key)
@@ -187,7 +153,7 @@ impl State {
             if keys.is_empty() {
                 return;
             }
-            let state = self.peers.entry(Arc::clone(&peer)).or_default();
+            let state = self.peers.entry(&peer);
             state.request_count += 1;
             state.flight_len = state.flight_len.saturating_add(len);
             for key in &keys {
@@ -213,15 +179,6 @@ impl State {
         }
     }
 
-    /// Returns a hash of this worker and a peer, by which each worker prefers a different one
-    /// of several equal peers.
-    pub(super) fn tie_break(&self, peer: &Peer) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.address.hash(&mut hasher);
-        peer.hash(&mut hasher);
-        hasher.finish()
-    }
-
     pub(super) fn fetched(&mut self, fetched: Fetched) {
         let Fetched {
             request,
@@ -232,6 +189,10 @@ impl State {
         let Some(Request { peer, keys, len }) = self.requests.remove(&request) else {
             return;
         };
+        self.drop_gone_holders(&keys);
+        if self.requests.is_empty() {
+            self.gone.clear();
+        }
         self.flight_len = self.flight_len.saturating_sub(len);
         if let Some(state) = self.peers.get_mut(&peer) {
             state.request_count = state.request_count.saturating_sub(1);
@@ -245,7 +206,7 @@ impl State {
         match answer {
             Answer::Data(received) => data.extend(received),
             Answer::Busy => {
-                let state = self.peers.entry(Arc::clone(&peer)).or_default();
+                let state = self.peers.entry(&peer);
                 if state.request_count == 0 {
                     state.is_busy = true;
                     self.actions.push(Action::Wake {
@@ -317,7 +278,7 @@ impl State {
         if !arrived.is_empty() {
             self.send_add_keys(arrived);
         }
-        self.forget_idle_peer(&peer);
+        self.peers.remove_if_idle(&peer);
     }
 
     /// Handles requested data that did not arrive.
@@ -355,19 +316,33 @@ impl State {
             }
             self.fetch(&key);
         }
-        // Pending requests, whose keys may list the peer as a holder.
-        for key in self.requests.values().flat_map(|request| &request.keys) {
-            if let Some(task) = self.tasks.get_mut(key) {
-                task.holders.retain(|holder| **holder != *peer);
-            }
+        // The keys of pending requests may list the peer as a holder. They are not visited for
+        // each peer, since many may leave at once.
+        if !self.requests.is_empty() {
+            self.gone.insert(peer.into());
         }
-        self.forget_idle_peer(peer);
+        if self.gone.len() as u64 > self.counts[Phase::Flight as usize] {
+            let requests = take(&mut self.requests);
+            for request in requests.values() {
+                self.drop_gone_holders(&request.keys);
+            }
+            self.requests = requests;
+            self.gone.clear();
+        }
+        self.peers.remove_if_idle(peer);
     }
 
-    /// Removes a peer without queued keys or pending requests.
-    pub(super) fn forget_idle_peer(&mut self, peer: &str) {
-        if self.peers.get(peer).is_some_and(PeerState::is_idle) {
-            self.peers.remove(peer);
+    /// Removes peers that have left from the holders of keys in flight.
+    fn drop_gone_holders(&mut self, keys: &[Key]) {
+        if self.gone.is_empty() {
+            return;
+        }
+        for key in keys {
+            super::step();
+            if let Some(task) = self.tasks.get_mut(key) {
+                task.holders.retain(|holder| !self.gone.contains(holder));
+                task.reserve.retain(|holder| !self.gone.contains(holder));
+            }
         }
     }
 

@@ -76,6 +76,7 @@ use crate::story::{Stimulus, Story, TaskChange, TaskEvent};
 mod compute;
 mod event;
 mod fetch;
+mod peers;
 mod release;
 mod task;
 
@@ -84,7 +85,8 @@ pub(super) use event::stimulus;
 pub use event::{
     Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, Run,
 };
-use task::{PHASE_COUNT, PeerState, Phase, Queue, Request, Running, Task};
+use peers::Peers;
+use task::{PHASE_COUNT, Phase, Queue, Request, Running, Task};
 
 /// The state of a worker: its tasks, their execution, and pending transfers.
 ///
@@ -113,11 +115,17 @@ pub struct State {
     resources: BTreeMap<String, f64>,
     free_resources: BTreeMap<String, f64>,
     executing: BTreeMap<Key, Running>,
-    peers: BTreeMap<Peer, PeerState>,
+    /// The number of executing tasks that have seceded.
+    seceded_count: usize,
+    /// The executing tasks that wait to rejoin, those that wait longest first.
+    rejoining: BTreeSet<(Duration, Key)>,
+    peers: Peers,
     /// The pending requests for data, by their numbers.
     requests: BTreeMap<u64, Request>,
     /// The number of the next request.
     next_request: u64,
+    /// Peers that have left, and that the holders of keys in flight may still contain.
+    gone: BTreeSet<Peer>,
     /// Bytes that the pending requests were expected to transfer.
     flight_len: u64,
     missing: BTreeSet<Key>,
@@ -159,9 +167,12 @@ impl State {
             free_resources: resources.clone(),
             resources,
             executing: BTreeMap::new(),
-            peers: BTreeMap::new(),
+            seceded_count: 0,
+            rejoining: BTreeSet::new(),
+            peers: Peers::new(address.into()),
             requests: BTreeMap::new(),
             next_request: 0,
+            gone: BTreeSet::new(),
             flight_len: 0,
             missing: BTreeSet::new(),
             returns: HashMap::new(),
@@ -298,15 +309,13 @@ impl State {
             }
             Event::Reschedule(key) => self.reschedule(&key, "reschedule"),
             Event::Seceded { key, run_time } => self.seceded(&key, run_time),
-            Event::Rejoin(key) => match self.executing.get_mut(&key) {
-                Some(running) if running.has_seceded => running.rejoins_since = Some(self.now),
-                _ => self.actions.push(Action::Rejoin(key)),
-            },
-            Event::Restarted(key) => {
-                let running = self.executing.get_mut(&key);
-                if let Some(running) = running.filter(|running| running.has_seceded) {
-                    running.rejoins_since = Some(self.now);
+            Event::Rejoin(key) => {
+                if !self.wait_to_rejoin(&key) {
+                    self.actions.push(Action::Rejoin(key));
                 }
+            }
+            Event::Restarted(key) => {
+                self.wait_to_rejoin(&key);
             }
             Event::Lost(keys) => self.lost(&keys),
             Event::Resources(resources) => {
@@ -337,7 +346,7 @@ impl State {
                 if let Some(state) = self.peers.get_mut(&peer) {
                     state.is_busy = false;
                 }
-                self.forget_idle_peer(&peer);
+                self.peers.remove_if_idle(&peer);
             }
             Event::Search => self.is_searching = false,
             Event::StoreFull(is_full) => self.is_full = is_full,
@@ -453,6 +462,12 @@ impl State {
         }
         self.actions.push(Action::Send(Box::new(message)));
     }
+}
+
+/// Counts a step of work, for tests that compare inputs of different sizes.
+fn step() {
+    #[cfg(test)]
+    tests::STEPS.with(|steps| steps.set(steps.get() + 1));
 }
 
 #[cfg(any(test, feature = "fuzzing"))]

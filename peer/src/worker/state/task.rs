@@ -99,6 +99,7 @@ impl PartialOrd for Priority {
 
 impl Ord for Priority {
     fn cmp(&self, other: &Self) -> Ordering {
+        super::step();
         let numbers = self.numbers.iter().zip(&other.numbers);
         let by_numbers = numbers.map(|(one, another)| one.total_cmp(another));
         by_numbers
@@ -157,38 +158,6 @@ pub(super) struct Computation {
 impl Task {
     pub(super) fn is_wanted(&self) -> bool {
         self.is_acquired || !self.dependents.is_empty()
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct PeerState {
-    /// The keys to fetch from this peer.
-    pub(super) keys: Queue,
-    /// The number of pending requests to the peer.
-    pub(super) request_count: usize,
-    /// Expected length of their data when they were sent, in bytes.
-    pub(super) flight_len: u64,
-    pub(super) is_busy: bool,
-    /// Whether the peer has refused a request while another was pending, which still is.
-    pub(super) refuses_second: bool,
-}
-
-impl PeerState {
-    /// Whether there is nothing to remember about the peer.
-    pub(super) fn is_idle(&self) -> bool {
-        self.keys.is_empty() && self.request_count == 0 && !self.is_busy
-    }
-
-    /// Whether the peer may be asked for data. While it sends much, it may be asked for more:
-    /// on one comm, the receiver copies the data of one request after the other.
-    pub(super) fn is_free(&self) -> bool {
-        /// Maximum number of pending requests.
-        const MAX_COUNT: usize = 2;
-        /// Length of pending data, in bytes, from which a second request is worthwhile.
-        const LONG: u64 = 10_000_000;
-        let is_sending_much = self.request_count < MAX_COUNT && self.flight_len >= LONG;
-        let has_room = is_sending_much && !self.refuses_second;
-        !self.is_busy && (self.request_count == 0 || has_room)
     }
 }
 
@@ -293,9 +262,7 @@ impl State {
                 for holder in &task.holders {
                     if let Some(state) = self.peers.get_mut(holder) {
                         state.keys.remove(&entry);
-                        if state.is_idle() {
-                            self.peers.remove(holder);
-                        }
+                        self.peers.remove_if_idle(holder);
                     }
                 }
             }

@@ -151,7 +151,7 @@ fn trying_failed_holders_takes_linear_time() {
         {
             asked += 1;
             // Each transfer looks at all peers, and the key is queued at each.
-            steps += worker.0.peers.len();
+            steps += worker.0.peers.iter().count();
             actions = worker.fetched(peer, Answer::Gone);
         }
         assert_eq!(asked, count);

@@ -2,6 +2,7 @@
 
 mod compute;
 mod fetch;
+mod growth;
 mod random;
 mod release;
 mod story;
@@ -20,6 +21,11 @@ const HERE: &str = "tcp://127.0.0.1:1";
 const A: &str = "tcp://127.0.0.1:10";
 const B: &str = "tcp://127.0.0.1:11";
 const C: &str = "tcp://127.0.0.1:12";
+
+std::thread_local! {
+    /// The steps of work so far: comparisons of priorities, and others that a loop counts.
+    pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
 
 /// A state machine, with short descriptions of events and actions.
 struct Worker(State);
