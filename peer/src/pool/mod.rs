@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::channel::{Channel, Ends, Observer, within};
 use crate::meter::Meter;
 use crate::net::Connector;
-use crate::protocol::{DataReply, Field, GetData, Keys, Nullable, ReplyStatus, Request};
+use crate::protocol::{DataReply, Field, GetData, ReplyStatus, Request};
 use crate::{BoxFuture, Key, RequestError};
 
 /// Maximum number of idle comms with one peer.
@@ -258,33 +258,35 @@ impl Pool {
     /// # Errors
     ///
     /// As [`call`](Self::call).
+    #[cfg(feature = "client")]
     pub(crate) async fn get_data(
         &self,
         address: &Address,
         keys: Vec<Key>,
         connect_timeout: Option<Duration>,
     ) -> Result<DataReply, RequestError> {
+        let request = GetData {
+            keys: crate::protocol::Keys(keys),
+            ..GetData::default()
+        };
         let (reply, _) = self
-            .get_data_with_extra_count(address, keys, None, connect_timeout)
+            .get_data_with_extra_count(address, request, connect_timeout)
             .await?;
         Ok(reply)
     }
 
-    /// Like [`get_data`](Self::get_data), with the number of unrequested keys in
-    /// the reply.
+    /// Requests data from a worker, as `get_data` does. Also returns the number of
+    /// unrequested keys in the reply.
     pub(crate) async fn get_data_with_extra_count(
         &self,
         address: &Address,
-        keys: Vec<Key>,
-        requester: Option<String>,
+        request: GetData,
         connect_timeout: Option<Duration>,
     ) -> Result<(DataReply, usize), RequestError> {
-        let mut wanted: HashSet<Key> = keys.iter().cloned().collect();
+        let mut wanted: HashSet<Key> = request.keys.iter().cloned().collect();
         let request = Request::GetData(GetData {
-            keys: Keys(keys),
-            who: Nullable(requester),
             reply: Some(true),
-            ..GetData::default()
+            ..request
         });
         let mut lease = self.lease(address);
         let asked = async {

@@ -181,9 +181,12 @@ async fn accepts_only_requested_keys() {
     let pool = pool();
     let asked = {
         let (pool, address) = (Arc::clone(&pool), peer.address.clone());
-        let keys = vec!["x".into(), "y".into()];
+        let request = GetData {
+            keys: ["x", "y"].into_iter().collect(),
+            ..GetData::default()
+        };
         tokio::spawn(async move {
-            pool.get_data_with_extra_count(&address, keys, None, None)
+            pool.get_data_with_extra_count(&address, request, None)
                 .await
         })
     };

@@ -217,6 +217,9 @@ maps! {
         keys: Option<Keys> = "keys",
         /// The holders of the keys, for a worker.
         who_has: Option<Map<Key, Vec<String>>> = "who_has",
+        /// The families of serializers that the client reads, in the order of its preference.
+        /// Default: all.
+        serializers: Option<Vec<String>> = "serializers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -294,6 +297,9 @@ maps! {
         keys: Keys = "keys",
         /// The address of the requesting worker, if it is one.
         who: Nullable<String> = "who",
+        /// The families of serializers that the requester reads, in the order of its
+        /// preference. Default: all.
+        serializers: Option<Vec<String>> = "serializers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

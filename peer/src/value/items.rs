@@ -39,6 +39,8 @@ pub(crate) struct Totals {
     pub(crate) nbytes: u64,
     /// Whether an instance of a class is among the values.
     pub(crate) has_objects: bool,
+    /// Whether any of the values [needs a check](Value::needs_check).
+    pub(crate) needs_check: bool,
 }
 
 impl Totals {
@@ -50,6 +52,7 @@ impl Totals {
             count: self.count.saturating_add(count).saturating_add(1),
             nbytes: self.nbytes.saturating_add(value.nbytes()),
             has_objects: self.has_objects || of.has_objects,
+            needs_check: self.needs_check || value.needs_check(),
         }
     }
 }

@@ -18,6 +18,8 @@ mod de;
 #[cfg(feature = "rust_decimal")]
 mod decimal;
 mod document;
+#[cfg(feature = "worker")]
+mod families;
 #[cfg(feature = "half")]
 mod half;
 mod instance;
@@ -359,6 +361,18 @@ impl Value {
                 ..object.arguments.totals()
             }),
             _ => None,
+        }
+    }
+
+    /// Whether serializing the value may fail, or has to copy an array. Other values can
+    /// always be serialized.
+    pub(crate) fn needs_check(&self) -> bool {
+        match self {
+            Self::Array(array) => !pickled::is_contiguous(array),
+            Self::Object(object) if !object.is_importable() => true,
+            // As a part of another value: a pickle holds what it contains, not its frames.
+            Self::Serialized(_) => true,
+            container => container.totals().is_some_and(|totals| totals.needs_check),
         }
     }
 

@@ -205,6 +205,11 @@ impl Object {
         }
     }
 
+    /// Whether other processes can import the class.
+    pub(super) fn is_importable(&self) -> bool {
+        self.origin() != Origin::Local && self.module() != "__main__"
+    }
+
     /// The arguments that make the object.
     pub fn arguments(&self) -> &[Value] {
         &self.arguments

@@ -280,22 +280,20 @@ impl Value {
 impl Object {
     /// Begins the object in a pickle; returns the arguments that are to follow.
     fn begin(&self, writer: &mut Writer<'_, '_>) -> Result<&[Value], ValueError> {
-        let class = || ValueError::Unsupported {
-            what: format!(
-                "an instance of {}, which other processes cannot import,",
-                self.class()
-            ),
-        };
+        if !self.is_importable() {
+            let class = self.class();
+            return Err(ValueError::Unsupported {
+                what: format!("an instance of {class}, which other processes cannot import,"),
+            });
+        }
         match self.origin() {
-            Origin::Local => return Err(class()),
-            _ if self.module() == "__main__" => return Err(class()),
             Origin::New => writer.newobj(),
             Origin::Attributes => {
                 writer.build().newobj().global(self.module(), self.name());
                 writer.tuple(0).dict(self.arguments().len());
                 return Ok(self.arguments());
             }
-            Origin::Called => writer.reduce(),
+            Origin::Called | Origin::Local => writer.reduce(),
         };
         let arguments = self.arguments();
         match (self.kind(), arguments) {
@@ -334,7 +332,7 @@ impl Object {
     }
 }
 
-fn is_contiguous(array: &Array) -> bool {
+pub(super) fn is_contiguous(array: &Array) -> bool {
     array
         .view()
         .is_ok_and(|view| view.order().is_some() && !view.is_broadcast())

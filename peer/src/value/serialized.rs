@@ -167,6 +167,14 @@ impl Serialized {
         )
     }
 
+    /// A payload of this header and these frames.
+    #[cfg(feature = "worker")]
+    pub(super) fn of_parts(header: Bytes, frames: Vec<Bytes>) -> Self {
+        let body = Bytes::from_static(BODY[0]);
+        let message = [body, header].into_iter().chain(frames);
+        Self::new(PayloadKind::Serialized, message.collect())
+    }
+
     /// Whether the payload is a `__Pickled__`.
     #[cfg(feature = "worker")]
     pub(crate) fn is_pickled(&self) -> bool {
@@ -480,7 +488,7 @@ fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
 
 /// The frames before compression and splitting. They are not copied if neither
 /// was used.
-fn logical_frames(
+pub(super) fn logical_frames(
     payload: &Payload<'_, Bytes>,
     copied_len: &mut u64,
 ) -> Result<Vec<Bytes>, ValueError> {

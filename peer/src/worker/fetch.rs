@@ -9,7 +9,7 @@ use super::state::{Answer, Event, Fetched, Peer};
 use super::store::Datum;
 use super::{Shared, metrics, now};
 use crate::gather::{Gathering, ask_all};
-use crate::protocol::ReplyStatus;
+use crate::protocol::{GetData, Keys, Nullable, ReplyStatus};
 use crate::{Key, RequestError};
 
 impl Shared {
@@ -75,10 +75,12 @@ impl Shared {
             return (Answer::Gone, Vec::new());
         };
         let receiving = self.transfers.receiving();
-        let own = Some(self.address.clone());
-        let reply = self
-            .pool
-            .get_data_with_extra_count(&address, keys, own, None);
+        let request = GetData {
+            keys: Keys(keys),
+            who: Nullable(Some(self.address.clone())),
+            ..GetData::default()
+        };
+        let reply = self.pool.get_data_with_extra_count(&address, request, None);
         let (reply, unasked_count) = match reply.await {
             Ok((reply, _)) if reply.status == ReplyStatus::Busy => {
                 return (Answer::Busy, Vec::new());

@@ -15,7 +15,7 @@ use super::state::{Description, Event, Executed, Failure, Run};
 use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
 use crate::event::{self, WorkerEvent, emit};
-use crate::graph::{GraphError, Task};
+use crate::graph::{Function, GraphError, Task, Work};
 use crate::value::Serialized;
 use crate::{Key, RemoteError, Value};
 
@@ -265,10 +265,37 @@ impl Shared {
             Spec::Unread(run_spec) => read(&run_spec, key, data)?,
             Spec::Read(task) => task,
         };
-        Ok(match self.context(data, steps).evaluate(task)? {
+        let is_python = is_python(&task);
+        let datum = match self.context(data, steps).evaluate(task)? {
             Evaluated::Value(value) => self.store.made(value),
             Evaluated::Datum(datum) => datum,
-        })
+        };
+        // Serialized now, since nobody could fetch the result if that failed later.
+        if datum.needs_check()
+            && let Err(error) = datum.serialize(steps)
+        {
+            let worker = &self.title;
+            let message = format!("the worker {worker} cannot serialize the result: {error}");
+            let error = RemoteError::new("TypeError", &message);
+            return Err(match is_python {
+                true => Fault::Unsupported(error),
+                false => Fault::Raised(error),
+            });
+        }
+        Ok(datum)
+    }
+}
+
+/// Whether workers in Python can run a task.
+fn is_python(task: &Task) -> bool {
+    let function = |work: &Work| match work {
+        Work::Call { function, .. } => matches!(function, Function::Python { .. }),
+        Work::Argument(_) => true,
+        Work::Fused { .. } => false,
+    };
+    match &task.work {
+        Work::Fused { tasks, .. } => tasks.iter().all(|task| function(&task.work)),
+        work => function(work),
     }
 }
 

@@ -16,6 +16,7 @@ use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
 use crate::channel::{Channel, Ends};
 use crate::event;
+use crate::pickling::Pickling;
 use crate::protocol::{
     DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
     ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
@@ -365,13 +366,15 @@ async fn send_data(
         };
         return channel.sender.send(&busy).await;
     };
+    let pickling = shared.dialect.pickling;
     let mut data = Vec::with_capacity(request.keys.len());
-    let (mut lost, mut refused) = (Vec::new(), None);
+    let mut lost = Vec::new();
     // Each key once, even if requested repeatedly.
     let keys: BTreeSet<Key> = request.keys.into_iter().collect();
     let held = keys.into_iter();
     let held = held.filter_map(|key| Some((shared.store.get(&key)?, key)));
-    for (key, serialized) in serialize(held.collect()).await {
+    let families = request.serializers.map(|families| (families, pickling));
+    for (key, serialized) in serialize(held.collect(), families).await {
         match serialized {
             Ok(serialized) => {
                 sending.add_len(serialized.len());
@@ -379,15 +382,15 @@ async fn send_data(
             }
             // The requester looks elsewhere for keys that the reply lacks.
             Err(DatumError::Lost) => lost.push(key),
+            // The requester learns the reason with the key: after an error of the whole request,
+            // it would not get the other keys, and ask again for ever.
             Err(DatumError::Value(error)) => {
-                let message = format!("the data of {key} cannot be used: {error}");
-                refused.get_or_insert_with(|| RemoteError::new("ValueError", &message));
+                let worker = &shared.title;
+                let reason = format!("the worker {worker} cannot serialize {key}: {error}");
+                shared.log.add(Level::Warning, &reason);
+                data.push((key, Serialized::not_sent(&reason)));
             }
         }
-    }
-    // Send the other values even if one cannot be serialized.
-    if let Some(error) = refused.filter(|_| data.is_empty()) {
-        return channel.sender.send(&error.to_status()).await;
     }
     if !lost.is_empty() {
         shared.handle([Event::Lost(lost)]);
@@ -415,21 +418,34 @@ async fn send_data(
     Ok(())
 }
 
-/// Serializes data, on another thread if it has to be read from disk or is long.
-async fn serialize(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
-    fn all(data: Vec<(Datum, Key)>) -> Vec<(Key, Result<Serialized, DatumError>)> {
-        let steps = Steps::default();
-        let data = data.into_iter();
-        data.map(|(datum, key)| (key, datum.serialize(&steps)))
-            .collect()
-    }
+/// Serializes data, on another thread if it has to be read from disk or is long. `families`
+/// are those that the receiver reads, if it does not read all.
+async fn serialize(
+    data: Vec<(Datum, Key)>,
+    families: Option<(Vec<String>, Pickling)>,
+) -> Vec<(Key, Result<Serialized, DatumError>)> {
     let takes_time = data.iter().any(|(datum, _)| {
-        datum.is_on_disk() || (datum.nbytes() > MAX_INLINE_LEN && datum.serialized().is_none())
+        let is_ready = datum.serialized().is_some() && families.is_none();
+        datum.is_on_disk() || (datum.nbytes() > MAX_INLINE_LEN && !is_ready)
     });
+    let all = move || {
+        let steps = Steps::default();
+        let one = |datum: Datum| {
+            let serialized = datum.serialize(&steps)?;
+            match &families {
+                None => Ok(serialized),
+                Some((families, pickling)) => serialized
+                    .for_families(families, *pickling)
+                    .map_err(DatumError::Value),
+            }
+        };
+        let data = data.into_iter();
+        data.map(|(datum, key)| (key, one(datum))).collect()
+    };
     if !takes_time {
-        return all(data);
+        return all();
     }
-    let elsewhere = runtime::spawn_blocking(move || all(data));
+    let elsewhere = runtime::spawn_blocking(all);
     // Fails if the runtime is shutting down, when the result is not needed.
     elsewhere.await.unwrap_or_default()
 }

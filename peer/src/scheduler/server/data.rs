@@ -13,7 +13,8 @@ use super::spread::spread;
 use crate::channel::within;
 use crate::gather::{Gathering, Holders, ask_all};
 use crate::protocol::{
-    DataReply, FreeKeysRequest, Keys, ReplyStatus, Request, Scatter, UpdateData, UpdateDataReply,
+    DataReply, FreeKeysRequest, GetData, Keys, ReplyStatus, Request, Scatter, UpdateData,
+    UpdateDataReply,
 };
 use crate::scheduler::state::{Event, REPLACED, State, choose};
 use crate::{Key, RequestError, Serialized, Value};
@@ -30,7 +31,12 @@ impl Shared {
 
     /// Fetches results from workers, each from any of its holders, and from
     /// another holder if that fails. Payloads are forwarded in serialized form.
-    pub(super) async fn gather(self: &Arc<Self>, keys: Keys) -> DataReply {
+    /// `serializers` are the families that the client reads, if it does not read all.
+    pub(super) async fn gather(
+        self: &Arc<Self>,
+        keys: Keys,
+        serializers: Option<Vec<String>>,
+    ) -> DataReply {
         let mut data: Vec<(Key, Serialized)> = Vec::with_capacity(keys.len());
         let mut gathering = Gathering::new(keys.0);
         loop {
@@ -42,9 +48,17 @@ impl Shared {
             }
             let replies = ask_all(requests, |worker, keys| {
                 let shared = Arc::clone(self);
+                let request = GetData {
+                    keys: Keys(keys),
+                    serializers: serializers.clone(),
+                    ..GetData::default()
+                };
                 async move {
                     let address = RequestError::parse_address(&worker)?;
-                    shared.pool.get_data(&address, keys, None).await
+                    let asked = shared
+                        .pool
+                        .get_data_with_extra_count(&address, request, None);
+                    asked.await.map(|(reply, _)| reply)
                 }
             });
             for (worker, keys, reply) in replies.await {

@@ -102,7 +102,8 @@ impl Shared {
                 Reply::Value(Value::None)
             }
             Request::Gather(request) => {
-                Reply::Data(self.gather(request.keys.unwrap_or_default()).await)
+                let keys = request.keys.unwrap_or_default();
+                Reply::Data(self.gather(keys, request.serializers).await)
             }
             Request::Scatter(request) => self.scatter(request).await,
             Request::WhoHas(request) => {

@@ -454,6 +454,13 @@ impl Datum {
         opened
     }
 
+    /// Whether the datum has no serialized form yet, and making it may fail.
+    pub(crate) fn needs_check(&self) -> bool {
+        let forms = self.0.lock();
+        let has_form = forms.serialized.is_some() || forms.file.is_some();
+        !has_form && forms.value.as_deref().is_some_and(Value::needs_check)
+    }
+
     /// Returns the serialized form, created on first use.
     ///
     /// Blocks while another thread creates it, and while reading from disk. Data that

@@ -26,7 +26,7 @@ use crate::protocol::{
     TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData, UpdateDataReply,
     WorkerStatus, WorkerStatusChange,
 };
-use crate::value::Serialized;
+use crate::value::{Object, Serialized, ValueError};
 use crate::{Key, RequestError};
 
 /// A scheduler of one worker.

@@ -348,3 +348,35 @@ async fn requests_are_answered_or_refused() {
     );
     assert!(matches!(worker.ended().await, Ended::Closed));
 }
+
+#[tokio::test]
+async fn a_result_that_cannot_be_serialized_is_an_error_of_the_task() {
+    let scheduler = Scheduler::new("inproc").await;
+    let part = || Value::Serialized(Serialized::not_sent("it is a socket"));
+    let local = || Value::from(Object::new("__main__", "Point", [1]));
+    let functions = Functions::builtins()
+        .function("part", move || part())
+        .function("parts", move || Value::list([part(), part()]))
+        .function("deep", move || Value::dict([("a", Value::tuple([part()]))]))
+        .function("local", move || local())
+        .function("locals", move || Value::tuple([local()]));
+    let builder = scheduler.worker("w").functions(functions);
+    let (worker, mut stream) = scheduler.start(builder).await;
+    for name in ["parts", "deep", "local", "locals"] {
+        let function = format!("native:{name}");
+        stream
+            .compute(&Task::new(name, function.as_str(), [0; 0]))
+            .await;
+        let erred = stream.erred().await;
+        assert_eq!(erred.key, name.into());
+        let text = erred.exception_text.expect("a text");
+        assert!(text.starts_with("TypeError"), "{text}");
+        assert!(text.contains("cannot serialize the result"), "{text}");
+    }
+    // By itself, it is forwarded as it is.
+    stream
+        .compute(&Task::new("part", "native:part", [0; 0]))
+        .await;
+    assert_eq!(stream.finished().await.key, "part".into());
+    assert_eq!(worker.keys(), ["part".into()]);
+}

@@ -246,3 +246,75 @@ async fn transfers_without_acknowledgement_stop_counting() {
     acknowledge(&mut taken[0]).await;
     let _: Value = ask(&mut taken[0], Ping::default()).await;
 }
+
+#[tokio::test]
+async fn data_that_cannot_be_serialized_is_sent_as_an_error() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let part = Value::Serialized(Serialized::not_sent("it is a socket"));
+    let made = |value| worker.shared.store.made(value);
+    let data = [
+        ("bad".into(), made(Value::list([part]))),
+        ("good".into(), made(Value::from(7))),
+    ];
+    worker.shared.store_all(&data);
+    for keys in [&["bad"][..], &["good", "bad"]] {
+        let mut comm = asking(&worker).await;
+        let reply: DataReply = ask(&mut comm, get_data(keys)).await;
+        assert_eq!(reply.status, ReplyStatus::Ok);
+        let data = reply.data.expect("data");
+        assert_eq!(data.len(), keys.len());
+        for (key, serialized) in data {
+            match serialized.open() {
+                Ok(value) => assert_eq!((key, value), ("good".into(), Value::from(7))),
+                Err(ValueError::NotSent { reason }) => {
+                    assert_eq!(key, "bad".into());
+                    assert!(reason.contains("w at "), "{reason}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        acknowledge(&mut comm).await;
+    }
+    // It stays available to tasks of the worker.
+    assert_eq!(worker.keys().len(), 2);
+}
+
+#[tokio::test]
+async fn data_is_sent_in_a_form_that_the_requester_reads() {
+    let scheduler = Scheduler::new("inproc").await;
+    let (worker, _stream) = scheduler.start(scheduler.worker("w")).await;
+    let store = &worker.shared.store;
+    let pickled = |value: Value| store.received(Serialized::of(&value).expect("a payload"));
+    let values = [
+        Value::from(7),
+        Value::list([Value::from("a"), Value::None]),
+        Value::from(Object::new("decimal", "Decimal", ["9.50"])),
+    ];
+    let data: Vec<(Key, _)> = values
+        .iter()
+        .enumerate()
+        .map(|(index, value)| (format!("x{index}").as_str().into(), pickled(value.clone())))
+        .collect();
+    worker.shared.store_all(&data);
+    let request = GetData {
+        serializers: Some(vec!["dask".to_owned(), "msgpack".to_owned()]),
+        ..get_data(&["x0", "x1", "x2"])
+    };
+    let mut comm = asking(&worker).await;
+    let reply: DataReply = ask(&mut comm, request).await;
+    let data = reply.data.expect("data");
+    let opened: Vec<_> = data.iter().map(|(_, payload)| payload.open()).collect();
+    assert_eq!(opened[..2], [Ok(values[0].clone()), Ok(values[1].clone())]);
+    assert!(
+        matches!(opened[2], Err(ValueError::NotSent { .. })),
+        "{opened:?}"
+    );
+    let is_pickle = |part: &[u8]| part.windows(6).any(|part| part == b"pickle");
+    assert!(
+        !data[..2]
+            .iter()
+            .any(|(_, payload)| is_pickle(payload.header()))
+    );
+    acknowledge(&mut comm).await;
+}
