@@ -63,6 +63,7 @@ pub(crate) async fn checks(trial: &mut Trial) {
     let functions = Functions::builtins()
         .function("hypot", |x: f64, y: f64| x.hypot(y))
         .with("arrays", arrays);
+    let alone = Code(&mut cluster).decisions();
     let worker = match rust(&address, "rust", functions).await {
         Ok(worker) => worker,
         Err(error) => {
@@ -87,7 +88,7 @@ pub(crate) async fn checks(trial: &mut Trial) {
         .check("dependencies across workers", code.gives(CHAINS))
         .await;
     trial.check("worker errors", code.errors()).await;
-    trial.check("task routing", code.gives(TASK_ROUTING)).await;
+    trial.check("task routing", code.routes(alone)).await;
     trial.check("tasks returned", code.gives(GIVEN_BACK)).await;
     trial
         .check("scheduler messages", code.messages(&worker))
@@ -267,6 +268,48 @@ const TASK_ROUTING: Lines = &[
     ("del fs, ns", "None"),
 ];
 
+/// The decisions of the scheduler about tasks and data without restrictions: the numbers of
+/// root tasks that it sends to each worker and that it queues while they cannot end, and the
+/// holders of scattered and replicated data, of single tasks and of a rechunked array.
+// ROLES WORKER-8
+const DECISIONS: &str = r#"
+import collections, os, tempfile
+gate = os.path.join(tempfile.mkdtemp(), 'gate')
+def block(number, gate):
+    import os, time
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    return number
+def root_tasks(dask_scheduler):
+    tasks = [ts for ts in dask_scheduler.tasks.values() if str(ts.key).startswith('block')]
+    names = [ts.processing_on.name if ts.processing_on else ts.state for ts in tasks]
+    return sorted((str(name), names.count(name)) for name in set(names))
+def all_in(counts):
+    return sum(count for _, count in counts) == 200 and not dict(counts).get('waiting')
+fs = client.map(block, range(200), gate=gate, pure=False)
+while not all_in(client.run_on_scheduler(root_tasks)):
+    time.sleep(0.05)
+found = [client.run_on_scheduler(root_tasks)]
+open(gate, 'w').close()
+found.append(sum(client.gather(fs)))
+del fs
+data = client.scatter(list(range(30)), hash=False) + client.scatter([1], broadcast=True, hash=False)
+found.append(worker_names(client.who_has(data)))
+found.append(worker_names(client.who_has(client.scatter([1, 2], direct=True, hash=False))))
+def increment(number):
+    return number + 1
+one = []
+for number in range(10):
+    one.append(client.submit(increment, number, pure=False))
+    one[-1].result()
+found.append(worker_names(client.who_has(one)))
+client.replicate(one[:2])
+client.rebalance()
+found.append(worker_names(client.who_has(one + data)))
+del one, data
+found
+"#;
+
 /// Python tasks that the scheduler may assign to either worker.
 // ROLES WORKER-1, WORKER-7
 const GIVEN_BACK: Lines = &[
@@ -340,6 +383,20 @@ impl Code<'_> {
             let is_empty = *value == "None" && found.is_empty();
             ensure!(found == *value || is_empty, "{code}: {found}");
         }
+        Ok(())
+    }
+
+    fn decisions(&mut self) -> Result<String, String> {
+        self.0.try_python(DECISIONS)
+    }
+
+    /// Tasks run where they can, and the scheduler decides about those of others as it did
+    /// `alone`, before the Rust worker joined.
+    // ROLES WORKER-8
+    async fn routes(&mut self, alone: Result<String, String>) -> Result<(), Failure> {
+        self.gives(TASK_ROUTING).await?;
+        let (alone, beside) = (alone?, self.decisions()?);
+        ensure!(beside == alone, "{beside} instead of {alone}");
         Ok(())
     }
 
