@@ -265,7 +265,16 @@ const TASK_ROUTING: Lines = &[
         "len(client.gather(ns)), worker_names(client.who_has(ns))",
         "(20, ['rust'])",
     ),
-    ("del fs, ns", "None"),
+    (
+        // The length of the arguments does not matter.
+        "import warnings\n\
+         with warnings.catch_warnings():\n\
+         \x20   warnings.simplefilter('ignore')\n\
+         \x20   ls = [client.submit(len, b'x' * n, workers='rust') for n in (4_000_000, 4_200_000)]\n\
+         client.gather(ls), worker_names(client.who_has(ls))",
+        "([4000000, 4200000], ['rust'])",
+    ),
+    ("del fs, ns, ls", "None"),
 ];
 
 /// The decisions of the scheduler about tasks and data without restrictions: the numbers of
