@@ -117,9 +117,9 @@ def too_large(client, mcu, address):
             error = mcu("sum", argument).exception(TIMEOUT * 4)
             check(f"{type(argument).__name__} of {length} bytes", "MESSAGE of worker::Memory" in repr(error), True)
             check("the next task", mcu("hypot", 6, 8).result(TIMEOUT), 10.0)
-    inputs = client.map(float, range(300), workers=["python"])
+    inputs = client.map(float, range(100), workers=["python"])
     error = mcu("sum", inputs).exception(TIMEOUT)
-    check("a message with 300 inputs", "MESSAGE of worker::Memory" in repr(error), True)
+    check("a message with 100 inputs", "MESSAGE of worker::Memory" in repr(error), True)
 
     host, port = address.removeprefix("tcp://").split(":")
     for _ in range(6):

@@ -341,7 +341,7 @@ async fn arguments_of_any_length_cost_only_their_tasks() {
         "bytes(4 << 20)",
         "'x' * (4 << 20)",
         // A list of inputs is in the body of the message.
-        "client.map(float, range(300), workers=['worker-0'])",
+        "client.map(float, range(100), workers=['worker-0'])",
     ] {
         let code = format!(
             "error = mcu('sum', {argument}).exception(timeout=60)\n\

@@ -401,9 +401,6 @@ fn add_task<const KEYS: usize, const DATA: usize>(
     let frame = frame
         .and_then(|mut frame| frame.u64().ok())
         .ok_or(NO_PICKLE)?;
-    if frame >= known as u64 {
-        return Err(TOO_MANY);
-    }
     let id = match store.find(key) {
         Some(id) => id,
         None => store.add(key, State::Announced)?,
@@ -413,6 +410,7 @@ fn add_task<const KEYS: usize, const DATA: usize>(
     match entry.state {
         State::Memory => return Ok(Some(id)),
         State::Waiting | State::Ready => return Ok(None),
+        _ if frame >= known as u64 => return Err(TOO_MANY),
         _ => {}
     }
     entry.state = State::Announced;
