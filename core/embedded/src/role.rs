@@ -124,7 +124,7 @@ enum Progress {
     },
 }
 
-/// The time that a peer has to take the last bytes, and then to close its side.
+/// The time that a peer has to take the last bytes, and then again to close its side.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl<const LINKS: usize> Connections<LINKS> {
@@ -145,6 +145,9 @@ impl<const LINKS: usize> Default for Connections<LINKS> {
 /// Opens and closes the connections that the role wants, moves bytes between
 /// the role and its sockets, and [polls](Role::poll) the role. Call it whenever
 /// something may have arrived, and at least every few milliseconds.
+///
+/// A peer has ten seconds to take the last bytes of a connection that the role closes, and
+/// ten more to close its side. After that, the connection is aborted.
 ///
 /// Links beyond `LINKS` are not served.
 pub fn exchange<R: Role, S: Sockets, const LINKS: usize>(
