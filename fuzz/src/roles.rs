@@ -2,7 +2,7 @@
 //! any order.
 
 use core::time::Duration;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Read as _;
 
 use daskwire::Limits;
@@ -162,8 +162,9 @@ fn undisturbed(mut steps: Steps<'_>) {
 struct Model {
     /// The keys of all tasks and values.
     named: BTreeSet<String>,
-    /// The tasks that nothing was said about since they were sent.
-    running: BTreeSet<String>,
+    /// The last run of each task that nothing was said about since.
+    running: BTreeMap<String, u64>,
+    run_count: u64,
     /// The values that the worker must have.
     held: BTreeSet<String>,
     /// The tasks that may fail for any reason.
@@ -175,13 +176,15 @@ struct Model {
 }
 
 impl Model {
-    /// Records that a task is sent.
-    fn runs(&mut self, key: &str, is_faulty: bool) {
+    /// Records that a task is sent. Returns the number of the run.
+    fn runs(&mut self, key: &str, is_faulty: bool) -> u64 {
         self.forgets(key);
-        self.running.insert(key.to_owned());
+        self.run_count += 1;
+        self.running.insert(key.to_owned(), self.run_count);
         if is_faulty {
             self.faulty.insert(key.to_owned());
         }
+        self.run_count
     }
 
     /// Records a message or a request about a key, after which its value may be gone.
@@ -206,8 +209,11 @@ impl Model {
             Some(reader.str().ok()?.to_str().to_owned())
         };
         if let (Some(op), Some(key)) = (about(reader, "op"), about(reader, "key")) {
+            let mut run_id = reader;
+            let is_known = run_id.array().is_ok() && run_id.find("run_id") == Ok(true);
+            let run_id = run_id.u64().ok().filter(|_| is_known);
             match &*op {
-                "task-finished" if self.running.remove(&key) => {
+                "task-finished" if self.running.get(&key).copied() == run_id => {
                     self.held.insert(key);
                 }
                 "task-erred" => {
@@ -618,7 +624,7 @@ impl Driver {
             }
             8 | 9 => {
                 let task = TASKS[usize::from(choice >> 7)];
-                self.push_task(key, task, choice, |writer| {
+                self.push_task(key, task, choice.into(), |writer| {
                     write_holders(writer, other, choice);
                 });
             }
@@ -690,8 +696,8 @@ impl Driver {
                 }
                 // The input of the second task is always `a`.
                 let task = TASKS[usize::from(choice >> 7)];
-                model.runs(key, with_input || choice >> 7 != 0);
-                self.push_task(key, task, choice, |writer| {
+                let run_id = model.runs(key, with_input || choice >> 7 != 0);
+                self.push_task(key, task, run_id, |writer| {
                     write_holders(writer, other, choice);
                 });
             }
@@ -722,9 +728,9 @@ impl Driver {
             for number in 0..count {
                 let key = format!("{key}{number}");
                 // Tasks of the end of the batch may not be read.
-                model.runs(&key, number >= 159);
+                let run_id = model.runs(&key, number >= 159);
                 writer.map(5).str("op").str("compute-task");
-                writer.str("key").str(&key).str("run_id").u64(number);
+                writer.str("key").str(&key).str("run_id").u64(run_id);
                 writer.str("who_has").map(0);
                 writer
                     .str("run_spec")
@@ -738,12 +744,12 @@ impl Driver {
             frames.resize(1 + count as usize, &task[..]);
             return self.push(0, &frames);
         }
-        model.runs(key, true);
+        let run_id = model.runs(key, true);
         let long = vec![0x2e; 1000 * usize::from(choice >> 3)];
         let body = document(|writer| {
             writer.array(1);
             writer.map(6).str("op").str("compute-task");
-            writer.str("key").str(key).str("run_id").u64(1);
+            writer.str("key").str(key).str("run_id").u64(run_id);
             writer.str("who_has").map(0);
             match kind {
                 1 => writer.str("annotations").bin(&long),
@@ -776,14 +782,14 @@ impl Driver {
         &mut self,
         key: &str,
         task: &[u8],
-        run_id: u8,
+        run_id: u64,
         write_inputs: impl Fn(&mut Writer<'_>),
     ) {
         let task = pickled(task, 0);
         let body = document(|writer| {
             writer.array(1);
             writer.map(6).str("op").str("compute-task");
-            writer.str("key").str(key).str("run_id").u64(run_id.into());
+            writer.str("key").str(key).str("run_id").u64(run_id);
             write_inputs(writer);
             writer.str("nbytes").map(0);
             writer.str("run_spec").map(1).str("__Pickled__").u64(1);
@@ -994,6 +1000,25 @@ mod tests {
             client.outcome(task),
             Outcome::Value(Value::Int(5))
         ));
+    }
+
+    #[test]
+    fn faults_of_peers_and_large_messages_do_not_disturb_the_worker() {
+        // Xorshift; most steps are messages of the scheduler.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        let count =
+            std::env::var("DASKWIRE_INPUTS").map_or(100, |count| count.parse().expect("a number"));
+        for _ in 0..count {
+            let len = 50 + usize::from(random());
+            let steps: Vec<u8> = (0..len).map(|_| random()).collect();
+            worker_role(&[&b"\xff"[..], &steps].concat());
+        }
     }
 
     #[test]
