@@ -5,7 +5,7 @@ use std::io::{self, Read as _};
 use std::path::Path;
 
 use daskwire_comm::runtime;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use super::{Client, ClientOptions, ConnectError, Disconnected};
 
@@ -64,7 +64,9 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`ConnectError::File`] if the file cannot be read, or has no string `address`;
+    /// * [`ConnectError::File`] if the file cannot be read within
+    ///   [`connect_timeout`](daskwire_comm::CommOptions::connect_timeout), has 1 MiB or more, or
+    ///   has no string `address`;
     /// * as [`connect`](Self::connect).
     pub async fn connect_to_file(
         path: impl AsRef<Path>,
@@ -76,17 +78,17 @@ impl Client {
             reason,
         };
         let owned = path.to_owned();
-        // A FIFO or a network file system may not answer.
-        let reading = runtime::spawn_blocking(move || read_scheduler_file(&owned));
-        let document = match runtime::timeout(options.timeout, reading).await {
-            Ok(Ok(Ok(document))) => document,
-            Ok(Ok(Err(error))) => return Err(fault(error.to_string())),
-            Ok(Err(error)) => return Err(fault(error.to_string())),
-            Err(_) => {
-                let after = options.timeout;
-                return Err(fault(format!("it was not read within {after:?}")));
-            }
-        };
+        let (sender, reading) = oneshot::channel();
+        // A FIFO or a network file system may not answer. The runtime would wait for a thread of its
+        // own when it ends.
+        let reader = std::thread::Builder::new().name("daskwire-file".to_owned());
+        let reader = reader.spawn(move || sender.send(read_scheduler_file(&owned)));
+        reader.map_err(|error| fault(error.to_string()))?;
+        let after = options.comm.connect_timeout;
+        let late = || fault(format!("it was not read within {after:?}"));
+        let read = runtime::timeout(after, reading).await.map_err(|_| late())?;
+        let read = read.unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        let document = read.map_err(|error| fault(error.to_string()))?;
         let address = string_of(&document, "address");
         let address = address
             .ok_or_else(|| fault("expected a JSON object with the string `address`".to_owned()))?;

@@ -174,6 +174,24 @@ async fn schedulers_are_found_by_file() {
     assert!(matches!(error, ConnectError::NotNamed), "{error}");
 }
 
+/// The runtime of the test would wait for the end of tasks that it runs on threads.
+#[cfg(unix)]
+#[tokio::test]
+async fn a_scheduler_file_that_nobody_writes_is_an_error() {
+    let path = std::env::temp_dir().join(format!("daskwire-fifo-{}", std::process::id()));
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("the command mkfifo").success());
+    let mut options = ClientOptions::default();
+    options.comm.connect_timeout = Duration::from_millis(100);
+    let error = Client::connect_to_file(&path, options).await;
+    let error = error.expect_err("nobody writes").to_string();
+    assert!(error.ends_with(": it was not read within 100ms"), "{error}");
+    std::fs::remove_file(&path).expect("removed");
+    let error = Client::connect_to_file("/dev/zero", ClientOptions::default()).await;
+    let error = error.expect_err("it does not end").to_string();
+    assert!(error.ends_with(": it has 1 MiB or more"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_gives_up_says_so() {
     let scheduler = scheduler_at("0");
