@@ -1,4 +1,5 @@
-//! Tests of `daskwire worker` with peers that send nothing, and with files that do not end.
+//! Tests of `daskwire worker` and `daskwire relay` with peers that send nothing, and of files that
+//! do not end.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,19 +13,24 @@ use crate::support::command;
 use crate::support::scratch::Scratch;
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 
-/// A `daskwire worker` process. Killed when dropped, with the processes that it has started.
-struct Worker {
+/// A process of `daskwire`. Killed when dropped, with the processes that it has started.
+struct Process {
     process: Child,
     lines: mpsc::Receiver<String>,
 }
 
-impl Worker {
+impl Process {
     /// Starts a worker after some commands of the shell.
     fn after(prepare: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::command_after(prepare, &[&["worker"], arguments].concat(), variables)
+    }
+
+    /// Starts a command of `daskwire` after some commands of the shell.
+    fn command_after(prepare: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("sh");
         let mut process = command
             .args(["-c", &format!("{prepare}; exec \"$0\" \"$@\"")])
-            .args([env!("CARGO_BIN_EXE_daskwire"), "worker"])
+            .arg(env!("CARGO_BIN_EXE_daskwire"))
             .args(arguments)
             .envs(variables.iter().copied())
             .stdin(Stdio::null())
@@ -103,7 +109,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for Process {
     fn drop(&mut self) {
         // The process group may have ended already.
         let group = format!("-{}", self.process.id());
@@ -154,7 +160,7 @@ async fn silent_peers_do_not_make_a_worker_unreachable() {
     let scheduler = cluster.address().to_string();
     // In the first case, the worker raises its limit. In the other one it cannot.
     for (limit, count) in [("ulimit -S -n 1024", 1_100), ("ulimit -n 256", 400)] {
-        let worker = Worker::after(limit, &[&scheduler, "--name", "one"], &[]);
+        let worker = Process::after(limit, &[&scheduler, "--name", "one"], &[]);
         let address = worker.address();
         let mut peers = silent(&address, count);
         // Of those that connect last, no handshake is ended for others.
@@ -171,6 +177,29 @@ async fn silent_peers_do_not_make_a_worker_unreachable() {
     cluster.close().await;
 }
 
+/// A relay has two descriptors for each connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_peers_do_not_make_a_relay_unreachable() {
+    let cluster = scheduler().await;
+    let scheduler = cluster.address().to_string();
+    let arguments = [
+        "relay",
+        "--listen",
+        "tcp://127.0.0.1:0",
+        "--connect",
+        &scheduler,
+    ];
+    let relay = Process::command_after("ulimit -S -n 1024", &arguments, &[]);
+    let line = relay.wait_for("forwarding from tcp://");
+    let (_, rest) = line.split_once("from tcp://").expect("its address");
+    let address = rest.split(' ').next().expect("an address");
+    let _peers = silent(address, 800);
+    let address = format!("tcp://{address}");
+    let ran = command::run(&["identity", "--timeout", "10s", &address], None);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    cluster.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn silent_peers_do_not_hold_up_health_checks() {
     let cluster = scheduler().await;
@@ -180,7 +209,7 @@ async fn silent_peers_do_not_hold_up_health_checks() {
         free.local_addr().expect("bound").port()
     };
     let dashboard = format!("127.0.0.1:{port}");
-    let worker = Worker::start(&[&scheduler, "--dashboard-address", &dashboard]);
+    let worker = Process::start(&[&scheduler, "--dashboard-address", &dashboard]);
     worker.address();
     let mut peers = silent(&dashboard, 500);
     let mut probe = TcpStream::connect(&dashboard).expect("the backlog has room");
@@ -209,17 +238,17 @@ fn a_scheduler_file_that_nobody_writes_delays_no_end() {
     let fifo = fifo.to_str().expect("UTF-8");
     for nanny in ["--nanny", "--no-nanny"] {
         let arguments = ["--scheduler-file", fifo, nanny];
-        let mut worker = Worker::start(&[&arguments[..], &["--death-timeout", "300ms"]].concat());
+        let mut worker = Process::start(&[&arguments[..], &["--death-timeout", "300ms"]].concat());
         worker.wait_for("the scheduler has not written it within 0.3 s");
         assert_eq!(worker.code(), Some(1));
         for signal in ["TERM", "INT"] {
-            let mut worker = Worker::start(&arguments);
+            let mut worker = Process::start(&arguments);
             worker.wait_for("waiting for ");
             worker.signal(signal);
             assert_eq!(worker.code(), Some(0), "{nanny} {signal}");
         }
     }
-    let mut worker = Worker::start(&["--scheduler-file", fifo]);
+    let mut worker = Process::start(&["--scheduler-file", fifo]);
     worker.wait_for("waiting for ");
     let child = worker.child();
     worker.signal("KILL");
@@ -234,7 +263,7 @@ async fn a_scheduler_file_may_be_a_fifo_that_stays_open() {
     let fifo = scratch.0.join("scheduler.json");
     let made = Command::new("mkfifo").arg(&fifo).status();
     assert!(made.expect("the command mkfifo").success());
-    let worker = Worker::start(&["--scheduler-file", fifo.to_str().expect("UTF-8")]);
+    let worker = Process::start(&["--scheduler-file", fifo.to_str().expect("UTF-8")]);
     let document = format!("{{\"address\": \"{}\"}}\n", cluster.address());
     let writer = tokio::task::spawn_blocking(move || {
         let mut writer = fs::File::options().write(true).open(fifo)?;
@@ -264,7 +293,7 @@ fn files_that_do_not_end_are_refused() {
     // Memory is limited, since the machine's may be large.
     let memory = "ulimit -v 8000000";
     let zeros = ["--scheduler-file", "/dev/zero", "--death-timeout", "500ms"];
-    let mut worker = Worker::after(memory, &zeros, &[]);
+    let mut worker = Process::after(memory, &zeros, &[]);
     worker.wait_for("waiting for /dev/zero, which is not JSON");
     assert_eq!(worker.code(), Some(1));
     let scheduler = "tls://127.0.0.1:1";
@@ -275,10 +304,10 @@ fn files_that_do_not_end_are_refused() {
         "--tls-cert",
         "/dev/zero",
     ];
-    let mut worker = Worker::after(memory, &tls, &[]);
+    let mut worker = Process::after(memory, &tls, &[]);
     worker.wait_for("/dev/zero (ca-file): cannot be read: it has 16 MiB or more");
     assert_eq!(worker.code(), Some(2));
-    let mut worker = Worker::after(
+    let mut worker = Process::after(
         memory,
         &["tcp://127.0.0.1:1"],
         &[("DASK_CONFIG", "/dev/zero")],
@@ -296,7 +325,7 @@ fn a_worker_that_reads_files_ends_with_its_nanny() {
     let path = fifo.to_str().expect("UTF-8");
     for signal in ["TERM", "KILL"] {
         let arguments = ["tcp://127.0.0.1:1"];
-        let mut worker = Worker::after("true", &arguments, &[("DASK_CONFIG", path)]);
+        let mut worker = Process::after("true", &arguments, &[("DASK_CONFIG", path)]);
         // The nanny's settings. Nobody writes those of its child.
         fs::write(&fifo, "{}").expect("it is written");
         let child = worker.child();
@@ -311,7 +340,7 @@ fn a_worker_that_reads_files_ends_with_its_nanny() {
             "--tls-cert",
             path,
         ];
-        let mut worker = Worker::start(&tls);
+        let mut worker = Process::start(&tls);
         let child = worker.child();
         worker.signal(signal);
         worker.code();
