@@ -15,16 +15,12 @@ use crate::format::{aligned, bytes, count, duration};
 /// Formats an identity; `now` is in seconds since 1970.
 pub(crate) fn table(identity: &Identity, now: f64) -> String {
     let mut out = String::new();
-    let threads: u64 = identity
-        .workers
-        .iter()
-        .map(|worker| worker.thread_count)
-        .sum();
-    let memory: u64 = identity
-        .workers
-        .iter()
-        .map(|worker| worker.memory_limit)
-        .sum();
+    let sum = |number: fn(&WorkerIdentity) -> u64| {
+        let workers = identity.workers.iter();
+        workers.map(number).fold(0, u64::saturating_add)
+    };
+    let threads = sum(|worker| worker.thread_count);
+    let memory = sum(|worker| worker.memory_limit);
     let [kind, address, id] =
         [&identity.kind, &identity.address, &identity.id].map(|part| Printable(part));
     let _ = writeln!(out, "{kind} {address} ({id})");

@@ -1,6 +1,6 @@
 //! The state of a cluster, requested from its scheduler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use daskwire_peer::client::{TaskStates, Workers};
 use daskwire_peer::protocol::Unknown;
@@ -87,10 +87,12 @@ impl Snapshot {
         let states = known(client.task_states().await)?;
         let mut snapshot = Self::of(&identity, states, crate::command::terminal::now());
         snapshot.release = client.release().map(|release| release.to_string());
+        let counts = processing.iter();
+        let counts = counts.map(|(address, keys)| (address.as_str(), keys.len() as u64));
+        let counts: HashMap<&str, u64> = counts.collect();
         for worker in &mut snapshot.workers {
-            let mut of_workers = processing.iter();
-            let own = of_workers.find(|(address, _)| *address == worker.address);
-            worker.processing = own.map_or(0, |(_, keys)| keys.len() as u64);
+            let own = counts.get(worker.address.as_str());
+            worker.processing = own.copied().unwrap_or_default();
         }
         Ok(snapshot)
     }

@@ -300,3 +300,40 @@ fn hostile_names_are_escaped_and_any_size_can_be_drawn() {
     }
     assert!(drawn(&view, 200, 20)[0].contains("\\u{1b}[2J"));
 }
+
+#[test]
+fn long_names_are_cut() {
+    let mut snapshot = snapshot();
+    let long = "n".repeat(1 << 16);
+    for worker in &mut snapshot.workers {
+        worker.name = long.clone();
+        worker.address = long.clone();
+        worker.status = long.clone();
+        worker.stored = 123_456_789;
+    }
+    snapshot
+        .prefixes
+        .push((long.clone(), [("processing".to_owned(), 7)].into()));
+    // Characters without a width, after the first one.
+    let marked = format!("m{}", "\u{301}".repeat(1 << 16));
+    snapshot
+        .prefixes
+        .push((marked, [("processing".to_owned(), 8)].into()));
+    let view = View {
+        snapshot: Some(snapshot),
+        ..View::default()
+    };
+    let lines = drawn(&view, 140, 20);
+    let row: Vec<_> = words(&lines[5]);
+    assert_eq!(row[0], format!("{}…", "n".repeat(15)));
+    assert_eq!(row[1], format!("{}…", "n".repeat(21)));
+    assert_eq!(row[2], format!("{}…", "n".repeat(7)));
+    // The end of a number, which is the part that changes.
+    assert!(row.contains(&"…456789"), "{row:?}");
+    let tasks = lines.iter().rfind(|line| line.starts_with('n'));
+    let name = words(tasks.expect("a line"))[0].to_owned();
+    assert_eq!(name, format!("{}…", "n".repeat(31)));
+    for line in &lines {
+        assert!(line.len() < 4096, "{}", line.len());
+    }
+}

@@ -325,21 +325,32 @@ impl View {
     }
 }
 
-/// The text of a cell of a table: padded or cut to a width. Aligned to the right, it
-/// keeps its end, and its characters are one column wide.
+/// The text of a cell of a table: padded to a width, or cut to it with an ellipsis.
+/// Aligned to the right, it keeps its end, and its characters are one column wide.
 fn cell(text: &str, width: usize, alignment: Alignment) -> String {
     let excess = match alignment {
         Alignment::Right => text.chars().count().saturating_sub(width),
         Alignment::Left | Alignment::Center => 0,
     };
-    let text: String = text.chars().skip(excess).collect();
-    pad_str(&cut(&text, width), width, alignment, None).into_owned()
+    let text = match excess {
+        0 => cut(text, width),
+        _ => core::iter::once('…')
+            .chain(text.chars().skip(excess + 1))
+            .collect(),
+    };
+    pad_str(&text, width, alignment, None).into_owned()
 }
 
-/// The start of a text that fits into a width.
+/// A text that fits into a width: the text, or its start with an ellipsis.
 fn cut(text: &str, width: usize) -> String {
+    // Characters may have no width, and a peer may send any number of them.
+    let max_count = 4 * width + 16;
+    let end = text.char_indices().nth(max_count).map(|(end, _)| end);
+    let text = &text[..end.unwrap_or(text.len())];
     // Some characters are wider together than one by one, which `truncate_str` ignores.
-    let mut cuts = (0..=width).rev().map(|width| truncate_str(text, width, ""));
+    let mut cuts = (0..=width)
+        .rev()
+        .map(|width| truncate_str(text, width, "…"));
     let cut = cuts.find(|cut| measure_text_width(cut) <= width);
     cut.unwrap_or_default().into_owned()
 }
