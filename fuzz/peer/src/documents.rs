@@ -148,6 +148,78 @@ mod tests {
         stream
     }
 
+    /// A message with `count` payloads in a list at this depth, each with as many empty frames
+    /// of different codecs.
+    fn payloads(count: u32, depth: usize, codecs: u32) -> Vec<u8> {
+        let mut body = b"\x91".repeat(depth);
+        body.push(0xdd);
+        body.extend_from_slice(&count.to_be_bytes());
+        let mut header = b"\x82\xaenum-sub-frames\xce".to_vec();
+        header.extend_from_slice(&codecs.to_be_bytes());
+        header.extend_from_slice(b"\xabcompression\xdd");
+        header.extend_from_slice(&codecs.to_be_bytes());
+        for codec in 0..codecs {
+            // A string of five bytes
+            header.push(0xa5);
+            header.extend_from_slice(format!("{codec:05}").as_bytes());
+        }
+        let mut frames = vec![Vec::new()];
+        for _ in 0..count {
+            body.extend_from_slice(b"\x81\xae__Serialized__\xce");
+            body.extend_from_slice(&(frames.len() as u32).to_be_bytes());
+            frames.push(header.clone());
+            frames.resize(frames.len() + codecs as usize, Vec::new());
+        }
+        frames[0] = body;
+        let total: usize = frames.iter().map(|frame| frame.len() + 8).sum();
+        let mut stream = (total as u64 + 8).to_le_bytes().to_vec();
+        stream.extend_from_slice(&(frames.len() as u64).to_le_bytes());
+        for frame in &frames {
+            stream.extend_from_slice(&(frame.len() as u64).to_le_bytes());
+        }
+        stream.extend(frames.into_iter().flatten());
+        stream
+    }
+
+    #[test]
+    fn codecs_of_a_payload_are_listed_up_to_a_number() {
+        let stream = payloads(1, 1, 2000);
+        let mut inspector = Inspector::new(&stream, Options::default());
+        let recorded = inspector.next_message().expect("a stream");
+        let text = inspector.text(&recorded.expect("a message"));
+        let text = text.expect("a message");
+        let line = text.lines().find(|line| line.contains("compressed by"));
+        let names = line.expect("a payload").split(" and ").count();
+        assert_eq!(names, 9, "{text}");
+        assert!(
+            line.is_some_and(|line| line.ends_with("00007 and others")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn inspecting_payloads_far_down_takes_memory_in_proportion_to_the_message() {
+        let used = |count: u32, depth: usize| {
+            let stream = payloads(count, depth, 0);
+            let before = meter::usage().allocated_len;
+            let mut inspector = Inspector::new(&stream, Options::default());
+            let recorded = inspector.next_message().expect("a stream");
+            let recorded = recorded.expect("a message");
+            inspector.text(&recorded).expect("a message");
+            let document = inspector.json(&recorded).expect("a message");
+            let allocated = meter::usage().allocated_len - before;
+            let paths = document["payloads"].as_array().expect("a list").iter();
+            let found = paths.filter(|payload| payload["path"].is_array()).count();
+            assert!(found > 0, "{document}");
+            allocated / stream.len() as u64
+        };
+        let (once, twice) = (used(1000, 250), used(2000, 500));
+        assert!(
+            twice <= once + once / 4,
+            "{once} bytes per byte, then {twice}"
+        );
+    }
+
     #[test]
     fn inspecting_takes_memory_in_proportion_to_the_depth() {
         let set = &b"\x82\xa7__Set__\xc3\xa7as-list\x91"[..];

@@ -40,11 +40,11 @@ pub(super) fn document(
 
 fn whole(recorded: &Recorded<'_>, options: &Options, message: Message<'_, &[u8]>) -> Result<Value> {
     message.check()?;
-    let mut paths = vec![Value::Null; message.payload_count()];
+    let mut paths = Paths::new(&message, usize::MAX);
     let body = body(&message, options, &mut paths)?;
     let payloads = message
         .payloads()
-        .zip(paths)
+        .zip(paths.paths)
         .map(|(payload, path)| self::payload(payload?, path, options))
         .collect::<Result<Vec<_>>>()?;
 
@@ -84,11 +84,70 @@ fn shown(frame: &[u8], options: &Options) -> Value {
     value
 }
 
-/// The body as a tree, and the path of each payload in it.
+/// The paths of payloads in the body, in the order of the payloads. `null` for a path that
+/// is not collected.
+pub(super) struct Paths {
+    pub(super) paths: Vec<Value>,
+    /// The cost of the paths that may still be collected. All payloads may be at the same
+    /// place far down in the body, and their paths would take much more memory than the
+    /// message.
+    budget: usize,
+}
+
+impl Paths {
+    /// The cost of paths for each byte of the body, several times that of Dask's messages,
+    /// and for any body.
+    const COST: (usize, usize) = (16, 1 << 16);
+
+    /// Collects the paths of up to `max_count` payloads.
+    pub(super) fn new(message: &Message<'_, &[u8]>, max_count: usize) -> Self {
+        let (per_byte, base) = Self::COST;
+        let budget = message.body().len().saturating_mul(per_byte);
+        Self {
+            paths: vec![Value::Null; message.payload_count().min(max_count)],
+            budget: budget.saturating_add(base),
+        }
+    }
+
+    fn collect(&mut self, payload: usize, walk: &Walk<'_, '_>, own: Option<&[u8]>) -> Result<()> {
+        let Some(place) = self.paths.get_mut(payload) else {
+            return Ok(());
+        };
+        if let Some(path) = own {
+            *place = classic_path(path)?;
+            return Ok(());
+        }
+        let mut elements = Vec::new();
+        for element in walk.path() {
+            let cost = match element {
+                PathElement::Key(key) => key.len(),
+                PathElement::Index(_) => 0,
+            };
+            match self
+                .budget
+                .checked_sub(cost.saturating_add(size_of::<Value>()))
+            {
+                Some(left) => self.budget = left,
+                None => {
+                    self.budget = 0;
+                    return Ok(());
+                }
+            }
+            elements.push(match element {
+                PathElement::Key(key) => tagged(key, Hooks::SetsAndEnums, true, 0)?,
+                PathElement::Index(index) => index.into(),
+            });
+        }
+        *place = elements.into();
+        Ok(())
+    }
+}
+
+/// The body as a tree. Collects the paths of the payloads in it.
 pub(super) fn body(
     message: &Message<'_, &[u8]>,
     options: &Options,
-    paths: &mut [Value],
+    paths: &mut Paths,
 ) -> Result<Value> {
     // The walk yields sets and enum members as items, so the builder needs no hooks.
     let mut builder = Builder::new(Hooks::None, options.data);
@@ -98,13 +157,8 @@ pub(super) fn body(
         let Some(item) = walk.next_item()? else {
             return Err(InspectErrorKind::Empty);
         };
-        if let Item::Payload(number) = item
-            && let Some(place) = paths.get_mut(number)
-        {
-            *place = match message.payload(number)?.path() {
-                Some(path) => classic_path(path)?,
-                None => walked_path(&walk)?,
-            };
+        if let Item::Payload(number) = item {
+            paths.collect(number, &walk, message.payload(number)?.path())?;
         }
         let frame = match message.layout() {
             Layout::Modern => 0,
@@ -117,14 +171,6 @@ pub(super) fn body(
             return Ok(value);
         }
     }
-}
-
-fn walked_path(walk: &Walk<'_, '_>) -> Result<Value> {
-    let elements = walk.path().map(|element| match element {
-        PathElement::Key(key) => tagged(key, Hooks::SetsAndEnums, true, 0),
-        PathElement::Index(index) => Ok(index.into()),
-    });
-    Ok(elements.collect::<std::result::Result<Vec<_>, _>>()?.into())
 }
 
 fn classic_path(path: &[u8]) -> Result<Value> {

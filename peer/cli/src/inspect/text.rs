@@ -19,6 +19,9 @@ const MAX_FRAMES: usize = 24;
 /// Maximum number of payloads that are listed; the rest is counted.
 const MAX_PAYLOADS: usize = 12;
 
+/// Maximum number of codecs that are listed of a payload; Dask uses one.
+const MAX_CODECS: usize = 8;
+
 /// Maximum number of characters of a document; the rest is counted.
 const MAX_TEXT: usize = 2000;
 
@@ -41,8 +44,12 @@ fn whole(
     message: Message<'_, &[u8]>,
 ) -> Result<String> {
     message.check()?;
-    // The path of each payload in the body.
-    let mut paths = vec![Value::Null; message.payload_count()];
+    let max_count = if options.data {
+        usize::MAX
+    } else {
+        MAX_PAYLOADS
+    };
+    let mut paths = json::Paths::new(&message, max_count);
     json::body(&message, options, &mut paths)?;
     let mut text = String::new();
     let op = message
@@ -79,19 +86,15 @@ fn whole(
         document(&mut text, "  header ", header, options);
     }
     document(&mut text, "  body   ", message.body(), options);
-    let max_count = if options.data {
-        usize::MAX
-    } else {
-        MAX_PAYLOADS
-    };
-    for (number, (payload, path)) in message.payloads().zip(&paths).enumerate() {
+    for (number, payload) in message.payloads().enumerate() {
         // Payloads that are not listed are described too, to detect faults.
+        let path = paths.paths.get(number).unwrap_or(&Value::Null);
         let shown = describe_payload(number, &payload?, path, options)?;
         if number < max_count {
             text.push_str(&shown);
         }
     }
-    if let Some(rest @ 1..) = paths.len().checked_sub(max_count) {
+    if let Some(rest @ 1..) = message.payload_count().checked_sub(max_count) {
         put(
             &mut text,
             format_args!("  and {}\n", count(rest, "more payload")),
@@ -107,13 +110,13 @@ fn describe_payload(
     path: &Value,
     options: &Options,
 ) -> Result<String> {
-    let path: Vec<String> = path
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(Value::to_string)
-        .collect();
-    let path = path.join(", ");
+    let path = match path {
+        Value::Array(elements) => {
+            let elements: Vec<String> = elements.iter().map(Value::to_string).collect();
+            elements.join(", ")
+        }
+        _ => "…".to_owned(),
+    };
     let what = what(payload)?;
     let mut text = format!("  payload {number} at [{path}]: {what}\n");
     let wire: u64 = payload
@@ -132,6 +135,10 @@ fn describe_payload(
     let mut names: Vec<String> = Vec::new();
     for name in codecs(payload)?.into_iter().flatten() {
         if !names.contains(&name) {
+            if names.len() == MAX_CODECS {
+                names.push("others".to_owned());
+                break;
+            }
             names.push(name);
         }
     }
