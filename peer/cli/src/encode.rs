@@ -421,6 +421,7 @@ fn write_body<'a>(
     payloads: &'a [Payload],
 ) -> Result<(), EncodeError> {
     let mut tasks = vec![Task::Value(message)];
+    let mut unused: Vec<_> = payloads.iter().map(Some).collect();
     while let Some(task) = tasks.pop() {
         match task {
             Task::Key(key) => {
@@ -428,12 +429,20 @@ fn write_body<'a>(
             }
             Task::Value(value) => {
                 if let Some(number) = single(value, "$payload") {
-                    let payload = number
-                        .as_u64()
-                        .and_then(|number| payloads.get(usize::try_from(number).ok()?));
-                    let Some(payload) = payload else {
-                        let fault = expected("", "$payload with the number of a payload");
-                        return fault.map_err(|error| error.at(message, value, "message"));
+                    let fault = |what| {
+                        let fault: Result<(), _> = expected("", what);
+                        fault.map_err(|error| error.at(message, value, "message"))
+                    };
+                    let number = number.as_u64();
+                    let number = number.and_then(|number| usize::try_from(number).ok());
+                    let Some(payload) = number.and_then(|number| unused.get_mut(number)) else {
+                        return fault("$payload with the number of a payload");
+                    };
+                    let Some(payload) = payload.take() else {
+                        return fault(
+                            "the number of a payload that is not used before: a payload has one \
+                             place, and an equal one needs an entry of its own in payloads",
+                        );
                     };
                     let frames: Vec<&[u8]> = payload.frames.iter().map(Vec::as_slice).collect();
                     builder.payload_as_is(

@@ -919,6 +919,14 @@ fn encode_reports_location_and_expectation() {
             "line 1: at message.x: expected $payload with the number of a payload",
         ),
         (
+            written(
+                r#"{"x": [{"$payload": 0}, {"$payload": 0}]}"#,
+                r#"[{"kind": "serialized", "header": {"num-sub-frames": 0}, "frames": []}]"#,
+            ),
+            "line 1: at message.x[1]: expected the number of a payload that is not used before: a \
+             payload has one place, and an equal one needs an entry of its own in payloads",
+        ),
+        (
             written(r#"{"x": {"$blob": {"len": 1, "sha256": ""}}}"#, "[]"),
             "line 1: at message.x: expected the bytes themselves, not their hash; \
              `daskwire inspect --json --data` writes them",
