@@ -33,6 +33,9 @@ const WAITING: Duration = Duration::from_secs(2);
 /// The time by which the timeout of a request exceeds that of connecting.
 const MARGIN: Duration = Duration::from_millis(100);
 
+/// The time for the scheduler to read the last messages of a command that has its result.
+const LEAVING: Duration = Duration::from_secs(1);
+
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
 
@@ -188,6 +191,12 @@ fn warn_of_release(client: &Client) {
     if let Some(warning) = client.untested_release() {
         terminal::note(warning);
     }
+}
+
+/// Closes a client that needs nothing more from the scheduler, which may be busy. Without
+/// the last messages, it forgets the client when the connection ends.
+pub(crate) async fn leave(client: Client) {
+    let _ = tokio::time::timeout(LEAVING, client.close()).await;
 }
 
 impl SchedulerArguments {
@@ -489,7 +498,8 @@ pub(crate) async fn scatter(arguments: &Scatter) -> Result {
             terminal::print(Printable(&shown(future.key())))?;
         }
     }
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 pub(crate) async fn gather(arguments: &Gather) -> Result {
@@ -514,7 +524,8 @@ pub(crate) async fn gather(arguments: &Gather) -> Result {
     let result = received.map_err(message)?.pop().unwrap_or_default();
     arguments.result.show(future.key(), &result)?;
     drop(future);
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 pub(crate) async fn submit(arguments: &Submit) -> Result {
@@ -606,7 +617,8 @@ pub(crate) async fn submit(arguments: &Submit) -> Result {
         arguments.result.show(future.key(), &result)?;
     }
     drop(future);
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 /// The message of a call that failed. Python reports only indirectly that it lacks the
@@ -669,7 +681,15 @@ pub(crate) async fn release(arguments: &Release) -> Result {
     if !keys.is_empty() {
         client.release_as(HOLDER, keys).map_err(message)?;
     }
-    client.close().await.map_err(message)?;
+    // The scheduler does not confirm that it has released keys.
+    let timeout = arguments.cluster.scheduler.timeout;
+    let closed = tokio::time::timeout(timeout, client.close()).await;
+    closed
+        .map_err(|_| {
+            let seconds = timeout.as_secs_f64();
+            format!("the scheduler has not read the request after {seconds} seconds")
+        })?
+        .map_err(message)?;
     if arguments.json {
         terminal::print(printable::json(&document))?;
     }
@@ -769,7 +789,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     }
     let outcome = crate::journey::journey(&client, &recorder, form, &mut show);
     let outcome = outcome.await.map_err(message)?;
-    client.close().await.map_err(message)?;
+    leave(client).await;
     if let Some(cluster) = cluster {
         cluster.close().await;
     }

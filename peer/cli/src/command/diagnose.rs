@@ -1,5 +1,7 @@
 //! The `daskwire ps`, `logs` and `story` commands.
 
+use std::collections::HashMap;
+
 use crate::format::{aligned, bytes, count, duration};
 use crate::inspect::capture::Time;
 use clap::Args;
@@ -8,7 +10,7 @@ use daskwire_peer::client::{LogLine, StoryStep};
 use daskwire_peer::{Client, Key, Value};
 use serde_json::{Value as Json, json};
 
-use crate::command::cluster_command::{SchedulerArguments, key, list, message};
+use crate::command::cluster_command::{SchedulerArguments, key, leave, list, message};
 use crate::command::failure::Result;
 use crate::command::show::value_json;
 use crate::command::snapshot::Snapshot;
@@ -59,7 +61,8 @@ pub(crate) async fn ps(arguments: &Ps) -> Result {
     } else {
         terminal::print(table(&snapshot).trim_end())?;
     }
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 fn table(snapshot: &Snapshot) -> String {
@@ -157,7 +160,8 @@ pub(crate) async fn logs(arguments: &Logs) -> Result {
             }
         }
     }
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 fn log_json(worker: &Option<String>, lines: &[LogLine]) -> Json {
@@ -194,13 +198,14 @@ pub(crate) async fn story(arguments: &Story) -> Result {
         return Err(format!("neither the scheduler nor a worker has a record of {keys}").into());
     }
     if !arguments.json {
+        let names = workers.iter();
+        let names = names.map(|worker| (worker.address.as_str(), worker.name.as_str()));
+        let names: HashMap<&str, &str> = names.collect();
         let name = |address: &Option<String>| match address {
             None => "scheduler".to_owned(),
             Some(address) => {
-                let mut workers = workers.iter();
-                let worker = workers.find(|worker| worker.address == *address);
-                let name = worker.map_or(address, |worker| &worker.name);
-                Printable(name).to_string()
+                let name = names.get(address.as_str()).copied();
+                Printable(name.unwrap_or(address)).to_string()
             }
         };
         let rows: Vec<[String; 3]> = steps
@@ -221,7 +226,8 @@ pub(crate) async fn story(arguments: &Story) -> Result {
             .collect();
         terminal::print(aligned(&rows, 3).trim_end())?;
     }
-    Ok(client.close().await.map_err(message)?)
+    leave(client).await;
+    Ok(())
 }
 
 #[expect(

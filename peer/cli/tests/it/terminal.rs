@@ -2,14 +2,19 @@
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::command::{Ran, run};
 use daskwire::frame::{Prefix, encode_prelude, prelude_len};
 use daskwire::msgpack::Writer;
 use daskwire_comm::{Address, Comm, CommOptions};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
-use daskwire_peer::worker::Functions;
+use daskwire_peer::worker::{Functions, Worker};
 use daskwire_peer::{Key, RemoteError, Value};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 /// Characters that control a terminal, reorder text, break lines or are
@@ -158,6 +163,145 @@ fn pickles_documents_and_names_of_files() {
     ] {
         clean(arguments[0], &run(arguments, None));
     }
+}
+
+/// Names that are longer than any terminal is wide: a table has the start of each.
+#[test]
+fn long_names() {
+    let runtime = runtime();
+    let name = "n".repeat(1 << 16);
+    let started = runtime.block_on(async {
+        let cluster = cluster(0).await;
+        let worker = |name: &str| {
+            Worker::builder(cluster.address().clone())
+                .name(name)
+                .functions(Functions::builtins())
+        };
+        let long = worker(&name).start().await.expect("a worker");
+        let short = worker("short").start().await.expect("a worker");
+        let client = cluster.client().await.expect("a client");
+        let key = Key::from(name.as_str());
+        let call = client.call("operator.add").argument(1).argument(2).key(key);
+        let future = call.submit().expect("submitted");
+        future.result().await.expect("a result");
+        (cluster, [long, short], client, future)
+    });
+    let address = started.0.address().to_string();
+    let start = format!("{}…", "n".repeat(79));
+    for (command, is_cut) in [
+        (&["identity", &address][..], true),
+        (&["ps", &address], true),
+        (&["story", &address, &name], false),
+    ] {
+        let ran = run(command, None);
+        let printed = ran.good(command[0]);
+        if is_cut {
+            assert!(printed.contains(&start), "{}: {printed}", command[0]);
+            assert!(printed.len() < 4096, "{}: {}", command[0], printed.len());
+        }
+    }
+    runtime.block_on(async {
+        let (cluster, workers, client, future) = started;
+        drop(future);
+        client.close().await.expect("it closes");
+        for worker in workers {
+            worker.close().await;
+        }
+        cluster.close().await;
+    });
+}
+
+/// Forwards connections to a scheduler until a client leaves. Then it forwards nothing more
+/// and closes nothing, like a scheduler that is busy.
+async fn busy(scheduler: &Address) -> String {
+    let scheduler = scheduler.location().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    tokio::spawn(async move {
+        let is_left = Arc::new(AtomicBool::new(false));
+        while let Ok((client, _)) = listener.accept().await {
+            let peer = TcpStream::connect(&scheduler).await.expect("a scheduler");
+            let (from_client, to_client) = client.into_split();
+            let (from_peer, to_peer) = peer.into_split();
+            tokio::spawn(forward(from_client, to_peer, Arc::clone(&is_left)));
+            tokio::spawn(forward(from_peer, to_client, Arc::clone(&is_left)));
+        }
+    });
+    format!("tcp://{address}")
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_left: Arc<AtomicBool>) {
+    const LAST: &[u8] = b"close-client";
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(len @ 1..) = from.read(&mut buffer).await {
+        let data = &buffer[..len];
+        if data.windows(LAST.len()).any(|part| part == LAST) {
+            is_left.store(true, Ordering::SeqCst);
+        }
+        if is_left.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        if to.write_all(data).await.is_err() {
+            break;
+        }
+    }
+}
+
+/// A command that has its result succeeds, whether the scheduler reads its last messages or
+/// not.
+#[test]
+fn a_busy_scheduler_does_not_keep_a_command_that_has_its_result() {
+    let runtime = runtime();
+    let cluster = runtime.block_on(cluster(1));
+    let key = ["submit", "--key", "kept", "--hold"];
+    let address = cluster.address().to_string();
+    run(&[&key[..], &[&address, "operator.neg", "1"]].concat(), None).good("hold");
+    for command in [
+        &[
+            "submit",
+            "--timeout",
+            "3s",
+            "ADDRESS",
+            "operator.add",
+            "1",
+            "2",
+        ][..],
+        &[
+            "submit",
+            "--timeout",
+            "3s",
+            "--hold",
+            "ADDRESS",
+            "operator.neg",
+            "2",
+        ],
+        &["gather", "--timeout", "3s", "ADDRESS", "kept"],
+        &["scatter", "--timeout", "3s", "ADDRESS", "Cargo.toml"],
+        &["ps", "--timeout", "3s", "ADDRESS"],
+        &["story", "--timeout", "3s", "ADDRESS", "kept"],
+    ] {
+        let address = runtime.block_on(busy(cluster.address()));
+        let command: Vec<&str> = command
+            .iter()
+            .map(|part| {
+                if *part == "ADDRESS" {
+                    address.as_str()
+                } else {
+                    *part
+                }
+            })
+            .collect();
+        let ran = run(&command, None);
+        assert_ne!(ran.good(&command.join(" ")), "");
+    }
+    // The scheduler does not answer this request, so its reading matters.
+    let address = runtime.block_on(busy(cluster.address()));
+    let ran = run(&["release", "--timeout", "3s", &address, "kept"], None);
+    assert_eq!(
+        ran.refused("release"),
+        "the scheduler has not read the request after 3 seconds"
+    );
+    runtime.block_on(cluster.close());
 }
 
 /// Starts a scheduler that sends `reply` to the first request of each comm.

@@ -17,7 +17,7 @@ use daskwire_comm::Address;
 use daskwire_peer::client::ClientOptions;
 use tokio::sync::mpsc;
 
-use crate::command::cluster_command::{SchedulerArguments, message};
+use crate::command::cluster_command::{SchedulerArguments, leave, message};
 use crate::command::connect::{address, connect};
 use crate::command::failure::{Failure, Result};
 use crate::command::snapshot::Snapshot;
@@ -72,7 +72,7 @@ pub(crate) async fn top(arguments: &Top) -> Result {
     options.comm.connect_retry = false;
     // A wrong address is an error. Only a lost connection is made again.
     let client = arguments.scheduler.connect().await?;
-    client.close().await.map_err(message)?;
+    leave(client).await;
     let stop = crate::command::runtime::stop_requested()?;
     let screen = Screen::enter().map_err(|error| format!("cannot use the terminal: {error}"))?;
     let (sender, mut updates) = mpsc::channel(QUEUE);
