@@ -2,6 +2,7 @@
 //! other names lead to [`ValueError::Unknown`].
 
 use core::cell::{OnceCell, RefCell};
+use core::fmt;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
@@ -384,7 +385,7 @@ pub(crate) struct TreeReader<'b> {
     by_address: OnceCell<Vec<&'b Bytes>>,
     /// Whether instances of any class are converted to values, or only instances of
     /// known classes.
-    pub(super) has_all_classes: bool,
+    pub(crate) has_all_classes: bool,
     /// The remaining budget.
     pub(crate) budget: Budget,
     made: RefCell<Cache>,
@@ -481,9 +482,12 @@ impl<'b> TreeReader<'b> {
             return Ok(value.clone());
         }
         let many = |items: tree::Items<'_, '_>| {
-            items
-                .map(|item| self.value(item, depth))
-                .collect::<Result<Items, _>>()
+            let items = items.enumerate();
+            let items = items.map(|(index, item)| {
+                let value = self.value(item, depth);
+                value.map_err(|error| self.at(error, index))
+            });
+            items.collect::<Result<Items, _>>()
         };
         let value = match node.value() {
             tree::Value::Str(string) => self.string(string)?,
@@ -495,7 +499,10 @@ impl<'b> TreeReader<'b> {
             tree::Value::Dict(entries) => {
                 let pairs = entries.map(|(key, value)| {
                     let key = self.value(key, depth)?;
-                    Ok((key, self.value(value, depth)?))
+                    match self.value(value, depth) {
+                        Ok(value) => Ok((key, value)),
+                        Err(error) => Err(self.at(error, key)),
+                    }
                 });
                 Value::Dict(pairs.collect::<Result<_, ValueError>>()?)
             }
@@ -506,6 +513,14 @@ impl<'b> TreeReader<'b> {
             self.made.borrow_mut().values.insert(index, value.clone());
         }
         Ok(value)
+    }
+
+    /// Adds the index or the key in a container to an error about a part of a whole value.
+    fn at(&self, error: ValueError, index: impl fmt::Display) -> ValueError {
+        match self.has_all_classes {
+            true => at(error, index),
+            false => error,
+        }
     }
 
     fn object<'t, 'p>(
@@ -562,6 +577,25 @@ impl<'b> TreeReader<'b> {
             None => Bytes::copy_from_slice(data),
         }
     }
+}
+
+/// Adds the index or the key in a container to an error about an unknown part of it.
+pub(super) fn at(error: ValueError, index: impl fmt::Display) -> ValueError {
+    /// A longer key is not shown.
+    const MAX_KEY: usize = 64;
+    let what = match error {
+        ValueError::Unknown { what } => what,
+        other => return other,
+    };
+    let mut index = index.to_string();
+    if index.len() > MAX_KEY {
+        "…".clone_into(&mut index);
+    }
+    let place = " at [";
+    unknown(&match what.split_once(place) {
+        Some((what, path)) => format!("{what}{place}{index}][{path}"),
+        None => format!("{what}{place}{index}]"),
+    })
 }
 
 fn unknown(what: &str) -> ValueError {

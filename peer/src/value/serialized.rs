@@ -635,7 +635,11 @@ fn collection(
             let key = Source::new(&document).and_then(|mut source| Value::read_key(&mut source));
             keys.push(key.map_err(|_| damaged())?);
         }
-        items.push(value_of(&element, PayloadKind::Serialized, own, depth)?);
+        let item = value_of(&element, PayloadKind::Serialized, own, depth);
+        items.push(item.map_err(|error| match keys.last() {
+            Some(key) => pickled::at(error, key),
+            None => pickled::at(error, items.len()),
+        })?);
     }
     let mut reader = header.get("type-serialized").map(Reader::new);
     let class = reader.as_mut().and_then(|reader| reader.str().ok());

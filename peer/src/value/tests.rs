@@ -92,6 +92,11 @@ fn names_unknown_python_types() {
     let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
     let what = "pandas.core_.new_frame".to_owned();
     assert_eq!(opened, Err(ValueError::Unknown { what }));
+    // {'x': [None, ...]}
+    let pickle = b"\x80\x04}\x8c\x01x]N\x8c\x0cpandas.core_\x8c\x09new_frame\x93)R\x86as.";
+    let opened = Serialized::of_written_pickle(Bytes::from_static(pickle)).open();
+    let what = "pandas.core_.new_frame at ['x'][0][1]".to_owned();
+    assert_eq!(opened, Err(ValueError::Unknown { what }));
 }
 
 /// A header of zstd-compressed `bytes`, and a frame that declares `declared`
