@@ -1,5 +1,6 @@
 //! Errors of exchanges with peers, and an error that covers all operations.
 
+mod exception;
 mod remote;
 
 use core::fmt;

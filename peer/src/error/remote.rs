@@ -1,14 +1,12 @@
 //! Exceptions of peers, read without executing Python.
 
-use core::cell::Cell;
-use core::fmt::{self, Write as _};
+use core::fmt;
 use daskwire::invariant::Ensured;
 
-use bytes::Bytes;
-use daskwire_numpy::known::{self, Known, KnownValue, convert};
 use daskwire_pickle::Writer;
-use daskwire_pickle::tree::{self, Node, Registry, Tree};
+use daskwire_pickle::tree::Tree;
 
+use super::exception::{CAUSES, ExceptionReader, of_pickle};
 use crate::Key;
 use crate::pickling::Pickling;
 use crate::protocol::Status;
@@ -18,7 +16,9 @@ use crate::value::{Serialized, Value, ValueError, WrongType};
 /// An exception that was raised in a peer, usually in Python.
 ///
 /// Its parts are read from the pickle without executing it;
-/// [`serialized`](Self::serialized) is that pickle, for forwarding.
+/// [`serialized`](Self::serialized) is that pickle, for forwarding. The messages of builtin
+/// classes, and of classes that extend them without a `__str__` of their own, are those of
+/// Python. Of other classes, the message shows the arguments of the exception.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RemoteError {
     /// The class of the exception, such as `ZeroDivisionError` or
@@ -29,6 +29,10 @@ pub struct RemoteError {
     /// The traceback: a line for each frame, outermost first, as Python prints
     /// it. Empty if unknown.
     pub traceback: String,
+    /// The notes that were added with `add_note`.
+    pub notes: Vec<String>,
+    /// The exceptions in an `ExceptionGroup`: up to 64, including those of groups in it.
+    pub exceptions: Vec<Self>,
     /// The exception that this one was raised from, or that was being handled.
     ///
     /// Exceptions of Dask may lack details without it: for a function that the
@@ -38,24 +42,59 @@ pub struct RemoteError {
     pub serialized: Option<Serialized>,
 }
 
-/// Formats like the last line that Python prints, and a line for each
-/// [`cause`](RemoteError::cause).
+/// Formats like the last lines that Python prints, with notes and the exceptions of groups, and
+/// a line for each [`cause`](RemoteError::cause).
 impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = Lines { f, is_ended: true };
         let mut next = Some(self);
         while let Some(error) = next {
-            f.write_str(&error.class)?;
-            if !error.message.is_empty() {
-                write!(f, ": {}", error.message)?;
-            }
+            let is_cause = !core::ptr::eq(error, self);
+            error.write(&mut lines, if is_cause { "caused by " } else { "" }, 0)?;
             next = error.cause.as_deref();
-            if next.is_some() {
-                let is_ended = error.message.ends_with('\n');
-                f.write_str(if is_ended {
-                    "caused by "
-                } else {
-                    "\ncaused by "
-                })?;
+        }
+        Ok(())
+    }
+}
+
+/// Lines, of which the last may lack its end.
+struct Lines<'f, 'a> {
+    f: &'f mut fmt::Formatter<'a>,
+    is_ended: bool,
+}
+
+impl Lines<'_, '_> {
+    fn write(&mut self, indent: usize, line: fmt::Arguments<'_>) -> fmt::Result {
+        let line = line.to_string();
+        let end = if self.is_ended { "" } else { "\n" };
+        if indent == 0 {
+            write!(self.f, "{end}{line}")?;
+        } else {
+            let line = line.replace('\n', &format!("\n{:indent$}", ""));
+            write!(self.f, "{end}{:indent$}{line}", "")?;
+        }
+        self.is_ended = line.ends_with('\n');
+        Ok(())
+    }
+}
+
+impl RemoteError {
+    /// Writes the exception without its cause.
+    fn write(&self, lines: &mut Lines<'_, '_>, start: &str, depth: usize) -> fmt::Result {
+        // Python prints three spaces for each group, see `format_exception_only`.
+        let indent = 3 * depth;
+        let class = &self.class;
+        match self.message.as_str() {
+            "" => lines.write(indent, format_args!("{start}{class}"))?,
+            message => lines.write(indent, format_args!("{start}{class}: {message}"))?,
+        }
+        for note in &self.notes {
+            lines.write(indent, format_args!("{note}"))?;
+        }
+        // A program may nest groups deeper than a peer.
+        if depth < CAUSES {
+            for error in &self.exceptions {
+                error.write(lines, "", depth + 1)?;
             }
         }
         Ok(())
@@ -127,16 +166,22 @@ impl RemoteError {
 
     /// Reads the fields `exception` and `traceback` of a message.
     pub(crate) fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
-        let mut error = match exception {
+        Self::read(exception, traceback).0
+    }
+
+    /// Reads the same fields. Returns also whether the message is only similar to that of
+    /// Python.
+    fn read(exception: &Value, traceback: Option<&Value>) -> (Self, bool) {
+        let (mut error, is_approximate) = match exception {
             Value::Serialized(serialized) => match serialized.pickle() {
-                Ok((pickle, buffers)) => Self::of_pickle(&pickle, &buffers),
+                Ok((pickle, buffers)) => of_pickle(&pickle, &buffers),
                 Err(error) => match serialized.open() {
-                    Ok(value) => Self::new("Exception", &value.to_unquoted()),
-                    Err(_) => Self::new("Exception", &error.to_string()),
+                    Ok(value) => (Self::new("Exception", &value.to_unquoted()), false),
+                    Err(_) => (Self::new("Exception", &error.to_string()), true),
                 },
             },
-            Value::Bytes(data) => Self::of_pickle(data, &[]),
-            value => Self::new("Exception", &value.to_unquoted()),
+            Value::Bytes(data) => of_pickle(data, &[]),
+            value => (Self::new("Exception", &value.to_unquoted()), false),
         };
         if let Value::Serialized(serialized) = exception {
             error.serialized = Some(serialized.clone());
@@ -145,23 +190,34 @@ impl RemoteError {
             && let Some(Value::Serialized(serialized)) = traceback
             && let Ok((pickle, buffers)) = serialized.pickle()
             && let Ok(tree) = Tree::with_buffers(&pickle, &buffers)
-            && let Ok(KnownValue::Traceback(frames)) = convert(exceptions(), tree.root())
         {
-            error.traceback = Renderer::new(&pickle).lines(frames);
+            error.traceback = ExceptionReader::new(&pickle, &buffers).traceback(tree.root());
         }
-        error
+        (error, is_approximate)
     }
 
     /// Reads a reply that reports an exception.
     pub(crate) fn of_status(status: &Status) -> Self {
-        let mut error = match &status.exception {
-            Some(exception) => Self::of_fields(exception, status.traceback.as_ref()),
-            None => Self::new("Exception", status.message.as_deref().unwrap_or_default()),
+        let (mut error, is_approximate) = match &status.exception {
+            Some(exception) => Self::read(exception, status.traceback.as_ref()),
+            None => {
+                let message = status.message.as_deref();
+                let error = Self::new("Exception", message.unwrap_or_default());
+                (error, message.is_none())
+            }
         };
-        if error.message.is_empty()
-            && let Some(string) = &status.exception_text
-        {
-            error.message.clone_from(string);
+        // The exception as `repr()` shows it: its class and its arguments.
+        if is_approximate && let Some(string) = status.exception_text.as_deref() {
+            let class = error.class.rsplit_once('.');
+            let class = class.map_or(error.class.as_str(), |(_, class)| class);
+            let arguments = string.strip_prefix(class);
+            let arguments = arguments.and_then(|it| it.strip_prefix('(')?.strip_suffix(')'));
+            error.message = match arguments {
+                // Several arguments.
+                Some(arguments) if error.message.starts_with('(') => format!("({arguments})"),
+                Some(arguments) => arguments.to_owned(),
+                None => string.to_owned(),
+            };
         }
         if error.traceback.is_empty()
             && let Some(string) = &status.traceback_text
@@ -170,113 +226,7 @@ impl RemoteError {
         }
         error
     }
-
-    fn of_pickle(pickle: &Bytes, buffers: &[Bytes]) -> Self {
-        let Ok(tree) = Tree::with_buffers(pickle, buffers) else {
-            return Self::new("Exception", &format!("b'{}'", pickle.escape_ascii()));
-        };
-        Self::of_node(tree.root(), &Renderer::new(pickle), CAUSES)
-    }
-
-    /// Reads an exception with at most `causes` causes.
-    fn of_node(node: Node<'_, '_>, renderer: &Renderer, causes: usize) -> Self {
-        match convert(exceptions(), node) {
-            Ok(KnownValue::Exception(exception)) => {
-                let context = exception.context.filter(|_| !exception.suppress_context);
-                Self {
-                    cause: cause(exception.cause.or(context), renderer, causes),
-                    ..Self::of_parts(
-                        Some(exception.class),
-                        Some(exception.arguments),
-                        exception.traceback,
-                        renderer,
-                    )
-                }
-            }
-            // An instance of another class, which is named by the call that makes it.
-            _ => Self::of_object(node, renderer, causes),
-        }
-    }
-
-    fn of_parts(
-        class: Option<tree::Global<'_>>,
-        arguments: Option<tree::Items<'_, '_>>,
-        traceback: Option<known::Traceback<'_, '_>>,
-        renderer: &Renderer,
-    ) -> Self {
-        let class = class.map_or_else(|| "Exception".to_owned(), |class| renderer.show(&class));
-        let class = class.strip_prefix("builtins.").unwrap_or(&class).to_owned();
-        Self {
-            message: arguments
-                .map(|arguments| renderer.message(&class, arguments))
-                .unwrap_or_default(),
-            class,
-            traceback: traceback
-                .map(|frames| renderer.lines(frames))
-                .unwrap_or_default(),
-            ..Self::default()
-        }
-    }
-
-    /// Reads `CLASS(ARGUMENTS...)`, or the form of `tblib` for exceptions with
-    /// attributes.
-    fn of_object(node: Node<'_, '_>, renderer: &Renderer, causes: usize) -> Self {
-        let parts = match node.value() {
-            tree::Value::Call {
-                callable,
-                arguments,
-            } => Some((callable, arguments)),
-            tree::Value::New {
-                class, arguments, ..
-            } => Some((class, arguments)),
-            _ => None,
-        };
-        let Some((callable, arguments)) = parts else {
-            return Self::new("Exception", &renderer.show(&node));
-        };
-        let called = callable.as_global();
-        let is_tblib = called.is_some_and(|name| {
-            name.is("tblib.pickling_support", "unpickle_exception_with_attrs")
-                || name.is("tblib.pickling_support", "unpickle_exception")
-        });
-        if !is_tblib {
-            let mut error = Self::of_parts(called, Some(arguments.items()), None, renderer);
-            for note in notes(node) {
-                error.message.push('\n');
-                error.message.push_str(&renderer.of_node(note));
-            }
-            return error;
-        }
-        let mut parts = arguments.items();
-        let mut next = || parts.next().filter(|node| !node.is_none());
-        let (class, given) = (next(), next());
-        let (from, traceback, context, suppress_context) = (next(), next(), next(), next());
-        let given = given.map(|given| given.get("args").unwrap_or(given).items());
-        let traceback = traceback.and_then(|node| match convert(exceptions(), node) {
-            Ok(KnownValue::Traceback(frames)) => Some(frames),
-            _ => None,
-        });
-        let is_suppressed = suppress_context.and_then(Node::as_bool) == Some(true);
-        let context = context.filter(|_| !is_suppressed);
-        Self {
-            cause: cause(from.or(context), renderer, causes),
-            ..Self::of_parts(class.and_then(Node::as_global), given, traceback, renderer)
-        }
-    }
 }
-
-/// The notes that were added to an exception, which Python shows below its message.
-fn notes<'t, 'p>(node: Node<'t, 'p>) -> impl Iterator<Item = Node<'t, 'p>> {
-    let state = node.operations().find_map(|operation| match operation {
-        tree::Operation::State(state) => Some(state.node()),
-        _ => None,
-    });
-    let notes = state.and_then(|state| state.get("__notes__"));
-    notes.into_iter().flat_map(Node::items)
-}
-
-/// Maximum number of causes that are read.
-const CAUSES: usize = 16;
 
 /// The class of the exception for an error of this type.
 fn class_of(error: &(dyn core::error::Error + 'static)) -> &'static str {
@@ -288,140 +238,6 @@ fn class_of(error: &(dyn core::error::Error + 'static)) -> &'static str {
         "OSError"
     } else {
         "RuntimeError"
-    }
-}
-
-/// The end of a shortened message.
-const SHORTENED: &str = "… (shortened)";
-
-fn cause(
-    node: Option<Node<'_, '_>>,
-    renderer: &Renderer,
-    causes: usize,
-) -> Option<Box<RemoteError>> {
-    let causes = causes.checked_sub(1)?;
-    Some(Box::new(RemoteError::of_node(node?, renderer, causes)))
-}
-
-fn exceptions() -> &'static Registry<Known> {
-    static NAMES: std::sync::OnceLock<Registry<Known>> = std::sync::OnceLock::new();
-    NAMES.get_or_init(|| {
-        let mut registry = Registry::new();
-        registry.allow_all(known::EXCEPTIONS);
-        registry
-    })
-}
-
-/// Writes the strings of an exception, up to a total length in proportion to the pickle.
-/// Without the limit, shared parts of a pickle, which are written at each occurrence,
-/// could take much memory.
-struct Renderer {
-    left: Cell<usize>,
-}
-
-impl Renderer {
-    fn new(pickle: &[u8]) -> Self {
-        let len = pickle.len().saturating_mul(4).saturating_add(1 << 16);
-        Self {
-            left: Cell::new(len),
-        }
-    }
-
-    fn show(&self, part: &dyn fmt::Display) -> String {
-        self.written(|to| write!(to, "{part}"))
-    }
-
-    /// Writes a string until the limit is reached, then [`SHORTENED`].
-    fn written(&self, write: impl FnOnce(&mut Limited<'_>) -> fmt::Result) -> String {
-        let mut to = Limited {
-            string: String::new(),
-            left: &self.left,
-        };
-        if write(&mut to).is_err() {
-            to.string.push_str(SHORTENED);
-        }
-        to.string
-    }
-
-    /// Returns a string as it is, and anything else as Python shows it.
-    fn of_node(&self, node: Node<'_, '_>) -> String {
-        match node.as_str() {
-            Some(string) => self.show(&string),
-            None => self.show(&node),
-        }
-    }
-
-    /// The result of `str()` for an exception with these arguments.
-    fn message(&self, class: &str, arguments: tree::Items<'_, '_>) -> String {
-        let all: Vec<Node<'_, '_>> = arguments.collect();
-        match all.as_slice() {
-            [key, worker, allowed_failures] if class == KILLED_WORKER => {
-                let key = self.of_node(*key);
-                let count = allowed_failures
-                    .as_u64()
-                    .unwrap_or_default()
-                    .saturating_add(1);
-                let state = worker.operations().find_map(|operation| match operation {
-                    tree::Operation::State(state) => state.node().get("address"),
-                    _ => None,
-                });
-                let last = state.and_then(Node::as_str).unwrap_or("unknown");
-                self.show(&format_args!(
-                    "the task {key} killed {count} workers, last {last}"
-                ))
-            }
-            [] => String::new(),
-            // `KeyError` shows the `repr` of its argument.
-            [one] if class == "KeyError" => match one.as_str() {
-                Some(string) => self.show(&Value::from(string)),
-                None => self.show(one),
-            },
-            [one] => self.of_node(*one),
-            [number, reason, ..] if class.ends_with("Error") && number.as_i64().is_some() => {
-                let reason = self.of_node(*reason);
-                self.show(&format_args!("[Errno {number}] {reason}"))
-            }
-            many => self.written(|to| {
-                to.write_char('(')?;
-                for (index, node) in many.iter().enumerate() {
-                    to.write_str(if index == 0 { "" } else { ", " })?;
-                    write!(to, "{node}")?;
-                }
-                to.write_char(')')
-            }),
-        }
-    }
-
-    fn lines(&self, traceback: known::Traceback<'_, '_>) -> String {
-        self.written(|to| {
-            for frame in traceback {
-                writeln!(to, "  {frame}")?;
-            }
-            Ok(())
-        })
-    }
-}
-
-/// A string of limited length.
-struct Limited<'l> {
-    string: String,
-    left: &'l Cell<usize>,
-}
-
-impl fmt::Write for Limited<'_> {
-    fn write_str(&mut self, part: &str) -> fmt::Result {
-        let left = self.left.get();
-        let mut len = part.len().min(left);
-        while !part.is_char_boundary(len) {
-            len = len.saturating_sub(1);
-        }
-        self.left.set(left.saturating_sub(len));
-        self.string.push_str(part.get(..len).ensured());
-        if len == part.len() {
-            Ok(())
-        } else {
-            Err(fmt::Error)
-        }
     }
 }
 
@@ -474,11 +290,12 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
 
 #[cfg(test)]
 mod tests {
+    use super::super::exception::SHORTENED;
     use super::*;
 
     fn read(write: impl Fn(&mut Writer<'_, '_>)) -> (RemoteError, usize) {
         let (pickle, _) = pickled(write).pickle().expect("a pickle");
-        (RemoteError::of_pickle(&pickle, &[]), pickle.len())
+        (of_pickle(&pickle, &[]).0, pickle.len())
     }
 
     /// `unpickle_exception` with a class and an argument. The caller adds the cause;
@@ -541,6 +358,87 @@ mod tests {
         assert_eq!(count(2), 2);
         assert_eq!(count(40), CAUSES + 1);
         assert_eq!(count(80), CAUSES + 1);
+    }
+
+    /// A group of `count` references to one exception, within `levels` groups of two
+    /// references to the next one.
+    #[test]
+    fn members_of_groups_are_bounded() {
+        let count = |levels: usize, count: usize| {
+            let (error, _) = read(|writer| {
+                let group = |writer: &mut Writer<'_, '_>, count| {
+                    writer.reduce().global("builtins", "ExceptionGroup");
+                    writer.tuple(2).str("some").list(count);
+                };
+                let repeat = |writer: &mut Writer<'_, '_>, count: usize| {
+                    let index = writer.end().memoize();
+                    (1..count).for_each(|_| {
+                        writer.get(index);
+                    });
+                    writer.end().end();
+                };
+                (0..levels).for_each(|_| group(writer, 2));
+                group(writer, count);
+                writer
+                    .reduce()
+                    .global("builtins", "ValueError")
+                    .tuple(1)
+                    .str("x");
+                writer.end();
+                repeat(writer, count);
+                (0..levels).for_each(|_| repeat(writer, 2));
+            });
+            let shown = error.to_string();
+            (shown.matches("ValueError").count(), shown.len())
+        };
+        assert_eq!(count(0, 3).0, 3);
+        assert_eq!(count(2, 1).0, 4);
+        assert_eq!(count(0, 1000).0, 64);
+        let (once, twice) = (count(30, 100).1, count(60, 100).1);
+        assert!(twice <= once, "{once} bytes, then {twice}");
+    }
+
+    #[test]
+    fn the_text_of_a_message_replaces_what_only_python_can_read() {
+        let error = |write: &dyn Fn(&mut Writer<'_, '_>), text: &str| {
+            RemoteError::of_status(&Status {
+                exception: Some(Value::Serialized(pickled(write))),
+                exception_text: Some(text.to_owned()),
+                ..Status::default()
+            })
+            .to_string()
+        };
+        let unknown = |writer: &mut Writer<'_, '_>| {
+            writer
+                .reduce()
+                .global("re", "_compile")
+                .tuple(1)
+                .str("x")
+                .end()
+                .end();
+        };
+        let one = |writer: &mut Writer<'_, '_>| {
+            writer.reduce().global("a.b", "OwnError").tuple(1);
+            unknown(writer);
+        };
+        assert_eq!(
+            error(&one, "OwnError(re.compile('x'))"),
+            "a.b.OwnError: re.compile('x')"
+        );
+        assert_eq!(error(&one, "another form"), "a.b.OwnError: another form");
+        let two = |writer: &mut Writer<'_, '_>| {
+            writer.reduce().global("a.b", "OwnError").tuple(2);
+            unknown(writer);
+            writer.i64(1);
+        };
+        assert_eq!(
+            error(&two, "OwnError(re.compile('x'), 1)"),
+            "a.b.OwnError: (re.compile('x'), 1)"
+        );
+        let empty = |writer: &mut Writer<'_, '_>| {
+            writer.reduce().global("builtins", "ValueError").tuple(0);
+        };
+        assert_eq!(error(&empty, "ValueError()"), "ValueError");
     }
 
     #[test]

@@ -40,12 +40,6 @@ mod repr;
 #[cfg(feature = "serde")]
 mod ser;
 mod serialized;
-#[cfg(any(
-    feature = "arrow",
-    feature = "chrono-04",
-    feature = "jiff-02",
-    feature = "serde"
-))]
 mod text;
 mod time;
 #[cfg(feature = "uuid")]
@@ -70,6 +64,7 @@ pub(crate) use items::Totals;
 pub use items::{Item, Items};
 pub use object::Object;
 pub(crate) use pickled::{TreeReader, describe};
+pub(crate) use repr::{quote_of, write_escaped};
 pub use serialized::Serialized;
 
 /// Maximum levels of nested containers in a value that is read, and in the result
@@ -152,7 +147,8 @@ pub enum ValueError {
     /// A Python object has no counterpart in Rust. It can be forwarded as
     /// [`Serialized`].
     Unknown {
-        /// The object's type, such as `pandas.DataFrame`.
+        /// The object's type, such as `pandas.DataFrame`, and its place in the value if it is
+        /// a part of it: `pandas.DataFrame at [1]['x']`.
         what: String,
     },
     /// The value cannot be used where it is given, or not with the scheduler's release.

@@ -377,48 +377,54 @@ fn write_complex(f: &mut fmt::Formatter<'_>, real: f64, imaginary: f64) -> fmt::
 }
 
 fn write_str(f: &mut fmt::Formatter<'_>, string: &str) -> fmt::Result {
-    let quote = if string.contains('\'') && !string.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = quote_of(string.as_bytes());
     f.write_char(quote)?;
     for c in string.chars() {
-        match c {
-            '\n' => f.write_str("\\n")?,
-            '\r' => f.write_str("\\r")?,
-            '\t' => f.write_str("\\t")?,
-            '\\' => f.write_str("\\\\")?,
-            c if c == quote => write!(f, "\\{c}")?,
-            ' '..='~' => f.write_char(c)?,
-            c => {
-                let code = u32::from(c);
-                // Characters that Rust escapes after a letter are not printable
-                // in Python either.
-                let mut after_letter = [b'a'; 5];
-                let len = c.encode_utf8(&mut after_letter[1..]).len();
-                let after_letter = core::str::from_utf8(&after_letter[..=len]);
-                let is_printable = code >= 0xa1
-                    && after_letter.is_ok_and(|string| !string.escape_debug().any(|c| c == '\\'));
-                match code {
-                    _ if is_printable => f.write_char(c)?,
-                    0..=0xff => write!(f, "\\x{code:02x}")?,
-                    0x100..=0xffff => write!(f, "\\u{code:04x}")?,
-                    _ => write!(f, "\\U{code:08x}")?,
-                }
-            }
-        }
+        write_escaped(f, c, quote)?;
     }
     f.write_char(quote)
 }
 
-/// A `bytearray` has single quotes escaped even between double ones.
-fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8], is_bytearray: bool) -> fmt::Result {
-    let quote = if data.contains(&b'\'') && !data.contains(&b'"') {
+/// The quote around a string or bytes.
+pub(crate) fn quote_of(data: &[u8]) -> char {
+    if data.contains(&b'\'') && !data.contains(&b'"') {
         '"'
     } else {
         '\''
-    };
+    }
+}
+
+/// Writes a character of a string in these quotes.
+pub(crate) fn write_escaped(f: &mut impl fmt::Write, c: char, quote: char) -> fmt::Result {
+    match c {
+        '\n' => f.write_str("\\n"),
+        '\r' => f.write_str("\\r"),
+        '\t' => f.write_str("\\t"),
+        '\\' => f.write_str("\\\\"),
+        c if c == quote => write!(f, "\\{c}"),
+        ' '..='~' => f.write_char(c),
+        c => {
+            let code = u32::from(c);
+            // Characters that Rust escapes after a letter are not printable
+            // in Python either.
+            let mut after_letter = [b'a'; 5];
+            let len = c.encode_utf8(&mut after_letter[1..]).len();
+            let after_letter = core::str::from_utf8(&after_letter[..=len]);
+            let is_printable = code >= 0xa1
+                && after_letter.is_ok_and(|string| !string.escape_debug().any(|c| c == '\\'));
+            match code {
+                _ if is_printable => f.write_char(c),
+                0..=0xff => write!(f, "\\x{code:02x}"),
+                0x100..=0xffff => write!(f, "\\u{code:04x}"),
+                _ => write!(f, "\\U{code:08x}"),
+            }
+        }
+    }
+}
+
+/// A `bytearray` has single quotes escaped even between double ones.
+fn write_bytes(f: &mut fmt::Formatter<'_>, data: &[u8], is_bytearray: bool) -> fmt::Result {
+    let quote = quote_of(data);
     write!(f, "b{quote}")?;
     for byte in data {
         match byte {

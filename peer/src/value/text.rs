@@ -1,9 +1,7 @@
 //! Dates and times as strings, and the time zones of dates.
 
 use super::Value;
-#[cfg(any(feature = "arrow", feature = "serde"))]
-use super::object::date_time_text;
-use super::object::{Kind, Object};
+use super::object::{Kind, Object, date_time_text};
 
 /// A time zone.
 pub(super) enum Zone<'o> {
@@ -31,7 +29,6 @@ impl Object {
         }
     }
 
-    #[cfg(any(feature = "arrow", feature = "serde"))]
     /// The string form of a date, a time, a fraction or a time zone, as
     /// ISO 8601 or Python's `str()` has it; `None` for other objects.
     pub(super) fn text(&self) -> Option<String> {
@@ -81,9 +78,39 @@ impl Object {
             _ => return None,
         })
     }
+
+    /// The object as Python's `str()` formats it; `None` if it formats it as `repr()` does, or
+    /// if the format is not known.
+    fn python_str(&self) -> Option<String> {
+        match (self.kind(), self.arguments()) {
+            (Kind::Decimal | Kind::Uuid | Kind::Path, [Value::Str(string)]) => {
+                Some(string.as_ref().to_owned())
+            }
+            (Kind::Fraction, [numerator, Value::Int(1)]) => Some(numerator.to_string()),
+            (Kind::Fraction | Kind::Date | Kind::ZoneInfo, _) => self.text(),
+            (Kind::Time, [_, _, _, _]) => self.text(),
+            (Kind::DateTime, _) if !matches!(self.zone()?, Zone::Name(_)) => {
+                Some(self.text()?.replacen('T', " ", 1))
+            }
+            (Kind::DateTime64, _) => self.numpy_text(),
+            _ => None,
+        }
+    }
 }
 
-#[cfg(any(feature = "arrow", feature = "serde"))]
+impl Value {
+    /// Formats like Python's `str()`, except arrays and some classes, which are formatted like
+    /// `repr()`.
+    pub(crate) fn to_python_str(&self) -> String {
+        let own = match self {
+            Self::Str(string) => Some(string.as_ref().to_owned()),
+            Self::Object(object) => object.python_str(),
+            _ => None,
+        };
+        own.unwrap_or_else(|| self.to_string())
+    }
+}
+
 /// An offset from UTC, such as `+02:00`.
 fn offset_text(seconds: i64) -> String {
     let sign = if seconds < 0 { '-' } else { '+' };

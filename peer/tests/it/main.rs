@@ -8,6 +8,7 @@ mod client_diagnostics;
 mod client_with_dask;
 mod cluster;
 mod environment;
+mod exceptions;
 mod keys;
 mod numpy_values;
 mod numpy_with_dask;

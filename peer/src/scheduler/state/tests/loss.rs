@@ -105,10 +105,11 @@ fn task_that_kills_more_than_three_workers_fails() {
     assert_eq!(sent.len(), 2);
     for (line, key) in sent.iter().zip(["evil", "next"]) {
         let expected = format!(
-            "task-erred {key} distributed.scheduler.KilledWorker: the task evil killed 4 \
-             workers, last tcp://w3:1"
+            "task-erred {key} distributed.scheduler.KilledWorker: Attempted to run task 'evil' on \
+             4 different workers, but all those workers died while running it. The last worker \
+             that attempt to run the task was tcp://w3:1. "
         );
-        assert_eq!(*line, expected);
+        assert!(line.starts_with(&expected), "{line}");
     }
 }
 
