@@ -795,7 +795,7 @@ pub(crate) async fn journey(arguments: &Journey) -> Result {
     }
     let (result, took) = (outcome.result, outcome.took);
     if arguments.json {
-        let result = value_json(&result);
+        let result = value_json(&result).map_err(|error| error.to_string())?;
         let document = serde_json::json!({"result": result, "took": took.as_secs_f64()});
         show(&format!("{}\n", printable::json(&document)));
     } else {

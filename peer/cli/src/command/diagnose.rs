@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use crate::command::cluster_command::{SchedulerArguments, key, leave, list, message};
 use crate::command::failure::Result;
-use crate::command::show::value_json;
+use crate::command::show::{NotJson, value_json};
 use crate::command::snapshot::Snapshot;
 use crate::command::terminal;
 use crate::printable;
@@ -190,7 +190,8 @@ pub(crate) async fn story(arguments: &Story) -> Result {
     let steps = client.story(&keys).await.map_err(message)?;
     let workers = client.workers().await.map_err(message)?;
     if arguments.json {
-        let steps: Vec<Json> = steps.iter().map(step_json).collect();
+        let steps: Result<Vec<Json>, NotJson> = steps.iter().map(step_json).collect();
+        let steps = steps.map_err(|error| error.to_string())?;
         terminal::print(printable::json(&json!({"steps": steps})))?;
     }
     if steps.is_empty() {
@@ -213,8 +214,10 @@ pub(crate) async fn story(arguments: &Story) -> Result {
             .map(|step| {
                 let mut step = step.clone();
                 // A key is formatted as in a command line.
-                if let Some(key @ (Value::List(_) | Value::Tuple(_))) = step.step.first_mut() {
-                    *key = Value::from(value_json(key).to_string());
+                if let Some(key @ (Value::List(_) | Value::Tuple(_))) = step.step.first_mut()
+                    && let Ok(json) = value_json(key)
+                {
+                    *key = Value::from(json.to_string());
                 }
                 let line = step.to_string();
                 [
@@ -239,15 +242,15 @@ fn when(seconds: f64) -> String {
     Time((seconds * 1e9) as u64).to_string()
 }
 
-fn step_json(step: &StoryStep) -> Json {
-    let parts: Vec<Json> = step.step.iter().map(value_json).collect();
+fn step_json(step: &StoryStep) -> Result<Json, NotJson> {
+    let parts: Vec<Json> = step.step.iter().map(value_json).collect::<Result<_, _>>()?;
     let (from, to) = step.states().unzip();
-    json!({
+    Ok(json!({
         "time": step.time,
         "worker": step.worker,
         "from": from,
         "to": to,
         "stimulus": step.stimulus,
         "step": parts,
-    })
+    }))
 }

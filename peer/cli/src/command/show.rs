@@ -1,6 +1,6 @@
 //! Results of tasks: printed as text or JSON, or written to a file.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::io::{IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::Args;
 use daskwire_numpy::{ByteOrder, DType, Kind, Order};
+use daskwire_peer::value::{Serialized, ValueError};
 use daskwire_peer::{Array, Key, Value};
 use serde_json::{Map, Value as Json, json};
 
@@ -21,9 +22,9 @@ use crate::printable;
 #[derive(Debug, Args)]
 pub(crate) struct ResultArguments {
     /// Write the result to a file: .npy for arrays, .csv for rows, .parquet for tables
-    /// and data frames (if it was built with the feature parquet), .json for any value;
+    /// and data frames (if it was built with the feature parquet), .json for other values;
     /// with any other name, or - for standard output, the bytes of bytes, strings and
-    /// arrays
+    /// arrays, and other values as text
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print a string or bytes without quotes and escapes
@@ -71,8 +72,8 @@ impl ResultArguments {
             return write(file, result);
         }
         if self.json {
-            check_repetition(result)?;
-            return Ok(terminal::print(printable::json(&document(key, result)))?);
+            let document = document(key, result).map_err(|error| error.to_string())?;
+            return Ok(terminal::print(printable::json(&document))?);
         }
         match result {
             Value::Str(string) if self.raw => print_raw(&[string.as_bytes(), b"\n"]),
@@ -84,16 +85,20 @@ impl ResultArguments {
 }
 
 /// The document of a result, described in `JSON.md`.
-fn document(key: &Key, result: &Value) -> Json {
+fn document(key: &Key, result: &Value) -> Result<Json, NotJson> {
     let mut document = Map::new();
     document.insert("key".into(), key_json(key));
     document.insert("type".into(), result.type_name().into());
-    if let Value::Array(array) = result {
-        document.insert("dtype".into(), array.dtype().type_string().as_str().into());
-        document.insert("shape".into(), array.shape().into());
-    }
-    document.insert("value".into(), value_json(result));
-    Json::Object(document)
+    let value = match result {
+        Value::Array(array) => {
+            document.insert("dtype".into(), array.dtype().type_string().as_str().into());
+            document.insert("shape".into(), array.shape().into());
+            array_json(array)?
+        }
+        result => value_json(result)?,
+    };
+    document.insert("value".into(), value);
+    Ok(Json::Object(document))
 }
 
 /// Converts a key to JSON: a string, an integer, or a list of keys.
@@ -136,7 +141,7 @@ fn extension(file: &Path) -> String {
 fn write(file: &Path, result: &Value) -> Result {
     let extension = extension(file);
     let name = file.display();
-    if let "npy" | "csv" | "json" = &*extension {
+    if let "npy" | "csv" = &*extension {
         check_repetition(result).map_err(|error| format!("{name}: {error}"))?;
     }
     let string;
@@ -149,7 +154,8 @@ fn write(file: &Path, result: &Value) -> Result {
         #[cfg(feature = "parquet")]
         "parquet" => &parquet(result).map_err(|error| format!("{name}: {error}"))?[..],
         "json" => {
-            string = value_json(result).to_string() + "\n";
+            let document = value_json(result).map_err(|error| format!("{name}: {error}"))?;
+            string = document.to_string() + "\n";
             string.as_bytes()
         }
         _ => match result {
@@ -157,6 +163,7 @@ fn write(file: &Path, result: &Value) -> Result {
             Value::Array(array) => array.bytes(),
             Value::Str(string) => string.as_bytes(),
             other => {
+                check_readable(other).map_err(|error| format!("{name}: {error}"))?;
                 string = format!("{other}\n");
                 string.as_bytes()
             }
@@ -321,66 +328,208 @@ fn half(bits: u16) -> f64 {
     }
 }
 
+/// The error of converting a value to JSON: a part of it has no form in `JSON.md`.
+#[derive(Debug)]
+pub(crate) struct NotJson {
+    /// The part, and what to use instead.
+    what: String,
+    /// The indices and keys that lead to the part, the innermost first.
+    path: Vec<String>,
+}
+
+impl NotJson {
+    const fn new(what: String) -> Self {
+        let path = Vec::new();
+        Self { what, path }
+    }
+
+    /// The error for a value that is not readable without Python.
+    fn unreadable(serialized: &Serialized) -> Self {
+        let what = match serialized.open() {
+            Err(ValueError::Unknown { what }) => what,
+            _ => serialized.to_string(),
+        };
+        Self::new(format!(
+            "only Python can read {what}; convert it on the cluster, for example with \
+             builtins.str, or write a data frame or table as .parquet"
+        ))
+    }
+
+    /// The error for elements of an array that only `.npy` preserves.
+    fn elements(array: &Array) -> Self {
+        Self::new(format!(
+            "elements of type {} have no form in JSON; use .npy",
+            array.dtype()
+        ))
+    }
+
+    /// Adds the index or key of the part in a container.
+    fn at(mut self, index: impl fmt::Display) -> Self {
+        self.path.push(format!("[{index}]"));
+        self
+    }
+}
+
+impl fmt::Display for NotJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            f.write_str("at ")?;
+            self.path
+                .iter()
+                .rev()
+                .try_for_each(|step| f.write_str(step))?;
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
 /// Converts a value to JSON, described in `JSON.md`.
-pub(crate) fn value_json(value: &Value) -> Json {
-    let list = |items: &[Value]| Json::Array(items.iter().map(value_json).collect());
-    match value {
+///
+/// # Errors
+///
+/// If the value, or a part of it, has no form there.
+pub(crate) fn value_json(value: &Value) -> Result<Json, NotJson> {
+    let list = |items: &[Value]| {
+        let items = items.iter().enumerate();
+        let items = items.map(|(index, item)| value_json(item).map_err(|error| error.at(index)));
+        items.collect::<Result<Vec<Json>, _>>().map(Json::Array)
+    };
+    Ok(match value {
         Value::None => Json::Null,
         Value::Bool(value) => (*value).into(),
         Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
             (Ok(value), _) => value.into(),
             (_, Ok(value)) => value.into(),
-            _ => value.to_string().into(),
+            _ => json!({"$int": value.to_string()}),
         },
+        Value::LargeInt(_) => {
+            let digits = value.to_string();
+            // The size in place of the digits
+            if digits.starts_with('<') {
+                return Err(NotJson::new(format!("{digits} is too long for JSON")));
+            }
+            json!({"$int": digits})
+        }
         Value::Float(number) if number.is_finite() => (*number).into(),
+        Value::Float(_) => json!({"$float": value.to_string()}),
         Value::Complex(real, imaginary) => {
-            json!([
-                value_json(&Value::Float(*real)),
-                value_json(&Value::Float(*imaginary))
-            ])
+            let parts = [Value::Float(*real), Value::Float(*imaginary)];
+            json!({"$complex": list(&parts)?})
         }
         Value::Str(string) => string.as_ref().into(),
-        Value::Bytes(data) | Value::ByteArray(data) => json!({"base64": BASE64.encode(data)}),
+        Value::Bytes(data) | Value::ByteArray(data) => json!({"$bytes": BASE64.encode(data)}),
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
-            list(items)
+            list(items)?
         }
         Value::Dict(entries) => {
-            let names: Option<Vec<&str>> = entries.iter().map(|(key, _)| key.as_str()).collect();
+            // A name that begins with a dollar sign would look like one of the forms here.
+            let name = |key: &Value| {
+                let name = key.as_str().filter(|name| !name.starts_with('$'));
+                name.map(str::to_owned)
+            };
+            let names: Option<Vec<String>> = entries.iter().map(|(key, _)| name(key)).collect();
+            let item = |key: &Value, item: &Value| value_json(item).map_err(|error| error.at(key));
             match names {
                 Some(names) => {
-                    let names = names.into_iter().map(str::to_owned);
-                    let values = entries.iter().map(|(_, value)| value_json(value));
-                    Json::Object(names.zip(values).collect())
+                    let named = names.into_iter().zip(entries.iter());
+                    let items = named.map(|(name, (key, value))| Ok((name, item(key, value)?)));
+                    Json::Object(items.collect::<Result<_, _>>()?)
                 }
-                // Names in JSON objects must be strings.
                 None => {
                     let pairs = entries.iter();
-                    let pair = |(key, value)| json!([value_json(key), value_json(value)]);
-                    Json::Array(pairs.map(|(key, value)| pair((key, value))).collect())
+                    let pairs = pairs.map(|(key, value)| {
+                        let name = value_json(key).map_err(|error| error.at(key))?;
+                        Ok(Json::Array(vec![name, item(key, value)?]))
+                    });
+                    let pairs: Vec<Json> = pairs.collect::<Result<_, _>>()?;
+                    json!({"$map": pairs})
                 }
             }
         }
-        // The text of an array is limited.
-        Value::Array(_) if check_repetition(value).is_err() => value.to_string().into(),
-        Value::Array(array) => array_json(array, &mut Vec::new()),
-        other => other.to_string().into(),
+        Value::Array(array) => match array.dtype().kind() {
+            // Their unit is in the type of the array only.
+            Kind::Datetime(_) | Kind::Timedelta(_) => return Err(NotJson::elements(array)),
+            _ => array_json(array)?,
+        },
+        Value::Object(object) => {
+            let arguments = object.arguments();
+            let mut document = Map::new();
+            document.insert("class".into(), object.class().into());
+            if object.fields().is_empty() {
+                document.insert("arguments".into(), list(arguments)?);
+            } else {
+                let fields = object.fields().iter().zip(arguments);
+                let fields = fields.map(|(name, value)| {
+                    let value = value_json(value).map_err(|error| error.at(name));
+                    Ok((name.clone(), value?))
+                });
+                let fields: Map<String, Json> = fields.collect::<Result<_, _>>()?;
+                document.insert("attributes".into(), fields.into());
+            }
+            json!({"$object": document})
+        }
+        Value::Serialized(serialized) => return Err(NotJson::unreadable(serialized)),
+        other => {
+            let what = format!("a value of type {} has no form in JSON", other.type_name());
+            return Err(NotJson::new(what));
+        }
+    })
+}
+
+/// Checks that a value has no parts that only Python can read, whose text only describes them.
+fn check_readable(value: &Value) -> Result<(), NotJson> {
+    let all = |items: &[Value]| {
+        let mut items = items.iter().enumerate();
+        items.try_for_each(|(index, item)| check_readable(item).map_err(|error| error.at(index)))
+    };
+    match value {
+        Value::Serialized(serialized) => Err(NotJson::unreadable(serialized)),
+        Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
+            all(items)
+        }
+        Value::Object(object) => all(object.arguments()),
+        Value::Dict(entries) => entries.iter().try_for_each(|(key, item)| {
+            let checked = check_readable(key).and_then(|()| check_readable(item));
+            checked.map_err(|error| error.at(key))
+        }),
+        _ => Ok(()),
     }
 }
 
-/// The elements whose first indices are `indices`, as nested lists.
-fn array_json(array: &Array, indices: &mut Vec<usize>) -> Json {
-    let Some(&count) = array.shape().get(indices.len()) else {
-        let view = array.view().ok();
-        let bytes = view.and_then(|view| view.item(indices));
-        return value_json(&element(array.dtype(), bytes.unwrap_or_default()));
+/// The elements of an array as nested lists. Times are counts in the unit of the array.
+fn array_json(array: &Array) -> Result<Json, NotJson> {
+    let view = array.view();
+    let view = view.and_then(|view| view.check_repetition().map(|()| view));
+    let view = view.map_err(|error| NotJson::new(error.to_string()))?;
+    // Numbers that are longer than the longest float here are read as bytes.
+    let is_long = match array.dtype().kind() {
+        Kind::Float => array.dtype().item_len() > 8,
+        Kind::Complex => array.dtype().item_len() > 16,
+        _ => false,
     };
-    let mut items = Vec::new();
-    for index in 0..count {
-        indices.push(index);
-        items.push(array_json(array, indices));
-        indices.pop();
+    if is_long {
+        return Err(NotJson::elements(array));
     }
-    Json::Array(items)
+    fn nested(
+        array: &Array,
+        view: &daskwire_numpy::Array<'_>,
+        indices: &mut Vec<usize>,
+    ) -> Result<Json, NotJson> {
+        let Some(&count) = array.shape().get(indices.len()) else {
+            let bytes = view.item(indices).unwrap_or_default();
+            return value_json(&element(array.dtype(), bytes));
+        };
+        let mut items = Vec::new();
+        for index in 0..count {
+            indices.push(index);
+            let item = nested(array, view, indices);
+            indices.pop();
+            items.push(item?);
+        }
+        Ok(Json::Array(items))
+    }
+    nested(array, &view, &mut Vec::new())
 }
 
 /// Encodes an array as a `.npy` file, version 1.0.

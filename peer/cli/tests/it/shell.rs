@@ -520,6 +520,136 @@ fn a_task_that_fails_first_is_retried() {
     }
 }
 
+/// The value of a result in JSON, on standard output and in a file.
+#[test]
+fn json_has_the_whole_result_or_there_is_an_error() {
+    let cluster = daskwire_testing::scheduler_with_workers(1);
+    let at = cluster.address();
+    let file = path("result.json");
+    let submit = |expression: &str, options: &str| {
+        let expression = serde_json::Value::from(expression);
+        daskwire(&format!("submit {at} builtins.eval {expression} {options}"))
+    };
+    let written = |expression: &str| -> serde_json::Value {
+        submit(expression, &format!("-o {}", file.display())).good(expression);
+        let json = std::fs::read(&file).expect("it was written");
+        std::fs::remove_file(&file).expect("removed");
+        serde_json::from_slice(&json).expect("JSON")
+    };
+    for (expression, json) in [
+        (
+            "[None,True,-7,0.5,'x']",
+            serde_json::json!([null, true, -7, 0.5, "x"]),
+        ),
+        ("(1,{2},frozenset())", serde_json::json!([1, [2], []])),
+        (
+            "[2**63,2**64,-2**200]",
+            serde_json::json!([
+                1_u64 << 63,
+                {"$int": "18446744073709551616"},
+                {"$int": "-1606938044258990275541962092341162602522202993782792835301376"}
+            ]),
+        ),
+        (
+            "[float('nan'),float('inf'),-float('inf')]",
+            serde_json::json!([{"$float": "nan"}, {"$float": "inf"}, {"$float": "-inf"}]),
+        ),
+        (
+            "[1j,complex('nan')]",
+            serde_json::json!([{"$complex": [0.0, 1.0]}, {"$complex": [{"$float": "nan"}, 0.0]}]),
+        ),
+        (
+            "[b'ab',bytearray(b'')]",
+            serde_json::json!([{"$bytes": "YWI="}, {"$bytes": ""}]),
+        ),
+        ("{'a':{'b':()}}", serde_json::json!({"a": {"b": []}})),
+        (
+            "{('x',0):1,'y':b'z'}",
+            serde_json::json!({"$map": [[["x", 0], 1], ["y", {"$bytes": "eg=="}]]}),
+        ),
+        // Not bytes, but a dictionary that looks like them.
+        (
+            "{'$bytes':'YWI='}",
+            serde_json::json!({"$map": [["$bytes", "YWI="]]}),
+        ),
+        (
+            "__import__('datetime').date(2026,8,1)",
+            serde_json::json!({"$object": {"class": "datetime.date", "arguments": [2026, 8, 1]}}),
+        ),
+        (
+            "[__import__('decimal').Decimal('0.10')]",
+            serde_json::json!([{"$object": {"class": "decimal.Decimal", "arguments": ["0.10"]}}]),
+        ),
+        (
+            "{'a':__import__('numpy').array([[1,2.5]])}",
+            serde_json::json!({"a": [[1.0, 2.5]]}),
+        ),
+    ] {
+        assert_eq!(written(expression), json, "{expression}");
+        let ran = submit(expression, "--json");
+        let document: serde_json::Value = serde_json::from_str(ran.good(expression)).expect("JSON");
+        assert_eq!(document["value"], json, "{expression}");
+    }
+    let pattern = "__import__('re').compile('x')";
+    let times = "__import__('numpy').array(['NaT'],'M8[ns]')";
+    let only_python = |place: &str| {
+        format!(
+            "only Python can read re._compile{place}; convert it on the cluster, for example with \
+             builtins.str, or write a data frame or table as .parquet"
+        )
+    };
+    let elements = |dtype: &str| format!("elements of type {dtype} have no form in JSON; use .npy");
+    for (expression, error) in [
+        (pattern.to_owned(), only_python("")),
+        (
+            format!("[0,{{'a':({pattern},)}}]"),
+            only_python(" at [1]['a'][0]"),
+        ),
+        (format!("{{{pattern}:1}}"), only_python("")),
+        (
+            format!("[{times}]"),
+            format!("at [0]: {}", elements("<M8[ns]")),
+        ),
+        (
+            "__import__('numpy').ones(2,'longdouble')".to_owned(),
+            elements("<f16"),
+        ),
+        (
+            "[10**5000]".to_owned(),
+            "at [0]: <int of 16616 bits> is too long for JSON".to_owned(),
+        ),
+    ] {
+        let ran = submit(&expression, "--json");
+        let refused = ran.refused(&expression);
+        assert!(refused.starts_with(&error), "{expression}: {refused}");
+        assert!(ran.out.is_empty(), "{expression}");
+        let ran = submit(&expression, &format!("-o {}", file.display()));
+        let refused = ran.refused(&expression);
+        let of_file = format!("{}: {error}", file.display());
+        assert!(refused.starts_with(&of_file), "{expression}: {refused}");
+        assert!(!file.exists(), "{expression}");
+    }
+    // The document of an array has its type, its file does not.
+    let ran = submit(times, "--json");
+    let document: serde_json::Value = serde_json::from_str(ran.good(times)).expect("JSON");
+    assert_eq!(document["dtype"], "<M8[ns]");
+    assert_eq!(document["value"], serde_json::json!([null]));
+    let ran = submit(times, &format!("-o {}", file.display()));
+    assert!(
+        ran.refused(times).ends_with(&elements("<M8[ns]")),
+        "{}",
+        ran.err
+    );
+    // Text in a file is not a description either.
+    let text = path("result.txt");
+    let ran = submit(&format!("[{pattern}]"), &format!("-o {}", text.display()));
+    let refused = ran.refused(pattern);
+    let only_python = only_python(" at [0]");
+    assert_eq!(refused, format!("{}: {only_python}", text.display()));
+    assert!(!text.exists());
+    assert_eq!(cluster.warnings(), [""; 0]);
+}
+
 #[test]
 fn results_are_readable_and_become_files() {
     let cluster = daskwire_testing::scheduler_with_workers(1);
@@ -577,11 +707,11 @@ fn results_are_readable_and_become_files() {
     );
     assert_eq!(
         json("builtins:str.encode ab")["value"],
-        serde_json::json!({"base64": "YWI="})
+        serde_json::json!({"$bytes": "YWI="})
     );
     assert_eq!(
         json("builtins.dict [[1,2],[\"a\",null]]")["value"],
-        serde_json::json!([[1, 2], ["a", null]])
+        serde_json::json!({"$map": [[1, 2], ["a", null]]})
     );
     for (call, value) in [
         ("numpy.float16 -1.5", serde_json::json!(-1.5)),
@@ -591,7 +721,7 @@ fn results_are_readable_and_become_files() {
         ),
         (
             "numpy.array [1,2] --keyword dtype=complex64",
-            serde_json::json!([[1.0, 0.0], [2.0, 0.0]]),
+            serde_json::json!([{"$complex": [1.0, 0.0]}, {"$complex": [2.0, 0.0]}]),
         ),
         (
             "numpy.array [\"a\",\"ü\"] --keyword dtype=>U3",
@@ -600,7 +730,7 @@ fn results_are_readable_and_become_files() {
         ("numpy.array [true,false]", serde_json::json!([true, false])),
         (
             "numpy.array [0.1,6e-8,7e4] --keyword dtype=float16",
-            serde_json::json!([0.0999755859375, 5.960464477539063e-8, "inf"]),
+            serde_json::json!([0.0999755859375, 5.960464477539063e-8, {"$float": "inf"}]),
         ),
         (
             "numpy.array [\"2026-01-02\",\"NaT\"] --keyword dtype=M8[D]",
