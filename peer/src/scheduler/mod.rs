@@ -7,7 +7,9 @@
 //!
 //! The scheduler never runs tasks, and parses a client's graph as data. Graphs that only
 //! Python can convert into tasks, such as those of Dask's collections, are
-//! refused with an error for each of their keys.
+//! refused with an error for each of their keys. Requests other than those about tasks, data
+//! and workers, such as `run_on_scheduler`, plugins, datasets, events, locks and queues, are
+//! refused with a `NotImplementedError` that names them.
 
 mod error;
 mod notice;
