@@ -28,6 +28,10 @@ const MAX_COUNT: usize = 32;
 /// Maximum length of names and versions in bytes; longer ones are ignored.
 const MAX_LEN: usize = 64;
 
+/// Maximum number of characters of the versions on workers in a warning, to whose width each
+/// row is padded.
+const MAX_SHOWN: usize = 1024;
+
 /// Checks that the release of a peer is not too old.
 ///
 /// # Errors
@@ -124,10 +128,14 @@ impl AllPackages {
                 continue;
             }
             let others: Vec<&str> = others.into_iter().collect();
-            let shown = match others[..] {
+            let mut shown = match others[..] {
                 [one] => one.to_owned(),
                 _ => format!("{{'{}'}}", others.join("', '")),
             };
+            if let Some((end, _)) = shown.char_indices().nth(MAX_SHOWN) {
+                shown.truncate(end);
+                shown.push('…');
+            }
             rows.push([name.clone(), own.to_owned(), shown]);
         }
         if rows.is_empty() {
@@ -167,6 +175,20 @@ mod tests {
     fn packages(versions: &[(&str, &str)]) -> Packages {
         let packages = versions.iter().map(|(name, version)| (*name, *version));
         Packages::read(&Value::dict([("packages", Value::dict(packages))]))
+    }
+
+    #[test]
+    fn a_warning_does_not_grow_with_the_versions_of_others() {
+        let len = |count: usize| {
+            let mut all = AllPackages::default();
+            for number in 0..count {
+                all.add(&packages(&[("numpy", &format!("{number:064}"))]));
+            }
+            all.warning(&packages(&[("numpy", "1"), ("lz4", "2")]), "Client")
+                .len()
+        };
+        let (once, twice) = (len(1000), len(2000));
+        assert_eq!(once, twice);
     }
 
     // ROLES SCHEDULER-2
