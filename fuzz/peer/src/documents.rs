@@ -12,11 +12,11 @@ use daskwire_fuzz::budget::{Budget, Linear};
 const BUDGET: Budget = Budget {
     memory_len: Linear {
         base: 4 << 20,
-        per_byte: 8 << 10,
+        per_byte: 1 << 10,
     },
     allocated_len: Linear {
         base: 16 << 20,
-        per_byte: 64 << 10,
+        per_byte: 8 << 10,
     },
     steps: Linear {
         base: 1 << 20,
