@@ -43,6 +43,8 @@ mod functions;
 mod handle;
 mod memory;
 mod metrics;
+#[cfg(target_os = "linux")]
+mod nanny_plugins;
 mod outcome;
 #[cfg(target_os = "linux")]
 mod python;
@@ -136,6 +138,9 @@ struct Shared {
     max_comms: usize,
     services: BTreeMap<String, u16>,
     is_restartable: bool,
+    /// The names of the scheduler's plugins of nannies whose variables Python processes have.
+    #[cfg(target_os = "linux")]
+    environ_plugins: Vec<String>,
     /// The reason for a restart, if one was requested.
     restart: OnceLock<String>,
     /// Read-locked while a request is answered that the worker must answer before it ends.

@@ -10,6 +10,8 @@ use daskwire_comm::{Address, CommError, Incoming, Listener};
 
 use super::diagnostics::{self, Level};
 #[cfg(target_os = "linux")]
+use super::nanny_plugins;
+#[cfg(target_os = "linux")]
 use super::python::HostComm;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
@@ -30,10 +32,6 @@ use crate::{Key, RemoteError, RequestError, Value};
 
 /// Requests that a worker without Python accepts and ignores.
 const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];
-
-/// Requests to nannies about their plugins, which are Python code. A nanny is the worker itself.
-#[cfg(target_os = "linux")]
-const OF_NANNIES: [&str; 2] = ["plugin_add", "plugin_remove"];
 
 /// Delay before connections are accepted again after an error.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(150);
@@ -137,6 +135,13 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));
+        #[cfg(target_os = "linux")]
+        let needs_restart = nanny_plugins::needs_restart(shared, &request);
+        // No task starts without the variables once the scheduler has the reply.
+        #[cfg(target_os = "linux")]
+        if needs_restart {
+            shared.handle([Event::Paused(true)]);
+        }
         // Tasks use the packages of the interpreter, which the host knows.
         #[cfg(target_os = "linux")]
         let is_versions = matches!(request, Request::Versions(_));
@@ -157,7 +162,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
             Request::GetData(request) => send_data_while_member(shared, channel, request).await,
             #[cfg(target_os = "linux")]
             Request::Unknown(request)
-                if shared.python.is_some() && !OF_NANNIES.contains(&&*request.op) =>
+                if shared.python.is_some() && !nanny_plugins::REQUESTS.contains(&&*request.op) =>
             {
                 let is_of_shuffle = request.op.starts_with("shuffle_");
                 let reply = match host.answer(shared, request).await {
@@ -184,6 +189,14 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                 }
             }
         };
+        // After the reply, since the scheduler closes its comms with a worker that it removes.
+        #[cfg(target_os = "linux")]
+        if needs_restart {
+            let reason = "a plugin of nannies sets variables of the environment".to_owned();
+            // The scheduler also learns of the end from the stream.
+            let _ = shared.unregister(Some(reason)).await;
+            shared.stop.notify_one();
+        }
         if is_terminate {
             shared.stop.notify_one();
         }
@@ -296,9 +309,8 @@ async fn answer(shared: &Arc<Shared>, request: Request) -> Result<Reply, RemoteE
             ])
         }
         #[cfg(target_os = "linux")]
-        Request::Unknown(request) if OF_NANNIES.contains(&&*request.op) => {
-            let message = format!("the nanny of the worker {} runs no Python", shared.title);
-            return Err(RemoteError::new("NotImplementedError", &message));
+        Request::Unknown(request) if nanny_plugins::REQUESTS.contains(&&*request.op) => {
+            shared.answer_for_nanny(&request)?
         }
         request => {
             let message = format!(

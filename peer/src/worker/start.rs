@@ -19,6 +19,8 @@ use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
 use super::metrics::{TasksDone, Transfers};
 #[cfg(target_os = "linux")]
+use super::nanny_plugins;
+#[cfg(target_os = "linux")]
 use super::python::{Interpreter, PythonProcesses, SharedMemory};
 use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, REGISTER_TIMEOUT, supervise};
@@ -89,6 +91,17 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     #[cfg(not(target_os = "linux"))]
     drop(directory);
     #[cfg(target_os = "linux")]
+    let environ_plugins = match builder.is_restartable && builder.runs_python() {
+        true => {
+            let asked =
+                nanny_plugins::variables_of_scheduler(&pool, &builder.scheduler, &address, &notify);
+            let (names, variables) = asked.await;
+            builder.python.variables.extend(variables);
+            names
+        }
+        false => Vec::new(),
+    };
+    #[cfg(target_os = "linux")]
     let python = match builder.python.interpreter.take() {
         Some(path) => {
             let start = StartPython {
@@ -138,6 +151,8 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         max_comms: builder.max_comms,
         services: builder.services,
         is_restartable: builder.is_restartable,
+        #[cfg(target_os = "linux")]
+        environ_plugins,
         restart: OnceLock::new(),
         answering: tokio::sync::RwLock::new(()),
         panic_flag,
