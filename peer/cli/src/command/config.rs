@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use saphyr::{LoadableYamlNode as _, Scalar, Yaml};
+use saphyr::{Scalar, Yaml, YamlLoader};
+use saphyr_parser::{Parser, ScanError};
 use serde_json::{Map, Value};
 
 use crate::command::failure::{Failure, Result};
@@ -69,7 +70,7 @@ impl Config {
 
     fn add_yaml(&mut self, text: &str, file: &Path) -> Result<()> {
         let malformed = |reason: &str| Failure::usage(format_args!("{}: {reason}", file.display()));
-        let documents = Yaml::load_from_str(text).map_err(|error| malformed(&error.to_string()))?;
+        let documents = yaml(text).map_err(|error| malformed(&error.to_string()))?;
         match documents.first().map(json) {
             None | Some(Value::Null) => Ok(()),
             Some(Value::Object(settings)) => {
@@ -203,7 +204,53 @@ fn deserialize(inherited: &str) -> Option<Map<String, Value>> {
     let padding = base64::engine::DecodePaddingMode::Indifferent;
     let options = GeneralPurposeConfig::new().with_decode_padding_mode(padding);
     let engine = GeneralPurpose::new(&base64::alphabet::URL_SAFE, options);
-    serde_json::from_slice(&engine.decode(inherited.trim()).ok()?).ok()
+    let document = String::from_utf8(engine.decode(inherited.trim()).ok()?).ok()?;
+    serde_json::from_str(&without_infinities(&document)).ok()
+}
+
+/// Replaces the numbers that Python writes into JSON, which does not have them, by strings.
+fn without_infinities(document: &str) -> String {
+    const NUMBERS: [(&str, &str); 3] = [
+        ("Infinity", "\"inf\""),
+        ("-Infinity", "\"-inf\""),
+        ("NaN", "\"nan\""),
+    ];
+    let mut replaced = String::with_capacity(document.len());
+    let mut rest = document;
+    let mut is_string = false;
+    let mut is_escaped = false;
+    while let Some(character) = rest.chars().next() {
+        let number = NUMBERS.iter().find(|(number, _)| rest.starts_with(number));
+        if let (Some((number, string)), false) = (number, is_string) {
+            replaced.push_str(string);
+            rest = &rest[number.len()..];
+            continue;
+        }
+        is_string ^= character == '"' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
+        replaced.push(character);
+        rest = &rest[character.len_utf8()..];
+    }
+    replaced
+}
+
+/// Parses YAML. Of repeated keys, the last counts, as in Dask.
+fn yaml(text: &str) -> Result<Vec<Yaml<'_>>, ScanError> {
+    let mut loader = YamlLoader::default();
+    loader.allow_duplicate_keys(true);
+    Parser::new_from_str(text).load(&mut loader, true)?;
+    match loader.error() {
+        Some(error) => Err(error.clone()),
+        None => Ok(loader.into_documents()),
+    }
+}
+
+/// A float, or the string of one that JSON does not have.
+fn float(value: f64) -> Value {
+    match value.is_finite() {
+        true => value.into(),
+        false => value.to_string().to_lowercase().into(),
+    }
 }
 
 /// Parses the value of a variable: a Python literal, or else a plain string.
@@ -219,11 +266,11 @@ fn interpret(text: &str) -> Value {
         return number.into();
     }
     if let Ok(number) = trimmed.parse::<f64>() {
-        return number.into();
+        return float(number);
     }
     // Lists, dictionaries and quoted strings have the same syntax in YAML and in Python.
     if trimmed.starts_with(['[', '{', '"', '\''])
-        && let Ok(documents) = Yaml::load_from_str(trimmed)
+        && let Ok(documents) = yaml(trimmed)
         && let Some(document) = documents.first()
     {
         return json(document);
@@ -235,7 +282,7 @@ fn json(yaml: &Yaml<'_>) -> Value {
     match yaml {
         Yaml::Value(Scalar::Boolean(value)) => Value::from(*value),
         Yaml::Value(Scalar::Integer(value)) => Value::from(*value),
-        Yaml::Value(Scalar::FloatingPoint(value)) => Value::from(value.into_inner()),
+        Yaml::Value(Scalar::FloatingPoint(value)) => float(value.into_inner()),
         Yaml::Value(Scalar::String(value)) => Value::from(&**value),
         Yaml::Representation(value, ..) => Value::from(&**value),
         Yaml::Sequence(items) => items.iter().map(json).collect(),
@@ -248,7 +295,22 @@ fn json(yaml: &Yaml<'_>) -> Value {
                 };
                 Some((name, json(value)))
             });
-            Value::Object(entries.collect())
+            let (merged, own): (Vec<_>, Vec<_>) = entries.partition(|(name, _)| name == "<<");
+            let mut all = Map::new();
+            // YAML 1.1: the entries of other mappings, of which the first has precedence.
+            for (_, merged) in merged {
+                let mappings = match merged {
+                    Value::Array(mappings) => mappings,
+                    mapping => vec![mapping],
+                };
+                for mapping in mappings.into_iter().rev() {
+                    if let Value::Object(mapping) = mapping {
+                        all.extend(mapping);
+                    }
+                }
+            }
+            all.extend(own);
+            Value::Object(all)
         }
         Yaml::Tagged(_, value) => json(value),
         Yaml::Value(Scalar::Null) | Yaml::Alias(_) | Yaml::BadValue => Value::Null,
@@ -355,6 +417,35 @@ mod tests {
     }
 
     #[test]
+    fn settings_are_read_as_python_writes_them() {
+        let config = |text: &str| {
+            let mut config = Config::default();
+            config.add_yaml(text, Path::new("x.yaml")).map(|()| config)
+        };
+        // PyYAML takes the last of repeated keys, and knows merge keys.
+        let read = config(
+            "scheduler-address: a\ndistributed: &x\n  worker: {lifetime: 1}\n\
+             distributed:\n  <<: [{worker: 2, nanny: 3}, {nanny: 4, comm: .inf}]\n  worker: 5\n\
+             scheduler-address: b\n",
+        );
+        let read = read.expect("it is read");
+        assert_eq!(read.string("scheduler-address").as_deref(), Some("b"));
+        let expected = serde_json::json!({"worker": 5, "nanny": 3, "comm": "inf"});
+        assert_eq!(read.get("distributed"), Some(&expected));
+        assert!(config("a: [1").is_err());
+        // From `json.dumps`
+        let document = r#"{"a": Infinity, "b": [-Infinity, NaN], "Infinity": "a \"NaN\", \\"}"#;
+        let engine = base64::engine::general_purpose::URL_SAFE;
+        let read = deserialize(&engine.encode(document)).expect("it is read");
+        let expected = serde_json::json!({
+            "a": "inf",
+            "b": ["-inf", "nan"],
+            "Infinity": "a \"NaN\", \\",
+        });
+        assert_eq!(Value::Object(read), expected);
+    }
+
+    #[test]
     fn variables_are_literals_of_python() {
         for (text, value) in [
             ("0.6", serde_json::json!(0.6)),
@@ -362,6 +453,7 @@ mod tests {
             ("False", serde_json::json!(false)),
             ("None", Value::Null),
             ("10 GB", serde_json::json!("10 GB")),
+            ("inf", serde_json::json!("inf")),
             ("'10'", serde_json::json!("10")),
             (
                 "tcp://10.0.0.1:8786",
