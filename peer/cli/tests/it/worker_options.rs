@@ -108,6 +108,34 @@ impl Drop for Worker {
     }
 }
 
+/// Other programs wait for lines of the log of Dask's workers, and look processes up by their
+/// names.
+#[test]
+fn a_worker_looks_as_one_of_dask_to_other_programs() {
+    let cluster = Cluster::new(0);
+    let mut worker = Worker::start(&[cluster.scheduler.address()]);
+    let address = worker.address();
+    let after = |line: &str, mark: &str| {
+        let (_, rest) = line.split_once(mark).expect("the mark");
+        rest.trim().to_owned()
+    };
+    let line = worker.wait_for("worker at:");
+    assert_eq!(after(&line, "Start worker at:"), address);
+    let line = worker.wait_for("Registered to:");
+    assert_eq!(after(&line, "Registered to:"), cluster.scheduler.address());
+    let process = worker.process.id();
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = fs::read_to_string(children).expect("Linux lists them");
+    for id in [&process.to_string(), children.trim()] {
+        let name = fs::read_to_string(format!("/proc/{id}/comm")).expect("it runs");
+        assert_eq!(name, "daskwire\n");
+        let command = fs::read(format!("/proc/{id}/cmdline")).expect("it runs");
+        let command = String::from_utf8_lossy(&command);
+        let first = command.split('\0').next().unwrap_or_default();
+        assert!(first.ends_with("daskwire"), "{command}");
+    }
+}
+
 fn kill(signal: &str, process: u32) {
     let id = process.to_string();
     let sent = Command::new("kill").args(["-s", signal, &id]).status();

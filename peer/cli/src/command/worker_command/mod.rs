@@ -264,6 +264,8 @@ pub(crate) fn run(arguments: WorkerArguments) -> Result {
         terminal::print_events_as_json();
     }
     if let Some(index) = arguments.worker_process {
+        #[cfg(target_os = "linux")]
+        nanny::name_process();
         return crate::command::runtime::on_cluster(worker_of_nanny(arguments, index));
     }
     let settings = Settings::load(&arguments)?;
@@ -512,6 +514,9 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
             "scheduler": scheduler.to_string(),
         }),
     );
+    if !arguments.json {
+        log_as_dask(worker.address(), &scheduler);
+    }
     let showing = async {
         // A log and a progress line would interleave.
         while io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
@@ -566,6 +571,21 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         terminal::write_stderr(table(counters));
     }
     outcome
+}
+
+/// Prints the lines of the log of Dask's workers that other programs wait for:
+/// `Registered to:` in dask-jobqueue's `LocalCluster`, and `worker at:` before the address in
+/// dask-cloudprovider.
+fn log_as_dask(address: &str, scheduler: &Address) {
+    let lines: [(&str, &dyn Display); 3] = [
+        ("Start worker at:", &address),
+        ("Listening to:", &address),
+        ("Registered to:", scheduler),
+    ];
+    for (what, address) in lines {
+        let address = address.to_string();
+        terminal::note(format_args!("{what:>21} {address:>26}"));
+    }
 }
 
 /// The failure to start a worker.

@@ -52,6 +52,18 @@ pub(super) fn orders() -> mpsc::UnboundedReceiver<Order> {
     orders
 }
 
+/// Names this process after the command, for `ps` and `top`. The system named it after
+/// `/proc/self/exe`, which it was started as.
+#[cfg(target_os = "linux")]
+pub(super) fn name_process() {
+    let command = std::env::args_os().next();
+    let command = command.as_deref().map(std::path::Path::new);
+    if let Some(name) = command.and_then(std::path::Path::file_name) {
+        // The name is only shown to people.
+        let _ = std::fs::write("/proc/self/comm", name.as_encoded_bytes());
+    }
+}
+
 /// Runs `count` workers with the arguments of this process until they end for good.
 ///
 /// # Errors
