@@ -1023,6 +1023,17 @@ def sync_all(loop, function, *arguments):
     return result
 
 
+# Dask's plugins that install packages on workers, in any release.
+INSTALLERS = {"_InstallWorkerPlugin", "PackageInstall", "PipInstall", "CondaInstall"}
+
+
+def is_installer(plugin):
+    """Returns whether a plugin installs packages, which one process of the worker does for all."""
+    module = WorkerPlugin.__module__
+    classes = type(plugin).__mro__
+    return any(cls.__module__ == module and cls.__name__ in INSTALLERS for cls in classes)
+
+
 class Worker:
     """The object that `get_worker()` returns: the part of Dask's `Worker` that tasks use."""
 
@@ -1206,7 +1217,10 @@ class Worker:
         try:
             plugin = pickle.loads(pickled)
             self.plugins[name] = plugin
-            if hasattr(plugin, "setup"):
+            if is_installer(plugin):
+                # The host has installed the packages. Python caches which modules exist.
+                importlib.invalidate_caches()
+            elif hasattr(plugin, "setup"):
                 # On the event loop, as in Dask.
                 sync_all(self.loop, functools.partial(plugin.setup, worker=self))
         except Exception:
@@ -1932,6 +1946,9 @@ def run_host(link, start):
         end = SystemExit()
     except SystemExit as error:
         end = error
+    except BrokenPipeError:
+        # The worker has ended.
+        end = SystemExit(1)
     except BaseException:
         logger.exception("The host has failed")
         end = SystemExit(1)
@@ -1998,7 +2015,11 @@ def run(sock):
         sys.modules["numpy.random"].seed()
     leave_to_worker(sock)
     link = Link(sock)
-    frames, (lifeline, locks) = link.receive()
+    try:
+        frames, (lifeline, locks) = link.receive()
+    except (EOFError, ConnectionError):
+        # The worker has ended while it started this process.
+        return
     end_with_worker(lifeline)
     ProcessLock.open(locks)
     os.close(locks)
@@ -2013,6 +2034,7 @@ def run(sock):
     if start["is_host"]:
         run_host(link, start)
     executor = Executor(link, start)
-    link.send(write({"op": "ready"}))
-    executor.serve()
+    with contextlib.suppress(BrokenPipeError):
+        link.send(write({"op": "ready"}))
+        executor.serve()
     executor.worker.tear_down()

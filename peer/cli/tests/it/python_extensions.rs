@@ -405,6 +405,82 @@ async fn plugins_of_nannies_are_refused() {
     assert!(error.contains("NotImplementedError"), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn packages_are_installed_once_for_a_worker() {
+    let mut cluster = Cluster::new(0);
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let early = worker(&cluster, "early", Some(&interpreter));
+    // An installation is a line in a file, and a module.
+    cluster.python(
+        "import os, pathlib, sys, tempfile\n\
+         from distributed.diagnostics.plugin import InstallPlugin\n\
+         folder = tempfile.mkdtemp()\n\
+         def install():\n    \
+         with open(folder + '/installed', 'a') as file: file.write(f'{os.getppid()}\\n')\n    \
+         pathlib.Path(folder, 'installed_module.py').write_text('value = 5')\n\
+         def use():\n    sys.path[:] = [folder, *sys.path]\n    \
+         import importlib, time\n    time.sleep(.2)\n    \
+         return importlib.import_module('installed_module').value\n\
+         _ = client.register_plugin(InstallPlugin(install, False), name='install')",
+    );
+    let late = worker(&cluster, "late", Some(&interpreter));
+    let used = cluster.python(
+        "fs = [client.submit(use, pure=False, workers=[w]) for w in ('early', 'late') for _ in range(8)]\n\
+         client.gather(fs)",
+    );
+    assert_eq!(used, format!("{:?}", [5; 16]));
+    // The scheduler, and one process of each worker
+    let installed = cluster.python("len(open(folder + '/installed').readlines())");
+    assert_eq!(installed, "3", "{}\n{}", early.log(), late.log());
+    cluster.python("import shutil\nshutil.rmtree(folder)");
+    cluster.check_logs();
+}
+
+/// The variables apply to processes that start later, so the worker is restarted.
+#[tokio::test(flavor = "multi_thread")]
+async fn variables_of_a_plugin_of_nannies_are_set_in_a_new_worker() {
+    let mut cluster = Cluster::new(0);
+    let interpreter = daskwire_testing::python(Environment::Current);
+    let start = |name: &str| worker_with(&cluster, name, Some(&interpreter), &[], &[]);
+    let _a = start("a");
+    let scheduler = cluster.scheduler.address().to_owned();
+    cluster.python("import os\nclient.submit(abs, -1).result()");
+    assert_eq!(
+        cluster.python(
+            "from distributed.diagnostics.plugin import Environ\n\
+             client.register_plugin(Environ({'ABC': 123}), name='variables')\n\
+             client.submit(os.environ.get, 'ABC', pure=False).result()"
+        ),
+        "'123'"
+    );
+    let limits = ["--nthreads", "2", "--memory-limit", "1GiB"];
+    let _b = worker::rust_worker(&scheduler, "b", Some(&interpreter), &limits, &[]);
+    let values = "sorted(client.run(os.environ.get, 'ABC').values())";
+    until("both workers", || {
+        cluster.python(values) == "['123', '123']"
+    })
+    .await;
+    let removed = "_ = client.unregister_worker_plugin('variables', nanny=True)";
+    cluster.python(removed);
+}
+
+/// Results have forms that a client without pickle reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_without_pickle_have_the_results_of_workers_in_python() {
+    Compared::new(&[
+        "from distributed import Client\n\
+         plain = Client(client.scheduler.address, serializers=['dask', 'msgpack'], set_as_default=False)\n\
+         plain.submit(lambda: 1).result()",
+        "plain.submit(lambda: [None, True, -2.5, 'text', b'data', 1 << 40]).result()",
+        "plain.submit(lambda: {'a': (1, [2, {3}]), 5: bytearray(b'b')}).result()",
+        "import numpy\nplain.submit(numpy.arange, 3).result().tolist()",
+        "plain.gather(plain.map(lambda n: n * n, range(5)))",
+        "try:\n    plain.submit(object).result()\nexcept TypeError as error:\n    \
+         kept = 'serialize' in str(error)\nkept",
+        "plain.close()",
+    ]);
+}
+
 /// Tasks whose plugin ends the process fail: they would wait for ever if it ended a thread.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_exits_ends_the_process() {

@@ -924,6 +924,11 @@ fn events_may_be_logged_by_finalizers() {
 }
 
 #[test]
+fn processes_end_quietly_if_their_worker_ends_while_they_start() {
+    test_in_python(include_str!("support/ended.py"));
+}
+
+#[test]
 fn addresses_may_have_any_scheme() {
     test_in_python(include_str!("support/addresses.py"));
 }

@@ -41,7 +41,9 @@ def main():
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    (left,) = struct.unpack("<Q", sock.recv(8, socket.MSG_WAITALL))
+    # The worker may have ended meanwhile.
+    left = sock.recv(8, socket.MSG_WAITALL)
+    (left,) = struct.unpack("<Q", left) if len(left) == 8 else sys.exit(1)
     source = b""
     while len(source) < left:
         source += sock.recv(left - len(source)) or sys.exit(1)
