@@ -124,8 +124,13 @@ fn a_worker_looks_as_one_of_dask_to_other_programs() {
     let line = worker.wait_for("Registered to:");
     assert_eq!(after(&line, "Registered to:"), cluster.scheduler.address());
     let process = worker.process.id();
-    let children = format!("/proc/{process}/task/{process}/children");
-    let children = fs::read_to_string(children).expect("Linux lists them");
+    // Each thread has a list of the processes that it has started.
+    let threads = fs::read_dir(format!("/proc/{process}/task")).expect("it runs");
+    let children = threads.map(|thread| {
+        let children = thread.expect("it runs").path().join("children");
+        fs::read_to_string(children).expect("Linux lists them")
+    });
+    let children: String = children.collect();
     for id in [&process.to_string(), children.trim()] {
         let name = fs::read_to_string(format!("/proc/{id}/comm")).expect("it runs");
         assert_eq!(name, "daskwire\n");

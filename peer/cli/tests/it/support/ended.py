@@ -17,3 +17,5 @@ own, other = socket.socketpair()
 own.send(b"unread")
 other.close()
 worker.run(own)
+
+print("passed")
