@@ -12,6 +12,7 @@ use daskwire::message::Layout;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 
+use crate::brief::bounded;
 use crate::event::{Level, MessageEvent, emit};
 use crate::layout::Converter;
 use crate::protocol::{Field, Opener, ProtocolError, Source};
@@ -25,7 +26,7 @@ pub trait Observer: Send + Sync {
 }
 
 /// A message, as observed at one of its ends.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct ObservedMessage<'a> {
     /// The name of the observed end, such as `client`.
     pub local: &'a str,
@@ -37,6 +38,22 @@ pub struct ObservedMessage<'a> {
     pub frames: &'a [&'a [u8]],
     /// The time of the message.
     pub at: Instant,
+}
+
+/// Formats the lengths of the frames in place of their bytes.
+impl fmt::Debug for ObservedMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lens = self.frames.iter().map(|frame| frame.len());
+        bounded(f, |f| {
+            f.debug_struct("ObservedMessage")
+                .field("local", &self.local)
+                .field("peer", &self.peer)
+                .field("is_leaving", &self.is_leaving)
+                .field("frame_lens", &lens.clone().collect::<Vec<_>>())
+                .field("at", &self.at)
+                .finish()
+        })
+    }
 }
 
 /// The names of both ends, and the observer.

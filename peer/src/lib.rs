@@ -69,6 +69,7 @@
 )]
 
 mod batched;
+mod brief;
 mod channel;
 #[cfg(feature = "client")]
 pub mod client;

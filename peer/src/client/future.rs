@@ -246,7 +246,7 @@ impl TaskFuture {
     /// another type.
     #[cfg(feature = "serde")]
     pub async fn result_as<T: serde::de::DeserializeOwned>(&self) -> Result<T, TaskError> {
-        let result = self.result().await?;
+        let result = Value::Serialized(self.serialized().await?);
         result.deserialize().map_err(|error| TaskError::Value {
             key: self.key().clone(),
             error: error.into(),

@@ -1,10 +1,13 @@
 //! Submission of tasks.
 
+use core::fmt;
+
 use sha2::{Digest as _, Sha256};
 
 use super::state::Event;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
+use crate::brief::bounded;
 use crate::graph::{Argument, Arguments, Function, Graph, Task, Work};
 use crate::value::ValueError;
 use crate::{Key, Value};
@@ -87,7 +90,7 @@ impl SubmitOptions {
 }
 
 /// A builder of a call, see [`Client::call`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is called before it is submitted"]
 pub struct Call<'c> {
     pub(super) client: &'c Client,
@@ -98,6 +101,20 @@ pub struct Call<'c> {
     is_impure: bool,
     is_resolved_by_workers: bool,
     options: SubmitOptions,
+}
+
+impl fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bounded(f, |f| {
+            f.debug_struct("Call")
+                .field("function", &self.function)
+                .field("arguments", &self.arguments)
+                .field("keywords", &self.keywords)
+                .field("key", &self.key)
+                .field("options", &self.options)
+                .finish_non_exhaustive()
+        })
+    }
 }
 
 /// Methods of [`Call`] and [`Calls`].
@@ -192,7 +209,7 @@ impl Call<'_> {
 }
 
 /// A builder of calls of one function with many arguments, see [`Client::calls`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is called before it is submitted"]
 pub struct Calls<'c> {
     client: &'c Client,
@@ -203,6 +220,20 @@ pub struct Calls<'c> {
     is_impure: bool,
     is_resolved_by_workers: bool,
     options: SubmitOptions,
+}
+
+impl fmt::Debug for Calls<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bounded(f, |f| {
+            f.debug_struct("Calls")
+                .field("function", &self.function)
+                .field("sequences", &self.sequences)
+                .field("keywords", &self.keywords)
+                .field("keys", &self.keys)
+                .field("options", &self.options)
+                .finish_non_exhaustive()
+        })
+    }
 }
 
 impl Calls<'_> {

@@ -19,6 +19,7 @@ mod write;
 
 use core::fmt;
 
+use crate::brief::brief_debug;
 #[cfg(feature = "client")]
 use crate::client::TaskFuture;
 use crate::{Key, Value};
@@ -32,7 +33,7 @@ pub(crate) use read::REPLACED_BY;
 pub(crate) use write::{call_pickles, futures_pickle, instance_pickle};
 
 /// A function that a task calls.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Function {
     /// A Python function. The scheduler must be able to import it, even if only
@@ -62,6 +63,13 @@ pub enum Function {
     /// string.
     Unknown(String),
 }
+
+brief_debug!(enum Function {
+    Python { module, name },
+    Native(name),
+    Partial { function, arguments, keywords },
+    Unknown(what),
+});
 
 impl Function {
     /// Returns a Python function by its full name, such as `operator.add`. A name
@@ -129,7 +137,7 @@ impl fmt::Display for Function {
 }
 
 /// An argument of a task.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Argument {
     /// A value that is sent with the task.
@@ -153,6 +161,21 @@ pub enum Argument {
     /// A Python object without a counterpart in Rust, described by a string.
     Unknown(String),
 }
+
+brief_debug!(
+    enum Argument {
+        Value(value),
+        Result(key),
+        #[cfg(feature = "client")]
+        Future(future),
+        List(items),
+        Tuple(items),
+        Set(items),
+        Dict(entries),
+        Task(task),
+        Unknown(what),
+    }
+);
 
 impl<T: Into<Value>> From<T> for Argument {
     fn from(value: T) -> Self {
@@ -260,7 +283,7 @@ tuples! {
 /// let task = Task::new("z", "operator.add", [Argument::from(&x), Argument::from(1)]);
 /// assert_eq!(task.dependencies(), [x]);
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Task {
     /// The key of the result.
     pub key: Key,
@@ -268,8 +291,10 @@ pub struct Task {
     pub work: Work,
 }
 
+brief_debug!(struct Task { key, work, });
+
 /// The work of a task.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Work {
     /// A function call.
@@ -294,6 +319,12 @@ pub enum Work {
         inputs: Vec<(Key, Argument)>,
     },
 }
+
+brief_debug!(enum Work {
+    Call { function, arguments, keywords },
+    Argument(argument),
+    Fused { tasks, output, inputs },
+});
 
 impl Task {
     /// Returns a task that calls a function.
@@ -413,11 +444,13 @@ impl Work {
 /// assert_eq!(Graph::read(&graph.to_expression()?)?, graph);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Graph {
     /// The tasks, in any order.
     pub tasks: Vec<Task>,
 }
+
+brief_debug!(struct Graph { tasks, });
 
 impl FromIterator<Task> for Graph {
     fn from_iter<I: IntoIterator<Item = Task>>(tasks: I) -> Self {

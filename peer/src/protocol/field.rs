@@ -445,12 +445,14 @@ macro_rules! maps {
         }
     )*) => {$(
         $(#[$meta])*
-        #[derive(Clone, Debug, Default, PartialEq)]
+        #[derive(Clone, Default, PartialEq)]
         pub struct $name {
             $($(#[$field_meta])* pub $field: $type,)*
             /// Unknown fields, unchanged.
             pub extra: Vec<(crate::Value, crate::Value)>,
         }
+
+        $crate::brief::brief_debug!(struct $name { $($field,)* extra, });
 
         impl crate::protocol::Field for $name {
             fn read(

@@ -26,6 +26,7 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{Malformed, Reader, Token};
 
+use crate::brief::brief_debug;
 use crate::value::{Serialized, Value};
 
 pub(crate) use field::Field;
@@ -284,13 +285,15 @@ fn is_within(data: &[u8], all: &[u8]) -> bool {
 }
 
 /// A message with an unknown `op`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub struct Unknown {
     /// The message's `op`.
     pub op: String,
     /// All other fields.
     pub extra: Vec<(Value, Value)>,
 }
+
+brief_debug!(struct Unknown { op, extra, });
 
 impl Unknown {
     /// Returns a message without fields.

@@ -1,5 +1,7 @@
 //! Numpy arrays that own their data.
 
+use core::fmt;
+
 use daskwire::invariant::Ensured;
 use std::sync::Arc;
 
@@ -11,6 +13,7 @@ use daskwire_numpy::{
 };
 
 use super::{Object, Value, ValueError};
+use crate::brief::Data;
 
 /// A numpy array. Clones share its data.
 ///
@@ -21,11 +24,21 @@ use super::{Object, Value, ValueError};
 /// assert_eq!(array.to_vec::<f64>()?.iter().sum::<f64>(), 21.0);
 /// # Ok::<(), daskwire_numpy::NumpyError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Array {
     data: Bytes,
     /// The properties, which are large, and shared by clones.
     properties: Arc<Properties>,
+}
+
+/// Formats the properties, and the first bytes of the data.
+impl fmt::Debug for Array {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Array")
+            .field("data", &Data(&self.data))
+            .field("properties", &self.properties)
+            .finish()
+    }
 }
 
 /// The properties of an array besides its data.

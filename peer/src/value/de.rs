@@ -9,7 +9,8 @@ use serde::de::{
 };
 use serde::{Deserializer, forward_to_deserialize_any};
 
-use super::{Items, MAX_DEPTH, Value};
+use super::object::Origin;
+use super::{Items, MAX_DEPTH, Value, ValueError};
 
 /// The error of converting between values and types with `serde`: what was found
 /// and expected, and where.
@@ -75,7 +76,9 @@ impl Value {
     /// Converts into any type that implements `serde::Deserialize`.
     ///
     /// Structs are read from dictionaries, and from named tuples by the names of their
-    /// items or, if the names are not known, by their order. Enums are represented as in
+    /// items or, if the names are not known, by their order. Entries that a struct has no
+    /// field for are skipped, whatever they hold: also objects without a counterpart in
+    /// Rust, unless serde has to keep them, as for `#[serde(flatten)]`. Enums are represented as in
     /// `serde_json`. Arrays of numpy are sequences of their rows. Dates, times, decimal
     /// numbers, UUIDs and paths are strings, time differences are seconds.
     ///
@@ -96,14 +99,14 @@ impl Value {
     ///
     /// # Errors
     ///
-    /// If the value, or a part of it, is of another type; if it is serialized
-    /// and cannot be opened; or if it is nested deeper than
-    /// [`MAX_DEPTH`] levels.
+    /// If the value, or a part of it that is used, is of another type, has no counterpart in
+    /// Rust, or is nested deeper than [`MAX_DEPTH`] levels; or if the value is serialized and
+    /// malformed.
     pub fn deserialize<T: DeserializeOwned>(&self) -> Result<T, SerdeError> {
-        if self.depth() > MAX_DEPTH {
-            return Err(de::Error::custom(super::ValueError::TooLarge));
-        }
-        T::deserialize(De(self.clone()))
+        T::deserialize(De {
+            value: self.clone(),
+            depth: MAX_DEPTH,
+        })
     }
 }
 
@@ -136,60 +139,130 @@ impl<T: DeserializeOwned> TryFrom<Value> for Serde<T> {
 }
 
 /// A value as a source of data. Cloning values copies no data.
-struct De(Value);
+struct De {
+    value: Value,
+    /// The number of levels of containers that may be opened.
+    depth: usize,
+}
 
 impl De {
     /// The value that represents an object, an array or a payload; other values
     /// unchanged.
-    fn plain(self) -> Result<Value, SerdeError> {
-        Ok(match self.0 {
+    fn plain(self) -> Result<Self, SerdeError> {
+        let depth = self.depth;
+        let of = |value| Self { value, depth };
+        Ok(of(match self.value {
+            Value::Object(object) if object.origin() == Origin::Unread => {
+                return Err(de::Error::custom(object.name()));
+            }
             Value::Object(object) => match (object.base(), object.text(), object.duration()) {
-                (Some(base), _, _) => return Self(base.clone()).plain(),
+                (Some(base), _, _) => return of(base.clone()).plain(),
                 (_, Some(text), _) => Value::from(text),
                 (_, _, Some(nanoseconds)) => Value::Float(nanoseconds as f64 / 1e9),
                 _ => Value::Tuple(object.arguments),
             },
             Value::Array(array) => array.to_value().map_err(de::Error::custom)?,
-            Value::Serialized(serialized) => {
-                let opened = serialized.open().map_err(de::Error::custom)?;
-                return match opened {
-                    Value::Serialized(_) => Err(de::Error::custom("an object that is not opened")),
-                    opened => Self(opened).plain(),
-                };
-            }
+            value @ Value::Serialized(_) => return of(value).opened()?.plain(),
             value => value,
-        })
+        }))
     }
+
+    /// The value of a payload; other values unchanged.
+    fn opened(self) -> Result<Self, SerdeError> {
+        let Value::Serialized(serialized) = &self.value else {
+            return Ok(self);
+        };
+        let opened = serialized.open_marking_unknown();
+        match opened.map_err(de::Error::custom)? {
+            Value::Serialized(_) => Err(de::Error::custom("an object that is not opened")),
+            value => Ok(Self { value, ..self }),
+        }
+    }
+
+    /// The depth of the parts of a container.
+    fn part_depth(&self) -> Result<usize, SerdeError> {
+        let left = self.depth.checked_sub(1);
+        left.ok_or_else(|| de::Error::custom(ValueError::TooLarge))
+    }
+
+    /// Visits an integer. No visitor of serde that keeps values of any type, as for
+    /// `#[serde(flatten)]`, accepts more than 64 bits, so `visit_large` gets others.
+    fn visit_integer<'de, V: Visitor<'de>>(
+        self,
+        visitor: V,
+        visit_large: impl FnOnce(V, Value) -> Result<V::Value, SerdeError>,
+    ) -> Result<V::Value, SerdeError> {
+        let this = self.plain()?;
+        match &this.value {
+            Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+                (Ok(value), _) => visitor.visit_i64(value),
+                (_, Ok(value)) => visitor.visit_u64(value),
+                _ => visit_large(visitor, this.value),
+            },
+            Value::LargeInt(_) => visit_large(visitor, this.value),
+            _ => this.deserialize_any(visitor),
+        }
+    }
+}
+
+/// Visits an integer that does not fit into 64 bits as one of 128 bits.
+fn visit_wide<'de, V: Visitor<'de>>(visitor: V, large: Value) -> Result<V::Value, SerdeError> {
+    match large {
+        Value::Int(value) => visitor.visit_i128(value),
+        large => {
+            let error = |_| de::Error::custom(format_args!("the integer {large} is too large"));
+            visitor.visit_u128(u128::try_from(large.clone()).map_err(error)?)
+        }
+    }
+}
+
+/// Visits an integer that does not fit into 64 bits as a float, if that is finite.
+fn visit_rounded<'de, V: Visitor<'de>>(visitor: V, large: Value) -> Result<V::Value, SerdeError> {
+    match &large {
+        Value::Int(value) => visitor.visit_f64(super::convert::float(*value)),
+        _ => match large.to_string().parse::<f64>() {
+            Ok(value) if value.is_finite() => visitor.visit_f64(value),
+            _ => visit_wide(visitor, large),
+        },
+    }
+}
+
+macro_rules! integers {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
+            self.visit_integer(visitor, visit_wide)
+        }
+    )*};
 }
 
 impl<'de> Deserializer<'de> for De {
     type Error = SerdeError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
-        match self.plain()? {
+        let this = self.plain()?;
+        match this.value {
             Value::None => visitor.visit_unit(),
             Value::Bool(value) => visitor.visit_bool(value),
-            Value::Int(value) => match (i64::try_from(value), u64::try_from(value)) {
-                (Ok(value), _) => visitor.visit_i64(value),
-                (_, Ok(value)) => visitor.visit_u64(value),
-                _ => visitor.visit_i128(value),
-            },
-            large @ Value::LargeInt(_) => {
-                let error = |_| de::Error::custom(format_args!("the integer {large} is too large"));
-                visitor.visit_u128(u128::try_from(large.clone()).map_err(error)?)
-            }
+            Value::Int(_) | Value::LargeInt(_) => this.visit_integer(visitor, visit_rounded),
             Value::Float(value) => visitor.visit_f64(value),
             Value::Complex(real, imaginary) => {
+                let depth = this.part_depth()?;
                 let parts = [real, imaginary].map(Value::Float);
-                visitor.visit_seq(Seq::new(parts.into()))
+                visitor.visit_seq(Seq::new(parts.into(), depth))
             }
             Value::Str(string) => visitor.visit_str(&string),
             Value::Bytes(data) | Value::ByteArray(data) => visitor.visit_bytes(&data),
-            Value::List(items)
-            | Value::Tuple(items)
-            | Value::Set(items)
-            | Value::FrozenSet(items) => visitor.visit_seq(Seq::new(items)),
-            Value::Dict(entries) => visitor.visit_map(Map { entries, next: 0 }),
+            Value::List(ref items)
+            | Value::Tuple(ref items)
+            | Value::Set(ref items)
+            | Value::FrozenSet(ref items) => {
+                let depth = this.part_depth()?;
+                visitor.visit_seq(Seq::new(items.clone(), depth))
+            }
+            Value::Dict(ref entries) => {
+                let depth = this.part_depth()?;
+                visitor.visit_map(Map::new(entries.clone(), depth))
+            }
             // `plain` has replaced all other variants.
             other => Err(de::Error::custom(format_args!(
                 "found {}",
@@ -198,10 +271,20 @@ impl<'de> Deserializer<'de> for De {
         }
     }
 
+    integers! {
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128
+    }
+
+    /// Does not look at the value, which serde asks for to skip a field.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
+        visitor.visit_unit()
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
-        match self.0 {
+        match self.value {
             Value::None => visitor.visit_none(),
-            value => visitor.visit_some(Self(value)),
+            _ => visitor.visit_some(self),
         }
     }
 
@@ -215,9 +298,9 @@ impl<'de> Deserializer<'de> for De {
 
     /// Integers of any size are floats, as in Python.
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
-        match self.0 {
-            Value::Int(value) => visitor.visit_f64(super::convert::float(value)),
-            value => Self(value).deserialize_any(visitor),
+        match self.value {
+            Value::Int(_) | Value::LargeInt(_) => visit_rounded(visitor, self.value),
+            _ => self.deserialize_any(visitor),
         }
     }
 
@@ -227,12 +310,13 @@ impl<'de> Deserializer<'de> for De {
 
     /// Bytes are a sequence of integers too.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, SerdeError> {
-        match self.plain()? {
+        let this = self.plain()?;
+        match &this.value {
             Value::Bytes(data) | Value::ByteArray(data) => {
                 let items = data.iter().map(|byte| Value::from(*byte));
-                visitor.visit_seq(Seq::new(items.collect()))
+                visitor.visit_seq(Seq::new(items.collect(), this.part_depth()?))
             }
-            value => Self(value).deserialize_any(visitor),
+            _ => this.deserialize_any(visitor),
         }
     }
 
@@ -251,19 +335,24 @@ impl<'de> Deserializer<'de> for De {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, SerdeError> {
-        match self.0 {
-            Value::Object(object) if !object.fields().is_empty() => {
-                let names = object
-                    .fields()
-                    .iter()
-                    .map(|name| Value::from(name.as_str()));
-                let entries = names.zip(object.arguments().iter().cloned());
-                visitor.visit_map(Map {
-                    entries: entries.collect(),
-                    next: 0,
-                })
+        let this = self.opened()?;
+        if let Value::Object(object) = &this.value
+            && !object.fields().is_empty()
+        {
+            let names = object
+                .fields()
+                .iter()
+                .map(|name| Value::from(name.as_str()));
+            let entries = names.zip(object.arguments().iter().cloned());
+            return visitor.visit_map(Map::new(entries.collect(), this.part_depth()?));
+        }
+        let this = this.plain()?;
+        match &this.value {
+            Value::Dict(entries) => {
+                let map = Map::new(entries.clone(), this.part_depth()?);
+                visitor.visit_map(map.of_struct())
             }
-            value => Self(value).deserialize_any(visitor),
+            _ => this.deserialize_any(visitor),
         }
     }
 
@@ -273,11 +362,14 @@ impl<'de> Deserializer<'de> for De {
         _: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, SerdeError> {
-        let value = self.plain()?;
-        let (variant, content) = match &value {
+        let this = self.plain()?;
+        let (variant, content) = match &this.value {
             Value::Str(variant) => (variant, None),
             Value::Dict(entries) => match &entries[..] {
-                [(Value::Str(variant), content)] => (variant, Some(content.clone())),
+                [(Value::Str(variant), content)] => {
+                    let (value, depth) = (content.clone(), this.part_depth()?);
+                    (variant, Some(Self { value, depth }))
+                }
                 _ => {
                     let wanted = format_args!(
                         "found a dict of {}, expected one of a single string for the enum {name}",
@@ -300,8 +392,7 @@ impl<'de> Deserializer<'de> for De {
     }
 
     forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 char str string bytes byte_buf unit
-        unit_struct tuple_struct map identifier ignored_any
+        bool char str string bytes byte_buf unit unit_struct tuple_struct map identifier
     }
 }
 
@@ -309,11 +400,14 @@ impl<'de> Deserializer<'de> for De {
 struct Seq {
     items: Items,
     next: usize,
+    /// The depth of the items.
+    depth: usize,
 }
 
 impl Seq {
-    const fn new(items: Items) -> Self {
-        Self { items, next: 0 }
+    const fn new(items: Items, depth: usize) -> Self {
+        let next = 0;
+        Self { items, next, depth }
     }
 }
 
@@ -329,7 +423,10 @@ impl<'de> SeqAccess<'de> for Seq {
             return Ok(None);
         };
         self.next = index.saturating_add(1);
-        let item = seed.deserialize(De(item.clone()));
+        let item = seed.deserialize(De {
+            value: item.clone(),
+            depth: self.depth,
+        });
         item.map(Some).map_err(|error| error.within(&index))
     }
 
@@ -342,6 +439,28 @@ impl<'de> SeqAccess<'de> for Seq {
 struct Map {
     entries: Items<(Value, Value)>,
     next: usize,
+    /// The depth of keys and values.
+    depth: usize,
+    /// Whether a key is the name of a field.
+    is_struct: bool,
+}
+
+impl Map {
+    const fn new(entries: Items<(Value, Value)>, depth: usize) -> Self {
+        Self {
+            entries,
+            next: 0,
+            depth,
+            is_struct: false,
+        }
+    }
+
+    /// The same entries as fields of a struct. Keys other than strings are the names of
+    /// unknown fields.
+    const fn of_struct(mut self) -> Self {
+        self.is_struct = true;
+        self
+    }
 }
 
 impl<'de> MapAccess<'de> for Map {
@@ -354,7 +473,13 @@ impl<'de> MapAccess<'de> for Map {
         let Some((key, _)) = self.entries.get(self.next) else {
             return Ok(None);
         };
-        let found = seed.deserialize(De(key.clone()));
+        let value = match key {
+            Value::Str(_) | Value::Bytes(_) => key.clone(),
+            key if self.is_struct => Value::from(key.to_string()),
+            key => key.clone(),
+        };
+        let depth = self.depth;
+        let found = seed.deserialize(De { value, depth });
         let found = found.map_err(|error| error.within(&format_args!("the key {key}")));
         found.map(Some)
     }
@@ -367,7 +492,10 @@ impl<'de> MapAccess<'de> for Map {
             return Err(de::Error::custom("a value without a key"));
         };
         self.next = self.next.saturating_add(1);
-        let found = seed.deserialize(De(value.clone()));
+        let found = seed.deserialize(De {
+            value: value.clone(),
+            depth: self.depth,
+        });
         found.map_err(|error| error.within(key))
     }
 
@@ -379,7 +507,7 @@ impl<'de> MapAccess<'de> for Map {
 /// A variant of an enum: its name, or a dictionary of its name and content.
 struct Enum {
     variant: String,
-    content: Option<Value>,
+    content: Option<De>,
 }
 
 impl<'de> EnumAccess<'de> for Enum {
@@ -405,7 +533,7 @@ impl<'de> EnumAccess<'de> for Enum {
 /// The content of a variant.
 struct Variant {
     name: String,
-    content: Option<Value>,
+    content: Option<De>,
 }
 
 impl Variant {
@@ -414,7 +542,7 @@ impl Variant {
             let missing = format_args!("the variant {} without its content", self.name);
             return Err(de::Error::custom(missing));
         };
-        read(De(content)).map_err(|error| error.within(&Value::from(self.name)))
+        read(content).map_err(|error| error.within(&Value::from(self.name)))
     }
 }
 
@@ -423,8 +551,11 @@ impl<'de> VariantAccess<'de> for Variant {
 
     fn unit_variant(self) -> Result<(), SerdeError> {
         match self.content {
-            None | Some(Value::None) => Ok(()),
-            Some(content) => Err(de::Error::custom(format_args!(
+            None
+            | Some(De {
+                value: Value::None, ..
+            }) => Ok(()),
+            Some(De { value: content, .. }) => Err(de::Error::custom(format_args!(
                 "found {}, expected nothing for the variant {}",
                 content.type_name(),
                 self.name

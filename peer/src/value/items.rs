@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{MAX_DEPTH, Value};
+use crate::brief::bounded;
 
 /// The items of a list, tuple or set, or the entries of a dictionary.
 ///
@@ -229,13 +230,14 @@ impl<'a, T: Item> IntoIterator for &'a Items<T> {
     }
 }
 
-/// Formats like a slice; containers nested deeper than [`MAX_DEPTH`] as `[..]`.
+/// Formats like a slice, at most 16 KiB; containers nested deeper than [`MAX_DEPTH`] as
+/// `[..]`.
 impl<T: Item + fmt::Debug> fmt::Debug for Items<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.totals().depth > MAX_DEPTH {
             return f.write_str("[..]");
         }
-        f.debug_list().entries(self.iter()).finish()
+        bounded(f, |f| f.debug_list().entries(self.iter()).finish())
     }
 }
 

@@ -52,6 +52,8 @@ use bytes::Bytes;
 use daskwire_numpy::NumpyError;
 pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 
+use crate::brief::{Data, bounded, fields};
+
 pub use array::Array;
 #[cfg(feature = "arrow")]
 pub use arrow::TableError;
@@ -94,7 +96,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
 /// # Ok::<(), daskwire_peer::value::WrongType>(())
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Value {
     /// `None`.
@@ -134,6 +136,55 @@ pub enum Value {
     /// A value in serialized form: an object of an unknown class, or a value that was
     /// not opened yet.
     Serialized(Serialized),
+}
+
+/// Formats as derived, at most 16 KiB: data and containers are truncated.
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let data = |f: &mut fmt::Formatter<'_>, name, data: &[u8]| {
+            f.debug_tuple(name).field(&Data(data)).finish()
+        };
+        bounded(f, |f| match self {
+            Self::None => fields!(f, None),
+            Self::Bool(value) => fields!(f, Bool(value)),
+            Self::Int(value) => fields!(f, Int(value)),
+            Self::LargeInt(bytes) => data(f, "LargeInt", bytes),
+            Self::Float(value) => fields!(f, Float(value)),
+            Self::Complex(real, imaginary) => fields!(f, Complex(real, imaginary)),
+            Self::Str(string) => fields!(f, Str(string)),
+            Self::Bytes(bytes) => data(f, "Bytes", bytes),
+            Self::ByteArray(bytes) => data(f, "ByteArray", bytes),
+            Self::List(items) => fields!(f, List(items)),
+            Self::Tuple(items) => fields!(f, Tuple(items)),
+            Self::Set(items) => fields!(f, Set(items)),
+            Self::FrozenSet(items) => fields!(f, FrozenSet(items)),
+            Self::Dict(entries) => fields!(f, Dict(entries)),
+            Self::Array(array) => fields!(f, Array(array)),
+            Self::Object(object) => fields!(f, Object(object)),
+            Self::Serialized(serialized) => fields!(f, Serialized(serialized)),
+        })
+    }
+}
+
+/// The treatment of parts that have no counterpart in Rust when a payload is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnknownParts {
+    /// The whole payload stays unopened.
+    Refused,
+    /// A mark replaces the part, which is an error only where it is used.
+    #[cfg(feature = "serde")]
+    Marked,
+}
+
+impl UnknownParts {
+    /// The value of a part that cannot be read.
+    fn value(self, error: ValueError) -> Result<Value, ValueError> {
+        match self {
+            Self::Refused => Err(error),
+            #[cfg(feature = "serde")]
+            Self::Marked => Ok(Object::unread(error.to_string()).into()),
+        }
+    }
 }
 
 /// The error of converting a payload to a [`Value`], or a [`Value`] to a payload.

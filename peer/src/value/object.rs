@@ -4,6 +4,7 @@ use core::fmt;
 use std::sync::Arc;
 
 use super::{Items, Value};
+use crate::brief::bounded;
 
 /// An instance of a Python class: the class by name, and the arguments that
 /// make it.
@@ -75,6 +76,9 @@ pub(super) enum Origin {
     /// A call of `__new__` of a class that was sent with the object, and which others
     /// cannot import.
     Local,
+    /// No call: the object has no counterpart in Rust, and was not read.
+    #[cfg(feature = "serde")]
+    Unread,
 }
 
 /// The classes whose arguments are interpreted.
@@ -183,6 +187,19 @@ impl Object {
         Self { class, arguments }
     }
 
+    /// Stands for an object that was not read, in a value of
+    /// [`Serialized::open_marking_unknown`](super::Serialized::open_marking_unknown).
+    #[cfg(feature = "serde")]
+    pub(super) fn unread(what: String) -> Self {
+        let class = Class {
+            module: "builtins".to_owned(),
+            name: what,
+            fields: Vec::new(),
+            origin: Origin::Unread,
+        };
+        Self::of_class(Arc::new(class), Items::default())
+    }
+
     pub(super) fn origin(&self) -> Origin {
         self.class.origin
     }
@@ -207,7 +224,13 @@ impl Object {
 
     /// Whether other processes can import the class.
     pub(super) fn is_importable(&self) -> bool {
-        self.origin() != Origin::Local && self.module() != "__main__"
+        let is_class = match self.origin() {
+            Origin::Called | Origin::New | Origin::Attributes => true,
+            Origin::Local => false,
+            #[cfg(feature = "serde")]
+            Origin::Unread => false,
+        };
+        is_class && self.module() != "__main__"
     }
 
     /// The arguments that make the object.
@@ -358,7 +381,11 @@ impl PartialEq for Object {
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{:?}", self.class(), self.arguments)
+        let class = self.class();
+        bounded(f, |f| {
+            f.write_str(&class)?;
+            fmt::Debug::fmt(&self.arguments, f)
+        })
     }
 }
 

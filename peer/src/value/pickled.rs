@@ -14,7 +14,7 @@ use daskwire_pickle::tree::{self, Int, Node, Registry, Tree};
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
 
 use super::object::{Class, Kind, Object, Origin};
-use super::{Array, Budget, Items, MAX_DEPTH, Value, ValueError};
+use super::{Array, Budget, Items, MAX_DEPTH, UnknownParts, Value, ValueError};
 use crate::pickling::Pickling;
 use crate::scratch;
 
@@ -294,7 +294,8 @@ impl Object {
                 writer.tuple(0).dict(self.arguments().len());
                 return Ok(self.arguments());
             }
-            Origin::Called | Origin::Local => writer.reduce(),
+            // Other origins are not importable.
+            _ => writer.reduce(),
         };
         let arguments = self.arguments();
         match (self.kind(), arguments) {
@@ -369,10 +370,15 @@ fn names() -> &'static Registry<Known> {
 }
 
 /// Reads a pickle. Array data is not copied.
-pub(crate) fn read(pickle: &Bytes, buffers: &[Bytes]) -> Result<Value, ValueError> {
+pub(crate) fn read(
+    pickle: &Bytes,
+    buffers: &[Bytes],
+    unknown: UnknownParts,
+) -> Result<Value, ValueError> {
     let tree = Tree::with_buffers(pickle, buffers)?;
     let mut reader = TreeReader::new(pickle, buffers);
     reader.has_all_classes = true;
+    reader.unknown = unknown;
     reader.value(tree.root(), MAX_DEPTH.saturating_add(1))
 }
 
@@ -386,6 +392,7 @@ pub(crate) struct TreeReader<'b> {
     /// Whether instances of any class are converted to values, or only instances of
     /// known classes.
     pub(crate) has_all_classes: bool,
+    unknown: UnknownParts,
     /// The remaining budget.
     pub(crate) budget: Budget,
     made: RefCell<Cache>,
@@ -433,6 +440,7 @@ impl<'b> TreeReader<'b> {
             buffers,
             by_address: OnceCell::new(),
             has_all_classes: false,
+            unknown: UnknownParts::Refused,
             budget: Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
             made: RefCell::default(),
             classes: RefCell::default(),
@@ -447,8 +455,17 @@ impl<'b> TreeReader<'b> {
 
     /// The value of a node with at most `depth` levels of containers.
     pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
-        let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
         self.budget.spend(1)?;
+        match depth.checked_sub(1) {
+            Some(depth) => match self.value_within(node, depth) {
+                Err(error @ ValueError::Unknown { .. }) => self.unknown.value(error),
+                value => value,
+            },
+            None => self.unknown.value(ValueError::TooLarge),
+        }
+    }
+
+    fn value_within(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         Ok(match node.value() {
             tree::Value::None => Value::None,
             tree::Value::Bool(value) => Value::Bool(value),

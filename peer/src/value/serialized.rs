@@ -17,7 +17,7 @@ use daskwire_numpy::{
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{PickleBuffer, Protocol};
 
-use super::{Array, MAX_DEPTH, Value, ValueError, pickled};
+use super::{Array, MAX_DEPTH, UnknownParts, Value, ValueError, pickled};
 use crate::memory;
 use crate::pickling::Pickling;
 use crate::protocol::Source;
@@ -375,12 +375,23 @@ impl Serialized {
     /// Like [`open`](Self::open); adds to `copied_len` the bytes copied because
     /// they were compressed or split.
     pub(crate) fn open_measuring(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
+        self.open_with(UnknownParts::Refused, copied_len)
+    }
+
+    /// Like [`open`](Self::open), for a value with parts that have no counterpart in Rust.
+    /// A mark replaces each of them, which only conversions with serde understand.
+    #[cfg(feature = "serde")]
+    pub(super) fn open_marking_unknown(&self) -> Result<Value, ValueError> {
+        self.open_with(UnknownParts::Marked, &mut 0)
+    }
+
+    fn open_with(&self, unknown: UnknownParts, copied_len: &mut u64) -> Result<Value, ValueError> {
         if let Some(pickle) = self.plain_pickle() {
-            return pickled::read(&pickle, &[]);
+            return pickled::read(&pickle, &[], unknown);
         }
         self.with_payload(|payload| {
             let frames = logical_frames(payload, copied_len)?;
-            value_of(payload.header(), self.kind, &frames, MAX_DEPTH)
+            value_of(payload.header(), self.kind, &frames, (MAX_DEPTH, unknown))
         })?
     }
 
@@ -534,11 +545,11 @@ fn value_of(
     header: &PayloadHeader<'_>,
     kind: PayloadKind,
     frames: &[Bytes],
-    depth: usize,
+    (depth, unknown_parts): (usize, UnknownParts),
 ) -> Result<Value, ValueError> {
     if kind == PayloadKind::Pickled {
         let pickle = header.pickled_object()?.unwrap_or_default();
-        return pickled::read(&Bytes::copy_from_slice(pickle), frames);
+        return pickled::read(&Bytes::copy_from_slice(pickle), frames, unknown_parts);
     }
     Ok(match Description::of(header)? {
         Description::Bytes => Value::Bytes(joined(frames)),
@@ -563,10 +574,10 @@ fn value_of(
             Value::Array(Array::of_view(&view, data.slice_ref(view.bytes())))
         }
         Description::Pickle => match frames.split_first() {
-            Some((pickle, buffers)) => pickled::read(pickle, buffers)?,
+            Some((pickle, buffers)) => pickled::read(pickle, buffers, unknown_parts)?,
             None => return Err(unknown("a pickle without a frame")),
         },
-        Description::Collection => collection(header, frames, depth)?,
+        Description::Collection => collection(header, frames, (depth, unknown_parts))?,
         Description::Family(Serializer::Msgpack) => {
             let document = [joined(frames)];
             Source::new(&document)
@@ -616,7 +627,7 @@ fn unknown(what: &str) -> ValueError {
 fn collection(
     header: &PayloadHeader<'_>,
     mut frames: &[Bytes],
-    depth: usize,
+    (depth, unknown_parts): (usize, UnknownParts),
 ) -> Result<Value, ValueError> {
     let depth = depth.checked_sub(1).ok_or(ValueError::TooLarge)?;
     let damaged = || unknown("a collection without the frames of its elements");
@@ -635,7 +646,15 @@ fn collection(
             let key = Source::new(&document).and_then(|mut source| Value::read_key(&mut source));
             keys.push(key.map_err(|_| damaged())?);
         }
-        let item = value_of(&element, PayloadKind::Serialized, own, depth);
+        let kind = PayloadKind::Serialized;
+        let item = match value_of(&element, kind, own, (depth, unknown_parts)) {
+            Err(
+                error @ (ValueError::Unknown { .. }
+                | ValueError::NotSent { .. }
+                | ValueError::TooLarge),
+            ) => unknown_parts.value(error),
+            item => item,
+        };
         items.push(item.map_err(|error| match keys.last() {
             Some(key) => pickled::at(error, key),
             None => pickled::at(error, items.len()),

@@ -483,3 +483,220 @@ fn a_large_integer_of_zeros_is_zero() {
         assert_eq!(zero.to_string(), "0");
     }
 }
+
+/// The length of debug output grows neither with data nor with the number of items.
+#[test]
+fn debug_output_is_bounded() {
+    const MAX: usize = crate::brief::MAX_LEN + 64;
+    let array = |len| Array::from_vec(&[len], vec![7_u8; len]).expect("as many");
+    let wide = |len| Value::list((0..len as i64).map(Value::from));
+    let values = |len: usize| {
+        let nested = |value: Value| Value::dict([("a", Value::tuple([value, Value::from(1)]))]);
+        let object = Object::new("m", "Class", [Value::bytes(vec![0; len]), wide(len)]);
+        let all = [
+            Value::from("é".repeat(len)),
+            Value::bytes(vec![0; len]),
+            Value::ByteArray(vec![0; len].into()),
+            Value::LargeInt(vec![7; len].into()),
+            Value::Array(array(len)),
+            Value::Object(object),
+            wide(len),
+            Value::list((0..len / 64).map(|_| Value::bytes(vec![0; 64]))),
+        ];
+        let nested: Vec<Value> = all.iter().cloned().map(nested).collect();
+        all.into_iter().chain(nested)
+    };
+    for (value, twice) in values(1 << 16).zip(values(1 << 17)) {
+        for (shown, twice) in [
+            (format!("{value:?}"), format!("{twice:?}")),
+            (format!("{value:#?}"), format!("{twice:#?}")),
+        ] {
+            assert!(
+                shown.len() <= MAX,
+                "{} of {}",
+                shown.len(),
+                value.type_name()
+            );
+            // A length has at most one digit more.
+            assert!(twice.len() <= shown.len() + 4, "{shown}");
+            assert!(shown.contains('…'), "{shown}");
+        }
+    }
+    // The frames and messages that hold values.
+    let len = 1 << 20;
+    let message = crate::protocol::Unknown::new("op").field("data", wide(len));
+    let keys = crate::protocol::Gather {
+        keys: Some((0..len as i64).map(crate::Key::from).collect()),
+        ..crate::protocol::Gather::default()
+    };
+    let argument = crate::graph::Argument::list(0..len as i64);
+    let task = crate::graph::Task::new("x", "len", [argument.clone()]);
+    let graph: crate::graph::Graph = (0..len as i64 / 64)
+        .map(|key| crate::graph::Task::new(key, "len", [key]))
+        .collect();
+    let Value::List(items) = wide(len) else {
+        panic!("a list")
+    };
+    let frame = vec![0; len];
+    let observed = crate::ObservedMessage {
+        local: "client",
+        peer: "scheduler",
+        is_leaving: true,
+        frames: &[&frame, b""],
+        at: std::time::Instant::now(),
+    };
+    let array = array(len);
+    let shown: [&dyn fmt::Debug; 9] = [
+        &message, &keys, &argument, &task, &task.work, &graph, &items, &observed, &array,
+    ];
+    for shown in shown {
+        for shown in [format!("{shown:?}"), format!("{shown:#?}")] {
+            assert!(shown.len() <= MAX, "{} bytes: {:.200}", shown.len(), shown);
+        }
+    }
+    // What is small is shown in full.
+    let small = Value::dict([(
+        "x",
+        Value::list([Value::from(1), Value::bytes(vec![1, 0x61])]),
+    )]);
+    assert_eq!(
+        format!("{small:?}"),
+        r#"Dict([(Str("x"), List([Int(1), Bytes(b"\x01a")]))])"#
+    );
+}
+
+#[cfg(feature = "serde")]
+mod with_serde {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Fit {
+        slope: f64,
+    }
+
+    /// Values that no field of Rust could hold.
+    fn unusual() -> Vec<Value> {
+        let large = |bytes: usize| Value::LargeInt([vec![0; bytes], vec![1]].concat().into());
+        let mut deep = Value::None;
+        for _ in 0..10 * MAX_DEPTH {
+            deep = Value::list([deep]);
+        }
+        let function = |name: &str| {
+            let pickle = [b"\x80\x04\x8c\x01", name.as_bytes(), b"\x8c\x01f\x93."].concat();
+            Value::Serialized(Serialized::of_written_pickle(pickle.into()))
+        };
+        vec![
+            large(25),
+            large(500),
+            Value::Int(i128::MIN),
+            Value::Complex(1.0, 2.0),
+            Value::Set([Value::from(1)].into()),
+            Value::from(Object::new("m", "Class", [large(25)])),
+            function("m"),
+            Value::Serialized(Serialized::of_written_pickle(Bytes::from_static(
+                b"damaged",
+            ))),
+            deep,
+        ]
+    }
+
+    #[test]
+    fn fields_that_a_struct_does_not_have_are_skipped_whatever_they_hold() {
+        let fit = |entries: Vec<(Value, Value)>| Value::Dict(entries.into());
+        let slope = || (Value::from("slope"), Value::from(2));
+        for value in unusual() {
+            let named = fit(vec![(Value::from("other"), value.clone()), slope()]);
+            assert_eq!(named.deserialize(), Ok(Fit { slope: 2.0 }), "{named:?}");
+            // A value of any type as the name of the field, such as `None` or 0, which is not
+            // the number of a field.
+            let named = fit(vec![(value.clone(), Value::None), slope()]);
+            assert_eq!(named.deserialize(), Ok(Fit { slope: 2.0 }), "{named:?}");
+            let fits = Value::list([named.clone(), named]);
+            assert_eq!(
+                fits.deserialize(),
+                Ok([Fit { slope: 2.0 }, Fit { slope: 2.0 }])
+            );
+            // A field that the struct has is still checked.
+            let named = fit(vec![(Value::from("slope"), value.clone())]);
+            let read = named.deserialize::<Fit>();
+            if !matches!(value, Value::Int(_) | Value::LargeInt(_) | Value::Object(_)) {
+                let error = read.expect_err("no number").to_string();
+                assert!(error.contains("at ['slope']"), "{error}");
+            }
+        }
+        for key in [
+            Value::None,
+            Value::from(0),
+            Value::from(2.5),
+            Value::tuple([1]),
+        ] {
+            let keyed = fit(vec![(key, Value::from("x")), slope()]);
+            assert_eq!(keyed.deserialize(), Ok(Fit { slope: 2.0 }));
+        }
+    }
+
+    #[test]
+    fn parts_that_rust_cannot_read_are_errors_only_where_they_are_used() {
+        // {'slope': 2, 'other': m.f} and {'slope': m.f}
+        let pickle = |pickle: &'static [u8]| {
+            Value::Serialized(Serialized::of_written_pickle(Bytes::from_static(pickle)))
+        };
+        let unused = pickle(b"\x80\x04}(\x8c\x05slopeK\x02\x8c\x05other\x8c\x01m\x8c\x01f\x93u.");
+        assert!(unused.clone().opened().is_err());
+        assert_eq!(unused.deserialize(), Ok(Fit { slope: 2.0 }));
+        let used = pickle(b"\x80\x04}(\x8c\x05slope\x8c\x01m\x8c\x01f\x93u.");
+        let error = used.deserialize::<Fit>().expect_err("a function");
+        assert_eq!(
+            error.to_string(),
+            "only Python can read m.f; it can be forwarded unopened at ['slope']"
+        );
+        let deep = [b"\x80\x04}(\x8c\x05slopeK\x02\x8c\x05other".to_vec()]
+            .into_iter()
+            .chain([b"]".repeat(2 * MAX_DEPTH), b"a".repeat(2 * MAX_DEPTH - 1)])
+            .chain([b"u.".to_vec()])
+            .collect::<Vec<_>>()
+            .concat();
+        let deep = Serialized::of_written_pickle(deep.into());
+        let read = Value::Serialized(deep).deserialize();
+        assert_eq!(read, Ok(Fit { slope: 2.0 }));
+    }
+
+    #[test]
+    fn integers_of_any_size_are_read_where_serde_keeps_values() {
+        #[derive(Debug, Deserialize, PartialEq)]
+        struct All {
+            #[serde(flatten)]
+            rest: HashMap<String, f64>,
+        }
+        let large = Value::LargeInt([vec![0; 25], vec![1]].concat().into());
+        let value = Value::dict([("x", large.clone()), ("y", Value::from(3))]);
+        let all = value.deserialize::<All>().expect("floats");
+        assert_eq!(
+            all.rest,
+            HashMap::from([("x".to_owned(), 2_f64.powi(200)), ("y".to_owned(), 3.0)])
+        );
+        assert_eq!(Value::Int(i128::MIN).deserialize(), Ok(i128::MIN));
+        assert_eq!(Value::Int(1 << 100).deserialize(), Ok(1_u128 << 100));
+        assert_eq!(large.deserialize(), Ok(2_f64.powi(200)));
+        assert!(large.deserialize::<u128>().is_err());
+        let error = Value::Int(1 << 100)
+            .deserialize::<u8>()
+            .expect_err("too large");
+        assert!(error.to_string().contains("expected u8"), "{error}");
+    }
+
+    #[test]
+    fn types_that_nest_themselves_are_limited_in_depth() {
+        #[derive(Debug, Deserialize)]
+        #[expect(dead_code, reason = "only its depth matters")]
+        struct Nested(Vec<Self>);
+
+        let nested =
+            |levels| (0..levels).fold(Value::list([0; 0]), |value, _| Value::list([value]));
+        assert!(nested(MAX_DEPTH - 1).deserialize::<Nested>().is_ok());
+        assert!(nested(MAX_DEPTH).deserialize::<Nested>().is_err());
+        assert!(nested(100_000).deserialize::<Nested>().is_err());
+    }
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::outcome::Outcome;
 use super::store::Opened;
+use crate::brief::brief_debug;
 use crate::{RemoteError, Value};
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
@@ -172,12 +173,14 @@ impl fmt::Debug for Functions {
 }
 
 /// The arguments of a call.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Arguments {
     function: String,
     positional: Vec<Arg>,
     keywords: Vec<(String, Arg)>,
 }
+
+brief_debug!(struct Arguments { function, positional, keywords, });
 
 /// An argument: a value that only this task uses, or one shared with other tasks.
 #[derive(Clone, Debug)]

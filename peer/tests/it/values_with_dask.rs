@@ -273,6 +273,18 @@ async fn objects_are_read_as_what_they_are() {
         line_number: 3,
     };
     assert_eq!(first, expected);
+    // Entries that a struct has no field for may be anything, also what Rust cannot read.
+    let profile = "{'tottime': 0.5, 'line_number': 3, 'n': 2**200, None: 1, \
+                   'frame': __import__('pandas').DataFrame({'x': [1]}), 'function': print}";
+    let read = eval(&client, profile).result_as::<Profile>().await;
+    assert_eq!(read.expect("a profile"), expected);
+    let profile = "{'tottime': print, 'line_number': 3}";
+    let read = eval(&client, profile).result_as::<Profile>().await;
+    let error = read.expect_err("a function").to_string();
+    assert!(
+        error.contains("builtins.print") && error.contains("['tottime']"),
+        "{error}"
+    );
     let status = eval(&client, "__import__('http').HTTPStatus.OK");
     let value = result(&status).await;
     assert_eq!(value.to_string(), "HTTPStatus(200)");
