@@ -43,9 +43,16 @@ pub struct CommOptions {
     pub connect_retry: bool,
     /// The time for the handshake, including that of TLS. Default: 30 seconds.
     ///
-    /// Python peers can be busy for seconds before they handle a new connection, so
-    /// a short timeout fails on peers that are only slow.
+    /// A listener then ends the connection. A connector that retries makes another one,
+    /// until [`answer_timeout`](Self::answer_timeout) has passed.
     pub handshake_timeout: Duration,
+    /// The time for which a connector waits for the handshake of a peer that accepts
+    /// connections, from its first attempt on. Default: 5 minutes.
+    ///
+    /// Python peers may be busy for a while before they handle a new connection, so a
+    /// short timeout fails on peers that are only slow. A connector that gets no
+    /// connection ends after [`connect_timeout`](Self::connect_timeout).
+    pub answer_timeout: Duration,
     /// The number of unfinished handshakes that a listener allows. Beyond that, or
     /// when the process has no file descriptors left, the oldest handshake is ended
     /// ([`Closed::Displaced`]). Default: a quarter of
@@ -67,11 +74,31 @@ impl Default for CommOptions {
             connect_timeout: Duration::from_secs(30),
             connect_retry: true,
             handshake_timeout: Duration::from_secs(30),
+            answer_timeout: Duration::from_secs(5 * 60),
             max_handshakes: crate::descriptors::share(4, 4_096),
             limits: Limits::HOST,
             wire: WireFormat::Auto,
             pool: None,
         }
+    }
+}
+
+impl CommOptions {
+    /// The same options with no timeout longer than `after`: a connector ends within this
+    /// time, with the error of its last attempt.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use daskwire_comm::CommOptions;
+    /// let options = CommOptions::default().within(Duration::from_secs(2));
+    /// assert_eq!(options.connect_timeout, Duration::from_secs(2));
+    /// ```
+    #[must_use]
+    pub fn within(mut self, after: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.min(after);
+        self.handshake_timeout = self.handshake_timeout.min(after);
+        self.answer_timeout = self.answer_timeout.min(after);
+        self
     }
 }
 

@@ -304,16 +304,31 @@ impl PendingConnection {
 
     /// Does both handshakes within one timeout.
     pub(crate) async fn handshake(self, options: &CommOptions) -> Result<Comm, ConnectError> {
+        self.handshake_through(options, &|connection| connection)
+            .await
+    }
+
+    /// Does both handshakes within one timeout, that of Dask on the connection that `wrap`
+    /// returns.
+    async fn handshake_through(
+        self,
+        options: &CommOptions,
+        wrap: &Wrap<'_>,
+    ) -> Result<Comm, ConnectError> {
         let after = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
         let both = Box::pin(async {
             let opened = self.opening.await.map_err(ConnectError::of_opening)?;
-            opened.try_handshake(options).await
+            wrap(opened).try_handshake(options).await
         });
         let outcome = runtime::timeout(after, both).await;
         outcome.unwrap_or(Err(late(after).into()))
     }
 }
+
+/// A function that wraps a connection before the handshake of Dask, for example to count
+/// its bytes.
+pub type Wrap<'w> = dyn Fn(RawConnection) -> RawConnection + Send + Sync + 'w;
 
 const fn late(after: Duration) -> CommError {
     let phase = Phase::Handshake;
@@ -403,8 +418,11 @@ impl Transports {
     /// does not resolve yet, further attempts follow until
     /// [`CommOptions::connect_timeout`] has passed. The pauses
     /// between them are random and grow, so that many workers that lost their
-    /// scheduler do not reconnect at the same time. The handshake of Dask is repeated only
-    /// if the transport reports that a new connection may succeed.
+    /// scheduler do not reconnect at the same time. A peer that does not finish the
+    /// handshake may be busy: further attempts follow after
+    /// [`CommOptions::handshake_timeout`], until [`CommOptions::answer_timeout`] has passed.
+    /// After any other error of the handshake of Dask, another attempt is made only if the
+    /// transport reports that a new connection may succeed.
     ///
     /// # Cancel safety
     ///
@@ -443,6 +461,26 @@ impl Transports {
     ) -> Result<Comm, CommError> {
         let transport = self.for_scheme(address.scheme())?;
         connect(transport, address, options, traffic).await
+    }
+
+    /// Connects as [`Transports::connect_for`] does, over connections that `wrap` returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Transports::connect`].
+    pub async fn connect_through(
+        &self,
+        address: &Address,
+        options: &CommOptions,
+        traffic: Traffic,
+        wrap: &Wrap<'_>,
+    ) -> Result<Comm, CommError> {
+        let transport = self.for_scheme(address.scheme())?;
+        connect_through(transport, address, options, traffic, wrap).await
     }
 
     /// Connects as [`Transports::connect`] does, without the handshake of Dask.
@@ -530,10 +568,24 @@ pub async fn connect(
     options: &CommOptions,
     traffic: Traffic,
 ) -> Result<Comm, CommError> {
+    connect_through(transport, address, options, traffic, &|connection| {
+        connection
+    })
+    .await
+}
+
+async fn connect_through(
+    transport: &dyn Transport,
+    address: &Address,
+    options: &CommOptions,
+    traffic: Traffic,
+    wrap: &Wrap<'_>,
+) -> Result<Comm, CommError> {
     let mut attempts = Attempts::new(transport, address, options)?;
     loop {
         let pending = attempts.next().await?;
-        match pending.handshake(options).await {
+        let options = attempts.handshake_options();
+        match pending.handshake_through(&options, wrap).await {
             Ok(comm) => {
                 comm.set_traffic(traffic);
                 return Ok(comm);
@@ -560,7 +612,8 @@ pub async fn connect_raw(
 ) -> Result<RawConnection, CommError> {
     let mut attempts = Attempts::new(transport, address, options)?;
     loop {
-        match attempts.next().await?.open(options).await {
+        let pending = attempts.next().await?;
+        match pending.open(&attempts.handshake_options()).await {
             Ok(connection) => {
                 connection.set_traffic(traffic);
                 return Ok(connection);
@@ -575,13 +628,16 @@ struct Attempts<'a> {
     transport: &'a dyn Transport,
     address: &'a Address,
     options: &'a CommOptions,
+    /// The time until which a connection must be made.
     deadline: runtime::Instant,
+    /// The time until which a peer that accepts connections must finish a handshake.
+    answer_deadline: runtime::Instant,
     attempt: ConnectOptions,
     /// The number of attempts so far.
     count: u32,
     backoff: Duration,
-    /// The error of the last attempt that got an answer.
-    last: Option<io::Error>,
+    /// The error of the last attempt that was not without any answer.
+    last: Option<CommError>,
 }
 
 impl<'a> Attempts<'a> {
@@ -598,6 +654,7 @@ impl<'a> Attempts<'a> {
             address,
             options,
             deadline: later(options.connect_timeout),
+            answer_deadline: later(options.answer_timeout.max(options.connect_timeout)),
             attempt: ConnectOptions {
                 // A connection request may be lost, so leave time for further ones
                 // (`intermediate_cap` in Dask's `connect`).
@@ -627,6 +684,15 @@ impl<'a> Attempts<'a> {
         }
     }
 
+    /// The options for the handshake of the current attempt.
+    fn handshake_options(&self) -> CommOptions {
+        let left = self.answer_deadline.saturating_duration_since(now());
+        CommOptions {
+            handshake_timeout: self.options.handshake_timeout.min(left),
+            ..self.options.clone()
+        }
+    }
+
     /// Waits before the next attempt, or returns the error if it was the last one.
     async fn failed(&mut self, error: ConnectError) -> Result<(), CommError> {
         let delay = self.delay(error);
@@ -650,26 +716,35 @@ impl<'a> Attempts<'a> {
         };
         let has_answer = !matches!(error, ConnectError::NoAnswer);
         match error {
+            ConnectError::Fatal(CommError::Timeout { phase, mut after }) => {
+                // The peer accepts connections, so the next one may take as long as the first.
+                self.deadline = later(self.options.connect_timeout).min(self.answer_deadline);
+                if self.options.connect_retry {
+                    after = self
+                        .options
+                        .answer_timeout
+                        .max(self.options.connect_timeout);
+                }
+                self.last = Some(CommError::Timeout { phase, after });
+            }
             ConnectError::Fatal(error) => return Err(error),
             ConnectError::Failed(error) if is_lasting(&error) => return Err(failed(error)),
-            ConnectError::Failed(error) => self.last = Some(error),
+            ConnectError::Failed(error) => self.last = Some(failed(error)),
             // The error of an earlier attempt is more helpful than a timeout.
             ConnectError::NoAnswer => {}
         }
         let left = self.deadline.saturating_duration_since(now());
         if left.is_zero() || (self.last.is_some() && !self.options.connect_retry) {
-            return Err(match self.last.take() {
-                Some(error) => failed(error),
-                None => CommError::Timeout {
-                    phase: Phase::Connect,
-                    after: self.options.connect_timeout,
-                },
-            });
+            return Err(self.last.take().unwrap_or(CommError::Timeout {
+                phase: Phase::Connect,
+                after: self.options.connect_timeout,
+            }));
         }
         let delay = jitter(self.backoff.min(left));
         Event::AttemptFailed {
             attempt: self.count,
             error: match &self.last {
+                Some(CommError::Connect { error, .. }) if has_answer => error,
                 Some(error) if has_answer => error,
                 _ => &ConnectError::NoAnswer,
             },

@@ -879,6 +879,7 @@ async fn both_handshakes_have_one_deadline() {
     let after = Duration::from_millis(200);
     let mut options = options(tls);
     options.comm.handshake_timeout = after;
+    options.comm.connect_retry = false;
     let address = "tls://127.0.0.1:0".parse().unwrap();
     let listener = bind(&address, options.clone()).await.unwrap();
     let address = listener.local_address().unwrap();
