@@ -100,6 +100,8 @@ pub fn options(timeout: Duration) -> CommOptions {
         // The user can try again.
         connect_retry: false,
         handshake_timeout: timeout,
+        // The handshake has its timeout from the time of the connection on.
+        answer_timeout: timeout.saturating_mul(2),
         wire: WireFormat::Detect,
         ..CommOptions::default()
     }

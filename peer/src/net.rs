@@ -1,8 +1,9 @@
 //! The transports of this build, and a connector that uses them.
 
+use daskwire_comm::runtime::{self, Instant};
 #[cfg(feature = "tls")]
 use daskwire_comm::tls::Tls;
-use daskwire_comm::{Address, Comm, CommError, CommOptions, RawConnection, Traffic, Transports};
+use daskwire_comm::{Address, Comm, CommError, CommOptions, Traffic, Transports, Wrap};
 
 /// The enabled transports that need no certificate: memory, TCP, Unix sockets.
 pub fn transports() -> Transports {
@@ -43,21 +44,38 @@ impl Connector {
         }
     }
 
+    /// Connects until `deadline`; the error is that of the last attempt.
     pub(crate) async fn connect(
         &self,
         address: &Address,
         traffic: Traffic,
+        deadline: Option<Instant>,
     ) -> Result<Comm, CommError> {
-        let connecting = self.transports.connect_for(address, &self.options, traffic);
+        let options = self.options_until(deadline);
+        let connecting = self.transports.connect_for(address, &options, traffic);
         connecting.await
     }
 
-    /// Connects without Dask's handshake.
-    pub(crate) async fn connect_raw(&self, address: &Address) -> Result<RawConnection, CommError> {
+    /// Like [`connect`](Self::connect), over a connection that `wrap` returns.
+    pub(crate) async fn connect_through(
+        &self,
+        address: &Address,
+        deadline: Option<Instant>,
+        wrap: &Wrap<'_>,
+    ) -> Result<Comm, CommError> {
+        let (options, traffic) = (self.options_until(deadline), Traffic::Normal);
         let connecting = self
             .transports
-            .connect_raw(address, &self.options, Traffic::Normal);
+            .connect_through(address, &options, traffic, wrap);
         connecting.await
+    }
+
+    fn options_until(&self, deadline: Option<Instant>) -> CommOptions {
+        let options = self.options.clone();
+        match deadline {
+            Some(deadline) => options.within(deadline.saturating_duration_since(runtime::now())),
+            None => options,
+        }
     }
 
     /// Waits until everything sent over connections shared by several comms has arrived.

@@ -51,8 +51,7 @@ impl PerformanceReport {
             .field("last_count", 0)
             .field("code", code);
         let request = message.into();
-        let pool = &self.shared.pool;
-        let page: Value = pool.call(self.shared.address(), &request).await?;
+        let page: Value = self.shared.reply(&request).await?;
         converted(request.op(), page)
     }
 }
@@ -108,8 +107,7 @@ impl Client {
     /// Sends a request that changes the cluster.
     async fn request_change(&self, message: Unknown) -> Result<Value, RequestError> {
         self.shared.needs(Operation::CHANGES)?;
-        let request = message.into();
-        self.shared.pool.call(self.shared.address(), &request).await
+        self.shared.reply(&message.into()).await
     }
 
     /// Restarts all workers and forgets all tasks, for all clients: their futures become
@@ -187,8 +185,7 @@ impl Client {
             ..RetireWorkers::default()
         };
         let request = request.into();
-        let pool = &self.shared.pool;
-        match pool.call(self.shared.address(), &request).await? {
+        match self.shared.reply(&request).await? {
             Value::Dict(retired) => retired
                 .iter()
                 .map(|(worker, _)| converted(request.op(), worker.clone()))

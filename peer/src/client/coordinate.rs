@@ -2,9 +2,11 @@
 //! locks, semaphores and events. They are shared with Python clients.
 
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use daskwire_comm::runtime::{self, Task};
+use daskwire_comm::runtime::{self, Instant, Task};
+use tokio::sync::watch;
 
 use super::request::{converted, key_of};
 use super::shared::Shared;
@@ -12,12 +14,17 @@ use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
 use crate::channel::within;
 use crate::dialect::Operation;
+use crate::pool::Deadlines;
 use crate::protocol::Unknown;
 use crate::value::WrongType;
-use crate::{BoxFuture, Release, RequestError, Value};
+use crate::{Release, RequestError, Value};
 
 /// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
 const LEASE: Duration = Duration::from_secs(30);
+
+/// The time by which a wait may exceed the timeout of the caller, if the scheduler does not
+/// answer. A timeout of zero needs a connection and a reply, too.
+const MARGIN: Duration = Duration::from_secs(1);
 
 /// The class of the exception that a scheduler raises when a wait times out.
 pub(super) const TIMEOUT_ERROR: &str = "TimeoutError";
@@ -63,6 +70,48 @@ impl TryFrom<SharedValue> for Value {
     }
 }
 
+/// A wait in the scheduler, with the timeout of the caller.
+#[derive(Clone, Copy)]
+struct Wait {
+    /// The awaited event, as a noun phrase.
+    what: &'static str,
+    after: Option<Duration>,
+    /// The time for the connection and for the reply, beyond the timeout.
+    margin: Duration,
+}
+
+impl Wait {
+    const fn new(what: &'static str, after: Option<Duration>) -> Self {
+        Self {
+            what,
+            after,
+            margin: MARGIN,
+        }
+    }
+
+    /// The deadline for the connection. The request itself waits for a reply, which must not
+    /// be lost.
+    fn deadlines(&self) -> Deadlines {
+        let connect = |after: Duration| runtime::later(after.max(self.margin / 2));
+        Deadlines {
+            connect: self.after.map(connect),
+            reply: None,
+        }
+    }
+
+    /// Waits for the reply at most until the timeout and the margin have passed.
+    async fn limit<T>(
+        &self,
+        reply: impl Future<Output = Result<T, RequestError>>,
+    ) -> Result<T, RequestError> {
+        let reply = Box::pin(reply);
+        match self.after {
+            Some(after) => within(after.saturating_add(self.margin), self.what, reply).await,
+            None => reply.await,
+        }
+    }
+}
+
 fn seconds(time: Option<Duration>) -> Value {
     Value::from(time.map(|time| time.as_secs_f64()))
 }
@@ -74,60 +123,31 @@ impl Shared {
         T: TryFrom<Value>,
         T::Error: Into<WrongType>,
     {
-        let request = message.into();
-        let reply = self.pool.call(self.address(), &request).await?;
-        converted(request.op(), reply)
+        self.ask_until(message, Deadlines::default()).await
     }
 
-    /// Waits for the reply to a request with a timeout in the scheduler, which may not answer
-    /// at all.
-    async fn wait<T>(
-        &self,
-        what: &'static str,
-        after: Option<Duration>,
-        reply: BoxFuture<'_, Result<T, RequestError>>,
-    ) -> Result<T, RequestError> {
-        match after {
-            Some(after) => {
-                let after = after.saturating_add(self.options.timeout);
-                within(after, what, reply).await
-            }
-            None => reply.await,
-        }
-    }
-
-    /// Like [`ask_until`](Self::ask_until), if the scheduler may not answer at all. The reply is
-    /// then dropped.
-    async fn ask_within<T>(
-        &self,
-        message: Unknown,
-        what: &'static str,
-        after: Option<Duration>,
-    ) -> Result<T, RequestError>
-    where
-        T: TryFrom<Value> + Send,
-        T::Error: Into<WrongType>,
-    {
-        let asked = Box::pin(self.ask_until(message, what, after));
-        self.wait(what, after, asked).await
-    }
-
-    /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
-    async fn ask_until<T>(
-        &self,
-        message: Unknown,
-        what: &'static str,
-        after: Option<Duration>,
-    ) -> Result<T, RequestError>
+    async fn ask_until<T>(&self, message: Unknown, deadlines: Deadlines) -> Result<T, RequestError>
     where
         T: TryFrom<Value>,
         T::Error: Into<WrongType>,
     {
-        let message = message.field("timeout", seconds(after));
-        match (self.ask(message).await, after) {
+        let request = message.into();
+        let reply = self.reply_until(&request, deadlines).await?;
+        converted(request.op(), reply)
+    }
+
+    /// Like [`ask`](Self::ask), for a request with a timeout in the scheduler.
+    async fn ask_within<T>(&self, message: Unknown, wait: Wait) -> Result<T, RequestError>
+    where
+        T: TryFrom<Value>,
+        T::Error: Into<WrongType>,
+    {
+        let message = message.field("timeout", seconds(wait.after));
+        match (self.ask_until(message, wait.deadlines()).await, wait.after) {
             (Err(RequestError::Remote(error)), Some(after))
                 if error.class.rsplit('.').next() == Some(TIMEOUT_ERROR) =>
             {
+                let what = wait.what;
                 Err(RequestError::Timeout { what, after })
             }
             (reply, _) => reply,
@@ -162,6 +182,24 @@ impl Shared {
         self.tell(received(value))?;
         Ok(SharedValue::Future(future))
     }
+
+    /// Reads a value that was removed from a queue.
+    fn received(
+        self: &Arc<Self>,
+        queue: &str,
+        record: &Value,
+    ) -> Result<SharedValue, RequestError> {
+        self.shared_value("queue_get", record, |key| {
+            Unknown::new("queue-future-release")
+                .field("name", queue)
+                .field("key", key)
+        })
+    }
+}
+
+fn lock_late(late: &Mutex<VecDeque<SharedValue>>) -> MutexGuard<'_, VecDeque<SharedValue>> {
+    // Nothing under the lock panics.
+    late.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A variable in the scheduler, see [`Client::variable`].
@@ -193,14 +231,15 @@ impl Variable {
         let mut message = Shared::with_value(message, &value);
         if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
             // The scheduler's timeout for the task of the future to become known.
-            let timeout = self.shared.options.timeout;
+            let timeout = self.shared.options.timeout.min(KNOWN_TIMEOUT);
             message = message.field("timeout", timeout.as_secs_f64());
         }
         self.shared.ask::<Value>(message).await?;
         Ok(())
     }
 
-    /// Waits until the variable is set, and returns its value.
+    /// Waits until the variable is set, and returns its value. Takes at most a second longer
+    /// than `timeout` if the scheduler does not answer.
     ///
     /// Cancel safe. Until the variable is set, or the client ends, the request of a dropped
     /// future occupies a comm.
@@ -208,10 +247,14 @@ impl Variable {
     /// # Errors
     ///
     /// * [`RequestError::Timeout`] if it is not set in time;
-    /// * other errors if the scheduler does not answer.
+    /// * other errors if the scheduler cannot be reached in time.
     pub async fn get(&self, timeout: Option<Duration>) -> Result<SharedValue, RequestError> {
+        self.get_within(Wait::new("a variable to be set", timeout))
+            .await
+    }
+
+    async fn get_within(&self, wait: Wait) -> Result<SharedValue, RequestError> {
         const OP: &str = "variable_get";
-        const WHAT: &str = "a variable to be set";
         let message = Unknown::new(OP)
             .field("name", self.name.as_str())
             .field("client", &*self.shared.registered_id());
@@ -220,7 +263,7 @@ impl Variable {
         // caller is dropped.
         let getting = async move {
             let shared = &variable.shared;
-            let record: Value = shared.ask_until(message, WHAT, timeout).await?;
+            let record: Value = shared.ask_within(message, wait).await?;
             let token = record.get("token").cloned().unwrap_or_default();
             shared.shared_value(OP, &record, |key| {
                 Unknown::new("variable-future-received-confirm")
@@ -229,8 +272,7 @@ impl Variable {
                     .field("token", token)
             })
         };
-        let getting = Box::pin(self.shared.run_to_end(getting));
-        self.shared.wait(WHAT, timeout, getting).await
+        wait.limit(self.shared.run_to_end(getting, drop)).await
     }
 
     /// Deletes the variable, for all clients.
@@ -249,7 +291,11 @@ impl Variable {
     async fn delete_unboxed(self) -> Result<(), RequestError> {
         // To delete a future, the scheduler waits until all clients that have read it confirm
         // that. Meanwhile it reads nothing else from this client, not even a confirmation.
-        match self.get(Some(AT_ONCE)).await {
+        let wait = Wait {
+            margin: self.shared.options.timeout,
+            ..Wait::new("the value of a variable", Some(AT_ONCE))
+        };
+        match self.get_within(wait).await {
             Ok(SharedValue::Future(future)) => {
                 drop(future);
                 self.shared.settle::<RequestError>().await?;
@@ -269,6 +315,9 @@ impl Variable {
 /// The timeout of a request that is answered at once, or not at all.
 const AT_ONCE: Duration = Duration::from_millis(1);
 
+/// Maximum time in which the task of a future in a variable must become known.
+const KNOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The first release whose `variable_set` takes a timeout.
 const VARIABLE_TIMEOUT_SINCE: Release = Release::new(2024, 12, 0);
 
@@ -280,23 +329,41 @@ const VARIABLE_TIMEOUT_SINCE: Release = Release::new(2024, 12, 0);
 pub struct Queue {
     shared: Arc<Shared>,
     name: String,
+    /// Values that arrived after their callers had stopped to wait.
+    late: Arc<Mutex<VecDeque<SharedValue>>>,
 }
 
 impl Queue {
+    pub(super) fn new(shared: &Arc<Shared>, name: String) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            name,
+            late: Arc::default(),
+        }
+    }
+
+    /// The number of values that arrived too late for their callers.
+    #[cfg(test)]
+    pub(super) fn late_count(&self) -> usize {
+        lock_late(&self.late).len()
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Adds a value; waits while the queue is full.
+    /// Adds a value; waits while the queue is full, and at most a second longer than `timeout`
+    /// if the scheduler does not answer.
     ///
     /// Not cancel safe: the value may be added after the future was dropped.
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Timeout`] if the queue is full for too long;
+    /// * [`RequestError::Timeout`] if the queue is full for too long. If the scheduler has not
+    ///   answered, it may add the value later;
     /// * [`RequestError::Missing`] if the task of the future was cancelled or lost;
-    /// * other errors if the scheduler does not answer.
+    /// * other errors if the scheduler cannot be reached in time.
     pub async fn put(
         &self,
         value: impl Into<SharedValue>,
@@ -308,32 +375,40 @@ impl Queue {
         }
         let message = Unknown::new("queue_put").field("name", self.name.as_str());
         let message = Shared::with_value(message, &value);
-        let put = self
-            .shared
-            .ask_within::<Value>(message, "room in a queue", timeout);
-        put.await?;
+        let wait = Wait::new("room in a queue", timeout);
+        let put = self.shared.ask_within::<Value>(message, wait);
+        wait.limit(put).await?;
         Ok(())
     }
 
-    /// Removes the oldest value; waits while the queue is empty.
+    /// Removes the oldest value; waits while the queue is empty, and at most a second longer
+    /// than `timeout` if the scheduler does not answer.
     ///
-    /// Not cancel safe: a value may be removed after the future was dropped.
+    /// Cancel safe: a value that arrives after the future was dropped, or after the timeout, is
+    /// returned by the next call on this object, and is lost if there is none.
     ///
     /// # Errors
     ///
     /// * [`RequestError::Timeout`] if the queue is empty for too long;
-    /// * other errors if the scheduler does not answer.
+    /// * other errors if the scheduler cannot be reached in time.
     pub async fn get(&self, timeout: Option<Duration>) -> Result<SharedValue, RequestError> {
+        if let Some(value) = lock_late(&self.late).pop_front() {
+            return Ok(value);
+        }
+        let wait = Wait::new("a value in a queue", timeout);
         let message = Unknown::new("queue_get").field("name", self.name.as_str());
-        let record: Value = self
-            .shared
-            // A value that is removed late would be lost if the reply were dropped.
-            .ask_until(message, "a value in a queue", timeout)
-            .await?;
-        self.received(&record)
+        let (shared, name) = (Arc::clone(&self.shared), self.name.clone());
+        let getting = async move {
+            let record: Value = shared.ask_within(message, wait).await?;
+            shared.received(&name, &record)
+        };
+        let late = Arc::clone(&self.late);
+        let keep = move |value| lock_late(&late).push_back(value);
+        wait.limit(self.shared.run_to_end(getting, keep)).await
     }
 
-    /// Removes all values that are in the queue. Not cancel safe, as [`get`](Self::get).
+    /// Removes all values that are in the queue. Not cancel safe: the values may be removed
+    /// after the future was dropped.
     ///
     /// # Errors
     ///
@@ -343,15 +418,11 @@ impl Queue {
             .field("name", self.name.as_str())
             .field("batch", true);
         let records: Vec<Value> = self.shared.ask(message).await?;
-        records.iter().map(|record| self.received(record)).collect()
-    }
-
-    fn received(&self, record: &Value) -> Result<SharedValue, RequestError> {
-        self.shared.shared_value("queue_get", record, |key| {
-            Unknown::new("queue-future-release")
-                .field("name", self.name.as_str())
-                .field("key", key)
-        })
+        let mut values: Vec<SharedValue> = lock_late(&self.late).drain(..).collect();
+        for record in &records {
+            values.push(self.shared.received(&self.name, record)?);
+        }
+        Ok(values)
     }
 
     /// Asks for the number of values. `qsize` in Dask.
@@ -393,13 +464,29 @@ pub struct Semaphore(Arc<SemaphoreInner>);
 struct SemaphoreInner {
     shared: Arc<Shared>,
     name: String,
-    /// The ids of the leases of this client.
-    leases: Mutex<Vec<String>>,
+    /// The leases of this client that are refreshed.
+    leases: Mutex<Vec<HeldLease>>,
     /// Locked during requests that refresh or release leases: a scheduler that reads a refresh
     /// after the release grants the lease again.
     requests: tokio::sync::RwLock<()>,
     /// The task that refreshes the leases; it ends with the semaphore.
     refreshing: Mutex<Option<Task<()>>>,
+}
+
+/// A lease that is refreshed.
+#[derive(Debug)]
+struct HeldLease {
+    id: String,
+    /// The time until which the scheduler keeps the lease at least; `None` once it is revoked.
+    until: watch::Sender<Option<Instant>>,
+}
+
+impl HeldLease {
+    fn is_valid(&self) -> bool {
+        self.until
+            .borrow()
+            .is_some_and(|until| until > runtime::now())
+    }
 }
 
 impl Drop for SemaphoreInner {
@@ -419,29 +506,59 @@ impl SemaphoreInner {
                 return;
             };
             let _requesting = inner.requests.write().await;
-            if let Some(message) = inner.refresh_message() {
-                // Errors are ignored: leases are refreshed five times before one expires.
-                let _: Result<Value, RequestError> = shared
-                    .call("the scheduler to refresh leases", message)
-                    .await;
-            }
+            // Errors are ignored: leases are refreshed five times before one expires.
+            let _ = inner.refresh_once(&shared).await;
         }
     }
 
-    /// The message that refreshes the leases; `None` if there are none.
-    fn refresh_message(&self) -> Option<Unknown> {
+    /// Refreshes the leases that the scheduler has not revoked: it would grant the others again,
+    /// which other clients may have meanwhile.
+    async fn refresh_once(&self, shared: &Shared) -> Result<(), RequestError> {
+        const WHAT: &str = "the scheduler to refresh leases";
+        if self.valid_leases().is_empty() {
+            return Ok(());
+        }
+        // A scheduler that was restarted knows no lease, nor one that has closed the semaphore.
+        let count = Unknown::new("semaphore_value").field("name", self.name.as_str());
+        let count: Value = shared.call_within(WHAT, LEASE, count).await?;
+        if matches!(count, Value::Int(0)) {
+            self.revoke(|_| true);
+        }
+        let leases = self.valid_leases();
+        if leases.is_empty() {
+            return Ok(());
+        }
+        let until = runtime::now() + LEASE;
+        let message = Unknown::new("semaphore_refresh_leases")
+            .field("name", self.name.as_str())
+            .field("lease_ids", Value::list(leases.iter().map(String::as_str)));
+        let _: Value = shared.call_within(WHAT, LEASE, message).await?;
+        for lease in self.lock_leases().iter() {
+            if leases.contains(&lease.id) && lease.is_valid() {
+                lease.until.send_replace(Some(until));
+            }
+        }
+        Ok(())
+    }
+
+    /// The ids of the leases that are valid. The others are revoked.
+    fn valid_leases(&self) -> Vec<String> {
+        self.revoke(|lease| !lease.is_valid());
         let leases = self.lock_leases();
-        let ids = Value::list(leases.iter().map(String::as_str));
-        (!leases.is_empty()).then(|| {
-            Unknown::new("semaphore_refresh_leases")
-                .field("name", self.name.as_str())
-                .field("lease_ids", ids)
-        })
+        leases.iter().map(|lease| lease.id.clone()).collect()
+    }
+
+    /// Notes that the scheduler has revoked leases, which are not refreshed any more.
+    fn revoke(&self, is_revoked: impl Fn(&HeldLease) -> bool) {
+        let mut leases = self.lock_leases();
+        for lease in leases.extract_if(.., |lease| is_revoked(lease)) {
+            lease.until.send_replace(None);
+        }
     }
 
     /// Forgets a lease, and releases it.
     async fn release(&self, lease: &str) -> Result<(), RequestError> {
-        self.lock_leases().retain(|other| other != lease);
+        self.lock_leases().retain(|other| other.id != lease);
         let message = Unknown::new("semaphore_release")
             .field("name", self.name.as_str())
             .field("lease_id", lease);
@@ -453,26 +570,36 @@ impl SemaphoreInner {
         Ok(())
     }
 
-    fn lock_leases(&self) -> MutexGuard<'_, Vec<String>> {
+    fn lock_leases(&self) -> MutexGuard<'_, Vec<HeldLease>> {
         self.shared.panic_flag.check(self.leases.lock())
     }
 }
 
 impl Semaphore {
+    fn new(shared: &Arc<Shared>, name: String) -> Self {
+        Self(Arc::new(SemaphoreInner {
+            shared: Arc::clone(shared),
+            name,
+            leases: Mutex::default(),
+            requests: tokio::sync::RwLock::default(),
+            refreshing: Mutex::default(),
+        }))
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Waits for a lease. Cancel safe: a lease that is granted after the future was
-    /// dropped is released.
+    /// Waits for a lease, at most a second longer than `timeout` if the scheduler does not
+    /// answer. Cancel safe: a lease that is granted after the future was dropped is released.
     ///
     /// # Errors
     ///
     /// * [`RequestError::Timeout`] if no lease is granted in time;
-    /// * other errors if the scheduler does not answer.
+    /// * other errors if the scheduler cannot be reached in time.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
-        const WHAT: &str = "a lease of a semaphore";
+        let wait = Wait::new("a lease of a semaphore", timeout);
         let id = crate::identifier();
         let message = Unknown::new("semaphore_acquire")
             .field("name", self.name())
@@ -480,13 +607,13 @@ impl Semaphore {
             .field("lease_id", id.as_str());
         let semaphore = self.clone();
         let acquiring = async move {
-            let is_granted: bool = semaphore.0.shared.ask(message).await?;
+            let asked = semaphore.0.shared.ask_until(message, wait.deadlines());
+            let is_granted: bool = asked.await?;
             Ok(is_granted.then(|| semaphore.granted(id)))
         };
-        let shared = &self.0.shared;
-        let lease = shared.wait(WHAT, timeout, Box::pin(shared.run_to_end(acquiring)));
+        let lease = wait.limit(self.0.shared.run_to_end(acquiring, drop));
         lease.await?.ok_or_else(|| RequestError::Timeout {
-            what: WHAT,
+            what: wait.what,
             after: timeout.unwrap_or_default(),
         })
     }
@@ -494,7 +621,11 @@ impl Semaphore {
     /// The lease with this id, which is refreshed from now on.
     fn granted(self, id: String) -> Lease {
         let inner = &self.0;
-        inner.lock_leases().push(id.clone());
+        let (sender, until) = watch::channel(Some(runtime::now() + LEASE));
+        inner.lock_leases().push(HeldLease {
+            id: id.clone(),
+            until: sender,
+        });
         let mut refreshing = inner.shared.panic_flag.check(inner.refreshing.lock());
         if refreshing.is_none() {
             let shared = Arc::clone(&inner.shared);
@@ -505,6 +636,7 @@ impl Semaphore {
         Lease {
             semaphore: self,
             id,
+            until,
         }
     }
 
@@ -534,16 +666,63 @@ impl Semaphore {
 ///
 /// The client refreshes the lease until it is released. Dropping the lease releases it
 /// in the background; [`release`](Self::release) and [`Client::close`] wait for the reply.
-/// If the connection is lost, the scheduler revokes the lease after 30 seconds.
+///
+/// The scheduler revokes a lease that was not refreshed for 30 seconds, because this process or
+/// the network stood still, or the runtime of the client has ended; then others may get it.
+/// It also revokes all leases when it is restarted, or the semaphore is closed. A holder for
+/// whom that matters waits for [`revoked`](Self::revoked) beside its work:
+///
+/// ```no_run
+/// # async fn work() {}
+/// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::Error> {
+/// let lease = client.lock("printer").await?.acquire(None).await?;
+/// tokio::select! {
+///     () = work() => lease.release().await?,
+///     () = lease.revoked() => eprintln!("another client may have the lock now"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a lease is released when it is dropped"]
 pub struct Lease {
     semaphore: Semaphore,
     /// The id of the lease; empty after the release.
     id: String,
+    /// See [`HeldLease`].
+    until: watch::Receiver<Option<Instant>>,
 }
 
 impl Lease {
+    /// Whether the scheduler has revoked the lease, or may have, because it was not refreshed
+    /// in time. A revoked lease stays revoked.
+    pub fn is_revoked(&self) -> bool {
+        let until = *self.until.borrow();
+        until.is_none_or(|until| until <= runtime::now())
+    }
+
+    /// Waits until the scheduler has revoked the lease, or may have, because it was not
+    /// refreshed in time; at least 30 seconds after the last refresh. That a semaphore was
+    /// closed or its scheduler restarted is noticed with the next refresh, after 6 seconds. Cancel
+    /// safe.
+    pub async fn revoked(&self) {
+        let mut revoked = self.until.clone();
+        loop {
+            let Some(until) = *revoked.borrow_and_update() else {
+                return;
+            };
+            tokio::select! {
+                changed = revoked.changed(), if revoked.has_changed().is_ok() => drop(changed),
+                () = runtime::sleep_until(until) => {
+                    // It may have been refreshed just now.
+                    if self.is_revoked() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
     /// Releases the lease. Cancel safe: a lease whose release was not confirmed is released
     /// in the background.
     ///
@@ -576,6 +755,12 @@ impl Drop for Lease {
 pub struct Lock(Semaphore);
 
 impl Lock {
+    /// The lock with this name, which the scheduler knows already.
+    #[cfg(test)]
+    pub(super) fn new(shared: &Arc<Shared>, name: String) -> Self {
+        Self(Semaphore::new(shared, name))
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         self.0.name()
@@ -629,15 +814,16 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the scheduler does not answer.
+    /// * [`RequestError::Timeout`] if the scheduler does not answer within a second after
+    ///   `timeout`;
+    /// * other errors if the scheduler cannot be reached in time.
     pub async fn wait(&self, timeout: Option<Duration>) -> Result<bool, RequestError> {
         let message = Unknown::new("event_wait")
             .field("name", self.name.as_str())
             .field("timeout", seconds(timeout));
-        let waiting = Box::pin(self.shared.ask(message));
-        self.shared
-            .wait("an event to be set", timeout, waiting)
-            .await
+        let wait = Wait::new("an event to be set", timeout);
+        let waiting = self.shared.ask_until(message, wait.deadlines());
+        wait.limit(waiting).await
     }
 
     /// Sets the event, which wakes all waiters.
@@ -713,10 +899,7 @@ impl Client {
             .field("name", name.as_str())
             .field("maxsize", max_len.unwrap_or(0));
         self.shared.ask::<Value>(message).await?;
-        Ok(Queue {
-            shared: Arc::clone(&self.shared),
-            name,
-        })
+        Ok(Queue::new(&self.shared, name))
     }
 
     /// Opens the semaphore with this name, which all clients share. Creates it if it does
@@ -747,13 +930,7 @@ impl Client {
             .field("max_leases", max_leases)
             .field("lease_timeout", LEASE.as_secs_f64());
         self.shared.ask::<Value>(message).await?;
-        Ok(Semaphore(Arc::new(SemaphoreInner {
-            shared: Arc::clone(&self.shared),
-            name,
-            leases: Mutex::default(),
-            requests: tokio::sync::RwLock::default(),
-            refreshing: Mutex::default(),
-        })))
+        Ok(Semaphore::new(&self.shared, name))
     }
 
     /// Opens the lock with this name, which all clients share: a semaphore with one

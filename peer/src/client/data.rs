@@ -30,6 +30,9 @@ const HOLDER_CHECK: Duration = Duration::from_secs(5);
 /// scheduler. An address behind a firewall may never answer.
 const REACH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Maximum time for which data that is scattered waits for a worker, as in Dask.
+const WORKERS_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The end of the message of the exception that a scheduler raises if it has no worker to
 /// store data: "No valid workers found", or "No workers found" in older releases.
 const NO_WORKERS: &str = "workers found";
@@ -130,6 +133,11 @@ impl Shared {
             ..GetTaskStatus::default()
         };
         self.call("the states of tasks", request).await
+    }
+
+    /// The time for which data waits for the first worker.
+    fn workers_timeout(&self) -> Duration {
+        self.options.timeout.min(WORKERS_TIMEOUT)
     }
 
     pub(super) const fn route(&self) -> Route {
@@ -240,7 +248,7 @@ impl Shared {
             ..Gather::default()
         });
         // No timeout: the data may take long.
-        let reply: DataReply = self.pool.call(self.address(), &request).await?;
+        let reply: DataReply = self.reply(&request).await?;
         Ok(reply.data.unwrap_or_default())
     }
 
@@ -374,11 +382,11 @@ impl Shared {
             workers: Nullable(options.workers.clone().into_field()),
             client: client.to_string(),
             broadcast: Value::Bool(options.is_broadcast),
-            timeout: Some(self.options.timeout.as_secs_f64()),
+            timeout: Some(self.workers_timeout().as_secs_f64()),
             reply: Some(true),
             ..Scatter::default()
         });
-        let _: Value = self.pool.call(self.address(), &request).await?;
+        let _: Value = self.reply(&request).await?;
         Ok(())
     }
 
@@ -418,7 +426,7 @@ impl Shared {
         };
         let workers = self.running_workers(&request);
         // The scheduler waits for workers, too, when it stores data.
-        let workers = runtime::timeout(self.options.timeout, workers).await;
+        let workers = runtime::timeout(self.workers_timeout(), workers).await;
         let workers = workers.unwrap_or(Err(ScatterError::NoWorkers))?;
         // Each piece goes to the worker with the fewest bytes so far.
         let mut parts: Vec<(u64, Vec<(Key, Serialized)>)> =
@@ -630,7 +638,7 @@ impl Client {
         // If the caller is dropped, the data is released after it was stored.
         let (shared, all_options) = (Arc::clone(&self.shared), options.clone());
         let storing = async move { shared.store(pieces, route, &all_options).await };
-        let futures = self.shared.run_to_end(storing).await?;
+        let futures = self.shared.run_to_end(storing, drop).await?;
         if options.is_broadcast && route == Route::Direct {
             // The copies are transferred from worker to worker.
             let copied = self

@@ -3,6 +3,8 @@
 use core::fmt;
 use std::collections::BTreeMap;
 
+use daskwire_comm::runtime;
+
 use super::Client;
 use super::request::{Workers, converted, key_of};
 use crate::channel::within;
@@ -289,8 +291,7 @@ impl Client {
             reply: Some(true),
             ..Broadcast::default()
         };
-        let request = request.into();
-        self.shared.pool.call(self.shared.address(), &request).await
+        self.shared.reply(&request.into()).await
     }
 
     /// Asks for the number of threads of each worker, by address. `nthreads` or
@@ -322,8 +323,7 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn task_states(&self) -> Result<TaskStates, RequestError> {
-        let timeout = self.shared.options.timeout;
-        match within(timeout, "the states of tasks", self.all_task_states()).await {
+        match self.all_task_states().await {
             // The scheduler refuses, or is closing and ends the comm without a reply.
             Err(RequestError::Remote(_) | RequestError::Reply { .. }) => {
                 let request = Unknown::new("get_task_prefix_states");
@@ -346,9 +346,8 @@ impl Client {
             "lambda scheduler: [[task.key for task in scheduler.clients[{id}].wants_what] \
              if {id} in scheduler.clients else []]"
         );
-        let asking = self.evaluate::<Vec<Value>>(&keys);
-        let keys = within(self.shared.options.timeout, "the keys of a client", asking).await?;
-        keys.iter().map(|key| key_of("feed", key)).collect()
+        let keys = self.evaluate::<Vec<Value>>("the keys of a client", &keys);
+        keys.await?.iter().map(|key| key_of("feed", key)).collect()
     }
 
     async fn all_task_states(&self) -> Result<TaskStates, RequestError> {
@@ -357,12 +356,12 @@ impl Client {
                               for prefix in scheduler.task_prefixes.values() \
                               if any(count for state, count in prefix.states.items() \
                               if state != 'forgotten')}]";
-        self.evaluate(STATES).await
+        self.evaluate("the states of tasks", STATES).await
     }
 
     /// Evaluates a function of the scheduler, written in Python, which returns a list of one
     /// value: a dictionary may have the name of a field of failed replies.
-    async fn evaluate<T>(&self, function: &str) -> Result<T, RequestError>
+    async fn evaluate<T>(&self, what: &'static str, function: &str) -> Result<T, RequestError>
     where
         [T; 1]: TryFrom<Value>,
         <[T; 1] as TryFrom<Value>>::Error: Into<WrongType>,
@@ -376,9 +375,14 @@ impl Client {
                 function.map_err(|error| RequestError::Value(Box::new(error)))?,
             )
             .field("interval", 1.0);
-        let mut channel = self.shared.pool.connect(self.shared.address()).await?;
+        let timeout = self.shared.options.timeout;
+        let deadline = runtime::later(timeout);
+        let pool = &self.shared.pool;
+        let connecting = pool.connect_until(self.shared.address(), Some(deadline));
+        let mut channel = connecting.await?;
         // The scheduler repeats the reply until the comm is closed.
-        let reply = channel.call::<Value>(&request.into()).await;
+        let request = request.into();
+        let reply = within(timeout, what, channel.call::<Value>(&request)).await;
         channel.close().await;
         let [value] = converted::<[T; 1]>("feed", reply?)?;
         Ok(value)

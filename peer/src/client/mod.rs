@@ -48,7 +48,7 @@ use std::sync::Arc;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommOptions, Transports};
 
-use crate::channel::{Observer, within};
+use crate::channel::Observer;
 use crate::dialect::Dialect;
 use crate::identity::Identity;
 use crate::protocol::WorkerStatus;
@@ -95,7 +95,10 @@ pub struct ClientOptions {
     pub reconnect: Reconnect,
     /// The default route for data. Default: through the scheduler.
     pub route: Route,
-    /// Timeout for replies that the scheduler can send immediately. Default: 30 seconds.
+    /// Timeout for replies that the scheduler can send immediately, including the connection
+    /// for the request. Default: 5 minutes, because a scheduler in Python may be busy; without
+    /// a connection, a request ends earlier, after
+    /// [`connect_timeout`](CommOptions::connect_timeout).
     ///
     /// Waiting until the scheduler has read a message of this client, as in
     /// [`Client::scatter`], has no timeout: a scheduler that handles a large graph reads nothing.
@@ -118,7 +121,7 @@ impl Default for ClientOptions {
             id: None,
             reconnect: Reconnect::Never,
             route: Route::Scheduler,
-            timeout: Duration::from_secs(30),
+            timeout: Duration::from_secs(5 * 60),
             interval: Duration::from_millis(10),
             observer: None,
             meter: None,
@@ -216,13 +219,18 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn identity(&self) -> Result<Identity, RequestError> {
+        self.identity_within(self.shared.options.timeout).await
+    }
+
+    async fn identity_within(&self, after: Duration) -> Result<Identity, RequestError> {
         let request = crate::protocol::Identity {
             // ROLES CLIENT-1
             n_workers: self.dialect().limits_identity.then_some(-1),
             reply: Some(true),
             ..crate::protocol::Identity::default()
         };
-        let answer = self.shared.call("the identity of the scheduler", request);
+        let what = "the identity of the scheduler";
+        let answer = self.shared.call_within(what, after, request);
         Ok(Identity::from_value(&answer.await?)?)
     }
 
@@ -240,25 +248,36 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Timeout`] if that takes longer than `after`.
+    /// * [`RequestError::Timeout`] if that takes longer than `after`;
+    /// * other errors if the scheduler cannot be reached.
     pub async fn wait_for_workers(
         &self,
         count: usize,
         after: Duration,
     ) -> Result<(), RequestError> {
-        within(after, "workers to join the cluster", async {
-            loop {
-                let workers = self.workers().await?.into_iter();
-                // Older releases report no status.
-                let is_running = |status: WorkerStatus| status == WorkerStatus::Running;
-                let running = workers.filter(|worker| worker.status.clone().is_none_or(is_running));
-                if running.count() >= count {
-                    return Ok(());
-                }
-                runtime::sleep(WORKERS_INTERVAL).await;
+        let deadline = runtime::later(after);
+        loop {
+            let left = deadline.saturating_duration_since(runtime::now());
+            let timeout = left.min(self.shared.options.timeout);
+            let workers = match self.identity_within(timeout).await {
+                Ok(identity) => identity.workers,
+                Err(RequestError::Timeout { .. }) if timeout == left => Vec::new(),
+                Err(error) => return Err(error),
+            };
+            // Older releases report no status.
+            let is_running = |status: WorkerStatus| status == WorkerStatus::Running;
+            let workers = workers.into_iter();
+            let running = workers.filter(|worker| worker.status.clone().is_none_or(is_running));
+            if running.count() >= count {
+                return Ok(());
             }
-        })
-        .await
+            let left = deadline.saturating_duration_since(runtime::now());
+            if left.is_zero() {
+                let what = "workers to join the cluster";
+                return Err(RequestError::Timeout { what, after });
+            }
+            runtime::sleep(left.min(WORKERS_INTERVAL)).await;
+        }
     }
 
     /// Returns a future for a key of another client, for example one published by
@@ -390,10 +409,10 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.session.abort();
         self.shared.handle(StateEvent::End {
             reason: "the client was dropped".to_owned(),
         });
+        self.session.abort();
     }
 }
 

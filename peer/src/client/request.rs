@@ -132,11 +132,7 @@ impl Client {
         T::Error: Into<WrongType>,
     {
         let request = request.into();
-        let reply = self
-            .shared
-            .pool
-            .call(self.shared.address(), &request)
-            .await?;
+        let reply = self.shared.reply(&request).await?;
         converted(request.op(), reply)
     }
 }

@@ -166,8 +166,7 @@ impl Call<'_> {
     /// * [`RunError::Failed`] if the function raises an exception.
     pub async fn run_on_scheduler(self) -> Result<Value, RunError> {
         let request = self.message("run_function")?.into();
-        let shared = &self.client.shared;
-        let reply = shared.pool.call(shared.address(), &request).await;
+        let reply = self.client.shared.reply(&request).await;
         outcome(reply?).map_err(|error| RunError::Failed {
             function: self.function.to_string(),
             worker: None,
@@ -325,9 +324,7 @@ impl Client {
 
     /// Sends a request about a plugin. Fails if the plugin raised an exception in a worker.
     async fn request_plugin_change(&self, name: &str, message: Unknown) -> Result<(), RunError> {
-        let request = message.into();
-        let pool = &self.shared.pool;
-        let reply = pool.call(self.shared.address(), &request).await?;
+        let reply = self.shared.reply(&message.into()).await?;
         let Value::Dict(replies) = reply else {
             return Ok(());
         };

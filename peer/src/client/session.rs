@@ -4,10 +4,10 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire::message::Layout;
-use daskwire_comm::runtime::{self, Task};
+use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_comm::{CommError, Traffic, WireFormat};
 
-use super::shared::{Attempt, PANICKED, Shared};
+use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
 use super::state::Event;
 use super::{ClientOptions, ConnectError};
 use crate::batched::{BatchSender, BatchWriter};
@@ -34,10 +34,10 @@ pub(super) type SessionTask = Task<Result<(), RequestError>>;
 /// Registers the client, and keeps the connection in a background task.
 pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, ConnectError>> {
     Box::pin(async {
-        let session = register(shared).await?;
+        let session = register(shared, runtime::later(shared.options.timeout)).await?;
         // The task ends when the client is dropped, because futures keep `shared`
-        // alive.
-        let session = run(Arc::clone(shared), session);
+        // alive. The guard exists before the first poll, which may never come.
+        let session = run(SessionGuard(Arc::clone(shared)), session);
         let peer = shared.address().to_string();
         Ok(runtime::spawn(in_comm(&peer, session)))
     })
@@ -70,8 +70,10 @@ struct Session {
     writing: BatchWriter,
 }
 
-async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
-    let timeout = shared.options.timeout;
+/// Connects and registers the client before `deadline`. The error is that of the last attempt
+/// to connect.
+async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, ConnectError> {
+    let left = || deadline.saturating_duration_since(runtime::now());
     // The scheduler compares versions and warns all clients about differences. A client
     // in Rust has no Python packages to compare, so it sends the scheduler's own
     // versions back.
@@ -79,7 +81,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
         reply: Some(true),
         ..Versions::default()
     };
-    let versions = shared.call("the versions of the scheduler", versions);
+    let what = "the versions of the scheduler";
+    let versions = shared.call_within(what, left(), versions);
     let versions: Value = match versions.await {
         Ok(versions) => versions,
         Err(error) => {
@@ -100,7 +103,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     );
     // Check before the client registers.
     Release::check(release, FIRST_WITH_CLIENTS, CLIENT)?;
-    let connecting = shared.connector.connect(shared.address(), Traffic::Control);
+    let (connector, control) = (&shared.connector, Traffic::Control);
+    let connecting = connector.connect(shared.address(), control, Some(deadline));
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, ends);
@@ -113,7 +117,7 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     });
     channel.sender.send(&request).await?;
     let address = shared.address().to_string();
-    let first = within(timeout, "the registration of the client", async {
+    let first = within(left(), "the registration of the client", async {
         channel
             .receiver
             .receive_batch::<ToClient>()
@@ -148,7 +152,8 @@ async fn register(shared: &Arc<Shared>) -> Result<Session, ConnectError> {
     })
 }
 
-/// Ends a client when a panic, for example in an observer, drops its session.
+/// Ends a client whose session is dropped: by a panic, for example in an observer, or with
+/// its runtime.
 struct SessionGuard(Arc<Shared>);
 
 impl Drop for SessionGuard {
@@ -157,6 +162,10 @@ impl Drop for SessionGuard {
             self.0.panic_flag.set();
             end_after_panic(&self.0);
         }
+        // Without effect if the client has ended.
+        self.0.handle(Event::End {
+            reason: RUNTIME_ENDED.to_owned(),
+        });
     }
 }
 
@@ -167,8 +176,8 @@ fn end_after_panic(shared: &Shared) {
 }
 
 /// Handles the scheduler's messages until the connection is lost permanently.
-async fn run(shared: Arc<Shared>, mut session: Session) -> Result<(), RequestError> {
-    let _guard = SessionGuard(Arc::clone(&shared));
+async fn run(guard: SessionGuard, mut session: Session) -> Result<(), RequestError> {
+    let shared = Arc::clone(&guard.0);
     loop {
         let read = tokio::select! {
             read = handle_messages(&shared, &mut session) => read,
@@ -210,8 +219,6 @@ fn is_closed(error: &RequestError) -> bool {
 /// Reconnects when the state machine asks for it; `None` if the client has ended.
 async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
     let mut is_first = true;
-    let mut failure = "the scheduler did not answer in time".to_owned();
-    let mut is_permanent = false;
     loop {
         let Attempt { at, until } = shared.lock().attempt.take()?;
         if is_first {
@@ -221,25 +228,21 @@ async fn reconnect(shared: &Arc<Shared>) -> Option<Session> {
             is_first = false;
         }
         runtime::sleep_until(shared.instant(at)).await;
-        let left = shared.instant(until) - runtime::now();
-        match runtime::timeout(left, register(shared)).await {
+        let deadline = shared
+            .instant(until)
+            .min(runtime::later(shared.options.timeout));
+        match register(shared, deadline).await {
             // The client may have been closed meanwhile. If the connection has broken already,
             // the session notices that.
-            Ok(Ok(session)) => return (!shared.lock().state.has_ended()).then_some(session),
-            Ok(Err(error)) => {
-                is_permanent = matches!(
+            Ok(session) => return (!shared.lock().state.has_ended()).then_some(session),
+            Err(error) => shared.handle(Event::ConnectFailed {
+                reason: error.to_string(),
+                is_permanent: matches!(
                     error,
                     ConnectError::Release(_) | ConnectError::Refused { .. }
-                );
-                failure = error.to_string();
-            }
-            // The reason of an earlier attempt says more.
-            Err(_) => {}
+                ),
+            }),
         }
-        shared.handle(Event::ConnectFailed {
-            reason: failure.clone(),
-            is_permanent,
-        });
     }
 }
 
@@ -349,6 +352,7 @@ async fn close_unboxed(
         Ok(())
     };
     shared.pool.close().await;
-    shared.connector.close().await;
+    // Nothing drives the connections of a runtime that has ended.
+    let _ = runtime::timeout(CLOSE_TIMEOUT, shared.connector.close()).await;
     left
 }

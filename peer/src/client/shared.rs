@@ -13,17 +13,20 @@ use super::state::{Action, Event, Hold, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
 use super::{ClientOptions, Connection, Disconnected, TaskFuture};
 use crate::batched::BatchSender;
-use crate::channel::within;
 use crate::dialect::Dialect;
 use crate::event::{ClientEvent, Level, emit};
 use crate::net::Connector;
 use crate::panic_flag::PanicFlag;
-use crate::pool::Pool;
+use crate::pool::{Deadlines, Pool};
 use crate::protocol::{Field, FromClient, Keys, Request, Retry};
 use crate::{BoxFuture, Key, Release, RequestError};
 
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
+
+/// The reason given after the end of the runtime on which the client was connected.
+pub(super) const RUNTIME_ENDED: &str = "the async runtime on which the client was connected has ended, \
+     and with it the connection; connect a client on each runtime";
 
 /// The reason given after a failed attempt to send.
 const BROKEN: &str = "the connection broke";
@@ -201,7 +204,7 @@ impl Shared {
         let panic_flag = PanicFlag::default();
         Self {
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
-                .metered(options.meter.clone(), options.comm.clone()),
+                .metered(options.meter.clone()),
             connector,
             runtime: Spawner::current(),
             machine: Mutex::new(Machine {
@@ -602,11 +605,12 @@ impl Shared {
         }
     }
 
-    /// Does work in the background, so that it continues if the caller is dropped; the
-    /// outcome is then dropped, too. The work ends with the client.
+    /// Does work in the background, so that it continues if the caller is dropped. The work
+    /// ends with the client. `too_late` gets a result for which nobody waits any more.
     pub(super) async fn run_to_end<T, E>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T, E>> + Send + 'static,
+        too_late: impl Fn(T) + Clone + Send + 'static,
     ) -> Result<T, E>
     where
         T: Send + 'static,
@@ -615,15 +619,18 @@ impl Shared {
         // The runtime stores the task once more.
         let work: BoxFuture<'static, _> = Box::pin(work);
         let (sender, outcome) = oneshot::channel();
-        let shared = Arc::clone(self);
+        let (shared, keep) = (Arc::clone(self), too_late.clone());
         drop(self.runtime.spawn(async move {
             let outcome = tokio::select! {
                 outcome = work => outcome,
                 () = shared.ended() => Err(shared.disconnected().into()),
             };
-            let _ = sender.send(outcome);
+            if let Err(Ok(result)) = sender.send(outcome) {
+                keep(result);
+            }
         }));
-        match outcome.await {
+        let mut awaited = Awaited { outcome, too_late };
+        match (&mut awaited.outcome).await {
             Ok(outcome) => outcome,
             // The work panicked, or the runtime is shutting down.
             Err(_) => Err(self.disconnected().into()),
@@ -664,13 +671,58 @@ impl Shared {
         what: &'static str,
         request: impl Into<Request>,
     ) -> Result<T, RequestError> {
-        let request = request.into();
-        within(
-            self.options.timeout,
-            what,
-            self.pool.call(&self.address, &request),
-        )
-        .await
+        self.call_within(what, self.options.timeout, request).await
+    }
+
+    /// Like [`call`](Self::call), with another timeout.
+    pub(super) async fn call_within<T: Field>(
+        &self,
+        what: &'static str,
+        after: Duration,
+        request: impl Into<Request>,
+    ) -> Result<T, RequestError> {
+        let deadlines = Deadlines::within(after, what);
+        self.reply_until(&request.into(), deadlines).await
+    }
+
+    /// Sends a request to the scheduler, and waits for the reply without a timeout.
+    pub(super) async fn reply<T: Field>(&self, request: &Request) -> Result<T, RequestError> {
+        self.reply_until(request, Deadlines::default()).await
+    }
+
+    /// Sends a request to the scheduler, and waits for the reply until the deadlines.
+    pub(super) async fn reply_until<T: Field>(
+        &self,
+        request: &Request,
+        deadlines: Deadlines,
+    ) -> Result<T, RequestError> {
+        let reply = self
+            .pool
+            .call_until(&self.address, request, deadlines)
+            .await;
+        reply.map_err(|error| match self.lock().state.disconnected() {
+            // The sockets of the runtime have ended with it.
+            Some(disconnected) if disconnected.reason == RUNTIME_ENDED => match error {
+                RequestError::Comm(_) | RequestError::Closed { .. } => disconnected.into(),
+                error => error,
+            },
+            _ => error,
+        })
+    }
+}
+
+/// An outcome that a caller waits for. It may arrive while the caller is dropped.
+struct Awaited<T, E, F: Fn(T)> {
+    outcome: oneshot::Receiver<Result<T, E>>,
+    too_late: F,
+}
+
+impl<T, E, F: Fn(T)> Drop for Awaited<T, E, F> {
+    fn drop(&mut self) {
+        self.outcome.close();
+        if let Ok(Ok(result)) = self.outcome.try_recv() {
+            (self.too_late)(result);
+        }
     }
 }
 

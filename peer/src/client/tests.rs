@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-use daskwire_comm::{Listener, Traffic};
+use daskwire_comm::{CommError, Listener, Traffic};
 
 use super::*;
 use crate::ObservedMessage;
@@ -789,7 +789,9 @@ async fn gathers_from_unreachable_workers_without_a_connect_timeout() {
 async fn drops_a_connection_that_is_made_after_the_client_ended() {
     let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let shared = &client.shared;
-    let connecting = shared.connector.connect(shared.address(), Traffic::Control);
+    let connecting = shared
+        .connector
+        .connect(shared.address(), Traffic::Control, None);
     let (comm, _accepted) = tokio::join!(connecting, accept(&scheduler.listener));
     let channel = Channel::new(
         comm.expect("a comm"),
@@ -989,6 +991,8 @@ async fn leases_are_released_after_they_were_refreshed() {
     let lock = lock.expect("opened");
     let (lease, _) = tokio::join!(lock.acquire(None), answer(&mut scheduler, true));
     let lease = lease.expect("granted");
+    let request = answer(&mut scheduler, 1).await;
+    assert_eq!(request.op(), "semaphore_value");
     let request = receive(&mut scheduler.requests).await;
     assert_eq!(request.op(), "semaphore_refresh_leases");
     drop(lease);
@@ -1013,13 +1017,30 @@ async fn waits_with_a_timeout_end_without_an_answer() {
     let after = Some(Duration::from_secs(1));
     let event = client.event("e").expect("supported");
     let variable = client.variable("v").expect("supported");
+    let opening = client.queue("q", None);
+    let (queue, _) = tokio::join!(opening, answer(&mut scheduler, Value::None));
+    let queue = queue.expect("opened");
     let start = tokio::time::Instant::now();
-    let (lease, event, value) =
-        tokio::join!(lock.acquire(after), event.wait(after), variable.get(after));
-    assert!(start.elapsed() < Duration::from_secs(60));
-    for error in [lease.err(), event.err(), value.err()] {
+    let (lease, event, value, item, put) = tokio::join!(
+        lock.acquire(after),
+        event.wait(after),
+        variable.get(after),
+        queue.get(after),
+        queue.put(1, after),
+    );
+    assert!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+    for error in [lease.err(), event.err(), value.err(), item.err(), put.err()] {
         assert!(
-            matches!(error, Some(RequestError::Timeout { .. })),
+            match &error {
+                Some(RequestError::Timeout { .. }) => true,
+                // Some requests need another comm.
+                Some(RequestError::Comm(error)) => matches!(**error, CommError::Timeout { .. }),
+                _ => false,
+            },
             "{error:?}"
         );
     }
@@ -1267,4 +1288,358 @@ async fn the_end_of_a_client_is_seen_after_it_was_dropped() {
         "{closed:?}"
     );
     assert_eq!(connection.changed().await, None);
+}
+
+/// A client of a scheduler that has ended since, but not for the client.
+async fn client_without_listener() -> (Scheduler, Client) {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    // The client's comm for requests is gone, too.
+    scheduler.requests.sender.close().await.expect("closed");
+    let nowhere = format!("inproc://{}", crate::identifier());
+    let nowhere = nowhere.parse().expect("an address");
+    let transports = crate::transports();
+    let bound = transports.bind(&nowhere, CommOptions::default()).await;
+    scheduler.listener = bound.expect("it is free");
+    (scheduler, client)
+}
+
+fn is_refused(error: &RequestError) -> bool {
+    matches!(error, RequestError::Comm(_)) && error.to_string().contains("refused")
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_timeout_of_the_caller_includes_the_connection() {
+    let (_scheduler, client) = client_without_listener().await;
+    let after = Some(Duration::from_secs(2));
+    let event = client.event("e").expect("supported");
+    let variable = client.variable("v").expect("supported");
+    let queue = Queue::new(&client.shared, "q".to_owned());
+    let lock = Lock::new(&client.shared, "l".to_owned());
+    let start = tokio::time::Instant::now();
+    let (lease, set, value, item, put) = tokio::join!(
+        lock.acquire(after),
+        event.wait(after),
+        variable.get(after),
+        queue.get(after),
+        queue.put(1, after),
+    );
+    let took = start.elapsed();
+    assert!(
+        took >= Duration::from_secs(2) && took < Duration::from_millis(2500),
+        "{took:?}"
+    );
+    for error in [lease.err(), set.err(), value.err(), item.err(), put.err()] {
+        let error = error.expect("no connection");
+        assert!(is_refused(&error), "{error}");
+    }
+    // A timeout of zero leaves time for a connection.
+    let start = tokio::time::Instant::now();
+    let error = variable
+        .get(Some(Duration::ZERO))
+        .await
+        .expect_err("no connection");
+    assert!(is_refused(&error), "{error}");
+    assert!(start.elapsed() <= Duration::from_secs(1));
+    let start = tokio::time::Instant::now();
+    let waiting = client.wait_for_workers(1, Duration::from_secs(2)).await;
+    let error = waiting.expect_err("no connection");
+    assert!(is_refused(&error), "{error}");
+    assert!(start.elapsed() < Duration::from_millis(2500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_short_timeout_has_the_cause() {
+    let options = ClientOptions {
+        timeout: Duration::from_secs(2),
+        ..ClientOptions::default()
+    };
+    let start = tokio::time::Instant::now();
+    let nowhere = format!("inproc://{}", crate::identifier());
+    let error = Client::connect_with(&nowhere, options.clone()).await;
+    let error = error.expect_err("nobody listens").to_string();
+    assert!(error.contains("refused"), "{error}");
+    assert!(start.elapsed() < Duration::from_millis(2500));
+    // So has that of a failed reconnection.
+    let (mut scheduler, client) = Scheduler::start(ClientOptions {
+        reconnect: Reconnect::Within(Duration::from_secs(2)),
+        ..ClientOptions::default()
+    })
+    .await;
+    scheduler.stream.sender.close().await.expect("closed");
+    drop(scheduler);
+    let mut connection = client.watch_connection();
+    while connection.changed().await.is_some() {}
+    let error = client.connected().await.expect_err("nobody listens");
+    assert!(error.reason.contains("reconnecting failed"), "{error}");
+    assert!(error.reason.contains("refused"), "{error}");
+}
+
+/// Accepts the first comm that its peer has not given up, and receives the first request.
+async fn accept_waiting(listener: &Listener) -> Channel {
+    loop {
+        let incoming = listener.accept().await.expect("a connection");
+        if let Ok(comm) = incoming.handshake().await {
+            let mut channel = Channel::new(comm, Ends::new("scheduler", "client", None));
+            if let Ok(Some(_)) = channel.receiver.receive::<Request>().await {
+                return channel;
+            }
+        }
+    }
+}
+
+/// A scheduler that is busy for longer than an attempt takes, at each step of connecting.
+#[tokio::test(start_paused = true)]
+async fn clients_wait_for_a_busy_scheduler() {
+    const BUSY: Duration = Duration::from_secs(45);
+    let at = format!("inproc://{}", crate::identifier());
+    let address = at.parse().expect("an address");
+    let transports = crate::transports();
+    let listener = transports.bind(&address, CommOptions::default()).await;
+    let listener = listener.expect("it is free");
+    let connecting = tokio::spawn(async move { Client::connect(&at).await });
+    tokio::time::sleep(BUSY).await;
+    let mut requests = accept_waiting(&listener).await;
+    tokio::time::sleep(BUSY).await;
+    requests
+        .sender
+        .send(&versions("2026.8.0"))
+        .await
+        .expect("it listens");
+    tokio::time::sleep(BUSY).await;
+    let mut stream = accept_waiting(&listener).await;
+    tokio::time::sleep(BUSY).await;
+    let start = vec![ToClient::from(StreamStart::default())];
+    stream.sender.send(&start).await.expect("it listens");
+    let client = connecting.await.expect("no panic").expect("it connects");
+    // Requests wait, too.
+    let (workers, ()) = tokio::join!(client.workers(), async {
+        // The comm for requests was idle for too long.
+        let mut requests = accept_waiting(&listener).await;
+        tokio::time::sleep(BUSY).await;
+        let identity = Value::dict([("type", "Scheduler")]);
+        requests.sender.send(&identity).await.expect("it listens");
+    });
+    assert_eq!(workers.expect("an answer"), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_arrives_late_is_kept_for_the_next_call() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let queue = Queue::new(&client.shared, "q".to_owned());
+    let record = |value: i64| {
+        Value::dict([
+            ("type", Value::from("msgpack")),
+            ("value", Value::from(value)),
+        ])
+    };
+    // The caller is dropped, or its timeout passes, before the value arrives.
+    dropped_during_request(&mut scheduler, queue.get(None)).await;
+    reply(&mut scheduler, record(1)).await;
+    let got = loop {
+        tokio::task::yield_now().await;
+        if queue.late_count() > 0 {
+            break queue.get(None).await;
+        }
+    };
+    assert_eq!(got.expect("a value"), SharedValue::Data(1.into()));
+    let (late, _) = tokio::join!(
+        queue.get(Some(Duration::from_secs(1))),
+        receive(&mut scheduler.requests)
+    );
+    late.expect_err("no answer in time");
+    reply(&mut scheduler, record(2)).await;
+    while queue.late_count() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let (values, _) = tokio::join!(
+        queue.get_all(),
+        answer(&mut scheduler, Value::list([record(3)]))
+    );
+    let values = values.expect("values");
+    assert_eq!(values, [2, 3].map(|value| SharedValue::Data(value.into())));
+}
+
+async fn lease(scheduler: &mut Scheduler, client: &Client) -> Lease {
+    let lock = Lock::new(&client.shared, "l".to_owned());
+    let (lease, _) = tokio::join!(lock.acquire(None), answer(scheduler, true));
+    lease.expect("granted")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_refreshed_is_revoked() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let lease = lease(&mut scheduler, &client).await;
+    // It is refreshed for a while.
+    for _ in 0..10 {
+        assert_eq!(answer(&mut scheduler, 1).await.op(), "semaphore_value");
+        let request = answer(&mut scheduler, Value::None).await;
+        assert_eq!(request.op(), "semaphore_refresh_leases");
+    }
+    assert!(!lease.is_revoked());
+    // Then the scheduler answers nothing.
+    let start = tokio::time::Instant::now();
+    tokio::time::timeout(TIMEOUT * 2, lease.revoked())
+        .await
+        .expect("in time");
+    let took = start.elapsed();
+    assert!(
+        took > Duration::from_secs(29) && took < Duration::from_secs(31),
+        "{took:?}"
+    );
+    assert!(lease.is_revoked());
+    // A revoked lease is not refreshed: the scheduler would grant it again.
+    assert_eq!(
+        receive(&mut scheduler.requests).await.op(),
+        "semaphore_value"
+    );
+    reply(&mut scheduler, 1).await;
+    let later = scheduler.requests.receiver.receive::<Request>();
+    let later = tokio::time::timeout(2 * TIMEOUT, later).await;
+    assert!(later.is_err(), "{later:?}");
+    let released = async {
+        loop {
+            let request = receive_on_any(&mut scheduler).await;
+            reply(&mut scheduler, Value::None).await;
+            if request.op() == "semaphore_release" {
+                break;
+            }
+        }
+    };
+    let (outcome, ()) = tokio::join!(lease.release(), released);
+    outcome.expect("released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_a_scheduler_that_knows_none_are_revoked() {
+    let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let lease = lease(&mut scheduler, &client).await;
+    let start = tokio::time::Instant::now();
+    let ((), request) = tokio::join!(lease.revoked(), answer(&mut scheduler, 0));
+    assert_eq!(request.op(), "semaphore_value");
+    assert!(start.elapsed() < Duration::from_secs(7));
+    assert!(lease.is_revoked());
+}
+
+/// What waits for a client ends when the runtime of the client does.
+#[test]
+fn a_client_ends_with_its_runtime() {
+    fn runtime() -> tokio::runtime::Runtime {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().expect("a runtime")
+    }
+
+    for is_reconnecting in [false, true] {
+        let first = runtime();
+        let (scheduler, client, lease) = first.block_on(async {
+            let mut options = ClientOptions::default();
+            if is_reconnecting {
+                options = reconnecting();
+            }
+            let (mut scheduler, client) = Scheduler::start(options).await;
+            let lease = lease(&mut scheduler, &client).await;
+            (scheduler, client, lease)
+        });
+        let future = submit(&client, "x");
+        let mut completed = client.as_completed([future.clone()]);
+        let mut results = client.as_completed([future.clone()]).results();
+        let mut connection = client.watch_connection();
+        let variable = client.variable("v").expect("supported");
+        let queue = Queue::new(&client.shared, "q".to_owned());
+        let lock = Lock::new(&client.shared, "l".to_owned());
+        // A wait that has begun, and that another thread drives.
+        let begun = future.clone();
+        let begun = std::thread::spawn(move || runtime().block_on(begun.done()));
+        drop(first);
+        let ended = |status: Status| {
+            let Status::Disconnected { reason } = status else {
+                panic!("{status:?}")
+            };
+            assert!(reason.starts_with("the async runtime on which"), "{reason}");
+        };
+        ended(begun.join().expect("no panic"));
+        let second = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .expect("a runtime");
+        second.block_on(async {
+            ended(future.done().await);
+            let disconnected = [
+                future
+                    .result()
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                client
+                    .gather(&[future.clone()])
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                results
+                    .next()
+                    .await
+                    .expect("one")
+                    .1
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                client
+                    .submit("len", ["x"])
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                client
+                    .scatter([1])
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                variable
+                    .get(None)
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                queue
+                    .get(None)
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                lock.acquire(None)
+                    .await
+                    .map(drop)
+                    .map_err(|error| error.to_string()),
+                client.connected().await.map_err(|error| error.to_string()),
+                client
+                    .hold_as("other", &[future.clone()])
+                    .await
+                    .map_err(|error| error.to_string()),
+            ];
+            for (at, outcome) in disconnected.into_iter().enumerate() {
+                let error = outcome.expect_err("the client has ended");
+                assert!(
+                    error.contains("the async runtime on which"),
+                    "{at}: {error}"
+                );
+            }
+            assert_eq!(completed.next().await.map(|done| done.index), Some(0));
+            assert!(matches!(
+                connection.changed().await,
+                Some(Connection::Closed { .. })
+            ));
+            assert!(!lease.is_revoked());
+            lease.revoked().await;
+            drop(lease);
+            let closed = tokio::time::timeout(TIMEOUT, client.close()).await;
+            closed.expect("at once").expect("closed");
+        });
+        drop(scheduler);
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_client_says_so() {
+    let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
+    let future = submit(&client, "x");
+    drop(client);
+    let Status::Disconnected { reason } = done(&future).await else {
+        panic!("{future:?}")
+    };
+    assert_eq!(reason, "the client was dropped");
 }

@@ -12,10 +12,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::runtime::{self, Instant};
-use daskwire_comm::{Address, CommError, CommOptions, Traffic};
+use daskwire_comm::{Address, CommError, Traffic};
 use tokio::sync::watch;
 
-use crate::channel::{Channel, Ends, Observer, within};
+use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, ReplyStatus, Request};
@@ -37,7 +37,7 @@ pub(crate) struct Pool {
     local: String,
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
-    meter: Option<(Arc<Meter>, CommOptions)>,
+    meter: Option<Arc<Meter>>,
     peers: Mutex<Peers>,
 }
 
@@ -179,6 +179,50 @@ impl Drop for Lease<'_> {
     }
 }
 
+/// The times until which a request waits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Deadlines {
+    /// For a connection. Default: that of the connector's options.
+    pub(crate) connect: Option<Instant>,
+    /// For the reply. Default: none.
+    pub(crate) reply: Option<ReplyDeadline>,
+}
+
+/// The time until which a request waits for its reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyDeadline {
+    pub(crate) at: Instant,
+    /// The awaited reply, as a noun phrase, and the timeout, for the error.
+    pub(crate) what: &'static str,
+    pub(crate) after: Duration,
+}
+
+impl Deadlines {
+    /// Waits at most `after`, for the connection and the reply together.
+    pub(crate) fn within(after: Duration, what: &'static str) -> Self {
+        let at = runtime::later(after);
+        Self {
+            connect: Some(at),
+            reply: Some(ReplyDeadline { at, what, after }),
+        }
+    }
+
+    /// Whether the deadline for the connection has passed.
+    #[cfg(feature = "worker")]
+    pub(crate) fn have_passed(&self) -> bool {
+        self.connect.is_some_and(|at| at <= runtime::now())
+    }
+}
+
+impl ReplyDeadline {
+    const fn error(&self) -> RequestError {
+        RequestError::Timeout {
+            what: self.what,
+            after: self.after,
+        }
+    }
+}
+
 impl core::fmt::Debug for Pool {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Pool")
@@ -203,9 +247,9 @@ impl Pool {
         }
     }
 
-    /// Sets a byte counter, and the options of the connector.
-    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>, options: CommOptions) -> Self {
-        self.meter = meter.map(|meter| (meter, options));
+    /// Sets a byte counter.
+    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>) -> Self {
+        self.meter = meter;
         self
     }
 
@@ -215,16 +259,33 @@ impl Pool {
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Channel, CommError>> {
-        Box::pin(self.connect_unboxed(address))
+        self.connect_until(address, None)
     }
 
-    async fn connect_unboxed(&self, address: &Address) -> Result<Channel, CommError> {
+    /// Connects as [`connect`](Self::connect) until `deadline`. The error is that of the last
+    /// attempt.
+    pub(crate) fn connect_until<'a>(
+        &'a self,
+        address: &'a Address,
+        deadline: Option<Instant>,
+    ) -> BoxFuture<'a, Result<Channel, CommError>> {
+        Box::pin(self.connect_unboxed(address, deadline))
+    }
+
+    async fn connect_unboxed(
+        &self,
+        address: &Address,
+        deadline: Option<Instant>,
+    ) -> Result<Channel, CommError> {
+        let connector = &self.connector;
         let comm = match &self.meter {
-            None => self.connector.connect(address, Traffic::Normal).await?,
-            Some((meter, options)) => {
-                let connection = self.connector.connect_raw(address).await?;
-                let connection = meter.attach(connection);
-                connection.handshake(options).await?
+            None => {
+                let connecting = connector.connect(address, Traffic::Normal, deadline);
+                connecting.await?
+            }
+            Some(meter) => {
+                let wrap = |connection| meter.attach(connection);
+                connector.connect_through(address, deadline, &wrap).await?
             }
         };
         let ends = Ends::new(&self.local, &(self.names)(address), self.observer.clone());
@@ -244,8 +305,26 @@ impl Pool {
         address: &Address,
         request: &Request,
     ) -> Result<T, RequestError> {
+        self.call_until(address, request, Deadlines::default())
+            .await
+    }
+
+    /// Sends a request as [`call`](Self::call), and waits for the reply at most until the
+    /// deadlines.
+    ///
+    /// # Errors
+    ///
+    /// As [`call`](Self::call): if no connection is made in time, the error of the last
+    /// attempt; and [`RequestError::Timeout`] if there is no reply in time.
+    pub(crate) async fn call_until<T: Field>(
+        &self,
+        address: &Address,
+        request: &Request,
+        deadlines: Deadlines,
+    ) -> Result<T, RequestError> {
         let mut lease = self.lease(address);
-        let (reply, channel) = lease.run(self.exchange(address, request, None)).await?;
+        let exchange = self.exchange(address, request, deadlines);
+        let (reply, channel) = lease.run(exchange).await?;
         lease.give_back(channel);
         reply
     }
@@ -288,9 +367,13 @@ impl Pool {
             reply: Some(true),
             ..request
         });
+        let deadlines = Deadlines {
+            connect: connect_timeout.map(runtime::later),
+            reply: None,
+        };
         let mut lease = self.lease(address);
         let asked = async {
-            let exchange = self.exchange::<DataReply>(address, &request, connect_timeout);
+            let exchange = self.exchange::<DataReply>(address, &request, deadlines);
             let (reply, mut channel) = exchange.await?;
             let reply = reply?;
             // Without an acknowledgement, the worker counts the transfer as in
@@ -319,23 +402,31 @@ impl Pool {
         &self,
         address: &Address,
         request: &Request,
-        connect_timeout: Option<Duration>,
+        deadlines: Deadlines,
     ) -> Result<(Result<T, RequestError>, Channel), RequestError> {
         loop {
             let idle = self.take(address);
             let was_idle = idle.is_some();
             let mut channel = match idle {
                 Some(channel) => channel,
-                None => self.connect_within(address, connect_timeout).await?,
+                None => self.connect_until(address, deadlines.connect).await?,
             };
             if was_idle && !channel.is_quiet() {
                 continue;
             }
-            let sent = channel.send_request(request).await;
-            let is_repeatable = was_idle && (sent.is_err() || request.is_idempotent());
-            let reply = match sent {
-                Ok(()) => channel.receive_reply().await,
-                Err(error) => Err(error),
+            let mut is_repeatable = was_idle;
+            let exchanging = async {
+                channel.send_request(request).await?;
+                is_repeatable &= request.is_idempotent();
+                channel.receive_reply().await
+            };
+            let reply = match deadlines.reply {
+                None => exchanging.await,
+                Some(deadline) => {
+                    let timeout = runtime::timeout_at(deadline.at, exchanging);
+                    // The comm is dropped with its reply.
+                    timeout.await.map_err(|_| deadline.error())?
+                }
             };
             match reply {
                 Err(error) if is_repeatable && is_closed(&error) => {}
@@ -344,18 +435,6 @@ impl Pool {
                 }
                 reply => return Ok((reply, channel)),
             }
-        }
-    }
-
-    async fn connect_within(
-        &self,
-        address: &Address,
-        after: Option<Duration>,
-    ) -> Result<Channel, RequestError> {
-        let connecting = async { Ok(self.connect(address).await?) };
-        match after {
-            Some(after) => within(after, "a connection", connecting).await,
-            None => connecting.await,
         }
     }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::Value;
 use crate::protocol::{Ping, ReplyStatus, Unknown};
 use crate::value::Serialized;
-use daskwire_comm::Listener;
+use daskwire_comm::{CommOptions, Listener};
 
 struct Peer {
     listener: Listener,

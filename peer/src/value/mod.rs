@@ -177,6 +177,11 @@ pub(crate) enum UnknownParts {
 }
 
 impl UnknownParts {
+    /// Whether a mark replaces them.
+    const fn are_marked(self) -> bool {
+        !matches!(self, Self::Refused)
+    }
+
     /// The value of a part that cannot be read.
     fn value(self, error: ValueError) -> Result<Value, ValueError> {
         match self {
@@ -403,6 +408,9 @@ impl Value {
                 Some(items.totals())
             }
             Self::Dict(entries) => Some(entries.totals()),
+            // A mark may stand where a container would be nested too deep.
+            #[cfg(feature = "serde")]
+            Self::Object(object) if object.origin() == object::Origin::Unread => None,
             Self::Object(object) => Some(Totals {
                 has_objects: true,
                 ..object.arguments.totals()

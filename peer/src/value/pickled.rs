@@ -456,12 +456,18 @@ impl<'b> TreeReader<'b> {
     /// The value of a node with at most `depth` levels of containers.
     pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         self.budget.spend(1)?;
-        match depth.checked_sub(1) {
-            Some(depth) => match self.value_within(node, depth) {
-                Err(error @ ValueError::Unknown { .. }) => self.unknown.value(error),
-                value => value,
-            },
-            None => self.unknown.value(ValueError::TooLarge),
+        let value = match depth.checked_sub(1) {
+            Some(depth) => self.value_within(node, depth),
+            None => Err(ValueError::TooLarge),
+        };
+        match value {
+            Err(error @ ValueError::Unknown { .. }) => self.unknown.value(error),
+            // A container one level too deep.
+            Err(error @ ValueError::TooLarge) if depth == 1 => self.unknown.value(error),
+            Ok(value) if depth == 1 && self.unknown.are_marked() && value.totals().is_some() => {
+                self.unknown.value(ValueError::TooLarge)
+            }
+            value => value,
         }
     }
 

@@ -158,8 +158,10 @@ impl Builder {
         self
     }
 
-    /// Sets the timeout for connecting to the scheduler. Default: the
-    /// [`connect_timeout`](CommOptions::connect_timeout) of the options.
+    /// Sets the timeout for connecting to the scheduler and registering with it. Default: the
+    /// [`connect_timeout`](CommOptions::connect_timeout) of the options for a connection, and
+    /// the [`answer_timeout`](CommOptions::answer_timeout) for each answer of a scheduler that
+    /// may be busy.
     #[must_use]
     pub const fn start_timeout(mut self, timeout: Duration) -> Self {
         self.start_timeout = Some(timeout);

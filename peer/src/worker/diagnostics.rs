@@ -165,7 +165,7 @@ impl Notifier {
     }
 
     /// Waits for `work` at most for `timeout`. If this takes longer than a second,
-    /// reports what the worker waits for, which `what` describes, and the deadline.
+    /// reports what the worker waits for, which `what` describes, and the deadline, if any.
     pub(super) async fn with_notice<T>(
         &self,
         what: impl FnOnce() -> String,
@@ -173,12 +173,18 @@ impl Notifier {
         work: impl Future<Output = T>,
     ) -> T {
         const QUIET: Duration = Duration::from_secs(1);
-        let until = (now() + timeout).as_secs_f64();
+        // Longer than any program waits.
+        const ENDLESS: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+        let until = now().saturating_add(timeout).as_secs_f64();
         let mut work = core::pin::pin!(work);
         if let Ok(done) = runtime::timeout(QUIET, &mut work).await {
             return done;
         }
-        self.notify(&format!("{} until {}", what(), date(until)));
+        let until = match timeout < ENDLESS {
+            true => format!(" until {}", date(until)),
+            false => String::new(),
+        };
+        self.notify(&format!("{}{until}", what()));
         work.await
     }
 }

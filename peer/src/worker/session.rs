@@ -59,6 +59,7 @@ impl Shared {
         &self,
         channel: &mut Channel,
         resources: BTreeMap<String, f64>,
+        timeout: Duration,
     ) -> Result<(Duration, Option<Value>), StartError> {
         let time = now();
         let has_stimulus = self.dialect.has_worker_stimulus;
@@ -87,7 +88,7 @@ impl Shared {
             ..RegisterWorker::default()
         });
         let reply = channel.call::<RegisterWorkerReply>(&request);
-        let reply = within(REGISTER_TIMEOUT, "the registration of the worker", reply).await?;
+        let reply = within(timeout, "the registration of the worker", reply).await?;
         if reply.status != ReplyStatus::Ok {
             return Err(StartError::Refused {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use crate::pickling::Pickling;
 #[cfg(target_os = "linux")]
 use daskwire_comm::BufferPool;
-use daskwire_comm::runtime::{self, Spawner};
+use daskwire_comm::runtime::{self, Instant, Spawner};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Traffic, Transports};
 use tokio::sync::{Notify, watch};
 
@@ -23,24 +23,24 @@ use super::nanny_plugins;
 #[cfg(target_os = "linux")]
 use super::python::{Interpreter, PythonProcesses, SharedMemory};
 use super::scheduler_plugin::{self, OtherWorkers};
-use super::session::{Parts, REGISTER_TIMEOUT, supervise};
+use super::session::{Parts, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
 use super::threads::{self, Queue};
 use super::{Builder, Shared, StartError, Worker};
 use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
-use crate::channel::{Channel, Ends, Receiver, within};
+use crate::channel::{Channel, Ends, Receiver};
 use crate::dialect::Dialect;
 use crate::event::{self, WorkerEvent, emit};
 use crate::net::Connector;
 #[cfg(target_os = "linux")]
 use crate::panic_flag::PanicFlag;
-use crate::pool::Pool;
+use crate::pool::{Deadlines, Pool};
 #[cfg(target_os = "linux")]
 use crate::protocol::{Nullable, StartPython};
 use crate::protocol::{Request, Versions};
 use crate::release::{self, FIRST_SUPPORTED, UntestedRelease};
-use crate::{Release, Value};
+use crate::{Release, RequestError, Value};
 
 /// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
 /// processes, and registers.
@@ -52,6 +52,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let notify = Notifier(builder.notify.take());
     #[cfg(target_os = "linux")]
     let memory = share_frames(&mut builder);
+    let deadline = builder.start_timeout.map(runtime::later);
     let comm = connect(&builder, &transports, &notify).await?;
     let ends = Ends::new(&party, "scheduler", builder.observer.clone());
     let channel = Channel::new(comm, ends);
@@ -69,7 +70,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         versions,
         release,
         dialect,
-    } = scheduler_versions(&builder.scheduler, &pool, &notify).await?;
+    } = scheduler_versions(&builder, &pool, &notify, deadline).await?;
     // Install the plugin before the scheduler can assign tasks to the worker.
     let installed = match release {
         Some(_) if builder.installs_plugin && !builder.runs_python() => {
@@ -117,6 +118,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         }
         None => None,
     };
+    let patience = builder.options.answer_timeout;
     let state = State::new(&address, limits(&builder), builder.resources.clone());
     let panic_flag = store.panic_flag().clone();
     let shared = Arc::new(Shared {
@@ -166,8 +168,9 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     if let Some(python) = &shared.python {
         shared.handle_host_events(python);
     }
+    let answer_timeout = answer_timeout(patience, deadline);
     let (resources, interval) = (builder.resources, builder.batch_interval);
-    let joined = join(&shared, channel, resources, interval).await?;
+    let joined = join(&shared, channel, resources, interval, answer_timeout).await?;
     if let Err(error) = installed {
         let message = format!(
             "the plugin that keeps Python tasks away from this worker cannot be installed in the \
@@ -204,6 +207,8 @@ async fn connect(
     let timeout = builder.start_timeout.unwrap_or(options.connect_timeout);
     let patient = CommOptions {
         connect_timeout: timeout,
+        answer_timeout: builder.start_timeout.unwrap_or(options.answer_timeout),
+        handshake_timeout: options.handshake_timeout.min(timeout),
         ..options.clone()
     };
     let retrying = || format!("no connection to {scheduler} yet, retrying");
@@ -266,25 +271,42 @@ struct SchedulerVersions {
     dialect: Dialect,
 }
 
+/// The time to wait for an answer of the scheduler, which may be busy.
+fn answer_timeout(patience: Duration, deadline: Option<Instant>) -> Duration {
+    let left = |deadline: Instant| deadline.saturating_duration_since(runtime::now());
+    deadline.map_or(patience, left)
+}
+
 /// Asks for the scheduler's versions, and checks that its release serves workers in Rust.
 async fn scheduler_versions(
-    scheduler: &Address,
+    builder: &Builder,
     pool: &Pool,
     notify: &Notifier,
+    deadline: Option<Instant>,
 ) -> Result<SchedulerVersions, StartError> {
+    const WHAT: &str = "the versions of the scheduler";
+    let scheduler = &builder.scheduler;
     let request = Request::Versions(Versions {
         reply: Some(true),
         ..Versions::default()
     });
-    let versions = within(
-        REGISTER_TIMEOUT,
-        "the versions of the scheduler",
-        pool.call::<Value>(scheduler, &request),
-    );
+    let timeout = answer_timeout(builder.options.answer_timeout, deadline);
+    let deadlines = Deadlines::within(timeout, WHAT);
+    let versions = async {
+        loop {
+            match pool
+                .call_until::<Value>(scheduler, &request, deadlines)
+                .await
+            {
+                // The pool of a worker makes one attempt only.
+                Err(RequestError::Comm(error))
+                    if matches!(*error, CommError::Timeout { .. }) && !deadlines.have_passed() => {}
+                versions => return versions,
+            }
+        }
+    };
     let waiting = || format!("{scheduler} does not answer yet, waiting");
-    let versions = notify
-        .with_notice(waiting, REGISTER_TIMEOUT, versions)
-        .await?;
+    let versions = notify.with_notice(waiting, timeout, versions).await?;
     let release = Release::of_versions(&versions);
     Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
     let dialect = Dialect::of_versions(&versions);
@@ -329,6 +351,7 @@ async fn join(
     mut channel: Channel,
     resources: BTreeMap<String, f64>,
     batch_interval: Duration,
+    timeout: Duration,
 ) -> Result<Joined, StartError> {
     let waiting = || {
         format!(
@@ -336,10 +359,8 @@ async fn join(
             shared.scheduler
         )
     };
-    let registering = shared.register(&mut channel, resources);
-    let registering = shared
-        .notify
-        .with_notice(waiting, REGISTER_TIMEOUT, registering);
+    let registering = shared.register(&mut channel, resources, timeout);
+    let registering = shared.notify.with_notice(waiting, timeout, registering);
     let (heartbeat_interval, plugins) = registering.await?;
     shared.log.add(
         Level::Info,

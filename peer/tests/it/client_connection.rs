@@ -215,3 +215,104 @@ async fn a_client_that_gives_up_says_so() {
         .expect_err("it is closed");
     assert!(matches!(error, SubmitError::Disconnected(_)), "{error}");
 }
+
+/// A scheduler that runs Python code does no handshakes meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_waits_for_a_busy_scheduler() {
+    let scheduler = scheduler_at("0");
+    let client = Client::connect(scheduler.address()).await;
+    let client = client.expect("it connects");
+    let mut options = ClientOptions::default();
+    options.comm.connect_timeout = Duration::from_millis(500);
+    options.comm.handshake_timeout = Duration::from_millis(500);
+    let busy = client.run_on_scheduler("time.sleep", (4,));
+    let connecting = async {
+        // The scheduler has begun to sleep when it has read the request.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        Client::connect_with(scheduler.address(), options).await
+    };
+    let (slept, other) = tokio::join!(busy, connecting);
+    slept.expect("it slept");
+    let other = other.expect("it connects");
+    assert_eq!(other.workers().await.expect("an answer"), []);
+}
+
+/// Programs create a runtime for each test, and share a client among them.
+#[test]
+fn what_waits_for_a_client_ends_with_the_runtime_of_the_client() {
+    let cluster = scheduler_with_workers(1);
+    let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+    let first = runtime();
+    let (client, future, variable) = first.block_on(async {
+        let client = Client::connect(cluster.address()).await;
+        let client = client.expect("it connects");
+        let future = client.submit("time.sleep", [60]).expect("submitted");
+        let variable = client.variable("never set").expect("supported");
+        (client, future, variable)
+    });
+    // These wait already when the runtime ends.
+    let second = runtime();
+    let done = second.spawn({
+        let future = future.clone();
+        async move { future.done().await }
+    });
+    let result = second.spawn(future.clone().into_future());
+    let got = second.spawn(async move { variable.get(None).await });
+    let mut completed = client.as_completed([future.clone()]);
+    let completed = second.spawn(async move { completed.next().await });
+    drop(first);
+    second.block_on(async {
+        let ended = tokio::time::timeout(TIMEOUT, async {
+            let status = done.await.expect("no panic");
+            assert_eq!(status.name(), "disconnected");
+            let error = result.await.expect("no panic").expect_err("no result");
+            assert!(
+                error.to_string().contains("the async runtime on which"),
+                "{error}"
+            );
+            let error = got.await.expect("no panic").expect_err("no value");
+            assert!(
+                error.to_string().contains("the async runtime on which"),
+                "{error}"
+            );
+            assert!(completed.await.expect("no panic").is_some());
+            future.done().await;
+        });
+        ended.await.expect("in time");
+    });
+    assert!(matches!(client.connection(), Connection::Closed { .. }));
+}
+
+/// The scheduler revokes leases that are not refreshed, for example because it is busy
+/// itself, and those of a semaphore that is closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_holder_of_a_lease_learns_that_it_was_revoked() {
+    let scheduler = scheduler_at("0");
+    let client = Client::connect(scheduler.address()).await;
+    let client = client.expect("it connects");
+    let lock = client.lock("l").await.expect("opened");
+    let lease = lock.acquire(Some(TIMEOUT)).await.expect("acquired");
+    let semaphore = client.semaphore("s", 1).await.expect("opened");
+    let closed = semaphore.acquire(Some(TIMEOUT)).await.expect("acquired");
+    semaphore.close().await.expect("closed");
+    let revoked = tokio::time::timeout(TIMEOUT / 3, closed.revoked());
+    revoked.await.expect("with the next refresh");
+    // The other lease was refreshed meanwhile.
+    assert!(!lease.is_revoked());
+    assert!(closed.is_revoked());
+    let busy = client.run_on_scheduler("time.sleep", (45,));
+    let revoked = async {
+        let revoked = tokio::time::timeout(Duration::from_secs(42), lease.revoked());
+        revoked.await.expect("while the scheduler is busy");
+    };
+    let (slept, ()) = tokio::join!(busy, revoked);
+    slept.expect("it slept");
+    // Another client gets the lock, and this one does not take it again.
+    let other = Client::connect(scheduler.address()).await;
+    let lock = other.expect("it connects").lock("l").await.expect("opened");
+    let theirs = lock.acquire(Some(TIMEOUT)).await.expect("acquired");
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(lease.is_revoked() && !theirs.is_revoked());
+    theirs.release().await.expect("released");
+    assert!(!lock.is_locked().await.expect("an answer"));
+}

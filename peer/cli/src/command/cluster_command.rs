@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::journey::{Form, Recorder, time};
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
-use daskwire_comm::{Address, CommOptions};
+use daskwire_comm::Address;
 use daskwire_peer::client::{ClientOptions, Meter, Route, SubmitOptions, TaskError};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
@@ -36,6 +36,9 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// The time for the scheduler to read the last messages of a command that has its result.
 const LEAVING: Duration = Duration::from_secs(1);
 
+/// The time for the scheduler to read that keys are released, without `--timeout`.
+const RELEASING: Duration = Duration::from_secs(30);
+
 /// The client id that holds keys between two commands.
 const HOLDER: &str = "daskwire-shell";
 
@@ -45,9 +48,10 @@ pub(crate) struct SchedulerArguments {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     pub(crate) scheduler: String,
-    /// Timeout of connections and short replies, such as 5s
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = quantity::duration)]
-    timeout: Duration,
+    /// Timeout of connections and short replies, such as 5s [default: 30s for a connection,
+    /// 5 minutes for replies, because the scheduler may be busy]
+    #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
+    timeout: Option<Duration>,
     #[command(flatten)]
     tls: TlsArguments,
 }
@@ -220,17 +224,18 @@ impl SchedulerArguments {
         scheduler: &Address,
         some: ClientOptions,
     ) -> Result<ClientOptions> {
-        Ok(ClientOptions {
+        let mut options = ClientOptions {
             transports: self.tls.transports(&[scheduler])?,
-            comm: CommOptions {
-                connect_timeout: self.timeout,
-                handshake_timeout: self.timeout,
-                ..CommOptions::default()
-            },
-            // Includes the connection and its handshake, whose errors say more.
-            timeout: self.timeout.saturating_add(MARGIN),
             ..some
-        })
+        };
+        if let Some(timeout) = self.timeout {
+            options.comm.connect_timeout = timeout;
+            options.comm.answer_timeout = timeout;
+            options.comm = options.comm.within(timeout);
+            // Includes the connection and its handshake, whose errors say more.
+            options.timeout = timeout.saturating_add(MARGIN);
+        }
+        Ok(options)
     }
 }
 
@@ -682,7 +687,7 @@ pub(crate) async fn release(arguments: &Release) -> Result {
         client.release_as(HOLDER, keys).map_err(message)?;
     }
     // The scheduler does not confirm that it has released keys.
-    let timeout = arguments.cluster.scheduler.timeout;
+    let timeout = arguments.cluster.scheduler.timeout.unwrap_or(RELEASING);
     let closed = tokio::time::timeout(timeout, client.close()).await;
     closed
         .map_err(|_| {

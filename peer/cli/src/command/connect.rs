@@ -104,8 +104,13 @@ pub(crate) async fn connecting<T, E: Into<Failure>>(
     let check = async {
         tokio::time::sleep(CHECK_DELAY).await;
         let checked = tokio::time::timeout(CHECK_TIMEOUT, is_http(scheduler, transports));
-        if checked.await.unwrap_or(false) {
-            return CommError::PeerSpeaksHttp.to_string();
+        match checked.await {
+            Ok(Some(true)) => return CommError::PeerSpeaksHttp.to_string(),
+            Ok(None) => {}
+            Ok(Some(false)) | Err(_) => {
+                let message = format_args!("{scheduler} does not answer yet; it may be busy");
+                terminal::event("waiting", message, serde_json::json!({}));
+            }
         }
         if !refuses_workers {
             return std::future::pending().await;
@@ -128,23 +133,22 @@ pub(crate) fn is_worker(identity: &Identity) -> bool {
     ["Worker", "Nanny"].contains(&&*identity.kind)
 }
 
-/// Whether a peer replies in HTTP.
-async fn is_http(peer: &Address, transports: &Transports) -> bool {
+/// Whether a peer replies in HTTP; `None` without a connection.
+async fn is_http(peer: &Address, transports: &Transports) -> Option<bool> {
     let options = CommOptions {
         connect_timeout: CHECK_TIMEOUT,
         connect_retry: false,
         ..CommOptions::default()
     };
     let connecting = transports.connect_raw(peer, &options, Traffic::Normal);
-    let Ok(mut connection) = connecting.await else {
-        return false;
-    };
+    let mut connection = connecting.await.ok()?;
     let mut first = [0; 5];
     let written = connection.writer.write_all(&handshake()).await;
-    written.is_ok()
+    let is_http = written.is_ok()
         && connection.writer.flush().await.is_ok()
         && connection.reader.read_exact(&mut first).await.is_ok()
-        && first == *b"HTTP/"
+        && first == *b"HTTP/";
+    Some(is_http)
 }
 
 /// A handshake that Dask accepts, and that contains an empty line, because an HTTP

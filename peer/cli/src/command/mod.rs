@@ -132,9 +132,10 @@ struct Identity {
     /// The scheduler, as tcp://HOST:PORT, tls://HOST:PORT or, for a relay,
     /// quic://HOST:PORT
     address: String,
-    /// Timeout of the connection, the handshake and the reply, each
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
-    timeout: Duration,
+    /// Timeout of the connection, the handshake and the reply, each [default: 30s for the
+    /// connection, 5 minutes for the others, because the scheduler may be busy]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<Duration>,
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -300,7 +301,20 @@ fn encode(arguments: &Encode) -> Result {
 async fn identity(arguments: &Identity) -> Result {
     let address = connect::address(&arguments.address)?;
     let transports = arguments.tls.transports(&[&address])?;
-    let options = daskwire_peer::identity::options(arguments.timeout);
+    let options = match arguments.timeout {
+        Some(timeout) => daskwire_peer::identity::options(timeout),
+        None => {
+            let CommOptions {
+                connect_timeout,
+                answer_timeout,
+                ..
+            } = CommOptions::default();
+            CommOptions {
+                connect_timeout,
+                ..daskwire_peer::identity::options(answer_timeout)
+            }
+        }
+    };
     let asked = daskwire_peer::identity::identity(&address, &transports, &options);
     let asked = async { asked.await.map_err(|error| connect::about(&address, error)) };
     let (mut identity, agreement) =

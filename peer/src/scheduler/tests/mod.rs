@@ -38,7 +38,7 @@ async fn scheduler_with(address: &str, options: Options) -> Scheduler {
 async fn connect(address: &Address) -> Channel {
     let connector = Connector::new(crate::transports(), daskwire_comm::CommOptions::default());
     let comm = connector
-        .connect(address, daskwire_comm::Traffic::Normal)
+        .connect(address, daskwire_comm::Traffic::Normal, None)
         .await
         .expect("it listens");
     Channel::new(comm, Ends::new("test", "scheduler", None))

@@ -603,7 +603,8 @@ async fn serves_a_limited_number_of_comms() {
             ..daskwire_comm::CommOptions::default()
         },
     );
-    let connecting = || connector.connect(scheduler.address(), daskwire_comm::Traffic::Normal);
+    let connecting =
+        || connector.connect(scheduler.address(), daskwire_comm::Traffic::Normal, None);
     connecting().await.expect_err("it is full");
     let notice = noticed.recv().await.expect("a notice");
     assert!(

@@ -69,8 +69,7 @@ pub(crate) struct WorkerArguments {
     /// The file that `dask scheduler --scheduler-file` writes
     #[arg(long, value_name = "FILE", conflicts_with = "scheduler")]
     scheduler_file: Option<PathBuf>,
-    /// How long to try to reach the scheduler, such as 60s [default:
-    /// distributed.comm.timeouts.connect, or 30s]
+    /// How long to try to reach the scheduler, such as 60s [default: without an end]
     #[arg(long, value_name = "DURATION", value_parser = quantity::duration)]
     death_timeout: Option<Duration>,
     /// A name that is unique in the cluster; with --nworkers, -0, -1 and so on are added
@@ -374,6 +373,7 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
     let mut builder = Worker::builder(scheduler)
         .functions(functions::functions())
         .options(options)
+        .start_timeout(settings.death_timeout.unwrap_or(Duration::MAX))
         .nthreads(settings.nthreads)
         .memory_thresholds(settings.thresholds)
         .transfer_limits(settings.transfers);
@@ -385,9 +385,6 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
     }
     if let Some(directory) = &settings.local_directory {
         builder = builder.local_directory(directory);
-    }
-    if let Some(timeout) = settings.death_timeout {
-        builder = builder.start_timeout(timeout);
     }
     if let Some(name) = &settings.name {
         builder = match name.parse() {
