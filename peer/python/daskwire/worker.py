@@ -885,6 +885,15 @@ def scalar_header():
     return header
 
 
+def describe_unpicklable(value, error):
+    """Returns the error of a result that cannot be pickled, where no process may keep it."""
+    return TypeError(
+        f"the result, of type {typename(type(value))}, cannot be pickled. A worker keeps such "
+        "results for other tasks only with --python-processes, best of 1: then all tasks are "
+        f"threads of one process, as on a worker of Dask. {error}"
+    )
+
+
 class Cache:
     """Values that tasks have used or produced, the least recently used first."""
 
@@ -1078,6 +1087,13 @@ class Worker:
 
     def __repr__(self):
         return f"<Worker {self.address!r}, name: {self.name}, status: {self.status.name}>"
+
+    def __getattr__(self, name):
+        raise AttributeError(
+            f"the worker has no attribute {name!r} in this process, which runs the tasks of one "
+            "thread. With --python-processes 1, all tasks share the process, and the worker, of "
+            "plugins and of Client.run"
+        )
 
     def get_current_task(self):
         return self.active_threads[threading.get_ident()]
@@ -1574,7 +1590,10 @@ class Executor:
         if is_actor:
             self.host.state.actors[key] = result
             stored = ActorReference(type(result), self.host.address, key)
-        header, frames = serialize(stored)
+        try:
+            header, frames = serialize(stored)
+        except Exception as error:
+            raise describe_unpicklable(result, error) from error
         nbytes = measure(result)
         length = sum(frame.nbytes for frame in frames)
         name, class_pickle = self.describe(type(result))
