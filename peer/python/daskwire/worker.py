@@ -15,6 +15,10 @@ answers peers: plugins, P2P shuffles, actors, and the functions of `Client.run`.
 `Host` object is a worker of distributed that was never started; the worker in Rust
 passes it sockets on which requests of peers, or tasks, arrive.
 
+With `--python-processes`, there are only hosts, of which the first is the one that answers
+peers, and all tasks are run by their threads. These share a cache, and keep results that
+cannot be pickled.
+
 Only distributed and its dependencies are imported.
 """
 
@@ -43,6 +47,7 @@ import socket
 import struct
 import sys
 import threading
+import traceback
 import uuid
 import weakref
 from collections import OrderedDict, deque
@@ -885,12 +890,50 @@ def scalar_header():
     return header
 
 
+class Quiet(threading.local):
+    """Keeps Dask from logging that a result cannot be pickled.
+
+    It is kept in the process, or the error is that of its task.
+    """
+
+    is_entered = False
+
+    def __enter__(self):
+        self.is_entered = True
+
+    def __exit__(self, *_):
+        self.is_entered = False
+
+    def filter(self, _):
+        return not self.is_entered
+
+
+quiet = Quiet()
+logging.getLogger(pickle.__name__).addFilter(quiet)
+
+
+def serialize_failure(value, error):
+    """Returns the header and the frames that Dask sends for a value that cannot be pickled.
+
+    The receiver raises an exception when it loads them.
+    """
+    name = type(value).__name__
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    text = f"Could not serialize object of type {name}\n{trace[:10_000]}"
+    while error is not None:
+        # They refer to the value.
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    header = {"serializer": "error", "num-sub-frames": 1}
+    return memoryview(msgpack.dumps(header)), [memoryview(text.encode(errors="replace"))]
+
+
 def describe_unpicklable(value, error):
     """Returns the error of a result that cannot be pickled, where no process may keep it."""
     return TypeError(
-        f"the result, of type {typename(type(value))}, cannot be pickled. A worker keeps such "
-        "results for other tasks only with --python-processes, best of 1: then all tasks are "
-        f"threads of one process, as on a worker of Dask. {error}"
+        f"the result, of type {typename(type(value))}, cannot be pickled. With "
+        "--python-processes 1, the worker keeps such results in its process for other tasks, as "
+        f"Dask's workers do. {error}"
     )
 
 
@@ -929,6 +972,75 @@ class Cache:
     def remove(self, key):
         _, length = self.values.pop(key, (None, 0))
         self.len -= length
+
+
+class SharedCache:
+    """The cache of a host, for all of its threads, the least recently used value first.
+
+    The worker sends all inputs with each task. Their numbers tell whether a value is that of
+    the input: a key may be computed again.
+    """
+
+    def __init__(self, max_len):
+        self.max_len = max_len
+        self.len = 0
+        # The number, the value and its length, by key.
+        self.values = OrderedDict()
+        # The keys and numbers of inputs that a thread is loading.
+        self.loading = set()
+        self.changed = threading.Condition()
+
+    def load(self, key, number, load):
+        """Returns a value: one that is cached, or that of `load`, which also returns its length.
+
+        Waits for another thread that loads the value.
+        """
+        with self.changed:
+            self.changed.wait_for(lambda: (key, number) not in self.loading)
+            if key in self.values and self.values[key][0] == number:
+                self.values.move_to_end(key)
+                return self.values[key][1]
+            self.loading.add((key, number))
+        try:
+            value, length = load()
+            self.put(key, value, length, number)
+            return value
+        finally:
+            with self.changed:
+                self.loading.discard((key, number))
+                self.changed.notify_all()
+
+    def put(self, key, value, length, number):
+        """Stores a value, unless there is a later one."""
+        # An estimate of the overhead of an entry, in bytes.
+        length += 256
+        # Freed without the lock: finalizers may wait for other threads.
+        gone = []
+        with self.changed:
+            if key in self.values and self.values[key][0] > number:
+                return
+            gone.append(self._pop(key))
+            if length <= self.max_len:
+                self.values[key] = number, value, length
+                self.len += length
+            while self.len > self.max_len:
+                gone.append(self._pop(next(iter(self.values))))
+
+    def remove(self, key):
+        with self.changed:
+            gone = self._pop(key)
+        del gone
+
+    def _pop(self, key):
+        number, value, length = self.values.pop(key, (0, None, 0))
+        self.len -= length
+        return value
+
+    def clear(self):
+        with self.changed:
+            values, self.values = self.values, OrderedDict()
+            self.len = 0
+        del values
 
 
 class LogHandler(logging.Handler):
@@ -1392,8 +1504,9 @@ class Executor:
         # Before threads are started. The memory of the host is returned at once.
         self.heap = Heap(0 if host else start["cache_len"])
         self.worker = host or Worker(link, start)
-        self.cache = Cache(start["cache_len"])
-        self.segments = Segments(start["cache_len"] // 2)
+        # The threads of a host use its cache.
+        self.cache = Cache(0 if host else start["cache_len"])
+        self.segments = Segments(self.cache.max_len // 2)
         self.classes = {}
         self.state = {
             "scheduler": start["scheduler"],
@@ -1483,10 +1596,10 @@ class Executor:
                 self.host.wait_for_commands(message["command_count"])
             task = message["run_spec"].load()
             longest = max(map(self.length, message["data"].items()), default=0)
-            result = self.evaluate(message, task, pool, gone, times)
             # Its arguments must not take memory while the result is serialized.
+            result = self.evaluate(message, task, pool, gone, times)
             task = "< could not serialize the result >"
-            return self.finished(key, result, message["is_actor"], longest, gone, times)
+            return self.finished(message, result, longest, gone, times)
         except SystemExit as end:
             # The worker reports the exit code.
             end_process(end)
@@ -1536,8 +1649,8 @@ class Executor:
             }
         )
 
-    def evaluate(self, message, task, pool, gone, times):
-        key = message["key"]
+    def load(self, message, gone):
+        """Returns the inputs of a task, by key."""
         inputs = message["data"]
         # Looked up first, since inputs in the message may evict them from the cache.
         data = {
@@ -1557,10 +1670,19 @@ class Executor:
             data[name] = value
             size = sizes[name] if name in sizes else measure(value)
             gone += self.cache.put(name, value, max(length, size))
+        return data
+
+    def evaluate(self, message, task, pool, gone, times):
+        key = message["key"]
+        if self.host is not None:
+            data = self.host.load(message)
+            gone.clear()
+        else:
+            data = self.load(message, gone)
         # Tasks that this one submits join its span. Annotating takes as long as a small task.
         span = (message["annotations"] or {}).get("span")
         annotated = contextlib.nullcontext() if span is None else dask.annotate(span=span)
-        del message, inputs, loaded
+        del message
         distributed.threadpoolexecutor.thread_state.executor = pool
         ident = threading.get_ident()
         self.worker.active_threads[ident] = key
@@ -1585,22 +1707,34 @@ class Executor:
         distributed.worker._worker_cvar.set(self.worker)
         return await task(data)
 
-    def finished(self, key, result, is_actor, longest, gone, times):
+    def finished(self, message, result, longest, gone, times):
+        key = message["key"]
         stored = result
-        if is_actor:
+        if message["is_actor"]:
             self.host.state.actors[key] = result
             stored = ActorReference(type(result), self.host.address, key)
+        is_kept = False
         try:
-            header, frames = serialize(stored)
+            with quiet:
+                header, frames = serialize(stored)
         except Exception as error:
-            raise describe_unpicklable(result, error) from error
+            if self.host is None or not self.host.is_shared:
+                raise describe_unpicklable(result, error) from error
+            is_kept = True
+            header, frames = serialize_failure(result, error)
+            self.host.kept[key] = message["number"], result
         nbytes = measure(result)
         length = sum(frame.nbytes for frame in frames)
         name, class_pickle = self.describe(type(result))
         # Not the sum of both lengths: the frames may be memory of the result. A result that is
         # much shorter than an input may be a view of it, and would keep all of it in memory.
         is_view = longest >= MAX_VIEWED and longest > 4 * max(length, nbytes)
-        gone += [key] if is_view else self.cache.put(key, result, max(length, nbytes))
+        if is_view or self.host is not None:
+            gone.append(key)
+        else:
+            gone += self.cache.put(key, result, max(length, nbytes))
+        if self.host is not None and not (is_view or is_kept or message["is_actor"]):
+            self.host.cache.put(key, result, max(length, nbytes), message["number"])
         # The first frame is the body, which is filled in below.
         frames = [memoryview(b""), header, *frames]
         descriptor = None
@@ -1615,12 +1749,15 @@ class Executor:
                     "typename": name,
                     "gone": gone,
                     "held": self.segments.len,
+                    "is_kept": is_kept,
                     **times,
                 }
             )
         except BaseException:
             # The worker does not learn of the result, so it must not stay cached.
             self.cache.remove(key)
+            if self.host is not None:
+                self.host.forget([key])
             gone.append(key)
             if descriptor is not None:
                 os.close(descriptor)
@@ -1750,6 +1887,13 @@ class Host(distributed.worker.Worker):
         # The state last reported; `None` at first, since an earlier host may have
         # reported either.
         self.is_watched = None
+        # Whether all tasks run here, or in further processes of this kind.
+        self.is_shared = start["is_shared"]
+        self.cache = SharedCache(start["cache_len"])
+        # Results that cannot be pickled, with their numbers, by key.
+        self.kept = {}
+        if not start["has_shuffles"]:
+            self.plugins = Plugins()
         # The number of commands handled that tasks depend on.
         self.command_count = 0
         self.counted = threading.Condition()
@@ -1856,6 +2000,31 @@ class Host(distributed.worker.Worker):
     def stop_task(self, key):
         self.state.tasks.annotations.pop(key, None)
 
+    def load(self, message):
+        """Returns the inputs of a task, by key."""
+        numbers, sizes = message["numbers"], message["nbytes"]
+
+        def load(name, payload):
+            value = payload.load()
+            size = sizes[name] if name in sizes else measure(value)
+            return value, max(payload.nbytes, size)
+
+        data = {}
+        for name, payload in message["data"].items():
+            number, value = self.kept.get(name, (None, None))
+            if number is None or number != numbers.get(name):
+                loading = functools.partial(load, name, payload)
+                value = self.cache.load(name, numbers.get(name, 0), loading)
+            data[name] = value
+        return data
+
+    def forget(self, keys):
+        """Drops the actors and values of keys."""
+        for key in keys:
+            self.state.actors.pop(key, None)
+            self.kept.pop(key, None)
+            self.cache.remove(key)
+
     def listen(self, start):
         """Executes the worker's commands until it closes the host."""
         while True:
@@ -1873,15 +2042,33 @@ class Host(distributed.worker.Worker):
                     arguments = (Link(sock), start, self)
                     threading.Thread(target=run, args=arguments, daemon=True).start()
             elif message["op"] == "forget":
-                for key in message["keys"]:
-                    self.state.actors.pop(key, None)
+                self.forget(message["keys"])
                 self.count_command()
+            elif message["op"] == "return-memory":
+                self.cache.clear()
+            elif message["op"] == "plugin-add":
+                self.loop.add_callback(self.change_plugin, message["name"], message["plugin"])
+            elif message["op"] == "plugin-remove":
+                self.loop.add_callback(self.change_plugin, message["name"], None)
             elif message["op"] == "stream":
                 self.loop.add_callback(self.handle_stream_message, message["message"])
             elif message["op"] == "transitions":
                 self.loop.add_callback(self.notify_plugins, message["transitions"])
             elif message["op"] == "close":
                 return
+
+    async def change_plugin(self, name, pickled):
+        """Adds or replaces a plugin, or removes it if `pickled` is `None`.
+
+        Tasks that start later wait for this.
+        """
+        try:
+            if pickled is not None:
+                await self.plugin_add(plugin=pickled, name=name)
+            elif name in self.plugins:
+                await self.plugin_remove(name=name)
+        finally:
+            self.count_command()
 
     async def handle_stream_message(self, message):
         """Handles a message received on the scheduler's stream.
@@ -2019,7 +2206,9 @@ def main(sock):
                     with contextlib.suppress(OSError):
                         kill(message["id"], signal.SIGKILL)
             elif message["op"] == "wait":
-                process, status = os.waitpid(message["id"], os.WNOHANG)
+                process = status = 0
+                with contextlib.suppress(ChildProcessError):
+                    process, status = os.waitpid(message["id"], os.WNOHANG)
                 link.send(write({"op": "ended", "status": status if process else None}))
         except (EOFError, ConnectionError):
             return

@@ -58,10 +58,14 @@ maps! {
         resources: Map<String, f64> = "resources",
         /// The worker's memory limit in bytes.
         memory_limit: Nullable<u64> = "memory_limit",
-        /// Maximum length of the values that the process keeps, in bytes.
+        /// Maximum length of the values that the process caches, in bytes.
         cache_len: u64 = "cache_len",
-        /// Whether the process is the host.
+        /// Whether the process is a host.
         is_host: bool = "is_host",
+        /// Whether hosts run all tasks.
+        is_shared: bool = "is_shared",
+        /// Whether a host takes part in shuffles. Tasks that use them are moved to it.
+        has_shuffles: bool = "has_shuffles",
         /// The plugins that a host sets up: names and pickles.
         plugins: Map<String, Bytes> = "plugins",
         /// The shuffles that an earlier host took part in: their ids and last runs.
@@ -90,9 +94,14 @@ maps! {
         /// For a host: the number of commands that it must have handled before the task starts,
         /// which are `stream` and `forget`.
         command_count: u64 = "command_count",
+        /// For a host that caches values: the number of the result.
+        number: u64 = "number",
+        /// For a host that caches values: the numbers of the inputs, all of which are in the
+        /// message. Equal numbers mean equal values.
+        numbers: Map<Key, u64> = "numbers",
     }
 
-    /// Requests a process to drop values, and a host to drop actors.
+    /// Requests a process to drop values and actors.
     ForgetInPython = "forget" {
         /// The keys of the values or actors.
         keys: Keys = "keys",
@@ -182,6 +191,9 @@ maps! {
         gone: Keys = "gone",
         /// Length of the shared memory that the process can use again, in bytes.
         held: u64 = "held",
+        /// Whether the process keeps the value, which cannot be pickled, until it is asked to
+        /// drop it. The result is then the error for others that load it.
+        is_kept: bool = "is_kept",
     }
 
     /// Returns the exception of a task.

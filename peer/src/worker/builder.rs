@@ -1,6 +1,8 @@
 //! The configuration of a worker.
 
 use core::fmt;
+#[cfg(target_os = "linux")]
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -55,6 +57,8 @@ pub(super) struct PythonOptions {
     /// Modules that are imported before processes are forked.
     pub(super) imports: Vec<String>,
     pub(super) is_warm: bool,
+    /// Number of processes that the tasks share; `None` for a process for each thread.
+    pub(super) process_count: Option<NonZeroUsize>,
     pub(super) preload: Vec<String>,
     pub(super) preload_argv: Vec<String>,
     pub(super) allowed_failures: u64,
@@ -68,6 +72,7 @@ impl Default for PythonOptions {
             variables: vec![("PYTHONHASHSEED".to_owned(), "6640".to_owned())],
             imports: Vec::new(),
             is_warm: false,
+            process_count: None,
             preload: Vec::new(),
             preload_argv: Vec::new(),
             allowed_failures: 3,
@@ -376,6 +381,21 @@ impl Builder {
     #[must_use]
     pub fn python_import(mut self, module: impl Into<String>) -> Self {
         self.python.imports.push(module.into());
+        self
+    }
+
+    /// Sets the number of Python processes in which the tasks of all threads run, as threads of
+    /// these processes. Default: each thread has a process of its own.
+    ///
+    /// With one process, the worker keeps what Dask promises of its workers: tasks find what
+    /// functions of `Client.run` and plugins have changed, and results that cannot be pickled are
+    /// kept for tasks that use them. On the other hand, tasks wait for each other's interpreter
+    /// lock, and if the process ends, all of its tasks run again, and these results are computed
+    /// again. With more processes, the first also runs functions of `Client.run`, actors and
+    /// shuffles, and a task runs where its inputs that cannot be pickled are.
+    #[must_use]
+    pub const fn python_processes(mut self, count: NonZeroUsize) -> Self {
+        self.python.process_count = Some(count);
         self
     }
 

@@ -202,7 +202,7 @@ impl Shared {
         // Another thread may create an actor with the same key once the lock is released.
         #[cfg(target_os = "linux")]
         if let Some(python) = &self.python {
-            python.release_actors(&forgotten_keys);
+            python.release_kept(&forgotten_keys);
         }
         drop(machine);
         #[cfg(target_os = "linux")]

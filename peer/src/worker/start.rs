@@ -1,5 +1,7 @@
 //! Starting a worker.
 
+#[cfg(target_os = "linux")]
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::io;
@@ -456,10 +458,10 @@ async fn make_store(
 
 /// Maximum length of the values that each Python process caches, in bytes.
 #[cfg(target_os = "linux")]
-fn cache_len(memory_limit: Option<u64>, nthreads: usize) -> u64 {
+fn cache_len(memory_limit: Option<u64>, count: usize) -> u64 {
     /// Length without a memory limit.
     const DEFAULT: u64 = 256 << 20;
-    memory_limit.map_or(DEFAULT, |limit| limit / 8 / nthreads as u64)
+    memory_limit.map_or(DEFAULT, |limit| limit / 8 / count as u64)
 }
 
 /// Starts the first Python processes. `start` has the names of the worker.
@@ -483,7 +485,11 @@ async fn start_python(
         scheduler: builder.scheduler.to_string(),
         nthreads: nthreads as u64,
         memory_limit: Nullable(builder.memory_limit),
-        cache_len: cache_len(builder.memory_limit, nthreads),
+        cache_len: cache_len(
+            builder.memory_limit,
+            options.process_count.map_or(nthreads, NonZeroUsize::get),
+        ),
+        is_shared: options.process_count.is_some(),
         preload: options.preload,
         preload_argv: options.preload_argv,
         ..start
@@ -495,6 +501,7 @@ async fn start_python(
         memory,
         directory,
         panic_flag,
+        options.process_count,
     )
     .map_err(|error| StartError::Python(Arc::new(error)))?;
     let count = if options.is_warm { nthreads } else { 1 };

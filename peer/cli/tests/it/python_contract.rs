@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use daskwire_testing::cluster::Cluster;
+use daskwire_testing::cluster::{Cluster, until};
+use daskwire_testing::process::python_processes;
 use daskwire_testing::{Environment, Peer, address_after};
 
 use crate::support::worker::rust_worker;
@@ -54,6 +55,212 @@ const LOCKS: &str = "import os, time\nfrom dask.utils import SerializableLock\nf
      if tried[-1]: lock.release()\n    \
      tried.append(time.monotonic() - start >= 0.2)\n    \
      return tried";
+
+/// Programs that rely on one process. Their results do not depend on the kind of worker.
+const PROGRAMS: [&str; 15] = [
+    // Results that cannot be pickled
+    "import os, socket, threading, operator as module\nfrom distributed import get_worker\n\
+     f = client.submit(socket.socket)\n\
+     client.submit(lambda s: s.fileno() > 0, f).result()",
+    "g = client.submit(lambda: {'sockets': [socket.socket() for _ in range(2)]})\n\
+     h = client.submit(lambda s: (s, s), f)\n\
+     client.submit(lambda d, p: len({s.fileno() for s in [*d['sockets'], *p]}), g, h).result()",
+    "try: f.result()\nexcept TypeError as error: text = str(error).splitlines()[0]\ntext",
+    "client.submit(len, [f, 1]).result()",
+    // What functions of `Client.run` change, and that tasks change
+    "def run(f, *args): return [*client.run(f, *args).values()]\n\
+     run(lambda: os.environ.update(SEEN='1'))\n\
+     client.submit(lambda: os.environ.get('SEEN'), pure=False).result()",
+    "run(lambda: setattr(module, 'mine', [1]))\n\
+     wait(client.map(lambda i: module.mine.append(i), range(3)))\n\
+     sorted(run(lambda: module.mine)[0])",
+    "def keep(dask_worker): dask_worker.connection = 7\nrun(keep)\n\
+     client.submit(lambda: get_worker().connection, pure=False).result()",
+    "from distributed import WorkerPlugin\n\
+     class Engine(WorkerPlugin):\n    \
+     name = 'engine'\n    \
+     def setup(self, worker): worker.engine = threading.Lock()\n\
+     client.register_plugin(Engine())\n\
+     client.submit(lambda: get_worker().engine.locked(), pure=False).result()",
+    // Threads of one process, which share the values
+    "run(lambda: setattr(module, 'barrier', threading.Barrier(4)))\n\
+     pids = client.gather(client.map(lambda i: (module.barrier.wait(60), os.getpid())[1], range(4)))\n\
+     len(set(pids)), set(pids) == set(run(os.getpid))",
+    "class Own: pass\n\
+     a = client.submit(lambda: [Own()])\n\
+     ids = client.map(lambda a, i: id(a[0]), [a] * 4, range(4))\n\
+     len(set(client.gather(ids)))",
+    "class Counter:\n    \
+     n = 0\n    \
+     def add(self): self.n += 1; return self.n\n\
+     c = client.submit(Counter, actor=True).result()\n\
+     c.add().result(), client.submit(lambda c: c.add().result(), c).result()",
+    "async def later(s): return s.fileno() > 0\nclient.submit(later, f).result()",
+    "from distributed import get_client, rejoin, secede, worker_client\n\
+     def nested(i):\n    \
+     with worker_client() as c: n = c.submit(lambda: i * 2, pure=False).result()\n    \
+     secede()\n    \
+     m = get_client().submit(lambda: i * 3, pure=False).result()\n    \
+     rejoin()\n    \
+     return n + m\n\
+     client.gather(client.map(nested, range(10)))",
+    "def release(s): s.close()\nclient.submit(release, f).result()\n\
+     client.submit(lambda s: s.fileno(), f, pure=False).result()",
+    "client.submit(lambda: 1 / 0).result()",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_have_the_results_of_one_process() {
+    let mut python = Cluster::new(0);
+    let _dask = dask_worker(&python);
+    let (mut rust, worker) = cluster(&["--python-processes", "1"]);
+    for program in PROGRAMS {
+        let expected = python.try_python(program);
+        let result = rust.try_python(program);
+        assert_eq!(result, expected, "{program}: {}", worker.log());
+    }
+    assert_eq!(python_processes(worker.id()).len(), 1);
+    rust.check_logs();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_cannot_be_pickled_stay_in_their_process() {
+    let (mut cluster, worker) = cluster(&["--python-processes", "2"]);
+    let used = cluster.python(
+        "import os, socket\n\
+         def open_socket(i): time.sleep(0.05); return os.getpid(), socket.socket()\n\
+         fs = client.map(open_socket, range(16), pure=False)\n\
+         def same(pair, i): return pair[0] == os.getpid(), pair[0]\n\
+         used = client.gather(client.map(same, fs, range(16)))\n\
+         all(same for same, _ in used), len({pid for _, pid in used})",
+    );
+    assert_eq!(used, "(True, 2)", "{}", worker.log());
+    assert_eq!(python_processes(worker.id()).len(), 2);
+    let error = cluster.try_python("client.submit(len, fs).result()");
+    let error = error.expect_err("they are in different processes");
+    assert!(
+        error.contains("--python-processes 1 there is only one"),
+        "{error}"
+    );
+    // Plugins are those of all processes, also later ones.
+    let set = cluster.python(
+        "from distributed import WorkerPlugin, get_worker\n\
+         class Engine(WorkerPlugin):\n    \
+         name = 'engine'\n    \
+         def setup(self, worker): worker.engine = os.getpid()\n\
+         client.register_plugin(Engine())\n\
+         def engine(pair): return get_worker().engine == os.getpid()\n\
+         all(client.gather(client.map(engine, fs)))",
+    );
+    assert_eq!(set, "True", "{}", worker.log());
+    // Shuffles and actors are in one of them.
+    let shuffled = cluster.python(
+        "import dask.array as da\n\
+         int(da.ones((40, 40), chunks=(1, 40)).rechunk((40, 1), method='p2p').sum().compute())",
+    );
+    assert_eq!(shuffled, "1600");
+    // They are computed again once their process has ended.
+    let ids = python_processes(worker.id());
+    let killed = Command::new("kill").arg("-9").args(&ids).status();
+    assert!(killed.is_ok_and(|status| status.success()));
+    let again = cluster.python(
+        "used = client.gather(client.map(same, fs, range(16), pure=False))\n\
+         all(same for same, _ in used), all(client.gather(client.map(engine, fs, pure=False)))",
+    );
+    assert_eq!(again, "(True, True)", "{}", worker.log());
+    let new = python_processes(worker.id());
+    assert!(new.iter().all(|id| !ids.contains(id)), "{ids:?}, {new:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn results_that_cannot_be_pickled_are_freed() {
+    let (mut cluster, worker) = cluster(&["--python-processes", "1"]);
+    cluster.python(
+        "import operator as module, socket, weakref\nfrom distributed import Event\n\
+         client.run(lambda: setattr(module, 'alive', weakref.WeakSet()))\n\
+         def open_socket(i):\n    \
+         s = socket.socket()\n    \
+         module.alive.add(s)\n    \
+         return s\n\
+         import gc\n\
+         def count(): return [*client.run(lambda: (gc.collect(), len(module.alive))[1]).values()]\n\
+         fs = client.map(open_socket, range(20))\nwait(fs)",
+    );
+    assert_eq!(cluster.python("count()"), "[20]", "{}", worker.log());
+    cluster.python("del fs[5:]");
+    until("the end of most", || cluster.python("count()") == "[5]").await;
+    cluster.python("del fs");
+    until("the end of all", || cluster.python("count()") == "[0]").await;
+    // The result of a task that was cancelled
+    cluster.python(
+        "def late():\n    \
+         Event('late runs').set()\n    \
+         Event('late ends').wait()\n    \
+         return open_socket(0)\n\
+         f = client.submit(late, key='late')\nEvent('late runs').wait()\n\
+         f.cancel(force=True)\ndel f\nclient.submit(int).result()\nEvent('late ends').set()",
+    );
+    let next = "client.submit(lambda: None, pure=False).result()\ncount()";
+    until("the end of the last", || cluster.python(next) == "[0]").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_shared_process_costs_all_of_its_tasks() {
+    let (mut cluster, worker) = cluster(&["--python-processes", "1"]);
+    let error = cluster.try_python(
+        "import os\nfrom distributed import Event\n\
+         client.submit(os._exit, 3, key='ends').result()",
+    );
+    let error = error.expect_err("the process ends");
+    assert!(
+        error.contains("KilledWorker") && error.contains("exit status: 3"),
+        "{error}"
+    );
+    let result = cluster.python(
+        "import socket\n\
+         path = f'/tmp/daskwire-shared-{os.getpid()}'\n\
+         kept = client.submit(socket.socket)\nwait(kept)\n\
+         def once(path):\n    \
+         if os.path.exists(path): return 'again'\n    \
+         Event('other runs').wait()\n    \
+         open(path, 'w').close()\n    \
+         os._exit(1)\n\
+         def other(path):\n    \
+         Event('other runs').set()\n    \
+         while not os.path.exists(path): time.sleep(0.01)\n    \
+         time.sleep(0.1)\n    \
+         return 'again, too'\n\
+         fs = [client.submit(once, path), client.submit(other, path)]\n\
+         result = client.gather(fs)\nos.remove(path)\n\
+         result, client.submit(lambda s: s.fileno() > 0, kept).result()",
+    );
+    assert_eq!(
+        result,
+        "(['again', 'again, too'], True)",
+        "{}",
+        worker.log()
+    );
+    worker.wait_for_log("which was the host of 1 actors and results that cannot be pickled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_of_a_process_for_each_thread_name_the_option() {
+    let (mut cluster, _worker) = cluster(&[]);
+    for (task, texts) in [
+        (
+            "__import__('socket').socket()",
+            ["TypeError", "type socket.socket", "--python-processes 1"],
+        ),
+        (
+            "__import__('distributed').get_worker().engine",
+            ["AttributeError", "'engine'", "--python-processes 1"],
+        ),
+    ] {
+        let error = cluster.try_python(&format!("client.submit(lambda: {task}).result()"));
+        let error = error.expect_err(task);
+        assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_serializable_lock_excludes_the_tasks_of_all_processes() {

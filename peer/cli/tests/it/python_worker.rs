@@ -153,6 +153,7 @@ async fn programs_have_the_results_of_a_worker_in_python() {
     // Two threads, so that one task can wait for another.
     let mut python = Cluster::new(2);
     let mut rust = RustCluster::new(&["--memory-limit", "1GiB"]);
+    let mut shared = RustCluster::new(&["--memory-limit", "1GiB", "--python-processes", "1"]);
     // A worker of each kind: in Python, with Python, and without.
     let mut mixed = Cluster::new(1);
     let _with = worker(&mixed, "with", &["--memory-limit", "1GiB"]);
@@ -160,6 +161,8 @@ async fn programs_have_the_results_of_a_worker_in_python() {
     for program in PROGRAMS {
         let expected = python.try_python(program);
         assert_eq!(rust.cluster.try_python(program), expected, "{program}");
+        let result = shared.cluster.try_python(program);
+        assert_eq!(result, expected, "{program}, in one process");
         assert_eq!(mixed.try_python(program), expected, "{program}, mixed");
     }
     // Functions in Rust and in Python in one graph

@@ -4,25 +4,32 @@
 //! The process runs an object that Dask's extensions use as their worker. Each comm of a
 //! peer whose requests need Python has a socket to the host; a task that runs in the
 //! host has one, too, and is run by a thread of the host.
+//!
+//! If the tasks of a worker share a number of processes, all of these are hosts. The first is
+//! the one that answers requests.
 
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak, mpsc};
 use std::thread;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use super::link::Link;
 use super::memory::SharedMemory;
+use super::plugins::Plugins;
 use super::process::{self, ChildProcess, Executor};
 use super::template::Template;
 use crate::panic_flag::PanicFlag;
 use crate::protocol::{
-    ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream, SocketForPython,
-    StartPython, StreamForPython, TransitionForPython, TransitionsForPython, Unknown,
+    AddPluginInPython, ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream,
+    RemovePluginInPython, ReturnMemoryInPython, SocketForPython, StartPython, StreamForPython,
+    TransitionForPython, TransitionsForPython, Unknown,
 };
 use crate::{Key, Value};
 
@@ -43,8 +50,16 @@ pub(in crate::worker) struct Host {
     /// Idle executors, at most `nthreads`.
     idle: Mutex<Vec<Executor>>,
     nthreads: usize,
-    /// The keys of the actors in the host.
-    actors: Mutex<HashSet<Key>>,
+    /// Whether the host runs all tasks, or shares them with others.
+    is_shared: bool,
+    /// The number of threads started so far.
+    thread_count: AtomicI64,
+    /// The keys of what only the host has: actors, and results that cannot be pickled.
+    kept: Mutex<HashSet<Key>>,
+    /// The keys of values that the host may have in its cache.
+    cached: Mutex<HashSet<Key>>,
+    /// The number of the last change to plugins that was sent.
+    plugins: Mutex<u64>,
     /// The last run of each shuffle that the host takes part in, by the id of the shuffle.
     shuffles: Mutex<HashMap<String, u64>>,
     /// Closed when the last message of the process has been handled.
@@ -66,8 +81,8 @@ pub(in crate::worker) enum HostEvent {
     Ended {
         /// A description of how the process ended.
         how: String,
-        /// The keys of the actors that were in the host.
-        actors: Vec<Key>,
+        /// The keys of what only the host had.
+        kept: Vec<Key>,
         /// Whether the host took part in shuffles.
         has_shuffles: bool,
     },
@@ -95,14 +110,17 @@ enum Command {
     Forget(Vec<Key>),
     Stream(Unknown),
     Transitions(Vec<TransitionForPython>),
+    ChangePlugin(String, Option<Bytes>),
+    ReturnMemory,
     Close,
 }
 
 impl Host {
-    /// Starts a host, and waits until its plugins are set up.
+    /// Starts a host, and waits until its plugins are set up. `plugins` is the number of the
+    /// last change to them.
     pub(super) fn start(
         template: &Template,
-        start: &StartPython,
+        (start, plugins): (&StartPython, u64),
         memory: &Arc<SharedMemory>,
         on: Arc<HostCallback>,
         panic_flag: PanicFlag,
@@ -125,7 +143,11 @@ impl Host {
             command_count: AtomicU64::new(0),
             idle: Mutex::default(),
             nthreads: usize::try_from(start.nthreads).unwrap_or(usize::MAX),
-            actors: Mutex::default(),
+            is_shared: start.is_shared,
+            thread_count: AtomicI64::new(0),
+            kept: Mutex::default(),
+            cached: Mutex::default(),
+            plugins: Mutex::new(plugins),
             shuffles: Mutex::default(),
             is_drained: Mutex::new(is_drained),
         });
@@ -170,18 +192,17 @@ impl Host {
         let link = Link::new(self.open(false)?, Arc::clone(&self.memory));
         let child = Arc::clone(&self.child);
         let panic_flag = self.panic_flag.clone();
-        Ok(Executor::new(
-            link,
-            child,
-            Some(Arc::clone(self)),
-            panic_flag,
-        ))
+        let mut executor = Executor::new(link, child, Some(Arc::clone(self)), panic_flag);
+        let count = self.thread_count.fetch_add(1, Ordering::Relaxed);
+        executor.thread = (executor.thread << 32) | count;
+        Ok(executor)
     }
 
     /// Takes back an executor without a task.
     pub(super) fn give_back(&self, mut executor: Executor) {
         // An idle executor must not keep the host alive.
         executor.host = None;
+        executor.place = None;
         let mut idle = self.panic_flag.check(self.idle.lock());
         // More threads than the worker has are started while tasks secede. A thread ends when
         // its executor is dropped.
@@ -221,20 +242,66 @@ impl Host {
         self.lock_shuffles().clone()
     }
 
-    /// Records that the host holds an actor.
-    pub(super) fn add_actor(&self, key: Key) {
-        self.lock_actors().insert(key);
+    /// Records that only the host has an actor, or a result that cannot be pickled.
+    pub(super) fn add_kept(&self, key: Key) {
+        lock(&self.panic_flag, &self.kept).insert(key);
     }
 
-    /// Removes the actors among `keys` from the host.
+    /// Removes those of `keys` from the host that only it has.
     pub(super) fn release(&self, keys: &[Key]) {
-        let mut actors = self.lock_actors();
-        let held = keys.iter().filter(|key| actors.remove(*key));
-        let held: Vec<Key> = held.cloned().collect();
-        drop(actors);
-        if !held.is_empty() {
-            self.send_counted(Command::Forget(held));
+        self.remove(&self.kept, keys.iter());
+    }
+
+    /// Records that the host may have the values of keys in its cache, if it has one.
+    pub(super) fn add_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
+        if self.is_shared {
+            let mut cached = lock(&self.panic_flag, &self.cached);
+            for key in keys {
+                if !cached.contains(key) {
+                    cached.insert(key.clone());
+                }
+            }
         }
+    }
+
+    /// The number of `keys` whose values the host may have in its cache.
+    pub(super) fn count_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> usize {
+        let cached = lock(&self.panic_flag, &self.cached);
+        keys.into_iter().filter(|key| cached.contains(*key)).count()
+    }
+
+    /// Removes values from the cache of the host.
+    pub(super) fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
+        self.remove(&self.cached, keys);
+    }
+
+    fn remove<'k>(&self, from: &Mutex<HashSet<Key>>, keys: impl IntoIterator<Item = &'k Key>) {
+        let mut held = lock(&self.panic_flag, from);
+        let removed = keys.into_iter().filter_map(|key| held.take(key));
+        let removed: Vec<Key> = removed.collect();
+        drop(held);
+        if !removed.is_empty() {
+            self.send_counted(Command::Forget(removed));
+        }
+    }
+
+    /// Asks the host to drop the values of its cache.
+    pub(super) fn return_memory(&self) {
+        let _ = self.commands.send(Command::ReturnMemory);
+    }
+
+    /// Sends the changes to plugins since the last call, which are handled before tasks that
+    /// start later. Not for the host that answers peers, which receives them as requests.
+    pub(super) fn update_plugins(&self, plugins: &Plugins) {
+        let mut seen = lock(&self.panic_flag, &self.plugins);
+        for (name, plugin) in plugins.since(&mut seen) {
+            self.send_counted(Command::ChangePlugin(name, plugin));
+        }
+    }
+
+    /// Whether the host runs all tasks, or shares them with others.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Sends a command that must be handled before tasks that start later.
@@ -248,11 +315,15 @@ impl Host {
         self.command_count.load(Ordering::Acquire)
     }
 
-    /// Asks the host to tear down its plugins and end, and kills it after [`CLOSE_TIMEOUT`].
+    /// Asks the host to tear down its plugins and end.
+    pub(super) fn ask_to_end(&self) {
+        let _ = self.commands.send(Command::Close);
+    }
+
+    /// Waits until the host has ended, and kills it after [`CLOSE_TIMEOUT`].
     pub(super) fn close(&self) {
         /// Interval at which the state of the process is polled.
         const PAUSE: Duration = Duration::from_millis(10);
-        let _ = self.commands.send(Command::Close);
         let deadline = Instant::now() + CLOSE_TIMEOUT;
         while !self.child.has_ended() && Instant::now() < deadline {
             thread::sleep(PAUSE);
@@ -260,13 +331,13 @@ impl Host {
         self.child.end();
     }
 
-    fn lock_actors(&self) -> MutexGuard<'_, HashSet<Key>> {
-        self.panic_flag.check(self.actors.lock())
-    }
-
     fn lock_shuffles(&self) -> MutexGuard<'_, HashMap<String, u64>> {
         self.panic_flag.check(self.shuffles.lock())
     }
+}
+
+fn lock<'l, T>(panic_flag: &PanicFlag, mutex: &'l Mutex<T>) -> MutexGuard<'l, T> {
+    panic_flag.check(mutex.lock())
 }
 
 fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) -> io::Result<()> {
@@ -291,6 +362,16 @@ fn send_all(mut link: Link, queue: &mpsc::Receiver<Command>) -> io::Result<()> {
                 transitions,
                 ..TransitionsForPython::default()
             }),
+            Command::ChangePlugin(name, Some(plugin)) => link.send(&AddPluginInPython {
+                name,
+                plugin,
+                ..AddPluginInPython::default()
+            }),
+            Command::ChangePlugin(name, None) => link.send(&RemovePluginInPython {
+                name,
+                ..RemovePluginInPython::default()
+            }),
+            Command::ReturnMemory => link.send(&ReturnMemoryInPython::default()),
             Command::Close => link.send(&ClosePython::default()),
         }?;
     }
@@ -329,12 +410,12 @@ fn receive_all(mut link: Link, host: &Weak<Host>, on: &HostCallback, draining: m
             Err(_) => {
                 let how = host.child.end();
                 drop(draining);
-                let actors = core::mem::take(&mut *host.lock_actors());
+                let kept = core::mem::take(&mut *lock(&host.panic_flag, &host.kept));
                 // Unlock before the callback, which reads the shuffles.
                 let has_shuffles = !host.lock_shuffles().is_empty();
                 on(HostEvent::Ended {
                     how,
-                    actors: actors.into_iter().collect(),
+                    kept: kept.into_iter().collect(),
                     has_shuffles,
                 });
                 return;

@@ -115,6 +115,14 @@ impl Shared {
             && let Err(error) = self.host().await
         {
             self.notice(&format!("worker plugins cannot be set up: {error}"));
+            return;
+        }
+        let shared = Arc::clone(self);
+        let starting = move || shared.python.as_ref().map(PythonProcesses::start_shared);
+        if let Ok(Some(Err(error))) = runtime::spawn_blocking(starting).await {
+            self.notice(&format!(
+                "further Python processes cannot be started: {error}"
+            ));
         }
     }
 
@@ -164,7 +172,7 @@ impl Shared {
             HostEvent::Watches(is_watched) => self.machine().has_watching_host = is_watched,
             HostEvent::Ended {
                 how,
-                actors,
+                kept,
                 has_shuffles,
             } => {
                 let Some(python) = &self.python else {
@@ -173,10 +181,15 @@ impl Shared {
                 if python.is_closed() {
                     return;
                 }
-                let count = actors.len();
-                self.notice(&format!("{how}, which was the host of {count} actors"));
+                let count = kept.len();
+                let lost = if python.is_shared() {
+                    "actors and results that cannot be pickled"
+                } else {
+                    "actors"
+                };
+                self.notice(&format!("{how}, which was the host of {count} {lost}"));
                 if count != 0 {
-                    let jobs = self.react([], [Event::Lost(actors)]);
+                    let jobs = self.react([], [Event::Lost(kept)]);
                     jobs.into_iter().for_each(|job| self.queue.push(job));
                 }
                 // The next host asks the scheduler to restart the shuffles.

@@ -15,6 +15,9 @@
 //!
 //! One further process, the [host](host), runs plugins, actors and other code with state. All
 //! are forked from a [template].
+//!
+//! Alternatively, the tasks of all threads [share](shared) a number of processes, all of which
+//! are hosts. With one process this is as in Dask's workers.
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
@@ -25,9 +28,11 @@ mod memory;
 mod plugins;
 mod process;
 mod run;
+mod shared;
 mod template;
 
 use core::fmt;
+use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::fs;
@@ -41,6 +46,7 @@ use bytes::Bytes;
 use link::Link;
 use plugins::Plugins;
 use process::{Executor, Process};
+use shared::SharedHosts;
 use template::Template;
 
 pub(super) use host::{Host, HostCallback, HostEvent};
@@ -48,7 +54,7 @@ pub(super) use host_comm::HostComm;
 pub(super) use memory::SharedMemory;
 pub(super) use run::is_for_python;
 
-use super::store::{Datum, DatumError, SpillDirectory, Steps, Store};
+use super::store::{Datum, DatumError, Origin, SpillDirectory, Steps, Store};
 use crate::panic_flag::PanicFlag;
 use crate::protocol::{
     FromPython, Nullable, PythonErred, PythonFinished, RejoinedInPython, RunInPython, StartPython,
@@ -76,6 +82,8 @@ pub(super) struct PythonProcesses {
     changed: Condvar,
     /// The host, if one was started. Never locked across blocking calls.
     host: Mutex<Option<Arc<Host>>>,
+    /// The hosts that share the tasks, if they do: one for each place. The first is that above.
+    shared: Option<SharedHosts>,
     /// The last runs of shuffles, by id, of hosts that have ended. Locked while a host starts.
     stale_shuffles: Mutex<HashMap<String, u64>>,
     on_host: OnceLock<Arc<HostCallback>>,
@@ -125,6 +133,8 @@ pub(super) struct Interpreter {
 pub(super) enum Outcome {
     Finished {
         result: Box<PythonFinished>,
+        /// The number of the result, and the process that has it if it cannot be pickled.
+        origin: Origin,
         /// The executor, to be returned with [`PythonProcesses::finish`].
         executor: Box<FinishedExecutor>,
     },
@@ -152,6 +162,8 @@ pub(super) enum RunError {
     StartAgain,
     /// The process ended. The string describes how.
     Died(String),
+    /// The inputs, which cannot be pickled, are not all in the process that runs the task.
+    Apart,
     /// The worker is closing.
     Closed,
 }
@@ -163,15 +175,20 @@ impl fmt::Display for RunError {
             Self::Start(error) => write!(f, "a Python process cannot be started: {error}"),
             Self::StartAgain => f.write_str("a Python process cannot be started"),
             Self::Died(how) => f.write_str(how),
+            Self::Apart => f.write_str(
+                "inputs that cannot be pickled are in different Python processes, or not in the \
+                 first one, which runs actors and shuffles; with --python-processes 1 there is \
+                 only one",
+            ),
             Self::Closed => f.write_str("the worker is closing"),
         }
     }
 }
 
 impl FinishedExecutor {
-    /// The number by which Dask's dashboard distinguishes threads: the id of the process.
+    /// The number by which Dask's dashboard distinguishes threads.
     pub(super) fn thread(&self) -> i64 {
-        self.executor.process.child.id.into()
+        self.executor.thread
     }
 }
 
@@ -188,6 +205,7 @@ impl PythonProcesses {
         memory: Arc<SharedMemory>,
         directory: Option<SpillDirectory>,
         panic_flag: PanicFlag,
+        shared_count: Option<NonZeroUsize>,
     ) -> io::Result<Self> {
         let template = Template::new(interpreter, Arc::clone(&memory), panic_flag.clone())?;
         Ok(Self {
@@ -201,6 +219,7 @@ impl PythonProcesses {
             rejoining: Mutex::default(),
             changed: Condvar::new(),
             host: Mutex::default(),
+            shared: shared_count.map(|count| SharedHosts::new(count, panic_flag.clone())),
             stale_shuffles: Mutex::default(),
             on_host: OnceLock::new(),
             plugins: Plugins::new(panic_flag.clone()),
@@ -228,7 +247,7 @@ impl PythonProcesses {
     /// Whether the host has plugins or preload modules to set up before the first task or
     /// request needs it.
     pub(super) fn needs_host(&self) -> bool {
-        self.plugins.needs_host() || !self.start.preload.is_empty()
+        self.is_shared() || self.plugins.needs_host() || !self.start.preload.is_empty()
     }
 
     /// Returns the host, and starts it if none is running.
@@ -251,24 +270,31 @@ impl PythonProcesses {
         if self.is_closed() {
             return Err(RunError::Closed);
         }
-        let Some(on) = self.on_host.get() else {
-            return Err(RunError::Start(io::Error::other(
-                "the worker is still starting",
-            )));
-        };
+        let on = self.on_host_event()?;
         let start = StartPython {
             is_host: true,
-            // The threads of the host cache no values: its tasks use their inputs once.
-            cache_len: 0,
+            has_shuffles: true,
+            // Otherwise it caches no values: its tasks use their inputs once.
+            cache_len: if self.is_shared() {
+                self.start.cache_len
+            } else {
+                0
+            },
             plugins: self.plugins.all(),
             stale_shuffles: stale.clone().into_iter().collect(),
             ..self.start_message()
         };
-        let (on, panic_flag) = (Arc::clone(on), self.panic_flag.clone());
-        let started = Host::start(&self.template, &start, &self.memory, on, panic_flag);
+        let panic_flag = self.panic_flag.clone();
+        let start = (&start, 0);
+        let started = Host::start(&self.template, start, &self.memory, on, panic_flag);
         let host = started.map_err(RunError::Start)?;
         *self.lock_host() = Some(Arc::clone(&host));
         Ok(host)
+    }
+
+    fn on_host_event(&self) -> Result<Arc<HostCallback>, RunError> {
+        let on = self.on_host.get().cloned();
+        on.ok_or_else(|| RunError::Start(io::Error::other("the worker is still starting")))
     }
 
     /// The host that was started last, which may have ended.
@@ -295,12 +321,16 @@ impl PythonProcesses {
         self.lock().is_closed
     }
 
-    /// Starts `count` processes in advance, concurrently.
+    /// Starts `count` processes in advance, concurrently. Hosts that share tasks start once the
+    /// worker has the plugins of the scheduler; until then, only their template does.
     ///
     /// # Errors
     ///
     /// The first error, if any process cannot be started.
     pub(super) fn warm(&self, count: usize) -> io::Result<()> {
+        if self.is_shared() {
+            return self.template.start();
+        }
         let started = thread::scope(|scope| {
             let starting: Vec<_> = (0..count)
                 .map(|_| scope.spawn(|| self.start_executor()))
@@ -336,9 +366,10 @@ impl PythonProcesses {
         steps: &Steps,
         on: impl FnMut(FromPython),
     ) -> Result<Outcome, RunError> {
-        let executor = match call.is_in_host {
-            true => self.host()?.executor().map_err(RunError::Start)?,
-            false => self.take(call.data)?,
+        let executor = match (&self.shared, call.is_in_host) {
+            (Some(shared), _) => self.take_shared(shared, call)?,
+            (None, true) => self.host()?.executor().map_err(RunError::Start)?,
+            (None, false) => self.take(call.data)?,
         };
         let id = executor.process.child.id;
         self.lock_running().insert(call.key.clone(), id);
@@ -383,6 +414,14 @@ impl PythonProcesses {
             };
             inputs.push((name.clone(), Nullable(payload)));
         }
+        let result_origin = Origin::new();
+        let host = executor.host.as_ref();
+        let mut numbers = Vec::new();
+        if let Some(host) = host.filter(|host| host.is_shared()) {
+            host.add_cached(data.keys());
+            let number = |(name, datum): (&Key, &Datum)| (name.clone(), datum.origin().number);
+            numbers = data.iter().map(number).collect();
+        }
         let message = RunInPython {
             key: key.clone(),
             run_spec: call.run_spec.clone(),
@@ -390,10 +429,9 @@ impl PythonProcesses {
             nbytes,
             is_actor: call.is_actor,
             annotations: Nullable(call.annotations.cloned()),
-            command_count: executor
-                .host
-                .as_ref()
-                .map_or(0, |host| host.command_count()),
+            command_count: host.map_or(0, |host| host.command_count()),
+            number: result_origin.number,
+            numbers,
             ..RunInPython::default()
         };
         let updated = executor.update_plugins(&self.plugins);
@@ -407,6 +445,9 @@ impl PythonProcesses {
             // If it was freed before, no other call marks it for removal.
             if !call.store.holds(name, datum) {
                 executor.process.forget(name);
+                if let Some(host) = &executor.host {
+                    host.forget([name]);
+                }
             }
         }
         let mut answer = sent.and_then(|()| executor.link.receive::<FromPython>());
@@ -416,13 +457,17 @@ impl PythonProcesses {
                     let is_kept = !result.gone.contains(key);
                     executor.remove_kept(&result.gone);
                     executor.process.set_kept_memory(result.held);
-                    if call.is_actor
-                        && let Some(host) = &executor.host
-                    {
-                        host.add_actor(key.clone());
+                    let mut origin = result_origin;
+                    if let Some(host) = &executor.host {
+                        host.add_cached([key]);
+                        if call.is_actor || result.is_kept {
+                            host.add_kept(key.clone());
+                        }
+                        origin.home = result.is_kept.then(|| Arc::downgrade(host));
                     }
                     return Ok(Outcome::Finished {
                         result: Box::new(result),
+                        origin,
                         executor: Box::new(FinishedExecutor { executor, is_kept }),
                     });
                 }
@@ -491,12 +536,13 @@ impl PythonProcesses {
         self.give_back(executor);
     }
 
-    /// Removes the actors among `keys` from the host.
-    pub(super) fn release_actors(&self, keys: &[Key]) {
-        if !keys.is_empty()
-            && let Some(host) = self.running_host()
-        {
-            host.release(keys);
+    /// Removes those of `keys` from the hosts that only these have: actors, and results that
+    /// cannot be pickled.
+    pub(super) fn release_kept(&self, keys: &[Key]) {
+        if !keys.is_empty() {
+            for host in self.running_hosts() {
+                host.release(keys);
+            }
         }
     }
 
@@ -504,6 +550,13 @@ impl PythonProcesses {
     pub(super) fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
         let mut keys = keys.into_iter().peekable();
         if keys.peek().is_none() {
+            return;
+        }
+        if self.is_shared() {
+            let keys: Vec<&Key> = keys.collect();
+            for host in self.running_hosts() {
+                host.forget(keys.iter().copied());
+            }
             return;
         }
         let mut pool = self.lock();
@@ -523,10 +576,10 @@ impl PythonProcesses {
     pub(super) fn ids(&self) -> Vec<u32> {
         let processes = self.lock().all.clone();
         let processes = processes.iter().filter_map(Weak::upgrade);
-        let host = self.running_host().map(|host| host.child.id);
+        let hosts = self.running_hosts().into_iter().map(|host| host.child.id);
         processes
             .map(|process| process.child.id)
-            .chain(host)
+            .chain(hosts)
             .collect()
     }
 
@@ -542,7 +595,7 @@ impl PythonProcesses {
             ids.push(process.child.id);
         }
         drop(pool);
-        ids.extend(self.running_host().map(|host| host.child.id));
+        ids.extend(self.running_hosts().iter().map(|host| host.child.id));
         let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
         ProcessMemory {
             private: own.sum(),
@@ -551,8 +604,14 @@ impl PythonProcesses {
         }
     }
 
-    /// Asks the idle processes to return the memory that they keep for further tasks.
+    /// Asks the idle processes, and hosts that share the tasks, to return the memory that they
+    /// keep for further tasks.
     pub(super) fn return_memory(&self) {
+        if self.is_shared() {
+            self.running_hosts()
+                .iter()
+                .for_each(|host| host.return_memory());
+        }
         // A process that cannot be written to is dropped, which ends it.
         let mut pool = self.lock();
         pool.idle
@@ -580,8 +639,9 @@ impl PythonProcesses {
         }
         let processes = all.iter().filter_map(Weak::upgrade);
         let processes = processes.map(|process| Arc::clone(&process.child));
-        let host = self.running_host().map(|host| Arc::clone(&host.child));
-        let children = processes.chain(host).filter(|child| !child.has_ended());
+        let hosts = self.running_hosts();
+        let hosts = hosts.iter().map(|host| Arc::clone(&host.child));
+        let children = processes.chain(hosts).filter(|child| !child.has_ended());
         let largest = children
             .map(|child| (anonymous_memory(&child.id.to_string()), child))
             .max_by_key(|(len, _)| *len);
@@ -623,9 +683,10 @@ impl PythonProcesses {
         // Wait for a host that is being started, so that it is closed too.
         drop(self.panic_flag.check(self.stale_shuffles.lock()));
         let host = self.lock_host().take();
-        if let Some(host) = host {
-            host.close();
-        }
+        let shared = self.shared.iter().flat_map(SharedHosts::take_all);
+        let hosts: Vec<Arc<Host>> = shared.chain(host).collect();
+        hosts.iter().for_each(|host| host.ask_to_end());
+        hosts.iter().for_each(|host| host.close());
     }
 
     /// Waits until a process is idle, the worker is closing, or [`START_PAUSE`] has passed.
@@ -791,8 +852,16 @@ mod tests {
         };
         let memory = Arc::new(SharedMemory::new());
         let start = StartPython::default();
-        PythonProcesses::new(interpreter, start, 3, memory, None, panic_flag.clone())
-            .expect("a file in memory")
+        PythonProcesses::new(
+            interpreter,
+            start,
+            3,
+            memory,
+            None,
+            panic_flag.clone(),
+            None,
+        )
+        .expect("a file in memory")
     }
 
     #[test]

@@ -48,6 +48,10 @@ pub(super) struct Executor {
     pub(super) process: Arc<Process>,
     /// The host, if this is one of its threads.
     pub(super) host: Option<Arc<Host>>,
+    /// The number by which Dask's dashboard distinguishes threads.
+    pub(super) thread: i64,
+    /// For a host, its place among those that share the tasks, while this executor has one.
+    pub(super) place: Option<Arc<()>>,
     /// The number of the last change to plugins that was sent to the process.
     plugins: u64,
     /// When the process was asked to return memory, if it has run no task since.
@@ -152,8 +156,10 @@ impl Executor {
         };
         Self {
             link,
+            thread: process.child.id.into(),
             process: Arc::new(process),
             host,
+            place: None,
             plugins: 0,
             asked_at: None,
         }
@@ -194,6 +200,10 @@ impl Executor {
 
     /// Records that the process caches the value of a datum.
     pub(super) fn keep(&self, key: &Key, datum: &Datum) {
+        // All threads of a host use its cache, and the worker sends all inputs.
+        if self.host.is_some() {
+            return;
+        }
         let mut values = self.process.values();
         values.kept.insert(key.clone(), datum.downgrade());
         values.stale.retain(|stale| stale != key);

@@ -63,7 +63,11 @@ impl Shared {
             let on = |message| self.on_python(&key, message);
             match python.run(&call, &steps, on) {
                 Ok(Outcome::NeedsHost) => is_in_host = true,
-                Ok(Outcome::Finished { result, executor }) => {
+                Ok(Outcome::Finished {
+                    result,
+                    origin,
+                    executor,
+                }) => {
                     let PythonFinished {
                         result,
                         nbytes,
@@ -76,7 +80,7 @@ impl Shared {
                     } = *result;
                     thread = executor.thread();
                     times = Some((start, stop, cpu));
-                    let datum = self.store.computed(result, nbytes);
+                    let datum = self.store.computed(result, nbytes, origin);
                     python.finish(executor, &key, &datum);
                     let description = Description {
                         nbytes,
@@ -161,7 +165,11 @@ impl Shared {
         let times =
             times.and_then(|(start, stop, cpu)| Some((time(start)?, time(stop)?, time(cpu)?)));
         let (start, stop, processor_time) = times.unwrap_or_else(|| (start, now(), Duration::ZERO));
-        self.executed(Done {
+        let shared = match &result {
+            Ok((datum, _)) if python.is_shared() => Some((key.clone(), datum.clone())),
+            _ => None,
+        };
+        let jobs = self.executed(Done {
             key,
             result,
             start,
@@ -171,7 +179,16 @@ impl Shared {
             thread,
             is_unsupported: false,
             annotations: None,
-        })
+        });
+        // If the task was cancelled while it ran, nothing refers to the result that its process
+        // has.
+        if let Some((key, datum)) = shared
+            && !self.store.holds(&key, &datum)
+        {
+            python.forget([&key]);
+            python.release_kept(&[key]);
+        }
+        jobs
     }
 
     /// Handles a message that a process sends while it runs a task.

@@ -104,6 +104,17 @@ impl Template {
         })
     }
 
+    /// Starts the process that is forked, and waits until it is ready.
+    pub(super) fn start(&self) -> io::Result<()> {
+        let mut current = self.panic_flag.check(self.process.lock());
+        let process = Arc::new(TemplateProcess::start(&self.interpreter, &self.memory)?);
+        // The process asked for is none of its own, so the reply says nothing else.
+        let asked = process.status(std::process::id());
+        asked.map_err(|error| process.not_ready(&error))?;
+        *current = Some(process);
+        Ok(())
+    }
+
     /// Forks a process in a process group of its own. Returns a socket to it, its id, and its
     /// parent.
     pub(super) fn fork(&self) -> io::Result<(UnixStream, u32, Arc<TemplateProcess>)> {

@@ -2,6 +2,8 @@
 
 use core::fmt;
 use core::ops::Deref;
+#[cfg(target_os = "linux")]
+use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
@@ -15,6 +17,8 @@ use super::file::{self, ReadError, SpillFile};
 use super::ledger::Common;
 use crate::panic_flag::lock_counter;
 use crate::value::{Serialized, Value, ValueError};
+#[cfg(target_os = "linux")]
+use crate::worker::python::Host;
 use crate::{Key, RemoteError};
 
 /// A piece of data. Clones share it.
@@ -29,6 +33,30 @@ pub(super) struct Inner {
     forms: Mutex<Forms>,
     /// Notified when a form was created, or creating it failed.
     changed: Condvar,
+    #[cfg(target_os = "linux")]
+    origin: Origin,
+}
+
+/// What Python processes know a datum by.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+pub(in crate::worker) struct Origin {
+    /// A number that no other datum of this process has.
+    pub(in crate::worker) number: u64,
+    /// The Python process that has the value, if it cannot be pickled.
+    pub(in crate::worker) home: Option<Weak<Host>>,
+}
+
+#[cfg(target_os = "linux")]
+impl Origin {
+    /// Returns the origin of a datum that has a new number.
+    pub(in crate::worker) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            home: None,
+        }
+    }
 }
 
 /// The forms of a datum; at least one exists unless the datum is lost. Rarely
@@ -339,6 +367,23 @@ impl Datum {
         serialized: Option<Serialized>,
         value: Option<Value>,
     ) -> Self {
+        Self::with_origin(
+            common,
+            nbytes,
+            serialized,
+            value,
+            #[cfg(target_os = "linux")]
+            Origin::new(),
+        )
+    }
+
+    pub(super) fn with_origin(
+        common: &Arc<Common>,
+        nbytes: u64,
+        serialized: Option<Serialized>,
+        value: Option<Value>,
+        #[cfg(target_os = "linux")] origin: Origin,
+    ) -> Self {
         let inner = Arc::new(Inner {
             nbytes,
             common: Arc::clone(common),
@@ -349,6 +394,8 @@ impl Datum {
                 ..Forms::default()
             }),
             changed: Condvar::new(),
+            #[cfg(target_os = "linux")]
+            origin,
         });
         inner.account(&mut inner.lock(), true);
         Self(inner)
@@ -393,7 +440,19 @@ impl Datum {
 
     /// Whether the datum is known to be lost.
     pub(crate) fn is_lost(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Some(home) = &self.0.origin.home
+            && home.upgrade().is_none_or(|home| home.has_ended())
+        {
+            return true;
+        }
         self.0.lock().is_lost
+    }
+
+    /// What Python processes know the datum by.
+    #[cfg(target_os = "linux")]
+    pub(in crate::worker) fn origin(&self) -> &Origin {
+        &self.0.origin
     }
 
     /// Returns the value, deserialized on first use. An object that only Python can

@@ -65,6 +65,8 @@ use crate::pickling::Pickling;
 use crate::value::{Serialized, Value};
 
 #[cfg(target_os = "linux")]
+pub(in crate::worker) use datum::Origin;
+#[cfg(target_os = "linux")]
 pub(crate) use datum::WeakDatum;
 pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
@@ -198,8 +200,13 @@ impl Store {
     /// Creates a datum from a result of Python, without storing it. Its size is `nbytes`, as
     /// Dask counts it.
     #[cfg(target_os = "linux")]
-    pub(crate) fn computed(&self, serialized: Serialized, nbytes: u64) -> Datum {
-        Datum::new(&self.common, nbytes, Some(serialized), None)
+    pub(in crate::worker) fn computed(
+        &self,
+        serialized: Serialized,
+        nbytes: u64,
+        origin: Origin,
+    ) -> Datum {
+        Datum::with_origin(&self.common, nbytes, Some(serialized), None, origin)
     }
 
     /// Creates a datum from the value of a task, without storing it.

@@ -12,6 +12,8 @@ mod settings;
 mod stop;
 
 use core::fmt::Display;
+#[cfg(target_os = "linux")]
+use core::num::NonZeroUsize;
 use core::pin::pin;
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, IsTerminal as _, Read as _};
@@ -178,6 +180,12 @@ pub(crate) struct WorkerArguments {
     #[cfg(target_os = "linux")]
     #[arg(long, value_name = "PYTHON")]
     python: Option<PathBuf>,
+    /// Run the tasks of all threads in this number of Python processes. 1: as a worker of
+    /// Dask does, where results need not be picklable and tasks see what Client.run has
+    /// changed [default: a process for each thread]
+    #[cfg(target_os = "linux")]
+    #[arg(long, value_name = "COUNT", requires = "python")]
+    python_processes: Option<NonZeroUsize>,
     /// Start all Python processes at once
     #[cfg(target_os = "linux")]
     #[arg(long, requires = "python")]
@@ -460,6 +468,9 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
     #[cfg(target_os = "linux")]
     if let Some(python) = &arguments.python {
         builder = builder.python(python).warm_python(arguments.python_warm);
+        if let Some(count) = arguments.python_processes {
+            builder = builder.python_processes(count);
+        }
         for module in &arguments.python_import {
             builder = builder.python_import(module);
         }
