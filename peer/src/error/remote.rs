@@ -30,16 +30,16 @@ pub struct RemoteError {
     /// it. Empty if unknown.
     pub traceback: String,
     /// The notes that were added with `add_note`.
-    pub notes: Vec<String>,
+    pub notes: Box<[String]>,
     /// The exceptions in an `ExceptionGroup`: up to 64, including those of groups in it.
-    pub exceptions: Vec<Self>,
+    pub exceptions: Box<[Self]>,
     /// The exception that this one was raised from, or that was being handled.
     ///
     /// Exceptions of Dask may lack details without it: for a function that the
     /// scheduler cannot import, only the cause has the name.
     pub cause: Option<Box<Self>>,
     /// The exception as it was received.
-    pub serialized: Option<Serialized>,
+    pub serialized: Option<Box<Serialized>>,
 }
 
 /// Formats like the last lines that Python prints, with notes and the exceptions of groups, and
@@ -184,7 +184,7 @@ impl RemoteError {
             value => (Self::new("Exception", &value.to_unquoted()), false),
         };
         if let Value::Serialized(serialized) = exception {
-            error.serialized = Some(serialized.clone());
+            error.serialized = Some(Box::new(serialized.clone()));
         }
         if error.traceback.is_empty()
             && let Some(Value::Serialized(serialized)) = traceback

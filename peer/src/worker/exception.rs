@@ -66,7 +66,7 @@ impl RemoteError {
     /// A class that is not built in becomes a `RuntimeError` that names the class.
     pub(crate) fn to_exception(&self) -> Value {
         if let Some(serialized) = &self.serialized {
-            return Value::Serialized(serialized.clone());
+            return Value::Serialized((**serialized).clone());
         }
         let class = CLASSES.into_iter().find(|class| *class == self.class);
         let (class, message) = match (class, &self.cause) {

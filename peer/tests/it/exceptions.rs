@@ -207,7 +207,7 @@ async fn parts(client: &Client) {
     let error = error.await;
     assert_eq!(error.class, "ExceptionGroup");
     assert_eq!(error.message, "some (2 sub-exceptions)");
-    assert_eq!(error.notes, ["n"]);
+    assert_eq!(*error.notes, ["n"]);
     let members: Vec<_> = error.exceptions.iter().map(ToString::to_string).collect();
     assert_eq!(members, ["ValueError: 1", "KeyError: 'x'"]);
     let error = raised(

@@ -102,7 +102,7 @@ impl<'b> ExceptionReader<'b> {
                 .map(|node| self.traceback(node))
                 .unwrap_or_default(),
             notes: notes.take(NOTES).collect(),
-            exceptions,
+            exceptions: exceptions.into(),
             cause: raised.cause.and_then(read),
             class: class.shown(),
             serialized: None,

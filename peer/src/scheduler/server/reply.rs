@@ -80,7 +80,7 @@ pub(super) fn raised_by(worker: &str, error: &RequestError) -> Serialized {
             .pickle()
             .is_ok_and(|(_, buffers)| buffers.is_empty())
     {
-        return exception.clone();
+        return (**exception).clone();
     }
     exception("OSError", &format!("{worker}: {error}"))
 }
