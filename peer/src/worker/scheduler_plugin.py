@@ -110,6 +110,11 @@ def runs_python(ws):
     return "python" in kinds_of(ws)
 
 
+def stores_all(ws):
+    """Whether a worker stores values of any type and size."""
+    return "embedded" not in kinds_of(ws)
+
+
 class Workers(set):
     """Addresses of workers of a kind, and the name of the kind, so that it is never empty.
 
@@ -188,6 +193,7 @@ class Choice:
             self.part()
             self.change_decisions()
             self.change_stealing()
+            self.change_memory_manager()
             self.change_requests()
         except BaseException:
             while self.undo:
@@ -200,7 +206,7 @@ class Choice:
             self.part()
 
     def is_apart(self, ws):
-        return not runs_python(ws) and (self.had_python or "embedded" in kinds_of(ws))
+        return not runs_python(ws) and (self.had_python or not stores_all(ws))
 
     def set(self, owner, name, value):
         """Sets an attribute or an item, until all changes are undone."""
@@ -344,13 +350,34 @@ class Choice:
         if self.has_apart() and len(self.apart) > 1:
             self.call(self.only_apart, function)
 
+    # Data that exists already may move to all workers that store it.
+
+    def change_memory_manager(self):
+        manager = self.scheduler.extensions.get("amm")
+        if manager is not None:
+            self.override(manager, "_run_policies", self.among_storing)
+
+    def among_storing(self, function, *args, **kwargs):
+        if not self.has_apart():
+            return function(*args, **kwargs)
+        running = self.value("running")
+        running = {ws for ws in running | getattr(running, "apart", set()) if stores_all(ws)}
+        return self.call(self.with_values(running=running), function, *args, **kwargs)
+
+    def choose_storing(self, function, *args, workers=None, **kwargs):
+        if workers is None and self.has_apart():
+            there = self.value("workers").values()
+            workers = [ws.address for ws in there if ws in self.value("running") and stores_all(ws)]
+        return function(*args, workers=workers, **kwargs)
+
     # Requests that choose workers.
 
     def change_requests(self):
         handlers = self.scheduler.handlers
         self.override(handlers, "scatter", self.scatter)
-        for name in ("replicate", "rebalance", "ncores_running"):
-            self.override(handlers, name, self.choose)
+        self.override(handlers, "ncores_running", self.choose)
+        for name in ("replicate", "rebalance"):
+            self.override(handlers, name, self.choose_storing)
         # P2P shuffles assign parts to all workers.
         for name in ("shuffle_get", "shuffle_get_or_create"):
             if not inspect.iscoroutinefunction(handlers.get(name)):

@@ -279,7 +279,7 @@ const TASK_ROUTING: Lines = &[
 
 /// The decisions of the scheduler about tasks and data without restrictions: the numbers of
 /// root tasks that it sends to each worker and that it queues while they cannot end, and the
-/// holders of scattered and replicated data, of single tasks and of a rechunked array.
+/// holders of scattered data, of single tasks and of a rechunked array.
 // ROLES WORKER-8
 const DECISIONS: &str = r#"
 import collections, os, tempfile
@@ -312,9 +312,6 @@ for number in range(10):
     one.append(client.submit(increment, number, pure=False))
     one[-1].result()
 found.append(worker_names(client.who_has(one)))
-client.replicate(one[:2])
-client.rebalance()
-found.append(worker_names(client.who_has(one + data)))
 del one, data
 found
 "#;
