@@ -789,7 +789,11 @@ async fn sizes_may_be_numbers_of_any_type() {
 fn has_shared_files(id: &str) -> bool {
     let files = fs::read_dir(format!("/proc/{id}/fd")).expect("it runs");
     let mut links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-    links.any(|link| link.to_string_lossy().starts_with("/memfd:"))
+    links.any(|link| {
+        let link = link.to_string_lossy();
+        // The processes of a worker lock the bytes of this file, which is empty.
+        link.starts_with("/memfd:") && !link.starts_with("/memfd:daskwire-locks")
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
