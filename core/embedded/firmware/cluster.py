@@ -1,22 +1,29 @@
 """The emulated board in a cluster of Python.
 
-Usage: cluster.py DIRECTORY
+Usage: cluster.py DIRECTORY [SECONDS DASKWIRE]
 
 The directory has the programs for the board. Ends with an error as soon as
-anything is not as it should be.
+anything is not as it should be. With a time, the cluster then has random load
+for that long, with the board and a worker in Rust that runs functions, of the
+command DASKWIRE; both are killed and started again meanwhile.
 """
 
 import contextlib
+import datetime
 import operator
+import random
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
+import dask
 import numpy as np
 from distributed import Client, LocalCluster, Worker, wait
 
@@ -169,7 +176,38 @@ def misbehaving_scheduler():
     print(f"registered three times in {registrations[2] - registrations[0]:.1f} s")
 
 
+def wait_for(path):
+    """A task of others, which ends once a file exists."""
+    while not Path(path).exists():
+        time.sleep(0.01)
+    return 1
+
+
+def sent(dask_scheduler):
+    """The number of tasks of others on each worker, and of those that are queued."""
+    tasks = [task for task in dask_scheduler.tasks.values() if "wait_for" in str(task.key)]
+    return dict(Counter(str(task.processing_on.name if task.processing_on else task.state) for task in tasks))
+
+
+def others(client):
+    """Tasks and data that are not meant for the board: what the scheduler decides about them."""
+    with tempfile.TemporaryDirectory() as directory:
+        gate = Path(directory) / "gate"
+        tasks = client.map(wait_for, [str(gate)] * 300, pure=False)
+        until("the tasks are sent", lambda: sum(client.run_on_scheduler(sent).values()) == 300)
+        until("none waits", lambda: "waiting" not in client.run_on_scheduler(sent))
+        decided = client.run_on_scheduler(sent)
+        gate.touch()
+        total = sum(client.gather(tasks))
+    values = [1, "two", [3.0], {"four": object}, np.ones(5), np.arange(10_000)]
+    data = [client.scatter(value, hash=False) for value in values * 5]
+    names = {address: info["name"] for address, info in client.scheduler_info()["workers"].items()}
+    holders = sorted({names[holder] for held in client.who_has(data).values() for holder in held})
+    return decided, total, len(client.gather(data)), holders
+
+
 def worker(client, scheduler):
+    alone = others(client)
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     arguments = ["worker", "worker", from_board(scheduler), address, "mcu"]
@@ -184,7 +222,8 @@ def worker(client, scheduler):
         return client.scheduler_info()["workers"][address]["last_seen"]
 
     with board(*arguments, port=port):
-        client.wait_for_workers(2, timeout=TIMEOUT)
+        client.wait_for_workers(3, timeout=TIMEOUT)
+        check("tasks and data of others, as without the board", others(client), alone)
         check("hypot of numbers", mcu("hypot", 3, 4).result(TIMEOUT), 5.0)
         check("sum of an array", mcu("sum", np.arange(10)).result(TIMEOUT), 45.0)
         check("bytes reversed", mcu("reversed", b"abc").result(TIMEOUT), b"cba")
@@ -200,6 +239,17 @@ def worker(client, scheduler):
         check("an error", repr(error), "ZeroDivisionError('float division by zero')")
         error = client.submit(len, "abc", workers=["mcu"]).exception(TIMEOUT)
         check("a function of Python", type(error), NotImplementedError)
+        error = mcu("hypot", 3, datetime.date(2026, 1, 1)).exception(TIMEOUT)
+        check("an argument that it does not understand", "does not support: datetime.date" in str(error), True)
+        shared = client.submit(len, "abc", workers=["mcu", "python"], pure=False)
+        check("a function of Python that another worker may run", shared.result(TIMEOUT), 3)
+        check("without a worker's name", client.submit(operator.methodcaller("native:hypot"), 6, 8).result(TIMEOUT), 10.0)
+        for refused in (lambda: client.scatter([{"a": 1}], workers=["mcu"]), lambda: client.run(len, "", workers=[address])):
+            try:
+                check("a request that it does not support", refused(), "an error")
+            except Exception as found:
+                check("a request that it does not support", "does not support" in str(found), True)
+        check("tasks and data of others again", others(client), alone)
         del data, many, scaled
         too_large(client, mcu, address)
         uptime = mcu("uptime").result(TIMEOUT)
@@ -210,7 +260,7 @@ def worker(client, scheduler):
         task = mcu("spin", 3)
         until("the task is on the board", lambda: any(client.processing()[address]))
         time.sleep(0.5)
-    until("the scheduler notices", lambda: len(client.scheduler_info()["workers"]) == 1)
+    until("the scheduler notices", lambda: len(client.scheduler_info()["workers"]) == 2)
     check("the cluster without it", python(operator.add, 1, 2).result(TIMEOUT), 3)
     restarted = time.monotonic()
     with board(*arguments, port=port) as process:
@@ -248,19 +298,105 @@ def client_on_board(client, scheduler):
     until("the scheduler has forgotten its tasks", lambda: not client.who_has())
 
 
+def increment(number):
+    return number + 1
+
+
+@contextlib.contextmanager
+def rust(command, scheduler, port):
+    """A worker in Rust that runs functions."""
+    command = [command, "worker", scheduler, "--name", "rust", "--nthreads", "2", "--no-nanny", "--no-dashboard"]
+    command += ["--host", "127.0.0.1", "--worker-port", str(port)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def soak(client, scheduler, seconds, command):
+    """Random load of others, of the board and of a worker in Rust."""
+    alone = others(client)
+    ports = [free_port(), free_port()]
+    mcu, native = (f"tcp://127.0.0.1:{port}" for port in ports)
+    start = [
+        lambda: board("worker", "worker", from_board(scheduler), mcu, "mcu", port=ports[0]),
+        lambda: rust(command, scheduler, ports[1]),
+    ]
+    hypot, counts, chance = operator.methodcaller("native:hypot"), Counter(), random.Random(1)
+
+    def load():
+        """Starts work; returns its kind, a future and the expected result."""
+        kind, number = chance.randrange(7), chance.randrange(100)
+        if kind == 0:
+            futures = client.map(increment, range(number), pure=False)
+            return "tasks of others", client.submit(sum, futures, pure=False), sum(range(1, number + 1))
+        if kind == 1:
+            return "scatters of others", client.scatter({"number": number}, hash=False), {"number": number}
+        if kind == 2:
+            array = client.submit(np.ones, (number + 1, 100), pure=False)
+            return "arrays of others", client.submit(np.sum, array, pure=False), 100.0 * (number + 1)
+        if kind == 3:
+            return "tasks of the board", client.submit(hypot, 3 * number, 4 * number, workers=[mcu], pure=False), 5.0 * number
+        if kind == 4:
+            data = client.submit(np.arange, number, pure=False)
+            total = client.submit(operator.methodcaller("native:sum"), data, workers=[mcu], pure=False)
+            return "inputs of the board", total, float(sum(range(number)))
+        if kind == 5:
+            both = client.submit(operator.mul, number, 7, workers=[native], pure=False)
+            return "tasks of the worker in Rust", client.submit(operator.neg, both, workers=[native], pure=False), -7 * number
+        return "tasks given back", client.submit(increment, number, workers=[mcu, "python"], pure=False), number + 1
+
+    with contextlib.ExitStack() as stack:
+        running = [contextlib.ExitStack(), contextlib.ExitStack()]
+        for one, begin in zip(running, start):
+            stack.push(one)
+            one.enter_context(begin())
+        client.wait_for_workers(4, timeout=TIMEOUT)
+        end = time.monotonic() + seconds
+        kill = time.monotonic() + 30
+        while time.monotonic() < end:
+            work = [load() for _ in range(20)]
+            if time.monotonic() > kill:
+                kill += 30
+                which = chance.randrange(2)
+                running[which].close()
+                running[which].enter_context(start[which]())
+                counts["restarts of " + ("the board", "the worker in Rust")[which]] += 1
+            for kind, future, expected in work:
+                result = future.result(2 * TIMEOUT)
+                if result != expected:
+                    sys.exit(f"{kind}: {result!r} instead of {expected!r}")
+                counts[kind] += 1
+            del work, future
+            if counts["tasks of others"] % 20 == 0:
+                until("both are back", lambda: len(client.scheduler_info()["workers"]) == 4)
+                check("tasks and data of others", others(client), alone)
+                counts["comparisons with a cluster without them"] += 1
+        until("the scheduler has forgotten the tasks", lambda: not client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+        for kind, count in sorted(counts.items()):
+            print(f"    {kind}: {count}")
+
+
 def main():
+    # Killed workers are no reason to fail tasks here.
+    dask.config.set({"distributed.scheduler.allowed-failures": 1000, "distributed.scheduler.worker-ttl": "10 s"})
     with LocalCluster(n_workers=0, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address=":0") as cluster:
         with Client(cluster) as client:
             # Not by the cluster, for a name.
-            async def start():
-                return await Worker(cluster.scheduler_address, name="python", host="127.0.0.1", nthreads=1)
+            async def start(name):
+                return await Worker(cluster.scheduler_address, name=name, host="127.0.0.1", nthreads=1)
 
-            python = client.sync(start)
-            client.wait_for_workers(1)
+            workers = [client.sync(start, name) for name in ("python", "python-2")]
+            client.wait_for_workers(2)
             client_on_board(client, cluster.scheduler_address)
             worker(client, cluster.scheduler_address)
+            if len(sys.argv) > 2:
+                soak(client, cluster.scheduler_address, float(sys.argv[2]), sys.argv[3])
             misbehaving_scheduler()
-            client.sync(python.close)
+            for python in workers:
+                client.sync(python.close)
 
 
 if __name__ == "__main__":

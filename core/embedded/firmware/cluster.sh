@@ -2,7 +2,10 @@
 # Runs the firmware for Ethernet in qemu, in a cluster with a scheduler, a worker
 # and a client of Python: cluster.py says what is checked.
 #
-# Usage: core/embedded/firmware/cluster.sh
+# Usage: core/embedded/firmware/cluster.sh [SECONDS]
+#
+# With SECONDS, the cluster then has random load for that time, with one more worker, of
+# the command `daskwire`, which is built for it.
 #
 # Needs what run.sh needs.
 set -euo pipefail
@@ -21,7 +24,12 @@ build_for_chip "$here" "$target/firmware" "$chip"
 # Small rather than fast: it waits for the network most of the time.
 quietly env CARGO_PROFILE_RELEASE_OPT_LEVEL=s "${build[@]}" --features network --bin worker --bin client
 python=$(environment current)
+load=()
+if [[ -n ${1:-} ]]; then
+    (cd "$root" && quietly cargo build --release -p daskwire-cli --bin daskwire)
+    load=("$1" "$target/release/daskwire")
+fi
 # No settings of the user's Python or Dask.
 env -i PATH="$PATH" HOME="$HOME" DASK_CONFIG="$scratch" DASK_ROOT_CONFIG="$scratch" \
     DASK_TEMPORARY_DIRECTORY="$scratch" PYTHONUNBUFFERED=1 \
-    timeout 600 "$python" "$here/cluster.py" "$target/firmware/$chip/release"
+    timeout "$((600 + ${1:-0}))" "$python" "$here/cluster.py" "$target/firmware/$chip/release" "${load[@]}"

@@ -24,6 +24,11 @@ impl<const N: usize> FixedString<N> {
         N.saturating_sub(self.len)
     }
 
+    /// Whether nothing has been written.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The string written so far.
     pub(crate) fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..self.len).ensured();

@@ -1,7 +1,7 @@
 //! The tasks and values of a role, in memory of fixed size.
 
 use crate::link::shift;
-use crate::value::{Failure, NO_ROOM, Out, Value};
+use crate::value::{Failure, NO_ROOM, Out, TypeName, Value};
 use daskwire::invariant::Ensured as _;
 
 /// The maximum number of inputs of a task.
@@ -105,6 +105,8 @@ pub(crate) struct Store<const KEYS: usize, const DATA: usize> {
     used: usize,
     /// The number of entries added so far.
     added: u32,
+    /// The type of the last value that was refused.
+    pub(crate) refused: TypeName,
 }
 
 /// The failure of a task with a key of more than [`MAX_KEY`] bytes.
@@ -171,6 +173,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             bytes: [0; DATA],
             used: 0,
             added: 0,
+            refused: TypeName::new(),
         }
     }
 
@@ -391,8 +394,12 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
             entries: &self.entries,
             bytes: before,
         };
-        make(&view, &mut out)?;
-        let len = out.len();
+        let made = make(&view, &mut out);
+        let (len, refused) = (out.len(), out.refused);
+        if made.is_err() {
+            self.refused = refused;
+            return made;
+        }
         self.clear_part(id, Part::Value);
         // The new value follows the remaining parts.
         shift(&mut self.bytes, start, start.saturating_add(len), self.used);

@@ -133,6 +133,12 @@ fn answer() -> Vec<u8> {
     })])
 }
 
+fn error() -> Vec<u8> {
+    message(&[&body(|writer| {
+        writer.map(1).str("status").str("error");
+    })])
+}
+
 fn compute_task(writer: &mut Writer<'_>, key: &str, frame: u64, input: Option<&str>) {
     writer.map(6).str("op").str("compute-task");
     writer.str("key").str(key).str("run_id").u64(frame);
@@ -251,6 +257,8 @@ fn step(fake: &mut Fake) {
             (0, 6) if fake.random.one_in(2) => no_task(),
             (0, 6) => without_holder(),
             (0, _) => tasks(),
+            // Such as the refusal of the plugin: tasks that are not understood then fail.
+            (1, 0..3) => error(),
             (1, _) => answer(),
             (2, 0..5) => {
                 fake.close(link);
@@ -322,6 +330,54 @@ fn silent_and_stalled_peers_make_way_for_others() {
 }
 
 #[test]
+fn schedulers_of_old_releases_are_refused() {
+    let config = Config {
+        scheduler: "tcp://10.0.2.2:8786",
+        contact: "tcp://10.0.2.15:8000",
+        name: "mcu",
+    };
+    let mut memory = Memory::<8, 1500, 1024, 2>::new();
+    let mut worker = Worker::new(config, FUNCTIONS, &mut memory);
+    let mut connections = Connections::<5>::new();
+    let mut fake = Fake {
+        links: [const { None }; 5],
+        sent: [const { Vec::new() }; 5],
+        random: Random(1),
+        damage: 0,
+        is_silent: true,
+        opened: [0; 5],
+    };
+    let mut now = Duration::from_secs(1);
+    let mut status_with = |release: &str| {
+        let versions = body(|writer| {
+            writer.map(2).str("status").str("OK");
+            writer
+                .str("packages")
+                .map(1)
+                .str("distributed")
+                .str(release);
+        });
+        for _ in 0..400 {
+            now += Duration::from_millis(200);
+            for link in 0..2 {
+                if fake.links[link].as_ref().is_some_and(VecDeque::is_empty) {
+                    fake.push(link, message(&[&versions]));
+                }
+            }
+            exchange(&mut worker, &mut fake, &mut connections, now);
+        }
+        let refused = worker.refused_release().map(str::to_owned);
+        (worker.status(), refused, fake.opened[0])
+    };
+    for release in ["2024.1.0", "2025.2.0"] {
+        let refused = (Status::Refused, Some(release.to_owned()), 0);
+        assert_eq!(status_with(release), refused);
+    }
+    // It asks again after a minute, and registers with a later release.
+    assert_eq!(status_with("2025.3.0"), (Status::Running, None, 1));
+}
+
+#[test]
 fn it_survives_peers_that_send_anything() {
     let mut memory = Memory::<8, 1500, 1024, 2>::new();
     let mut runs = [0; 2];
@@ -329,6 +385,7 @@ fn it_survives_peers_that_send_anything() {
     let mut seen = [
         (0, "task-finished", 0),
         (0, "task-erred", 0),
+        (0, "reschedule", 0),
         (0, "steal-response", 0),
         (0, "add-keys", 0),
         (0, "request-refresh-who-has", 0),

@@ -408,6 +408,96 @@ async fn plugins_of_workers_may_be_of_any_length() {
     cluster.python("check()");
 }
 
+/// The plugin in the worker is that of the worker in `daskwire-peer`.
+#[test]
+fn its_plugin_is_that_of_the_worker_with_threads() {
+    let compare = "import sys, zlib\n\
+                   compressed, source = [open(name, 'rb').read() for name in sys.argv[1:]]\n\
+                   sys.exit(zlib.decompress(compressed) != source)";
+    let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = daskwire_testing::python(daskwire_testing::Environment::Current);
+    let status = std::process::Command::new(python)
+        .args(["-c", compare])
+        .arg(here.join("src/worker/scheduler_plugin.zlib"))
+        .arg(here.join("../../peer/src/worker/scheduler_plugin.py"))
+        .status();
+    assert!(
+        status.expect("it starts").success(),
+        "compress the source of the plugin again: core/embedded/compress_plugin.sh"
+    );
+}
+
+/// Tasks, scatters and queuing of others are as without the worker.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_leaves_the_work_of_others_alone() {
+    let mut cluster = Cluster::new(2);
+    let alone = cluster.python(OTHERS);
+    let _worker = Running::start(cluster.scheduler.address());
+    cluster.python("client.wait_for_workers(3)");
+    for _ in 0..3 {
+        assert_eq!(cluster.python(OTHERS), alone);
+    }
+    // A task that only this worker may run fails, with what it does not understand.
+    let code = "import datetime\n\
+                fs = [client.submit(function, *args, workers=['mcu'], pure=False)\n\
+                \x20     for function, args in [(len, ['abc']), (native('hypot'), [3, datetime.date(2026, 1, 1)])]]\n\
+                [repr(f.exception()) for f in fs]";
+    let errors = cluster.python(code);
+    assert_eq!(errors.matches("NotImplementedError").count(), 2, "{errors}");
+    assert!(
+        errors.contains("does not support: datetime.date"),
+        "{errors}"
+    );
+    // One that others may run, too, runs there.
+    let code = "fs = [client.submit(len, 'abc', workers=['mcu', 'worker-0'], pure=False) for _ in range(20)]\n\
+                sum(client.gather(fs))";
+    assert_eq!(cluster.python(code), "60");
+    // Data for this worker that it cannot store is an error, and the worker stays.
+    for code in [
+        "client.scatter([datetime.date(2026, 1, 1)], workers=['mcu'])",
+        "client.scatter([{'a': 1}], workers=['mcu'])",
+        "client.scatter([[1]], workers=['mcu'])",
+        "client.run(len, 'abc', workers=[w for w, i in client.scheduler_info()['workers'].items() if i['name'] == 'mcu'])",
+    ] {
+        let error = cluster.try_python(code).expect_err(code);
+        assert!(
+            error.contains("this worker does not support"),
+            "{code}: {error}"
+        );
+    }
+    assert_eq!(
+        cluster.python("mcu = client.submit(native('hypot'), 3, 4, workers=['mcu']); mcu.result()"),
+        "5.0"
+    );
+    assert_eq!(cluster.python(OTHERS), alone);
+}
+
+/// Work of others: the numbers of tasks that are sent and queued, the results of 300 tasks,
+/// and the holders of what is scattered without a worker.
+const OTHERS: &str = r#"
+import os, tempfile
+gate = os.path.join(tempfile.mkdtemp(), 'gate')
+def block(number, gate):
+    import os, time
+    while not os.path.exists(gate):
+        time.sleep(0.01)
+    return number
+def sent(dask_scheduler):
+    states = [ts.processing_on.name if ts.processing_on else ts.state
+              for ts in dask_scheduler.tasks.values() if str(ts.key).startswith('block')]
+    return sorted((str(state), states.count(state)) for state in set(states))
+fs = client.map(block, range(300), gate=gate, pure=False)
+while sum(count for state, count in client.run_on_scheduler(sent) if state != 'waiting') != 300:
+    time.sleep(0.05)
+found = [client.run_on_scheduler(sent)]
+open(gate, 'w').close()
+found.append(sum(client.gather(fs)))
+data = [client.scatter(value, hash=False) for value in (1, 'two', [3.0], {'four': object}) * 3]
+found += [worker_names(client.who_has(data)), len(client.gather(data))]
+del fs, data
+found
+"#;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn more_peers_than_connections_are_served() {
     let (mut cluster, _worker) = cluster();

@@ -1,7 +1,7 @@
 //! Firmware that is a worker of a Dask cluster.
 //!
 //! A Cortex-M3 with 64 KiB of RAM and no heap, with the TCP/IP stack smoltcp on
-//! its Ethernet controller. Python submits tasks to it as to any other worker:
+//! its Ethernet controller. Python submits tasks to it by its name:
 //!
 //! ```python
 //! client.submit(operator.methodcaller("native:hypot"), 3, 4, workers=["mcu"]).result()
@@ -116,6 +116,9 @@ fn program(out: &mut Semihosting) -> bool {
         if status != Some(worker.status()) {
             status = Some(worker.status());
             let _ = writeln!(out, "    {name}: {:?}", worker.status());
+            if let Some(release) = worker.refused_release() {
+                let _ = writeln!(out, "    the scheduler runs distributed {release}");
+            }
         }
     }
     let (flash, stack) = cortex_m::memory_used();

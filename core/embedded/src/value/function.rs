@@ -1,10 +1,13 @@
 //! The interface of functions: arguments, a result or an exception.
 
+use core::fmt::Write as _;
+
 use daskwire::invariant::Ensured as _;
 use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use super::array::array_len;
 use super::{ARRAY, BYTES, ElementType, FALSE, FLOAT, INT, MAX_DIMENSIONS, NONE, STR, TRUE, Value};
+use crate::fixed_string::FixedString;
 use crate::pickle_tree::TreeError;
 
 /// The arguments of a function.
@@ -62,11 +65,20 @@ impl<'a> Args<'a> {
 pub struct Out<'o> {
     buffer: &'o mut [u8],
     len: usize,
+    /// The type of the value of an [`UNSUPPORTED_TYPE`].
+    pub(crate) refused: TypeName,
 }
+
+/// The name of a type that is not supported. Empty if it is long.
+pub(crate) type TypeName = FixedString<64>;
 
 impl<'o> Out<'o> {
     pub(crate) fn new(buffer: &'o mut [u8]) -> Result<Self, Failure> {
-        let mut out = Self { buffer, len: 0 };
+        let mut out = Self {
+            buffer,
+            len: 0,
+            refused: TypeName::new(),
+        };
         out.none()?;
         Ok(out)
     }
@@ -206,6 +218,10 @@ pub(crate) const NO_ROOM: Failure = Failure {
     message: "the task or its result does not fit in the memory of the role: use larger constants for its Memory",
 };
 
+/// The failure for a value of a type that functions cannot take.
+pub(crate) const UNSUPPORTED_TYPE: Failure =
+    Failure::type_error("a value has a type that this worker does not support");
+
 /// The maximum length of the message of a [`Failure`], in bytes. The rest of a
 /// longer one is not sent.
 pub const MAX_MESSAGE: usize = 160;
@@ -246,12 +262,24 @@ impl Failure {
         self.message.get(..end).ensured()
     }
 
-    /// Writes the pickle of the exception to `out`.
-    pub(crate) fn pickle<'o>(&self, out: &'o mut [u8]) -> &'o [u8] {
+    /// The message, with the type of the value that was refused.
+    pub(crate) fn message_with(&self, refused: &TypeName) -> FixedString<{ MAX_MESSAGE + 66 }> {
+        let mut message = FixedString::new();
+        // Both fit.
+        let _ = message.write_str(self.message());
+        if *self == UNSUPPORTED_TYPE && !refused.is_empty() {
+            let _ = message.write_str(": ");
+            let _ = message.write_str(refused.as_str());
+        }
+        message
+    }
+
+    /// Writes the pickle of the exception with another message to `out`.
+    pub(crate) fn pickle_with<'o>(&self, message: &str, out: &'o mut [u8]) -> &'o [u8] {
         let mut levels = [WriterLevel::EMPTY; 4];
         let mut writer = PickleWriter::new(out, &mut levels);
         writer.reduce().global("builtins", self.class);
-        writer.tuple(1).str(self.message());
+        writer.tuple(1).str(message);
         writer.finish().unwrap_or_default()
     }
 }

@@ -5,6 +5,8 @@ mod function;
 #[cfg(test)]
 mod tests;
 
+use core::fmt::Write as _;
+
 use daskwire::invariant::Ensured as _;
 use daskwire::message::{Payload, PayloadKind, Serializer};
 use daskwire::msgpack::{Token, Writer};
@@ -13,7 +15,7 @@ use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 use crate::pickle_tree::{Call, Id, Node, Tree};
 use array::{element, row_major};
 
-pub(crate) use function::NO_ROOM;
+pub(crate) use function::{NO_ROOM, TypeName, UNSUPPORTED_TYPE};
 
 pub use array::{Array, ElementType, MAX_DIMENSIONS};
 pub use function::{Args, Failure, MAX_MESSAGE, MAX_STR, Out};
@@ -38,6 +40,29 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// A numpy array.
     Array(Array<'a>),
+}
+
+/// The name of the type of a value that functions cannot take.
+fn type_name(tree: &Tree<'_>, id: Id) -> TypeName {
+    let mut name = TypeName::new();
+    let global = match tree.get(id) {
+        Node::Call(call) => tree.get(call.callable),
+        node => node,
+    };
+    // A name that is too long is not written.
+    let _ = match global {
+        Node::Items(_) => name.write_str("a tuple, list or set"),
+        Node::Dict(_) => name.write_str("dict"),
+        Node::Global { module, .. } if module.starts_with("numpy") => {
+            name.write_str("a numpy array or scalar of another element type or layout")
+        }
+        Node::Global { module, name: own } if module.len().saturating_add(own.len()) < 64 => {
+            let parts = [module, ".", own];
+            parts.iter().try_for_each(|part| name.write_str(part))
+        }
+        _ => Ok(()),
+    };
+    name
 }
 
 // The tags of stored values.
@@ -123,9 +148,12 @@ impl<'a> Value<'a> {
         tree: &Tree<'p>,
         id: Id,
         input: &dyn Fn(&Tree<'p>, Id) -> Option<Self>,
+        refused: &mut TypeName,
     ) -> Result<Self, Failure> {
-        let refused =
-            || Failure::type_error("a value has a type that this worker does not support");
+        let mut refused = || {
+            *refused = type_name(tree, id);
+            UNSUPPORTED_TYPE
+        };
         Ok(match tree.get(id) {
             Node::None => Self::None,
             Node::Bool(value) => Self::Bool(value),
@@ -137,7 +165,7 @@ impl<'a> Value<'a> {
                 let is = |module, name| tree.is_global(call.callable, module, name);
                 // An alias has its own key, then the key of another task.
                 if is(SPEC, "TaskRef") || is(SPEC, "Alias") {
-                    let key = tree.items(call.arguments).last().ok_or_else(refused)?;
+                    let key = tree.items(call.arguments).last().ok_or_else(&mut refused)?;
                     return input(tree, key).ok_or(Failure {
                         class: "KeyError",
                         message: "an argument refers to a task that is not an input",
@@ -163,12 +191,20 @@ impl<'a> Value<'a> {
         payload: &Payload<'_, &[u8]>,
         out: &mut Out<'_>,
     ) -> Result<(), Failure> {
-        let refused = Failure::type_error("a value has a type that this worker does not support");
+        let refused = UNSUPPORTED_TYPE;
         let header = payload.header();
         let frames = payload.frames();
         if payload.kind() == PayloadKind::Pickled {
             let pickle = header.pickled_object().ok().flatten().ok_or(refused)?;
             return Self::store_pickle(pickle, frames, out);
+        }
+        // It has a serializer for each element, and the frames of all.
+        if header.is_collection().map_err(|_| refused)? {
+            let kind = header.type_serialized().ok().flatten();
+            let kind = kind.and_then(|kind| core::str::from_utf8(kind).ok());
+            // One that is too long is not named.
+            let _ = out.refused.write_str(kind.unwrap_or_default());
+            return Err(refused);
         }
         match header.serializer().map_err(|_| refused)? {
             Serializer::Pickle => {
@@ -177,6 +213,9 @@ impl<'a> Value<'a> {
             }
             Serializer::Dask => {
                 // Data that the sender has split is too long to fit.
+                let name = header.type_name().ok().flatten();
+                // One that is too long is not named.
+                let _ = out.refused.write_str(name.unwrap_or_default());
                 let [data] = frames else { return Err(refused) };
                 let value = match header.type_name().ok().flatten() {
                     Some("bytes" | "builtins.bytes") => Some(Value::Bytes(data)),
@@ -220,7 +259,7 @@ impl<'a> Value<'a> {
     fn store_pickle(pickle: &[u8], buffers: &[&[u8]], out: &mut Out<'_>) -> Result<(), Failure> {
         let mut tree = Tree::new();
         tree.read(pickle, buffers)?;
-        Value::from_pickle(&tree, tree.root(), &|_, _| None)?.store(out)
+        Value::from_pickle(&tree, tree.root(), &|_, _| None, &mut out.refused)?.store(out)
     }
 
     /// The length of the value, in bytes, for the scheduler.

@@ -12,6 +12,7 @@
 //! The worker is a [`Role`]: connect it to sockets with
 //! [`exchange`](crate::role::exchange).
 
+mod plugin;
 mod reply;
 mod requests;
 mod stream;
@@ -19,10 +20,12 @@ mod task;
 
 use core::time::Duration;
 
+use crate::fixed_string::FixedString;
 use crate::link::{Link, LinkBuffers, MAX_FRAMES};
 use crate::role::{Role, Wanted};
 use crate::store::{EntryId, Handle, Part, State, Store};
 use crate::value::Failure;
+use plugin::Plugin;
 use reply::DataReply;
 
 pub use task::{Function, MAX_ARGS};
@@ -114,6 +117,9 @@ impl<const KEYS: usize, const DATA: usize, const MESSAGE: usize, const PEERS: us
 pub enum Status {
     /// The worker is not registered, and tries to register.
     Connecting,
+    /// The release of the scheduler is [not supported](Worker::refused_release). The worker
+    /// tries again after a minute.
+    Refused,
     /// The worker is registered with the scheduler.
     Running,
     /// The scheduler has closed the worker.
@@ -130,6 +136,12 @@ enum Phase {
     Versions {
         deadline: Duration,
         is_requested: bool,
+    },
+    /// The scheduler is asked to install the plugin.
+    Installing {
+        deadline: Duration,
+        /// The bytes of the request that are sent; `None` before its prelude.
+        sent: Option<usize>,
     },
     Registering {
         deadline: Duration,
@@ -176,6 +188,8 @@ struct Finished {
     id: EntryId,
     start: Duration,
     outcome: Result<(), Failure>,
+    /// Whether the function was called: if not, another worker may be able to.
+    is_called: bool,
 }
 
 /// A worker of one thread.
@@ -198,6 +212,9 @@ pub struct Worker<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> 
     peers: [Peer<'b, KEYS>; PEERS],
     store: &'b mut Store<KEYS, DATA>,
     phase: Phase,
+    plugin: Plugin,
+    /// The release of a scheduler that is not supported.
+    refused: FixedString<16>,
     heartbeat: Heartbeat,
     finished: Option<Finished>,
     /// The task whose buffers follow in the batch being received, and their number.
@@ -268,6 +285,8 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             phase: Phase::Pause {
                 until: Duration::ZERO,
             },
+            plugin: Plugin::FIRST,
+            refused: FixedString::new(),
             heartbeat: Heartbeat {
                 interval: Duration::from_millis(500),
                 next: Duration::ZERO,
@@ -286,12 +305,25 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
     /// The status of the worker.
     pub const fn status(&self) -> Status {
         match self.phase {
-            Phase::Pause { .. } | Phase::Versions { .. } | Phase::Registering { .. } => {
-                Status::Connecting
+            Phase::Pause { .. }
+            | Phase::Versions { .. }
+            | Phase::Installing { .. }
+            | Phase::Registering { .. } => {
+                if self.refused.is_empty() {
+                    Status::Connecting
+                } else {
+                    Status::Refused
+                }
             }
             Phase::Running | Phase::Leaving { .. } => Status::Running,
             Phase::Ended => Status::Ended,
         }
+    }
+
+    /// The release of the scheduler, if it is older than 2025.3.0, the oldest that is
+    /// supported.
+    pub fn refused_release(&self) -> Option<&str> {
+        (!self.refused.is_empty()).then(|| self.refused.as_str())
     }
 
     /// The number of tasks and values.
@@ -341,6 +373,7 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             self.phase = Phase::Ended;
             return;
         }
+        self.plugin = self.plugin.after(self.phase);
         self.phase = Phase::Pause {
             until: self.now.saturating_add(PAUSE),
         };
@@ -373,13 +406,15 @@ impl<'b, const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'b, KE
             return;
         };
         let functions = self.functions;
+        let mut is_called = false;
         let outcome = self.store.make_value(id, |view, out| {
-            task::run(functions, view, view.spec(id), out)
+            task::run(functions, view, view.spec(id), out, &mut is_called)
         });
         self.finished = Some(Finished {
             id,
             start: self.now,
             outcome,
+            is_called,
         });
     }
 }
@@ -399,7 +434,10 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
         let scheduler = Wanted::Connection(self.config.scheduler);
         match (link, self.phase) {
             (STREAM, Phase::Registering { .. }) => scheduler,
-            (REQUESTS, Phase::Versions { .. } | Phase::Registering { .. }) => scheduler,
+            (
+                REQUESTS,
+                Phase::Versions { .. } | Phase::Installing { .. } | Phase::Registering { .. },
+            ) => scheduler,
             (STREAM | REQUESTS, _) if is_registered => scheduler,
             (FETCH, Phase::Running) => {
                 let fetching = self.fetching;
@@ -474,7 +512,9 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
                     is_requested: false,
                 };
             }
-            Phase::Versions { deadline, .. } | Phase::Registering { deadline, .. }
+            Phase::Versions { deadline, .. }
+            | Phase::Installing { deadline, .. }
+            | Phase::Registering { deadline, .. }
                 if now >= deadline =>
             {
                 self.restart();
@@ -483,6 +523,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Role
                 deadline,
                 is_requested,
             } => self.ask_versions(deadline, is_requested),
+            Phase::Installing { deadline, sent } => self.install_plugin(deadline, sent),
             Phase::Registering {
                 deadline,
                 is_requested,

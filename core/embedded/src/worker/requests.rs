@@ -7,25 +7,45 @@ use daskwire::msgpack::{Reader, Writer};
 
 use super::reply::DataReply;
 use super::stream::{REPORT_LEN, release};
-use super::{Config, FetchStep, Fetching, PEER_IDLE, Peer, Phase, TIMEOUT, Worker};
+use super::{Config, FetchStep, Fetching, PEER_IDLE, Peer, Phase, Plugin, TIMEOUT, Worker};
 use crate::fixed_string::FixedString;
 use crate::link::{Piece, Received, field, items, str_field};
 use crate::store::{EntryId, Part, State, Store};
 use crate::value::{Failure, Value};
 
 /// The maximum length of a reply other than that to `get_data`, in bytes.
-const REPLY_LEN: usize = 700;
+const REPLY_LEN: usize = 950;
 
 impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, DATA, PEERS> {
     /// Asks the scheduler for its versions. The worker registers with the same
     /// versions, so that clients do not warn about irrelevant differences.
     pub(super) fn ask_versions(&mut self, deadline: Duration, is_requested: bool) {
         if self.requests.has_message() {
-            let is_requested = false;
-            self.phase = Phase::Registering {
-                deadline,
-                is_requested,
-            };
+            let refused = self.requests.incoming.message(|versions| {
+                let release = release_in(versions.reader())?;
+                (!is_supported(release)).then(|| {
+                    let mut refused = FixedString::new();
+                    // A longer one is none of Dask.
+                    let _ = refused.write_str(release);
+                    refused
+                })
+            });
+            self.refused = refused.flatten().unwrap_or(FixedString::new());
+            if !self.refused.is_empty() {
+                self.requests.incoming.discard_message();
+                let until = self.now.saturating_add(PAUSE_REFUSED);
+                self.phase = Phase::Pause { until };
+            } else if let Plugin::Wanted { .. } = self.plugin {
+                self.requests.incoming.discard_message();
+                let sent = None;
+                self.phase = Phase::Installing { deadline, sent };
+            } else {
+                let is_requested = false;
+                self.phase = Phase::Registering {
+                    deadline,
+                    is_requested,
+                };
+            }
         } else if self.requests.is_open() && !is_requested {
             self.requests.outgoing.send(|writer| {
                 writer.map(2).str("op").str("versions");
@@ -308,7 +328,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     fn fail_dependents(&mut self, input: EntryId, failure: Failure) {
         for id in self.store.ids() {
             if self.store.needs(id, input) && self.stream.has_room(REPORT_LEN) {
-                self.report_failure(id, failure);
+                self.report_unsupported(id, failure);
             }
         }
         if !self.store.is_needed(input) {
@@ -348,7 +368,10 @@ fn serve<const KEYS: usize, const DATA: usize>(
             Some("get_data") => *reply = Some(DataReply::new(keys(), store)),
             Some("update_data") => match update_data(message, request, store) {
                 Ok(()) => answer(&|writer| write_lengths(writer, request, store)),
-                Err(failure) => answer(&|writer| write_failure(writer, failure)),
+                Err(failure) => answer(&|writer| {
+                    let message = failure.message_with(&store.refused);
+                    write_failure(writer, failure, message.as_str());
+                }),
             },
             Some("free_keys") => {
                 for key in keys() {
@@ -372,7 +395,7 @@ fn serve<const KEYS: usize, const DATA: usize>(
                     class: "NotImplementedError",
                     message: "this worker does not support the operation",
                 };
-                write_failure(writer, failure);
+                write_failure(writer, failure, failure.message());
             }),
         }
         false
@@ -382,7 +405,49 @@ fn serve<const KEYS: usize, const DATA: usize>(
         _ if is_too_long => peer.link.fail(),
         Some(false) => {}
         Some(true) => peer.link.close(),
-        None => peer.link.fail(),
+        // The message is complete, so that the comm can go on.
+        None => {
+            let outgoing = &mut peer.link.outgoing;
+            let failure = UNKNOWN_MESSAGE;
+            outgoing.send(|writer| write_failure(writer, failure, failure.message()));
+        }
+    }
+}
+
+/// The answer to a message that cannot be read.
+const UNKNOWN_MESSAGE: Failure = Failure::value_error("this worker cannot read the message");
+
+/// The oldest release of a scheduler whose tasks this worker reads.
+const OLDEST: (u32, u32) = (2025, 3);
+
+/// The pause before the release of a scheduler that is refused is asked for again.
+const PAUSE_REFUSED: Duration = Duration::from_secs(60);
+
+/// The release of `distributed` in a reply to `versions`.
+fn release_in(versions: Reader<'_>) -> Option<&str> {
+    str_field(field(versions, "packages")?, "distributed")
+}
+
+/// Whether this worker reads the tasks of a release. One that is not a number, such as that
+/// of a development version, is not refused.
+fn is_supported(release: &str) -> bool {
+    // The methods of `str` that split and parse may panic as far as the linker can tell.
+    let mut bytes = release.bytes();
+    let mut number = || {
+        let mut number = None;
+        for byte in bytes.by_ref().take_while(|byte| *byte != b'.') {
+            let digit = u32::from(byte.wrapping_sub(b'0'));
+            let before = number.unwrap_or(0_u32);
+            number = Some(before.checked_mul(10)?.checked_add(digit)?);
+            if digit > 9 {
+                return None;
+            }
+        }
+        number
+    };
+    match (number(), number()) {
+        (Some(year), Some(month)) => (year, month) >= OLDEST,
+        _ => true,
     }
 }
 
@@ -438,12 +503,15 @@ fn write_lengths<const KEYS: usize, const DATA: usize>(
     }
 }
 
-fn write_failure(writer: &mut Writer<'_>, failure: Failure) {
-    let mut exception = [0; 256];
-    writer.map(4).str("status").str("uncaught-error");
-    writer.str("text").str(failure.message());
-    writer.str("exception").bin(failure.pickle(&mut exception));
+fn write_failure(writer: &mut Writer<'_>, failure: Failure, message: &str) {
+    let mut exception = [0; 320];
+    writer.map(6).str("status").str("uncaught-error");
+    writer.str("text").str(message);
+    let exception = failure.pickle_with(message, &mut exception);
+    writer.str("exception").bin(exception);
     writer.str("traceback").nil();
+    writer.str("exception_text").str(message);
+    writer.str("traceback_text").str("");
 }
 
 fn write_registration<const DATA: usize>(
@@ -470,7 +538,9 @@ fn write_registration<const DATA: usize>(
     writer.str("local_directory").str("");
     writer.str("versions").encoded(versions);
     writer.str("nanny").nil();
-    writer.str("extra").map(0);
+    // What the scheduler's plugin reads.
+    writer.str("extra").map(1).str("daskwire");
+    writer.array(2).str("native").str("embedded");
     writer.str("stimulus_id").str("worker-connect");
 }
 

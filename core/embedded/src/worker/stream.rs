@@ -2,7 +2,7 @@
 
 use daskwire::msgpack::{Reader, Writer};
 
-use super::{Finished, Phase, TIMEOUT, Worker};
+use super::{Finished, Phase, Plugin, TIMEOUT, Worker};
 use crate::link::{Outgoing, Piece, field, items, str_field};
 use crate::store::{EntryId, Part, State, Store};
 use crate::value::{Failure, NO_ROOM};
@@ -28,6 +28,9 @@ const NO_PICKLE: Failure = Failure::type_error("this worker does not understand 
 
 /// The cause of a message, for the scheduler's records.
 const STIMULUS: &str = "native-worker";
+
+/// The cause that tells the scheduler's plugin that a task cannot run here.
+const UNSUPPORTED: &str = "task-unsupported-native-worker";
 
 /// The effect of a message on the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,14 +120,16 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
 
     /// Reports the task that has run.
     pub(super) fn report(&mut self) {
-        let Some(Finished { id, start, outcome }) = self.finished.take() else {
+        let Some(finished) = self.finished.take() else {
             return;
         };
+        let Finished { id, start, .. } = finished;
         let times = (self.time(start), self.time(self.now));
         let outgoing = &mut self.stream.outgoing;
-        match outcome {
+        match finished.outcome {
             Ok(()) => report_finished(self.store, id, times, outgoing),
-            Err(failure) => self.report_failure(id, failure),
+            Err(failure) if finished.is_called => self.report_failure(id, failure),
+            Err(failure) => self.report_unsupported(id, failure),
         }
     }
 
@@ -132,7 +137,26 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
     pub(super) fn report_failure(&mut self, id: EntryId, failure: Failure) {
         let key = self.store.part(id, Part::Key);
         let run_id = self.store.get(id).run_id;
-        report_erred(key, run_id, failure, &mut self.stream.outgoing);
+        let message = failure.message_with(&self.store.refused);
+        let outgoing = &mut self.stream.outgoing;
+        report_erred_with(key, run_id, failure, message.as_str(), outgoing);
+        release(self.store, id);
+    }
+
+    /// Gives back a task that this worker does not understand, if the scheduler's plugin
+    /// is there to choose another worker, or to fail a task without one.
+    pub(super) fn report_unsupported(&mut self, id: EntryId, failure: Failure) {
+        if self.plugin != Plugin::Installed || failure.class == NO_ROOM.class {
+            return self.report_failure(id, failure);
+        }
+        let key = self.store.part(id, Part::Key);
+        let message = failure.message_with(&self.store.refused);
+        self.stream.outgoing.send(|writer| {
+            writer.array(1).map(4).str("op").str("reschedule");
+            writer.str("stimulus_id").str(UNSUPPORTED);
+            writer.str("key").encoded(key);
+            writer.str("reason").str(message.as_str());
+        });
         release(self.store, id);
     }
 
@@ -202,17 +226,28 @@ fn report_finished<const KEYS: usize, const DATA: usize>(
 
 /// Reports that a task has failed. Returns false if there is no room for the report now.
 fn report_erred(key: &[u8], run_id: i64, failure: Failure, outgoing: &mut Outgoing<'_>) -> bool {
+    report_erred_with(key, run_id, failure, failure.message(), outgoing)
+}
+
+/// Like [`report_erred`], with a message of the exception.
+fn report_erred_with(
+    key: &[u8],
+    run_id: i64,
+    failure: Failure,
+    message: &str,
+    outgoing: &mut Outgoing<'_>,
+) -> bool {
     // A key that does not even fit in an empty buffer cannot be named.
     let is_empty = outgoing.is_empty();
-    let mut exception = [0; 256];
-    let exception = failure.pickle(&mut exception);
+    let mut exception = [0; 320];
+    let exception = failure.pickle_with(message, &mut exception);
     send(outgoing, 11, "task-erred", |writer| {
         writer.str("status").str("error");
         writer.str("key").encoded(key);
         writer.str("run_id").i64(run_id);
         writer.str("exception").bin(exception);
         writer.str("traceback").nil();
-        writer.str("exception_text").str(failure.message());
+        writer.str("exception_text").str(message);
         writer.str("traceback_text").str("");
         writer.str("thread").u64(1);
         writer.str("startstops").array(0);

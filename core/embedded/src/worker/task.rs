@@ -19,12 +19,13 @@ const NATIVE: &str = "native:";
 
 const OPERATOR: &[&str] = &["operator", "_operator"];
 
-/// Runs a stored task.
+/// Runs a stored task. `is_called` says whether its function was called.
 pub(super) fn run(
     functions: &[(&str, Function)],
     view: &StoreView<'_>,
     spec: &[u8],
     out: &mut Out<'_>,
+    is_called: &mut bool,
 ) -> Result<(), Failure> {
     let refused = Failure::type_error("this worker does not understand the task");
     // The pickle and its buffers, each after its length.
@@ -54,12 +55,12 @@ pub(super) fn run(
     };
     let is = |name| tree.is_global(task.callable, SPEC, name);
     if is("Alias") {
-        return Value::from_pickle(&tree, tree.root(), &input)?.store(out);
+        return Value::from_pickle(&tree, tree.root(), &input, &mut out.refused)?.store(out);
     }
     if is("DataNode") {
         // A key and a value.
         let value = tree.items(task.arguments).last().ok_or(refused)?;
-        return Value::from_pickle(&tree, value, &input)?.store(out);
+        return Value::from_pickle(&tree, value, &input, &mut out.refused)?.store(out);
     }
     if !is("Task") {
         return Err(refused);
@@ -92,8 +93,9 @@ pub(super) fn run(
             "the function has more arguments than this worker allows",
         ))?;
     for (place, id) in values.iter_mut().zip(arguments) {
-        *place = Value::from_pickle(&tree, id, &input)?;
+        *place = Value::from_pickle(&tree, id, &input, &mut out.refused)?;
     }
+    *is_called = true;
     function(&Args { values }, out)
 }
 
