@@ -83,10 +83,17 @@ impl Phase {
 
 /// The priority of a task: the scheduler's three numbers; among equals, the
 /// latest precedes the others.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Priority {
     pub(super) numbers: [f64; 3],
     pub(super) generation: i64,
+}
+
+// By the order, in which NaN, too, equals itself.
+impl PartialEq for Priority {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
 }
 
 impl Eq for Priority {}
