@@ -309,7 +309,8 @@ async fn the_holder_of_a_lease_learns_that_it_was_revoked() {
     slept.expect("it slept");
     // Another client gets the lock, and this one does not take it again.
     let other = Client::connect(scheduler.address()).await;
-    let lock = other.expect("it connects").lock("l").await.expect("opened");
+    let other = other.expect("it connects");
+    let lock = other.lock("l").await.expect("opened");
     let theirs = lock.acquire(Some(TIMEOUT)).await.expect("acquired");
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert!(lease.is_revoked() && !theirs.is_revoked());

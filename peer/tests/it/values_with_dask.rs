@@ -509,12 +509,17 @@ async fn any_type_of_serde_goes_to_python_and_back() {
         raw: Vec<u8>,
         kind: HashSet<u8>,
     }
-    let error = made
-        .result_as::<Made>()
-        .await
-        .err()
-        .map(|error| error.to_string());
-    assert!(error.expect("an ellipsis").contains("Ellipsis"));
+    #[derive(Debug, Deserialize)]
+    struct WithMore {
+        #[serde(rename = "more")]
+        _more: String,
+    }
+    let error = made.result_as::<WithMore>().await;
+    let error = error.expect_err("an ellipsis").to_string();
+    assert!(error.contains("Ellipsis"), "{error}");
+    // A field that the struct does not have is skipped.
+    let counts = made.result_as::<Made>().await.expect("skipped").counts;
+    assert_eq!(counts, HashMap::from([('a', 2), ('b', 1)]));
     let made = client.submit(
         "builtins.eval",
         [
