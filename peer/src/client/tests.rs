@@ -1571,7 +1571,7 @@ fn a_client_ends_with_its_runtime() {
                     .map(drop)
                     .map_err(|error| error.to_string()),
                 client
-                    .gather(&[future.clone()])
+                    .gather(core::slice::from_ref(&future))
                     .await
                     .map(drop)
                     .map_err(|error| error.to_string()),
@@ -1607,7 +1607,7 @@ fn a_client_ends_with_its_runtime() {
                     .map_err(|error| error.to_string()),
                 client.connected().await.map_err(|error| error.to_string()),
                 client
-                    .hold_as("other", &[future.clone()])
+                    .hold_as("other", core::slice::from_ref(&future))
                     .await
                     .map_err(|error| error.to_string()),
             ];

@@ -355,10 +355,10 @@ async fn a_result_that_cannot_be_serialized_is_an_error_of_the_task() {
     let part = || Value::Serialized(Serialized::not_sent("it is a socket"));
     let local = || Value::from(Object::new("__main__", "Point", [1]));
     let functions = Functions::builtins()
-        .function("part", move || part())
+        .function("part", part)
         .function("parts", move || Value::list([part(), part()]))
         .function("deep", move || Value::dict([("a", Value::tuple([part()]))]))
-        .function("local", move || local())
+        .function("local", local)
         .function("locals", move || Value::tuple([local()]));
     let builder = scheduler.worker("w").functions(functions);
     let (worker, mut stream) = scheduler.start(builder).await;
