@@ -333,7 +333,7 @@ def soak(client, scheduler, seconds, command):
             futures = client.map(increment, range(number), pure=False)
             return "tasks of others", client.submit(sum, futures, pure=False), sum(range(1, number + 1))
         if kind == 1:
-            return "scatters of others", client.scatter({"number": number}, hash=False), {"number": number}
+            return "scatters of others", client.scatter([{"number": number}], hash=False)[0], {"number": number}
         if kind == 2:
             array = client.submit(np.ones, (number + 1, 100), pure=False)
             return "arrays of others", client.submit(np.sum, array, pure=False), 100.0 * (number + 1)
