@@ -20,7 +20,7 @@ fn tasks_write_to_one_hdf5_file() {
              def __setitem__(self, place, block):\n        \
              with h5py.File(self.path, 'a') as file: file['x'][place] = block\n\
              path = f'/tmp/daskwire-{os.getpid()}.h5'\n\
-             x = da.arange(6400, chunks=100).reshape(80, 80).rechunk((10, 10)) + 1",
+             x = da.ones((80, 80), chunks=10, dtype='i8') + da.arange(80, chunks=10)",
         );
         let written = cluster.python(
             "with h5py.File(path, 'w') as file: file.create_dataset('x', x.shape, 'i8')\n\
