@@ -110,7 +110,7 @@ async fn the_error_is_that_of_the_last_attempt() {
         ending
     );
     let (connected, elapsed) = connected;
-    let error = connected.expect_err("nobody listens");
+    let error = connected.expect_err("there is no listener");
     assert!(matches!(error, CommError::Connect { .. }), "{error}");
     // The attempt that was silent, and the time for a connection.
     assert!(elapsed >= 3 * SECOND && elapsed < 4 * SECOND, "{elapsed:?}");

@@ -606,7 +606,7 @@ impl Shared {
     }
 
     /// Does work in the background, so that it continues if the caller is dropped. The work
-    /// ends with the client. `too_late` gets a result for which nobody waits any more.
+    /// ends with the client. `too_late` gets a result that no call waits for any more.
     pub(super) async fn run_to_end<T, E>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T, E>> + Send + 'static,

@@ -1356,7 +1356,7 @@ async fn the_error_of_a_short_timeout_has_the_cause() {
     let start = tokio::time::Instant::now();
     let nowhere = format!("inproc://{}", crate::identifier());
     let error = Client::connect_with(&nowhere, options.clone()).await;
-    let error = error.expect_err("nobody listens").to_string();
+    let error = error.expect_err("there is no listener").to_string();
     assert!(error.contains("refused"), "{error}");
     assert!(start.elapsed() < Duration::from_millis(2500));
     // So has that of a failed reconnection.
@@ -1369,7 +1369,7 @@ async fn the_error_of_a_short_timeout_has_the_cause() {
     drop(scheduler);
     let mut connection = client.watch_connection();
     while connection.changed().await.is_some() {}
-    let error = client.connected().await.expect_err("nobody listens");
+    let error = client.connected().await.expect_err("there is no listener");
     assert!(error.reason.contains("reconnecting failed"), "{error}");
     assert!(error.reason.contains("refused"), "{error}");
 }

@@ -270,7 +270,7 @@ impl Shared {
             Evaluated::Value(value) => self.store.made(value),
             Evaluated::Datum(datum) => datum,
         };
-        // Serialized now, since nobody could fetch the result if that failed later.
+        // Serialized now, since no peer could fetch the result if that failed later.
         if datum.needs_check()
             && let Err(error) = datum.serialize(steps)
         {

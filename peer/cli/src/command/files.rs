@@ -31,7 +31,7 @@ pub(crate) fn too_large() -> io::Error {
 }
 
 /// Runs a function that reads files, on a thread of its own: a file system that does not answer,
-/// or a FIFO that nobody writes to, blocks it for any time.
+/// or a FIFO without a writer, blocks it for any time.
 ///
 /// # Errors
 ///

@@ -332,7 +332,7 @@ fn a_worker_that_reads_files_ends_with_its_nanny() {
         worker.signal(signal);
         worker.code();
         until(|| !runs(&child));
-        // A certificate that nobody writes.
+        // A certificate without a writer.
         let tls = [
             "tls://127.0.0.1:1",
             "--tls-ca-file",
