@@ -37,7 +37,7 @@ pub(super) fn start(shared: &Arc<Shared>) -> BoxFuture<'_, Result<SessionTask, C
         let session = register(shared, runtime::later(shared.options.timeout)).await?;
         // The task ends when the client is dropped, because futures keep `shared`
         // alive. The guard exists before the first poll, which may never come.
-        let session = run(SessionGuard(Arc::clone(shared)), session);
+        let session = run(session, SessionGuard(Arc::clone(shared)));
         let peer = shared.address().to_string();
         Ok(runtime::spawn(in_comm(&peer, session)))
     })
@@ -176,7 +176,9 @@ fn end_after_panic(shared: &Shared) {
 }
 
 /// Handles the scheduler's messages until the connection is lost permanently.
-async fn run(guard: SessionGuard, mut session: Session) -> Result<(), RequestError> {
+///
+/// The guard comes last, and is dropped first: the reason has to be known before the stream fails.
+async fn run(mut session: Session, guard: SessionGuard) -> Result<(), RequestError> {
     let shared = Arc::clone(&guard.0);
     loop {
         let read = tokio::select! {

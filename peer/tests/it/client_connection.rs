@@ -271,8 +271,11 @@ fn what_waits_for_a_client_ends_with_the_runtime_of_the_client() {
                 "{error}"
             );
             let error = got.await.expect("no panic").expect_err("no value");
+            let error = error.to_string();
+            // A call that begins while the runtime ends may meet only its broken connection.
+            let reasons = ["the async runtime on which", "the connection broke"];
             assert!(
-                error.to_string().contains("the async runtime on which"),
+                reasons.iter().any(|reason| error.contains(reason)),
                 "{error}"
             );
             assert!(completed.await.expect("no panic").is_some());
