@@ -27,7 +27,7 @@ fn pandas_reads_a_data_frame_that_was_written_as_parquet() {
     let call = ["submit", at, "builtins.eval", &code, "--impure", "--json"];
     let read: serde_json::Value =
         serde_json::from_str(run(&call, None).good("read")).expect("JSON");
-    let columns = serde_json::json!({"a": [1, 2], "b": ["x", "ü"], "c": [0.5, "nan"]});
+    let columns = serde_json::json!({"a": [1, 2], "b": ["x", "ü"], "c": [0.5, {"$float": "nan"}]});
     assert_eq!(read["value"][0], columns);
     assert_eq!(read["value"][1], serde_json::json!(["int64", "float64"]));
 
