@@ -4,9 +4,12 @@ Its arguments are the address of the scheduler and the name of a check. Prints
 `ready done` if the check passes, and ends with an exception otherwise.
 """
 
+import asyncio
 import operator
 import os
+import pathlib
 import sys
+import tempfile
 import time
 import warnings
 
@@ -14,7 +17,7 @@ warnings.simplefilter("ignore")
 
 import dask.bag
 import numpy
-from distributed import Client, KilledWorker
+from distributed import Client, KilledWorker, get_worker
 from distributed.core import Status
 
 
@@ -149,6 +152,44 @@ def gives_back(client):
     assert [future.result(timeout=30) for future in sums] == list(range(1, 7))
     assert all(client.who_has([future])[future.key] == (other,) for future in sums)
     client.gather(blocked)
+
+
+def costs_itself(client):
+    """A task that cannot be opened on workers fails, and the workers go on."""
+
+    class Unreadable:
+        def __reduce__(self):
+            return int, ("not a number",)
+
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "module_only_here.py").write_text("def f(x):\n    return x\n")
+        sys.path.insert(0, folder)
+        import module_only_here
+
+        before = client.run(os.getpid)
+        kept = client.scatter("kept")
+        error = raises(ModuleNotFoundError, client.submit(module_only_here.f, kept))
+        assert "module_only_here" in str(error), error
+        raises(ModuleNotFoundError, client.submit(operator.neg, module_only_here.f))
+        raises(ValueError, client.submit(str, Unreadable()))
+        dependent = client.submit(str, client.submit(module_only_here.f, 1))
+        raises(ModuleNotFoundError, dependent)
+    assert client.run(os.getpid) == before
+    assert kept.result(timeout=60) == "kept"
+
+
+def coroutines(client):
+    async def address(prefix):
+        await asyncio.sleep(0.01)
+        return prefix + get_worker().address
+
+    assert client.submit(address, "at ").result(timeout=60)[3:] in client.ncores()
+    assert client.submit(asyncio.sleep, 0.01, "slept").result(timeout=60) == "slept"
+
+    async def fails():
+        raise KeyError("within")
+
+    raises(KeyError, client.submit(fails))
 
 
 def killed(client):

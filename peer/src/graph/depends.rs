@@ -1,15 +1,28 @@
-//! Reads the dependencies of tasks from a graph without converting its values.
+//! Reads the dependencies of tasks, and the kinds of functions that they call, from a graph
+//! without converting its values.
 
 use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::GraphError;
 use super::error::unexpected;
-use super::read::{DEPTH, is_container, target};
-use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, spec, state_of};
+use super::read::{DEPTH, is_container, native_name, replaced_by, target};
+use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, spec, state_of};
 use crate::Key;
 use crate::value::Budget;
 
-/// Finds the keys that tasks of one graph depend on.
+/// The kinds of functions that a task calls. A task that calls none of these, such as one that
+/// is a value, runs on any worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Calls {
+    /// Functions of workers in Rust, `native:NAME`.
+    pub(crate) native: bool,
+    /// Functions of Python.
+    pub(crate) python: bool,
+    /// Functions of Python that a worker in Rust may replace by its own.
+    pub(crate) replaceable: bool,
+}
+
+/// Finds the keys that tasks of one graph depend on, and what the tasks call.
 #[derive(Debug)]
 pub(super) struct Dependencies {
     /// For each node, the number of the task that it was last visited for. A node
@@ -27,23 +40,26 @@ impl Dependencies {
     }
 
     /// The keys that a task depends on, each once, in order; the same as
-    /// [`Task::dependencies`](super::Task::dependencies).
+    /// [`Task::dependencies`](super::Task::dependencies). And what the task calls.
     pub(super) fn of_task(
         &mut self,
         node: Node<'_, '_>,
         budget: &Budget,
-    ) -> Result<Vec<Key>, GraphError> {
+    ) -> Result<(Vec<Key>, Calls), GraphError> {
         self.task_number = self.task_number.wrapping_add(1);
         let mut walk = Walk {
             dependencies: self,
             budget,
             keys: Vec::new(),
+            calls: Calls::default(),
         };
         walk.visit(node, DEPTH)?;
-        let mut keys = walk.keys;
+        let Walk {
+            mut keys, calls, ..
+        } = walk;
         keys.sort_unstable();
         keys.dedup();
-        Ok(keys)
+        Ok((keys, calls))
     }
 }
 
@@ -51,6 +67,7 @@ struct Walk<'w> {
     dependencies: &'w mut Dependencies,
     budget: &'w Budget,
     keys: Vec<Key>,
+    calls: Calls,
 }
 
 impl Walk<'_> {
@@ -88,11 +105,11 @@ impl Walk<'_> {
                     return Err(unexpected(node, NINE_SLOTS));
                 };
                 self.visit_all(args.items(), depth)?;
-                self.visit_function(*func, depth)?;
+                self.visit_call(*func, args.items(), depth)?;
                 self.visit_all(kwargs.entries().map(|(_, value)| value), depth)
             }
             ("Task", [_, func, args @ ..]) => {
-                self.visit_function(*func, depth)?;
+                self.visit_call(*func, args.iter().copied(), depth)?;
                 self.visit_all(args.iter().copied(), depth)
             }
             ("Task", _) => Err(unexpected(node, "a key and a function")),
@@ -118,25 +135,68 @@ impl Walk<'_> {
         nodes.try_for_each(|node| self.visit(node, depth))
     }
 
-    /// Visits the arguments of a `functools.partial`, also of nested ones.
+    /// Visits the function of a task. Functions of Dask that call another function, or run
+    /// tasks, have it among their arguments.
+    fn visit_call<'t, 'p: 't>(
+        &mut self,
+        func: Node<'t, 'p>,
+        mut args: impl Iterator<Item = Node<'t, 'p>>,
+        depth: usize,
+    ) -> Result<(), GraphError> {
+        let global = func.as_global();
+        let is = |module, name| global.is_some_and(|global| global.is(module, name));
+        if is("dask.utils", "apply") {
+            return match args.next() {
+                Some(called) => self.visit_function(called, depth),
+                None => Ok(()),
+            };
+        }
+        if is(SPEC, "_execute_subgraph") {
+            // The inner tasks get their inputs from the other arguments.
+            let outer = core::mem::take(&mut self.keys);
+            let inner = args.next().into_iter().flat_map(|inner| inner.entries());
+            let visited = self.visit_all(inner.map(|(_, task)| task), depth);
+            self.keys = outer;
+            return visited;
+        }
+        if is(SPEC, "_identity_cast") {
+            return Ok(());
+        }
+        self.visit_function(func, depth)
+    }
+
+    /// Visits a function, and the arguments of a `functools.partial`, also of nested ones.
     fn visit_function(&mut self, function: Node<'_, '_>, depth: usize) -> Result<(), GraphError> {
         let depth = depth
             .checked_sub(1)
             .ok_or_else(|| unexpected(function, "fewer levels of functions"))?;
+        if native_name(function).is_some() {
+            self.calls.native = true;
+            return Ok(());
+        }
         let is_partial = match function.value() {
             tree::Value::Call { callable, .. } => callable
                 .as_global()
                 .is_some_and(|global| global.is("functools", "partial")),
             _ => false,
         };
-        if !is_partial || !self.is_new(function)? {
-            return Ok(());
-        }
-        let state = state_of(function, self.budget)?;
+        let state = match is_partial {
+            true => state_of(function, self.budget)?,
+            false => None,
+        };
         let state = state.and_then(|state| state.items().exactly());
-        let Some([inner, arguments, keywords, _]) = state else {
+        let Some([inner, arguments, keywords, attributes]) = state else {
+            self.calls.python = true;
             return Ok(());
         };
+        let is_empty = arguments.items().next().is_none() && keywords.entries().next().is_none();
+        if is_empty && replaced_by(attributes).is_some() {
+            self.calls.replaceable = true;
+            return Ok(());
+        }
+        if !self.is_new(function)? {
+            return Ok(());
+        }
         self.visit_all(arguments.items(), depth)?;
         self.visit_all(keywords.entries().map(|(_, value)| value), depth)?;
         self.visit_function(inner, depth)

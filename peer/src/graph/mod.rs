@@ -24,11 +24,15 @@ use crate::brief::brief_debug;
 use crate::client::TaskFuture;
 use crate::{Key, Value};
 
+#[cfg(feature = "scheduler")]
+pub(crate) use depends::Calls;
 pub use error::GraphError;
 #[cfg(feature = "scheduler")]
 pub(crate) use read::Outline;
 #[cfg(all(feature = "worker", target_os = "linux"))]
 pub(crate) use read::REPLACED_BY;
+#[cfg(feature = "scheduler")]
+pub(crate) use write::opened_by_task;
 #[cfg(feature = "client")]
 pub(crate) use write::{call_pickles, futures_pickle, instance_pickle};
 

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::copy::{Copier, Effects};
-use super::depends::Dependencies;
+use super::depends::{Calls, Dependencies};
 use super::error::unexpected;
 #[cfg(feature = "worker")]
 use super::spec::has_named_slots;
@@ -62,13 +62,16 @@ impl Graph {
                 let task = task(&part.reading, node, Some(key), DEPTH)?;
                 return Ok(Outline {
                     dependencies: task.dependencies(),
+                    calls: Calls::default(),
                     run_spec: task.to_run_spec()?,
                     key: task.key,
                 });
             }
+            let (dependencies, calls) = dependencies.of_task(node, budget)?;
             Ok(Outline {
                 key,
-                dependencies: dependencies.of_task(node, budget)?,
+                dependencies,
+                calls,
                 run_spec: copier.copy(node, part.effects, budget)?,
             })
         })
@@ -129,6 +132,7 @@ pub(crate) struct Outline {
     pub(crate) key: Key,
     /// The keys that the task depends on, sorted.
     pub(crate) dependencies: Vec<Key>,
+    pub(crate) calls: Calls,
     pub(crate) run_spec: Serialized,
 }
 
@@ -434,29 +438,15 @@ pub(super) fn function(
             name: name.to_owned(),
         });
     }
-    let tree::Value::Call {
-        callable,
-        arguments,
-    } = node.value()
-    else {
+    let tree::Value::Call { callable, .. } = node.value() else {
         return unknown(describe(node));
     };
-    let called = callable.as_global();
-    let is = |module, name| called.is_some_and(|global| global.is(module, name));
-    if is("operator", "methodcaller") || is("_operator", "methodcaller") {
-        let [method] = arguments
-            .items()
-            .exactly()
-            .ok_or_else(|| unexpected(node, "a name"))?;
-        if let Some(name) = method
-            .as_str()
-            .and_then(|name| name.strip_prefix("native:"))
-        {
-            budget.spend_copy(name.len())?;
-            return Ok(Function::native(name));
-        }
+    if let Some(name) = native_name(node) {
+        budget.spend_copy(name.len())?;
+        return Ok(Function::native(name));
     }
-    if is("functools", "partial") {
+    let called = callable.as_global();
+    if called.is_some_and(|global| global.is("functools", "partial")) {
         let state = state_of(node, budget)?;
         let depth = depth
             .checked_sub(1)
@@ -487,9 +477,26 @@ pub(super) fn function(
     unknown(describe(node))
 }
 
+/// The name of a function of a worker in Rust, `operator.methodcaller("native:NAME")`.
+pub(super) fn native_name<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
+    let tree::Value::Call {
+        callable,
+        arguments,
+    } = node.value()
+    else {
+        return None;
+    };
+    let global = callable.as_global()?;
+    if !global.is("operator", "methodcaller") && !global.is("_operator", "methodcaller") {
+        return None;
+    }
+    let [method] = arguments.items().exactly()?;
+    method.as_str()?.strip_prefix("native:")
+}
+
 /// The name of the native function that a partial stands for, from the partial's
 /// attributes. A worker that does not have the function calls the partial, in Python.
-fn replaced_by<'p>(attributes: Node<'_, 'p>) -> Option<&'p str> {
+pub(super) fn replaced_by<'p>(attributes: Node<'_, 'p>) -> Option<&'p str> {
     let mut attributes = attributes.entries();
     let (attribute, name) = attributes.next()?;
     if attribute.as_str()? != REPLACED_BY || attributes.next().is_some() {

@@ -214,7 +214,7 @@ fn finding_dependencies_of_shared_nodes_takes_linear_time() {
         let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let budget = Budget::new(1 << 20, 1 << 20);
         let found = Dependencies::new(&tree).of_task(tree.root(), &budget);
-        assert_eq!(found.expect("readable task"), ["x".into()]);
+        assert_eq!(found.expect("readable task").0, ["x".into()]);
         (1 << 20) - budget.left().0
     };
     for levels in [11, 22, 44] {
@@ -235,7 +235,7 @@ fn references_in_plain_containers_are_no_dependencies() {
     });
     let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
     let found = Dependencies::new(&tree).of_task(tree.root(), &Budget::new(1 << 20, 1 << 20));
-    assert_eq!(found, Ok(Vec::new()));
+    assert_eq!(found.expect("a task").0, []);
     drop(tree);
     let run_spec = crate::Serialized::of_written_pickle(pickle);
     let task = Task::read(&run_spec, &Key::from("a")).expect("a task");

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
+#[cfg(feature = "scheduler")]
+use daskwire::invariant::Ensured as _;
 use daskwire_pickle::Writer;
 
 use super::spec::SPEC;
@@ -184,6 +186,49 @@ impl Task {
             }
         }
     }
+}
+
+/// The `run_spec` of a task for a worker of Dask, which opens the task's own pickle while it
+/// runs the task, and calls it with the results of its dependencies. What cannot be opened there
+/// is then an error of the task: a worker opens the `run_spec` itself while it reads the
+/// message, and ends if that fails.
+///
+/// Returns `run_spec` if it is not the pickle of a task.
+#[cfg(feature = "scheduler")]
+pub(crate) fn opened_by_task<'k>(
+    run_spec: &Serialized,
+    key: &Key,
+    dependencies: impl ExactSizeIterator<Item = &'k Key> + Clone,
+) -> Serialized {
+    /// Dask does not see from the outer function whether the task is a coroutine.
+    const CALL: &str = "lambda task, data: (lambda result: \
+        __import__('distributed.utils').utils.sync(\
+        __import__('distributed').get_worker().loop, lambda: result) \
+        if __import__('inspect').iscoroutine(result) else result)\
+        (__import__('pickle').loads(task)(data))";
+    let Some(inner) = run_spec.plain_pickle() else {
+        return run_spec.clone();
+    };
+    let pickle = scratch::pickle(Pickling::default().options(), |writer| {
+        let mut names = Names::default();
+        writer.reduce();
+        names.write(writer, SPEC, "Task");
+        writer.tuple(4);
+        key.pickle(writer);
+        writer.reduce().global("builtins", "eval").tuple(1);
+        writer.str(CALL);
+        writer.bytes(&inner);
+        writer.reduce();
+        names.write(writer, SPEC, "Dict");
+        writer.tuple(1).dict(dependencies.len());
+        for key in dependencies.clone() {
+            key.pickle(writer);
+            write_reference(key, writer, &mut names);
+        }
+        Ok::<(), ValueError>(())
+    });
+    // Cannot fail: the buffer grows as needed.
+    Serialized::pickled(&pickle.ensured())
 }
 
 impl Task {

@@ -27,6 +27,12 @@ std::thread_local! {
     static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
 }
 
+/// What a worker in Rust with Python registers in `extra`, for tests.
+#[cfg(test)]
+fn rust_worker() -> crate::Value {
+    crate::Value::dict([("daskwire", crate::Value::list(["native", "python"]))])
+}
+
 use core::fmt;
 use core::time::Duration;
 use daskwire_comm::runtime::TaskSet;

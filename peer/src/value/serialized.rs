@@ -183,7 +183,7 @@ impl Serialized {
 
     /// The pickle, if the payload is a pickle without buffers, neither compressed
     /// nor split.
-    fn plain_pickle(&self) -> Option<Bytes> {
+    pub(crate) fn plain_pickle(&self) -> Option<Bytes> {
         match (self.kind, &self.message[..]) {
             (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => {
                 Some(pickle.clone())

@@ -31,6 +31,8 @@ fn python_computes_for_python() {
         "data",
         "errors",
         "broadcasts",
+        "coroutines",
+        "costs_itself",
         "options",
     ];
     let client = client(&address, &steps);

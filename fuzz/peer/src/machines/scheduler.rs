@@ -210,6 +210,7 @@ impl<'c> Cluster<'c> {
                     1 => self.handle(Event::RemoveWorker {
                         worker,
                         close: true,
+                        is_expected: self.choices.below(2) == 0,
                     }),
                     2 => self.handle(Event::KeepWorker(worker)),
                     _ => {

@@ -98,6 +98,7 @@ impl Shared {
                 self.handle(Event::RemoveWorker {
                     worker: request.address,
                     close: false,
+                    is_expected: false,
                 });
                 Reply::Value(Value::None)
             }

@@ -34,7 +34,11 @@ impl Shared {
                 continue;
             }
             if close || remove {
-                self.handle(Event::RemoveWorker { worker, close });
+                self.handle(Event::RemoveWorker {
+                    worker,
+                    close,
+                    is_expected: true,
+                });
             }
             retired.extend(identity);
         }

@@ -3,7 +3,7 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::model::{Stage, Task, TaskId, Worker};
+use super::model::{RunSpec, Stage, Task, TaskId, Worker};
 use super::submission::Demands;
 use super::{State, WINDOW, WorkerId};
 use crate::scheduler::step;
@@ -45,6 +45,11 @@ impl Demands {
         let mut resources = self.resources.0.iter();
         resources.all(|(name, amount)| worker.resources.get(name) >= *amount)
     }
+
+    /// Whether the task is restricted to some workers, of which this is one.
+    fn name(&self, worker: &Worker) -> bool {
+        !self.workers.is_empty() && self.allow(worker)
+    }
 }
 
 impl State {
@@ -84,9 +89,10 @@ impl State {
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
         let demands = &run_spec.demands;
-        let strict =
-            |worker: &Worker| worker.is_running && demands.fit(worker) && demands.allow(worker);
-        let loose = |worker: &Worker| worker.is_running && demands.fit(worker);
+        let loose = |worker: &Worker| {
+            worker.is_running && demands.fit(worker) && self.has_functions(run_spec, worker)
+        };
+        let strict = |worker: &Worker| loose(worker) && demands.allow(worker);
         let held = self.held(task);
         let holders = || {
             let found = held
@@ -123,9 +129,27 @@ impl State {
             let demands = &run_spec.demands;
             let mut running = self.workers.values().filter(|worker| worker.is_running);
             running.any(|worker| {
-                demands.fit(worker) && (demands.allow_other_workers || demands.allow(worker))
+                demands.fit(worker)
+                    && self.has_functions(run_spec, worker)
+                    && (demands.allow_other_workers || demands.allow(worker))
             })
         })
+    }
+
+    /// Whether a worker runs the kinds of functions that a task calls.
+    ///
+    /// Workers in Rust have some functions of Python, too. They get such tasks by name, and while
+    /// no worker has joined that runs all of Python.
+    fn has_functions(&self, run_spec: &RunSpec, worker: &Worker) -> bool {
+        let (calls, kind) = (run_spec.calls, worker.kind);
+        let has_python = kind.python
+            || run_spec.demands.name(worker)
+            || (!self.has_seen_python && !kind.embedded);
+        let is_replaced = calls.replaceable && kind.native && !kind.embedded;
+        match calls.native {
+            true => kind.native && (!calls.python || has_python),
+            false => has_python || (is_replaced && !calls.python),
+        }
     }
 
     /// Returns the size in bytes of a task's dependencies on each worker that holds any.
@@ -219,7 +243,10 @@ impl State {
             return false;
         };
         let demands = &run_spec.demands;
-        if !demands.allow(thief) || !thief.has_left(&demands.resources) {
+        if !demands.allow(thief)
+            || !thief.has_left(&demands.resources)
+            || !self.has_functions(run_spec, thief)
+        {
             return false;
         }
         let mut seconds = 0.0;

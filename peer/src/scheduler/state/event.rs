@@ -104,6 +104,9 @@ pub enum Event {
         worker: String,
         /// Whether to ask the worker to end.
         close: bool,
+        /// Whether it leaves as asked. Otherwise, the loss counts for the tasks that it was
+        /// running, towards [`Policy::allowed_failures`](super::Policy::allowed_failures).
+        is_expected: bool,
     },
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),

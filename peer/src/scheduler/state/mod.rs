@@ -192,6 +192,9 @@ pub struct State {
     workers: BTreeMap<WorkerId, Worker>,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashSet<String>,
+    /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
+    /// workers.
+    has_seen_python: bool,
     /// The packages of the workers.
     packages: AllPackages,
     generation: u64,
@@ -240,6 +243,7 @@ impl State {
             workers: BTreeMap::new(),
             by_address: HashMap::new(),
             worker_names: HashSet::new(),
+            has_seen_python: false,
             packages: AllPackages::default(),
             generation: 0,
             run_count: 0,
@@ -292,7 +296,11 @@ impl State {
             Event::Retry(keys) => self.retry(&keys),
             Event::RetireWorkers(workers) => self.retire(&workers),
             Event::KeepWorker(worker) => self.cancel_retirement(&worker),
-            Event::RemoveWorker { worker, close } => self.remove_retired(&worker, close),
+            Event::RemoveWorker {
+                worker,
+                close,
+                is_expected,
+            } => self.remove_retired(&worker, close, is_expected),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,
             Event::Close => self.close(),
         }

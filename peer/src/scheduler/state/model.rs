@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::submission::{Demands, Failure, Resources};
 use super::versions::Packages;
 use super::{ClientId, WINDOW, WorkerId};
+use crate::graph::Calls;
 use crate::protocol::{TaskState, WorkerStatus};
 use crate::scheduler::step;
 use crate::{Key, Serialized, Value};
@@ -130,6 +131,7 @@ pub(super) struct Task {
 pub(super) struct RunSpec {
     /// The `run_spec` sent to workers.
     pub(super) payload: Serialized,
+    pub(super) calls: Calls,
     pub(super) demands: Arc<Demands>,
 }
 
@@ -204,6 +206,7 @@ pub(super) struct Worker {
     pub(super) host: String,
     pub(super) info: WorkerInfo,
     pub(super) packages: Packages,
+    pub(super) kind: Kind,
     pub(super) is_running: bool,
     pub(super) is_leaving: bool,
     /// The status before retirement, to which the worker returns if it cannot leave.
@@ -232,6 +235,37 @@ pub(super) struct Worker {
     /// be written.
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
+}
+
+/// The kinds of functions that a worker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Whether it runs functions of Python.
+    pub(super) python: bool,
+    /// Whether it is a worker in Rust, which runs functions that are registered with it.
+    pub(super) native: bool,
+    /// Whether it is a small device, which runs nothing else.
+    pub(super) embedded: bool,
+}
+
+impl Kind {
+    /// Reads what a worker registers in `extra`. Dask's workers register nothing there.
+    // ROLES WORKER-8
+    pub(super) fn read(extra: &Value) -> Self {
+        let Some(Value::List(kinds) | Value::Tuple(kinds)) = extra.get("daskwire") else {
+            return Self {
+                python: true,
+                native: false,
+                embedded: false,
+            };
+        };
+        let is = |name| kinds.iter().any(|kind| kind.as_str() == Some(name));
+        Self {
+            python: is("python"),
+            native: is("native"),
+            embedded: is("embedded"),
+        }
+    }
 }
 
 /// Information that a worker reported about itself.

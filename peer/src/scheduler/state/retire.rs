@@ -148,13 +148,13 @@ impl State {
     }
 
     /// Removes a worker.
-    pub(super) fn remove_retired(&mut self, address: &str, close: bool) {
+    pub(super) fn remove_retired(&mut self, address: &str, close: bool, is_expected: bool) {
         self.set_stimulus(STIMULUS);
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
                 self.send_close(id, STIMULUS);
             }
-            self.drop_worker(id, true, LeaveReason::Retired);
+            self.drop_worker(id, is_expected, LeaveReason::Retired);
         }
     }
 }

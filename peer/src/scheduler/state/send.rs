@@ -3,6 +3,7 @@
 use super::model::{Priority, Stage, Task, TaskId};
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
+use crate::graph::opened_by_task;
 use crate::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable, Sizes,
     TaskErredForClient, ToClient, ToWorker,
@@ -65,6 +66,14 @@ impl State {
             order,
         } = task.priority;
         let demands = &run_spec.demands;
+        let payload = match worker.kind.native {
+            // Workers in Rust open it within the task, and look for the names of functions.
+            true => run_spec.payload.clone(),
+            false => {
+                let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id].key);
+                opened_by_task(&run_spec.payload, &task.key, dependencies)
+            }
+        };
         let resources = demands.resources.0.iter();
         let resources = (!demands.resources.is_empty())
             .then(|| Value::dict(resources.map(|(name, amount)| (name.clone(), *amount))));
@@ -74,7 +83,7 @@ impl State {
             run_id: task.run_id,
             priority: vec![user, generation as f64, order as f64],
             stimulus_id: "compute-task".to_owned(),
-            run_spec: crate::protocol::RunSpec::Payload(run_spec.payload.clone()),
+            run_spec: crate::protocol::RunSpec::Payload(payload),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::error::exception;
-use crate::graph::{Graph, GraphError, Outline};
+use crate::graph::{Calls, Graph, GraphError, Outline};
 use crate::protocol::UpdateGraph;
 use crate::value::ValueError;
 use crate::{Key, Serialized, Value};
@@ -32,6 +32,7 @@ pub(super) struct Submitted {
     pub(super) key: Key,
     pub(super) dependencies: Vec<Dependency>,
     pub(super) run_spec: Serialized,
+    pub(super) calls: Calls,
     /// The priority within the submission; lower values run earlier.
     pub(super) order: i64,
 }
@@ -407,6 +408,7 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
                 key: task.key,
                 dependencies,
                 run_spec: task.run_spec,
+                calls: task.calls,
             },
         ));
     }

@@ -53,6 +53,7 @@ impl State {
             };
             let run_spec = RunSpec {
                 payload: task.run_spec,
+                calls: task.calls,
                 demands: Arc::clone(&demands),
             };
             let id = self.insert_task(task.key, Some(run_spec), priority);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use daskwire_comm::Address;
 
 use super::data::REPLACED;
-use super::model::{Stage, TaskId, Worker, WorkerInfo};
+use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::versions::{self, Packages};
@@ -52,6 +52,8 @@ impl State {
         self.packages.add(&packages);
         let host = address.parse::<Address>();
         let is_running = worker.status == WorkerStatus::Running;
+        let kind = Kind::read(&worker.extra_information);
+        self.has_seen_python |= kind.python;
         self.by_address.insert(address.clone(), id);
         let joined = Worker {
             host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
@@ -68,6 +70,7 @@ impl State {
                 metrics: worker.metrics,
             },
             packages,
+            kind,
             is_running,
             is_leaving: false,
             status_before: None,
@@ -225,8 +228,7 @@ impl State {
                 }
             }
             FromWorker::StealResponse(message) => self.steal_response(id, &message),
-            FromWorker::KeepAlive(_) => {}
-            FromWorker::CloseStream(_) => worker.is_leaving = true,
+            FromWorker::KeepAlive(_) | FromWorker::CloseStream(_) => {}
             FromWorker::LogEvent(message) => {
                 let notice = Notice::Event {
                     peer: worker.address.clone(),
@@ -266,7 +268,12 @@ impl State {
         };
         let was_running = worker.is_running;
         worker.is_running = status == WorkerStatus::Running;
-        worker.is_leaving = status.is_closing();
+        match status {
+            WorkerStatus::ClosingGracefully => worker.is_leaving = true,
+            WorkerStatus::Running => worker.is_leaving = false,
+            // A worker that ends unasked may have been ended by a task.
+            _ => {}
+        }
         worker.info.status = status;
         let is_running = worker.is_running;
         if is_running && !was_running {

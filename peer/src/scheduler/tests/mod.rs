@@ -150,6 +150,7 @@ impl Worker {
         tasks.spawn(serve(listener, Arc::clone(&data)));
         let mut channel = connect(scheduler).await;
         let register = Request::from(RegisterWorker {
+            extra_information: rust_worker(),
             address: address.to_string(),
             status: WorkerStatus::Running,
             nthreads: 1,

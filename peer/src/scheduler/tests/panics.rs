@@ -18,6 +18,7 @@ async fn a_panic_of_the_state_machine_ends_the_scheduler_and_its_streams() {
     let _worker = Worker::new(scheduler.address(), "inproc://panic-1").await;
     let mut other_worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
+        extra_information: rust_worker(),
         address: "inproc://panic-2".to_owned(),
         status: WorkerStatus::Paused,
         ..RegisterWorker::default()

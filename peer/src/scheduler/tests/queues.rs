@@ -147,6 +147,7 @@ async fn one_failure_of_many_tasks_counts_once() {
     let mut client = Client::new(scheduler.address(), "me").await;
     let mut worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
+        extra_information: rust_worker(),
         address: "inproc://one-failure-1".to_owned(),
         status: WorkerStatus::Running,
         nthreads: 1,
@@ -188,6 +189,7 @@ async fn a_worker_that_does_not_read_is_closed() {
     let scheduler = scheduler_with("inproc://silent-worker", options).await;
     let mut worker = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
+        extra_information: rust_worker(),
         address: "inproc://silent-worker-1".to_owned(),
         status: WorkerStatus::Running,
         ..RegisterWorker::default()

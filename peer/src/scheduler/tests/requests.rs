@@ -132,6 +132,7 @@ async fn skips_unreachable_holders() {
     // A worker that is registered but does not listen.
     let mut ghost = connect(scheduler.address()).await;
     let register = Request::from(RegisterWorker {
+        extra_information: rust_worker(),
         address: "inproc://nowhere".to_owned(),
         name: Value::from("ghost"),
         status: WorkerStatus::Running,
@@ -163,6 +164,7 @@ async fn steps_of_gathering(count: usize) -> u64 {
     for number in 0..count {
         let mut ghost = connect(scheduler.address()).await;
         let register = Request::from(RegisterWorker {
+            extra_information: rust_worker(),
             // Without a transport, connecting fails at once.
             address: format!("nowhere://{number}"),
             name: Value::from(number),

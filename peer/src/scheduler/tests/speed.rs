@@ -57,6 +57,7 @@ fn ten_thousand_tasks_by_the_state_alone() {
     let mut state = State::new(Policy::default());
     let (client, worker) = (ClientId(1), WorkerId(1));
     let registration = RegisterWorker {
+        extra_information: rust_worker(),
         address: "tcp://10.0.0.1:1".to_owned(),
         status: WorkerStatus::Running,
         nthreads: 4,

@@ -20,6 +20,7 @@ impl ManualWorker {
         let address = listener.local_address().expect("it listens").to_string();
         let mut stream = connect(scheduler).await;
         let register = Request::from(RegisterWorker {
+            extra_information: rust_worker(),
             address: address.clone(),
             status: WorkerStatus::Running,
             nthreads: 1,
@@ -269,6 +270,7 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     scheduler.shared.handle(Event::RemoveWorker {
         worker: "inproc://let-go-1".to_owned(),
         close: true,
+        is_expected: true,
     });
     until(|| scheduler.shared.member_comm_count() == 0).await;
 }

@@ -114,19 +114,6 @@ fn task_that_kills_more_than_three_workers_fails() {
 }
 
 #[test]
-fn leaving_workers_do_not_count_as_killed() {
-    let mut cluster = Cluster::new();
-    let client = cluster.client("me");
-    cluster.submit(client, [add("a", &[])], &["a"]);
-    for number in 0..8 {
-        let worker = cluster.worker(&format!("tcp://w{number}:1"), 1);
-        cluster.report(worker, CloseStream::default());
-        cluster.lose_worker(worker);
-    }
-    assert_eq!(cluster.status("a"), Some(TaskState::NoWorker));
-}
-
-#[test]
 fn workers_that_failed_to_retire_count_as_killed() {
     let mut cluster = Cluster::new();
     let client = cluster.client("me");
@@ -294,6 +281,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     cluster.handle(Event::RemoveWorker {
         worker: "tcp://a:1".to_owned(),
         close: true,
+        is_expected: true,
     });
     // No other worker can take the data.
     assert!(!cluster.state.can_retire("tcp://b:1"));

@@ -116,6 +116,7 @@ impl Cluster {
 
     fn worker_with(&mut self, address: &str, threads: u64, has: &[(&str, f64)]) -> WorkerId {
         let worker = RegisterWorker {
+            extra_information: crate::scheduler::rust_worker(),
             address: address.to_owned(),
             name: Value::from(address),
             status: WorkerStatus::Running,

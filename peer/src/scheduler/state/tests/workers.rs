@@ -1,6 +1,7 @@
 //! Tests of the registration of workers.
 
 use super::*;
+use crate::graph::Work;
 
 #[test]
 fn worker_names_and_addresses_are_unique() {
@@ -116,4 +117,122 @@ fn workers_are_found_by_host() {
     assert_eq!(on(&[]), [""; 0]);
     assert_eq!(on(&["10.0.0.1"]), ["tcp://10.0.0.1:1", "tcp://10.0.0.1:2"]);
     assert_eq!(on(&["10.0.0.2", "10.0.0.3"]), ["tcp://10.0.0.2:1"]);
+}
+
+/// Registers a worker of these kinds, or one of Dask.
+fn worker_of(cluster: &mut Cluster, address: &str, kinds: &[&str]) -> WorkerId {
+    let extra = Value::dict([("daskwire", Value::list(kinds.iter().copied()))]);
+    let worker = RegisterWorker {
+        address: address.to_owned(),
+        status: WorkerStatus::Running,
+        nthreads: 4,
+        extra_information: match kinds {
+            [] => Value::None,
+            _ => extra,
+        },
+        ..RegisterWorker::default()
+    };
+    cluster.join(worker).expect("it is new")
+}
+
+// ROLES WORKER-8
+#[test]
+fn tasks_run_where_their_functions_are() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let calls = |key: &str, function: &str| Node::new(key, function, [1, 2]);
+    // Workers in Rust have some functions of Python.
+    let native = worker_of(&mut cluster, "tcp://native:1", &["native"]);
+    let small = worker_of(&mut cluster, "tcp://small:1", &["native", "embedded"]);
+    cluster.submit(client, [calls("first", "operator.add")], &["first"]);
+    assert_eq!(cluster.assigned_to("first"), Some(native));
+    cluster.finish(native, "first");
+    // Not once there is a worker that has all of them.
+    let python = worker_of(&mut cluster, "tcp://python:1", &[]);
+    let keys: Vec<String> = (0..20).map(|number| format!("p-{number}")).collect();
+    let wanted: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let tasks = wanted.iter().map(|key| calls(key, "operator.add"));
+    cluster.submit(client, tasks, &wanted);
+    assert!(cluster.running.keys().all(|(on, _)| *on == python));
+    cluster.submit(client, [calls("rust", "native:hypot")], &["rust"]);
+    let on = cluster.assigned_to("rust").expect("two workers have it");
+    assert!(on == native || on == small);
+    // By name, each worker gets any task, as with Dask.
+    let named = [("workers", Value::list(["tcp://small:1"]))];
+    cluster.submit_with(client, [calls("named", "operator.add")], &["named"], &named);
+    assert_eq!(cluster.assigned_to("named"), Some(small));
+    // A task of both kinds needs a worker of both.
+    let inner = Argument::Task(Box::new(calls("inner", "operator.add")));
+    let both = Node::new("both", "native:hypot", [inner.clone(), inner]);
+    cluster.submit(client, [both], &["both"]);
+    assert_eq!(cluster.status("both"), Some(TaskState::NoWorker));
+    let full = worker_of(&mut cluster, "tcp://full:1", &["native", "python"]);
+    assert_eq!(cluster.assigned_to("both"), Some(full));
+    // Tasks in Python wait for the next worker that runs them.
+    for worker in [python, full] {
+        cluster.lose_worker(worker);
+    }
+    assert_eq!(cluster.status("p-0"), Some(TaskState::NoWorker));
+}
+
+#[test]
+fn payloads_are_opened_within_tasks_of_workers_of_dask() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let run_spec = |cluster: &Cluster, on: WorkerId, key: &str| {
+        let task = &cluster.running[&(on, Key::from(key))];
+        task.run_spec.payload().expect("a payload").clone()
+    };
+    let rust = worker_of(&mut cluster, "tcp://rust:1", &["native", "python"]);
+    cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["y"]);
+    let sent = run_spec(&cluster, rust, "x");
+    assert_eq!(Node::read(&sent, &Key::from("x")), Ok(add("x", &[])));
+    cluster.lose_worker(rust);
+    let dask = worker_of(&mut cluster, "tcp://dask:1", &[]);
+    cluster.finish(dask, "x");
+    let sent = run_spec(&cluster, dask, "y");
+    let outer = Node::read(&sent, &Key::from("y")).expect("a task");
+    assert_eq!(outer.dependencies(), [Key::from("x")]);
+    let Work::Call { arguments, .. } = outer.work else {
+        panic!("it calls the inner task");
+    };
+    let Argument::Value(Value::Bytes(inner)) = &arguments[0] else {
+        panic!("the pickle of the inner task: {:?}", arguments[0]);
+    };
+    let inner = Serialized::pickled(inner);
+    assert_eq!(Node::read(&inner, &Key::from("y")), Ok(add("y", &["x"])));
+}
+
+#[test]
+fn a_worker_that_ends_unasked_counts_for_its_tasks() {
+    let close = FromWorker::from(CloseStream::default());
+    let closing = FromWorker::from(WorkerStatusChange {
+        status: WorkerStatus::Closing,
+        ..WorkerStatusChange::default()
+    });
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    for number in 0..4 {
+        let worker = cluster.worker(&format!("tcp://w{number}:1"), 1);
+        assert_eq!(cluster.assigned_to("x"), Some(worker));
+        cluster.report(worker, closing.clone());
+        cluster.report(worker, close.clone());
+        cluster.lose_worker(worker);
+    }
+    assert_eq!(cluster.status("x"), Some(TaskState::Erred));
+    let [message] = &cluster.sent_to_client(client)[..] else {
+        panic!("one message");
+    };
+    assert!(message.contains("KilledWorker"), "{message}");
+    // A worker that was asked to leave does not count, whatever it sends.
+    cluster.submit(client, [add("y", &[])], &["y"]);
+    for number in 10..20 {
+        let address = format!("tcp://w{number}:1");
+        let worker = cluster.worker(&address, 1);
+        cluster.handle(Event::RetireWorkers(vec![address]));
+        cluster.report(worker, closing.clone());
+        cluster.lose_worker(worker);
+    }
+    assert_eq!(cluster.status("y"), Some(TaskState::NoWorker));
 }
