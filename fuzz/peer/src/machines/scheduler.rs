@@ -207,11 +207,14 @@ impl<'c> Cluster<'c> {
                         let can_retire = self.state.can_retire(&worker);
                         assert!((!can_retire || is_there) && (!is_retired || can_retire));
                     }
-                    1 => self.handle(Event::RemoveWorker {
-                        worker,
-                        close: true,
-                        is_expected: self.choices.below(2) == 0,
-                    }),
+                    1 => {
+                        let is_expected = self.choices.below(2) == 0;
+                        self.handle(Event::RemoveWorker {
+                            worker,
+                            close: true,
+                            is_expected,
+                        });
+                    }
                     2 => self.handle(Event::KeepWorker(worker)),
                     _ => {
                         let keys = self.choices.keys();
