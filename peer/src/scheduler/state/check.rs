@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::durations::Work;
 use super::model::{Queue, Stage, TaskId, Worker};
 use super::versions::AllPackages;
 use super::{FIRE_AND_FORGET, State};
@@ -154,6 +155,12 @@ impl State {
         if !worker.is_running {
             assert_eq!(worker.stack_count, 0);
         }
+        let mut work = Work::default();
+        let queued = worker.stack.values().flatten().map(|(_, task)| task);
+        for task in queued.chain(worker.processing.difference(&worker.long_running)) {
+            work.add(self.tasks[*task].expected);
+        }
+        assert_eq!(work, worker.work);
         let mut used: HashMap<&str, f64> = HashMap::new();
         for task in &worker.processing {
             let run_spec = self.tasks[*task].run_spec.as_ref().expect("it was sent");

@@ -15,9 +15,6 @@ const BANDWIDTH: f64 = 100e6;
 /// Assumed latency of a transfer in seconds.
 const LATENCY: f64 = 0.001;
 
-/// Dask's assumption of the run time of tasks until the first has ended, in seconds.
-const UNKNOWN_DURATION: f64 = 0.5;
-
 /// Maximum number of tasks of a queue, and of tasks in total, that are considered for idle
 /// workers at once. More would take too long for an event, because each task is compared
 /// with each idle worker.
@@ -66,9 +63,12 @@ impl State {
     }
 
     pub(super) fn queue(&mut self, id: TaskId, on: WorkerId) {
-        let task = &self.tasks[id];
+        let expected = self.durations.of(&self.tasks[id].key);
+        let task = &mut self.tasks[id];
+        task.expected = expected;
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
             worker.push(&run_spec.demands.resources, task.priority, id);
+            worker.work.add(expected);
             self.set_stage(id, Stage::Queued(on));
             self.queued_count += 1;
             self.todo.open.insert(on);
@@ -78,9 +78,9 @@ impl State {
     /// Chooses the worker for a task, by these criteria in order:
     ///
     /// 1. it has one of the task's dependencies, if any worker has one;
-    /// 2. the fewest bytes have to be transferred to it;
-    /// 3. it is the least busy: the fewest tasks for each thread, then the fewest
-    ///    bytes in memory.
+    /// 2. it can start the task first: its other tasks take a while, and so do transfers of
+    ///    dependencies that it lacks;
+    /// 3. it has the fewest bytes in memory.
     ///
     /// Ties are broken at random. Only running workers that meet the task's demands are
     /// considered; if there is none and the task allows other workers, all running
@@ -94,28 +94,48 @@ impl State {
         };
         let strict = |worker: &Worker| loose(worker) && demands.allow(worker);
         let held = self.held(task);
+        let needed = task.dependencies.iter().map(|id| &self.tasks[*id]);
+        let needed: u128 = needed.map(|task| u128::from(task.nbytes)).sum();
+        let candidate = |id, worker: &'_ Worker, held| Candidate {
+            id,
+            start: worker.busy_seconds() + transfer_time(needed.saturating_sub(held)),
+            nbytes: worker.nbytes,
+        };
         let holders = || {
             let found = held
                 .iter()
-                .filter_map(|(id, held)| Some((id, self.workers.get(id)?, *held)));
-            found.map(|(id, worker, held)| (*id, worker, held))
+                .filter_map(|(id, held)| Some((*id, self.workers.get(id)?, *held)));
+            found
         };
         let all = || self.workers.iter().map(|(id, worker)| (*id, worker, 0));
+        let pick = |workers: &mut dyn Iterator<Item = (WorkerId, &Worker, u128)>,
+                    random: &mut _| {
+            pick(
+                workers.map(|(id, worker, held)| candidate(id, worker, held)),
+                random,
+            )
+        };
         let mut random = self.random;
         let mut best = pick(
-            holders().filter(|(_, worker, _)| strict(worker)),
+            &mut holders().filter(|(_, worker, _)| strict(worker)),
             &mut random,
         );
         if best.is_none() {
-            best = pick(all().filter(|(_, worker, _)| strict(worker)), &mut random);
+            best = pick(
+                &mut all().filter(|(_, worker, _)| strict(worker)),
+                &mut random,
+            );
         }
         if best.is_none() && demands.allow_other_workers {
             best = pick(
-                holders().filter(|(_, worker, _)| loose(worker)),
+                &mut holders().filter(|(_, worker, _)| loose(worker)),
                 &mut random,
             );
             if best.is_none() {
-                best = pick(all().filter(|(_, worker, _)| loose(worker)), &mut random);
+                best = pick(
+                    &mut all().filter(|(_, worker, _)| loose(worker)),
+                    &mut random,
+                );
             }
         }
         self.random = random;
@@ -212,7 +232,7 @@ impl State {
         let mut victims: Vec<&Worker> = loaded.collect();
         victims.sort_unstable_by_key(|worker| Reverse(load(worker)));
         let candidates = victims.into_iter().flat_map(|victim| {
-            let wait = wait(victim);
+            let wait = victim.busy_seconds();
             let queues = victim
                 .stack
                 .iter()
@@ -253,38 +273,40 @@ impl State {
         let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id]);
         let mut missing = dependencies.filter(|task| task.who_has.binary_search(&to).is_err());
         missing.all(|task| {
-            seconds += transfer_time(task.nbytes);
+            seconds += transfer_time(u128::from(task.nbytes));
             seconds < wait
         })
     }
 }
 
-/// Estimates how long the last task of a worker's stack waits, in seconds.
+/// The time that a transfer takes, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn wait(worker: &Worker) -> f64 {
-    let waiting = worker.stack_count + worker.busy_count();
-    let pace = match worker.pace {
-        pace if pace > 0.0 => pace,
-        _ => UNKNOWN_DURATION,
-    };
-    waiting as f64 * pace / f64::from(worker.thread_count)
+fn transfer_time(nbytes: u128) -> f64 {
+    match nbytes {
+        0 => 0.0,
+        nbytes => LATENCY + nbytes as f64 / BANDWIDTH,
+    }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn transfer_time(nbytes: u64) -> f64 {
-    LATENCY + nbytes as f64 / BANDWIDTH
+/// A worker that may get a task.
+struct Candidate {
+    id: WorkerId,
+    /// The time in which it can start the task, in seconds.
+    start: f64,
+    /// Its bytes in memory.
+    nbytes: u128,
 }
 
-/// Picks the worker that holds the most bytes of dependencies, then the least busy one; at
+/// Picks the worker that can start a task first, then that with the fewest bytes in memory; at
 /// random among equals.
-fn pick<'w>(
-    workers: impl Iterator<Item = (WorkerId, &'w Worker, u128)>,
-    random: &mut u64,
-) -> Option<WorkerId> {
-    let mut best: Option<(WorkerId, &Worker, u128)> = None;
+fn pick(workers: impl Iterator<Item = Candidate>, random: &mut u64) -> Option<WorkerId> {
+    let mut best: Option<Candidate> = None;
     let mut equal_count = 1;
     for candidate in workers {
-        let order = best.as_ref().map(|best| compare(&candidate, best));
+        let order = best.as_ref().map(|best| {
+            let start = candidate.start.total_cmp(&best.start);
+            start.then(candidate.nbytes.cmp(&best.nbytes))
+        });
         match order {
             Some(core::cmp::Ordering::Greater) => {}
             Some(core::cmp::Ordering::Equal) => {
@@ -299,21 +321,7 @@ fn pick<'w>(
             }
         }
     }
-    best.map(|(id, ..)| id)
-}
-
-/// Compares candidates; less is better.
-fn compare(
-    (_, one, one_held): &(WorkerId, &Worker, u128),
-    (_, other, other_held): &(WorkerId, &Worker, u128),
-) -> core::cmp::Ordering {
-    let load = |worker: &Worker| (worker.busy_count() + worker.stack_count) as u64;
-    let one_load = load(one) * u64::from(other.thread_count);
-    let other_load = load(other) * u64::from(one.thread_count);
-    // Dependencies on the worker need not be transferred.
-    (other_held.cmp(one_held))
-        .then(one_load.cmp(&other_load))
-        .then(one.nbytes.cmp(&other.nbytes))
+    best.map(|best| best.id)
 }
 
 /// Returns the next number of SplitMix64.

@@ -93,6 +93,7 @@ use crate::Key;
 use crate::protocol::Keys;
 use crate::story::{Stimulus, Story};
 pub(super) use data::REPLACED;
+use durations::Durations;
 use model::{Client, Queue, Table, TaskId, Worker};
 use send::free_keys;
 use submission::Failure;
@@ -106,6 +107,7 @@ mod check;
 pub(in crate::scheduler) mod choose;
 mod clients;
 mod data;
+mod durations;
 mod event;
 mod model;
 mod query;
@@ -197,6 +199,7 @@ pub struct State {
     has_seen_python: bool,
     /// The packages of the workers.
     packages: AllPackages,
+    durations: Durations,
     generation: u64,
     run_count: i64,
     /// Number of tasks on stacks.
@@ -245,6 +248,7 @@ impl State {
             worker_names: HashSet::new(),
             has_seen_python: false,
             packages: AllPackages::default(),
+            durations: Durations::default(),
             generation: 0,
             run_count: 0,
             queued_count: 0,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::durations::Work;
 use super::submission::{Demands, Failure, Resources};
 use super::versions::Packages;
 use super::{ClientId, WINDOW, WorkerId};
@@ -121,6 +122,8 @@ pub(super) struct Task {
     /// Number of workers lost while they were processing the task.
     pub(super) kill_count: u32,
     pub(super) run_id: i64,
+    /// The run time that was expected when the task was last assigned to a worker.
+    pub(super) expected: Option<Duration>,
     /// Whether a dependency was forgotten, so that the task cannot be computed
     /// again.
     pub(super) is_orphan: bool,
@@ -227,7 +230,9 @@ pub(super) struct Worker {
     /// Tasks that wait for a slot, by the resources that they need.
     pub(super) stack: BTreeMap<Resources, Queue>,
     pub(super) stack_count: usize,
-    /// Recent average run time of tasks in seconds.
+    /// The work of the tasks on the stack, and of those sent that use a thread.
+    pub(super) work: Work,
+    /// Recent average run time of tasks in seconds; zero until the first has ended.
     pub(super) pace: f64,
     /// Results that the worker may delete.
     pub(super) deletions: BTreeSet<Key>,
@@ -285,6 +290,15 @@ impl Worker {
     /// Number of tasks that use or wait for one of the worker's threads.
     pub(super) fn busy_count(&self) -> usize {
         self.processing.len() - self.long_running.len()
+    }
+
+    /// The time in which the worker can start another task, in seconds.
+    pub(super) fn busy_seconds(&self) -> f64 {
+        let pace = match self.pace {
+            pace if pace > 0.0 => pace,
+            _ => UNKNOWN_DURATION,
+        };
+        self.work.seconds(pace) / f64::from(self.thread_count)
     }
 
     /// Maximum number of tasks sent to the worker.
@@ -374,3 +388,6 @@ impl Worker {
         }
     }
 }
+
+/// Dask's assumption of the run time of tasks until the first has ended, in seconds.
+const UNKNOWN_DURATION: f64 = 0.5;

@@ -167,6 +167,7 @@ impl State {
             retries: 0,
             kill_count: 0,
             run_id: 0,
+            expected: None,
             is_orphan: false,
         });
         self.by_key.insert(key, id);

@@ -97,6 +97,7 @@ impl State {
                 if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
                 {
                     worker.remove(&run_spec.demands.resources, task.priority, id);
+                    worker.work.remove(task.expected);
                     self.queued_count -= 1;
                     self.todo.open.insert(on);
                 }
@@ -106,7 +107,9 @@ impl State {
                 {
                     worker.processing.remove(&id);
                     worker.asked.remove(&id);
-                    worker.long_running.remove(&id);
+                    if !worker.long_running.remove(&id) {
+                        worker.work.remove(task.expected);
+                    }
                     worker.give_resources(&run_spec.demands.resources);
                     self.todo.open.insert(on);
                     return Some(on);

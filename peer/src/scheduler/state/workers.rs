@@ -1,11 +1,13 @@
 //! Workers, and their reports.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use daskwire_comm::Address;
 
 use super::data::REPLACED;
+use super::durations::Work;
 use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
@@ -20,6 +22,9 @@ use crate::story::Stimulus;
 use crate::{Key, Value};
 
 const MAX_THREADS: u32 = 1 << 16;
+
+/// Longer run times are not those of tasks.
+const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl State {
     /// Registers a worker.
@@ -87,6 +92,7 @@ impl State {
             asked: BTreeSet::new(),
             stack: BTreeMap::new(),
             stack_count: 0,
+            work: Work::default(),
             pace: 0.0,
             deletions: BTreeSet::new(),
             unwritten_len: 0,
@@ -222,8 +228,9 @@ impl State {
             FromWorker::LongRunning(message) => {
                 if let Some(task) = self.processed(id, &message.key, message.run_id)
                     && let Some(worker) = self.workers.get_mut(&id)
+                    && worker.long_running.insert(task)
                 {
-                    worker.long_running.insert(task);
+                    worker.work.remove(self.tasks[task].expected);
                     self.todo.open.insert(id);
                 }
             }
@@ -283,6 +290,9 @@ impl State {
             self.queued_count -= worker.stack_count;
             worker.stack_count = 0;
             for (_, task) in stack.into_values().flatten() {
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.work.remove(self.tasks[task].expected);
+                }
                 self.make_ready(task);
             }
         }
@@ -386,6 +396,11 @@ impl State {
                 .iter()
                 .filter(|part| part.action == "compute");
             let took: f64 = took.map(|part| part.stop - part.start).sum();
+            if let Ok(took) = Duration::try_from_secs_f64(took)
+                && took < MAX_DURATION
+            {
+                self.durations.add(&message.key, took);
+            }
             if took.is_finite() && took > 0.0 {
                 worker.pace = match worker.pace {
                     pace if pace > 0.0 => f64::midpoint(pace, took),

@@ -211,6 +211,24 @@ impl Cluster {
         self.report(worker, message);
     }
 
+    /// Reports a result of a task that has run for this time.
+    fn finish_after(&mut self, worker: WorkerId, key: &str, seconds: f64) {
+        let key = Key::from(key);
+        let task = self.running.remove(&(worker, key.clone()));
+        let message = TaskFinished {
+            key,
+            run_id: task.expect("it was sent there").run_id,
+            startstops: vec![StartStop {
+                action: "compute".to_owned(),
+                start: 10.0,
+                stop: 10.0 + seconds,
+                ..StartStop::default()
+            }],
+            ..TaskFinished::default()
+        };
+        self.report(worker, message);
+    }
+
     fn err(&mut self, worker: WorkerId, key: &str, message: &str) {
         let key = Key::from(key);
         let task = self.running.remove(&(worker, key.clone()));

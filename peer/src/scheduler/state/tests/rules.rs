@@ -583,6 +583,36 @@ fn does_not_move_tasks_with_expensive_inputs() {
 }
 
 #[test]
+fn tasks_go_where_they_can_start_first() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let (first, second) = (
+        cluster.worker("tcp://a:1", 1),
+        cluster.worker("tcp://b:1", 1),
+    );
+    let workers = ["tcp://a:1", "tcp://b:1"];
+    let on = |number: usize| [("workers", Value::list([workers[number]]))];
+    for (prefix, seconds) in [("short", 0.01), ("long", 10.0)] {
+        let key = format!("{prefix}-0");
+        cluster.submit_with(client, [add(&key, &[])], &[&key], &on(0));
+        cluster.finish_after(first, &key, seconds);
+    }
+    cluster.scatter("me", "small", 10, &workers[..1]);
+    cluster.scatter("me", "large", 100_000_000, &workers[1..]);
+    let both = ["small", "large"];
+    // Fetching the large input takes longer than one short task, but not than ten.
+    let wait = ["short-1", "short-2"].map(|key| add(key, &[]));
+    cluster.submit_with(client, wait, &["short-1", "short-2"], &on(1));
+    cluster.submit(client, [add("short-3", &both)], &["short-3"]);
+    assert_eq!(cluster.status("short-3"), Some(TaskState::Queued));
+    cluster.finish_after(second, "short-1", 0.01);
+    assert_eq!(cluster.assigned_to("short-3"), Some(second));
+    cluster.submit_with(client, [add("long-1", &[])], &["long-1"], &on(1));
+    cluster.submit(client, [add("short-4", &both)], &["short-4"]);
+    assert_eq!(cluster.assigned_to("short-4"), Some(first));
+}
+
+#[test]
 fn sends_more_short_tasks_in_advance() {
     let mut cluster = Cluster::new();
     let worker = cluster.worker("tcp://a:1", 1);
@@ -592,22 +622,7 @@ fn sends_more_short_tasks_in_advance() {
     cluster.submit(client, keys.iter().map(|key| add(key, &[])), &keys);
     assert_eq!(cluster.running.len(), 2);
     let (_, key) = cluster.running.keys().next().cloned().expect("it was sent");
-    let task = cluster
-        .running
-        .remove(&(worker, key.clone()))
-        .expect("exists");
-    let message = TaskFinished {
-        key,
-        run_id: task.run_id,
-        startstops: vec![StartStop {
-            action: "compute".to_owned(),
-            start: 10.0,
-            stop: 10.000_01,
-            ..StartStop::default()
-        }],
-        ..TaskFinished::default()
-    };
-    cluster.report(worker, message);
+    cluster.finish_after(worker, &key.to_string(), 0.000_01);
     assert_eq!(cluster.running.len(), 17);
 }
 
