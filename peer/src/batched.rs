@@ -290,6 +290,12 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
         self.queue.0.failure.get()
     }
 
+    /// Whether more than half of the limit is queued.
+    pub(crate) fn is_half_full(&self) -> bool {
+        let queue = &self.queue.0;
+        queue.len.load(Ordering::Acquire) > queue.limit / 2
+    }
+
     /// Returns a handle on the backlog.
     pub(crate) fn backlog(&self) -> Backlog {
         Backlog(Arc::clone(&self.queue.0))

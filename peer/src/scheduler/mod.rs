@@ -81,7 +81,8 @@ pub struct Options {
     /// that reads too slowly. Default: 256 MiB.
     ///
     /// Requests of a client are not read while more than a quarter of the limit is
-    /// queued for the client. If the limit is exceeded, the comm is closed with
+    /// queued for the client, and once more than half is, it is told of results only after it
+    /// has read the rest. If the limit is exceeded all the same, the comm is closed with
     /// [`Notice::NotReading`], and the peer is treated as disconnected. Tasks are not
     /// counted, because tasks are only sent to workers that read.
     pub max_queued_len: usize,

@@ -101,7 +101,7 @@ impl<'c> Cluster<'c> {
     }
 
     fn add_worker(&mut self) {
-        let worker = RegisterWorker {
+        let mut worker = RegisterWorker {
             address: format!("tcp://w{}:1", self.choices.below(4)),
             status: match self.choices.below(4) {
                 0 => self.choices.status(),
@@ -117,6 +117,16 @@ impl<'c> Cluster<'c> {
             },
             ..RegisterWorker::default()
         };
+        let kinds: &[&str] = match self.choices.below(4) {
+            0 => &["native"],
+            1 => &["native", "python"],
+            2 => &["native", "embedded"],
+            _ => &[],
+        };
+        if !kinds.is_empty() {
+            let kinds = Value::list(kinds.iter().copied());
+            worker.extra_information = Value::dict([("daskwire", kinds)]);
+        }
         self.last_id += 1;
         let id = WorkerId(self.last_id);
         self.workers.push(id);
@@ -152,7 +162,11 @@ impl<'c> Cluster<'c> {
         let mut task = || {
             let key = choices.key();
             let on = choices.keys().into_iter().map(Argument::Result);
-            Task::new(key, "operator.add", on.collect::<Vec<_>>())
+            let function = match choices.below(4) {
+                0 => "native:add",
+                _ => "operator.add",
+            };
+            Task::new(key, function, on.collect::<Vec<_>>())
         };
         let graph: Graph = (0..count).map(|_| task()).collect();
         let annotations = match choices.below(6) {
@@ -280,7 +294,14 @@ impl<'c> Cluster<'c> {
                 // The worker may have left, or never existed.
                 None => Event::Drained(WorkerId(choices.byte().into())),
             },
-            4..=6 => Event::Heartbeat {
+            4 => {
+                let client = ClientId(choices.below(8) as u64);
+                match choices.below(3) {
+                    0 => Event::ClientBehind(client),
+                    _ => Event::ClientDrained(client),
+                }
+            }
+            5..=6 => Event::Heartbeat {
                 worker: format!("tcp://w{}:1", choices.below(4)),
                 metrics: Value::dict([("managed_bytes", choices.number())]),
             },

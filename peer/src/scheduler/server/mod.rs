@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::time::Duration;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -74,6 +74,9 @@ struct Machine {
 struct Outbox {
     clients: HashMap<ClientId, BatchSender<ToClient>>,
     workers: HashMap<WorkerId, BatchSender<ToWorker>>,
+    /// The clients that do not read, and those of which the state does not know that yet.
+    behind: HashSet<ClientId>,
+    newly_behind: Vec<ClientId>,
     notices: Vec<Notice>,
     /// Steps of tasks, for subscribers.
     reports: Vec<TaskEvent>,
@@ -82,7 +85,14 @@ struct Outbox {
 impl Machine {
     /// Handles an event, and executes the resulting actions.
     fn handle(&mut self, event: Event) {
+        if let Event::ClientDrained(id) = event {
+            self.outbox.behind.remove(&id);
+        }
         self.outbox.perform(self.state.handle(self.now, event));
+        while let Some(id) = self.outbox.newly_behind.pop() {
+            let event = Event::ClientBehind(id);
+            self.outbox.perform(self.state.handle(self.now, event));
+        }
     }
 
     fn next_id(&mut self) -> u64 {
@@ -96,6 +106,8 @@ impl Machine {
         self.state = State::new(policy.clone());
         self.is_watched = false;
         self.outbox.clients.clear();
+        self.outbox.behind.clear();
+        self.outbox.newly_behind.clear();
         for stream in core::mem::take(&mut self.outbox.workers).into_values() {
             let _ = stream.send(Close {
                 reason: Some(format!("the scheduler panicked: {reason}")),
@@ -128,6 +140,9 @@ impl Outbox {
                     last_failure = failure.map(|(start, _)| start).or(last_failure);
                     if let Some(stream) = self.clients.get(&id) {
                         let _ = stream.send_shared(message, shared);
+                        if stream.is_half_full() && self.behind.insert(id) {
+                            self.newly_behind.push(id);
+                        }
                     }
                 }
                 Action::ToWorker(id, message) => {
@@ -145,7 +160,15 @@ impl Outbox {
                         stream.ask_drained();
                     }
                 }
-                Action::EndClient(id) => drop(self.clients.remove(&id)),
+                Action::NotifyClientDrained(id) => {
+                    if let Some(stream) = self.clients.get(&id) {
+                        stream.ask_drained();
+                    }
+                }
+                Action::EndClient(id) => {
+                    self.behind.remove(&id);
+                    drop(self.clients.remove(&id));
+                }
                 Action::EndWorker(id) => drop(self.workers.remove(&id)),
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::Task(event) => self.reports.push(event),

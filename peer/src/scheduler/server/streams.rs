@@ -49,6 +49,10 @@ impl Shared {
             };
             let batch = tokio::select! {
                 batch = batch => batch,
+                () = backlog.drained() => {
+                    self.handle(Event::ClientDrained(id));
+                    continue;
+                }
                 () = backlog.closing() => break,
                 _ = writing.finished() => break,
             };

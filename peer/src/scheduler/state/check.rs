@@ -61,6 +61,7 @@ impl State {
             for task in &client.wants {
                 assert!(self.tasks[*task].wanted_by.contains(id));
             }
+            assert!(!client.is_behind || client.unreported.is_some());
         }
         let todo = &self.todo;
         assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());

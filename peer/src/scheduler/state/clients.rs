@@ -45,8 +45,47 @@ impl State {
     pub(super) fn insert_client(&mut self, id: ClientId, name: &str) {
         let name: Arc<str> = name.into();
         self.by_name.insert(Arc::clone(&name), id);
-        let wants = BTreeSet::new();
-        self.clients.insert(id, Client { name, wants });
+        let client = Client {
+            name,
+            wants: BTreeSet::new(),
+            is_behind: false,
+            unreported: None,
+        };
+        self.clients.insert(id, client);
+    }
+
+    /// Sends a client no more results until it has read its messages.
+    pub(super) fn client_behind(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.is_behind = true;
+            client.unreported = Some(0);
+            self.actions.push(Action::NotifyClientDrained(id));
+        }
+    }
+
+    /// Sends a client some of the results of which it was not told, now that it has read its
+    /// messages. Results that it was told before are sent again.
+    pub(super) fn client_drained(&mut self, id: ClientId) {
+        const PART: usize = 1 << 10;
+        self.set_stimulus("client-drained");
+        let Some(client) = self.clients.get_mut(&id) else {
+            return;
+        };
+        client.is_behind = false;
+        let Some(first) = client.unreported.take() else {
+            return;
+        };
+        let mut left = client.wants.range(first..).copied();
+        let part: Vec<TaskId> = left.by_ref().take(PART).collect();
+        client.unreported = left.next();
+        let has_more = client.unreported.is_some();
+        for task in part {
+            let key = self.tasks[task].key.clone();
+            self.report(id, &key);
+        }
+        if has_more {
+            self.actions.push(Action::NotifyClientDrained(id));
+        }
     }
 
     /// Removes a client, and releases the tasks that only it wanted.
@@ -206,11 +245,11 @@ impl State {
         match &task.stage {
             Stage::Memory => {
                 let message = in_memory(task);
-                self.send_client(client, message);
+                self.send_result(client, message);
             }
             Stage::Erred(failure) => {
                 let message = erred(key, failure);
-                self.send_client(client, message);
+                self.send_result(client, message);
             }
             _ => {}
         }

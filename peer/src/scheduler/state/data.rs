@@ -131,7 +131,7 @@ impl State {
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
-            self.send_client(client, message.clone());
+            self.send_result(client, message.clone());
         }
         #[cfg(test)]
         assert_ne!(self.panics_over.as_ref(), Some(&self.tasks[id].key));

@@ -34,6 +34,12 @@ pub enum Event {
     },
     /// A client's stream has ended. Tasks that only this client wanted are released.
     ClientLeft(ClientId),
+    /// A client does not read its messages, of which many are queued. It is sent no results until
+    /// [`ClientDrained`](Self::ClientDrained), which is requested with
+    /// [`Action::NotifyClientDrained`].
+    ClientBehind(ClientId),
+    /// All messages to a client have been written. It is sent what it missed.
+    ClientDrained(ClientId),
     /// A message on a client's stream.
     FromClient(ClientId, FromClient),
     /// An `update-graph` message of a client, parsed by the caller, so that the state is not
@@ -141,6 +147,8 @@ pub enum Action {
     /// Report [`Event::Drained`] once all earlier messages to a worker have been
     /// written. Until then the worker gets no more tasks.
     NotifyDrained(WorkerId),
+    /// Report [`Event::ClientDrained`] once all earlier messages to a client have been written.
+    NotifyClientDrained(ClientId),
     /// Report an event to operators.
     Notice(Notice),
     /// Report a transition of a task; only after [`Event::WatchTasks`].

@@ -278,6 +278,8 @@ impl State {
             Event::Tick => self.tick(),
             Event::ClientJoined { id, name, versions } => self.add_client(id, &name, &versions),
             Event::ClientLeft(id) => self.remove_client(id),
+            Event::ClientBehind(id) => self.client_behind(id),
+            Event::ClientDrained(id) => self.client_drained(id),
             Event::FromClient(id, message) => self.client_message(id, message),
             Event::Submitted(id, submission) => self.submit(id, submission),
             Event::SubmissionRefused(id, refusal) => self.refuse(id, &refusal),

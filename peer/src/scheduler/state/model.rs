@@ -199,6 +199,10 @@ impl core::ops::IndexMut<TaskId> for Table {
 pub(super) struct Client {
     pub(super) name: Arc<str>,
     pub(super) wants: BTreeSet<TaskId>,
+    /// Whether the client does not read, and is therefore sent no results.
+    pub(super) is_behind: bool,
+    /// The first task whose result is to be sent again; `None` if there are none.
+    pub(super) unreported: Option<TaskId>,
 }
 
 #[derive(Debug)]

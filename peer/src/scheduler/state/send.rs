@@ -17,6 +17,18 @@ impl State {
         }
     }
 
+    /// Sends a client the result or the failure of a task that it wants. A client that does not
+    /// read gets it later.
+    pub(super) fn send_result(&mut self, client: ClientId, message: impl Into<ToClient>) {
+        if self
+            .clients
+            .get(&client)
+            .is_some_and(|client| !client.is_behind)
+        {
+            self.send_client(client, message);
+        }
+    }
+
     pub(super) fn send_worker(&mut self, worker: WorkerId, message: impl Into<ToWorker>) {
         self.actions.push(Action::ToWorker(worker, message.into()));
     }

@@ -178,7 +178,7 @@ impl State {
             todo.extend(&task.dependents);
             let message = erred(&task.key, failure);
             for client in task.wanted_by.clone() {
-                self.send_client(client, message.clone());
+                self.send_result(client, message.clone());
             }
             self.todo.unneeded.push(id);
         }

@@ -1,7 +1,9 @@
 //! Peers that do not read their messages.
 
+use std::collections::HashSet;
+
 use super::*;
-use crate::protocol::WorkerStatus;
+use crate::protocol::{TaskState, WorkerStatus};
 
 /// Returns options with a limit on queues, and the notices of the scheduler.
 fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
@@ -54,6 +56,47 @@ async fn a_client_that_does_not_read_is_closed_and_what_it_holds_is_released() {
     client.send(desires(1, None));
     let message = client.next().await;
     assert!(matches!(message, ToClient::CancelledKeys(_)), "{message:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_late_has_all_results() {
+    const COUNT: usize = 4_000;
+    const LIMIT: usize = 256 << 10;
+    let (options, notices) = limited(LIMIT);
+    let scheduler = scheduler_with("inproc://late-client", options).await;
+    let worker = Worker::new(scheduler.address(), "inproc://late-client-1").await;
+    let mut late = Client::new(scheduler.address(), "late").await;
+    let keys: Vec<String> = (0..COUNT).map(|number| format!("x-{number}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let task = |key: &&str| match key.ends_with("99") {
+        true => Task::new(*key, "operator.truediv", [1, 0]),
+        false => Task::new(*key, "operator.add", [1, 2]),
+    };
+    late.submit(keys.iter().map(task), &keys);
+    let names: Vec<Key> = keys.iter().map(|key| Key::from(*key)).collect();
+    let is_done = |state: &State| {
+        let is_done = |key| {
+            matches!(
+                state.status(key),
+                Some(TaskState::Memory | TaskState::Erred)
+            )
+        };
+        names.iter().rev().all(is_done)
+    };
+    until(|| scheduler.inspect(is_done)).await;
+    assert!(scheduler.shared.queued_len() <= LIMIT / 8 * 5);
+    let mut left: HashSet<Key> = names.into_iter().collect();
+    while !left.is_empty() {
+        let (key, is_failure) = match late.next().await {
+            ToClient::KeyInMemory(message) => (message.key, false),
+            ToClient::TaskErredForClient(message) => (message.key, true),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(is_failure, key.to_string().ends_with("99"));
+        left.remove(&key);
+    }
+    assert_eq!(not_reading(&notices), [""; 0]);
+    drop(worker);
 }
 
 #[tokio::test]

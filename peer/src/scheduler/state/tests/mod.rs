@@ -83,7 +83,10 @@ impl Cluster {
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::EndClient(id) => self.ended_clients.push(id),
                 Action::EndWorker(id) => self.ended_workers.push(id),
-                Action::AcceptWorker { .. } | Action::RefuseWorker(..) | Action::Task(_) => {}
+                Action::AcceptWorker { .. }
+                | Action::RefuseWorker(..)
+                | Action::NotifyClientDrained(_)
+                | Action::Task(_) => {}
             }
         }
     }

@@ -712,3 +712,33 @@ fn large_tasks_wait_on_one_stack_until_a_worker_has_read() {
     let sent_to = |on| cluster.running.keys().filter(|(to, _)| *to == on).count();
     assert_eq!((cluster.running.len(), sent_to(read)), (3, 2));
 }
+
+#[test]
+fn a_client_that_was_behind_is_told_what_it_missed() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let keys = ["done", "during", "failed", "pending"];
+    cluster.submit(client, keys.map(|key| add(key, &[])), &keys);
+    cluster.finish(worker, "done");
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory done"]);
+    cluster.handle(Event::ClientBehind(client));
+    cluster.finish(worker, "during");
+    cluster.err(worker, "failed", "boom");
+    assert_eq!(cluster.sent_to_client(client), [""; 0]);
+    cluster.handle(Event::ClientDrained(client));
+    let mut sent = cluster.sent_to_client(client);
+    sent.sort_unstable();
+    assert_eq!(
+        sent,
+        [
+            "key-in-memory done",
+            "key-in-memory during",
+            "task-erred failed Exception: boom"
+        ]
+    );
+    cluster.handle(Event::ClientDrained(client));
+    assert_eq!(cluster.sent_to_client(client), [""; 0]);
+    cluster.finish(worker, "pending");
+    assert_eq!(cluster.sent_to_client(client), ["key-in-memory pending"]);
+}
