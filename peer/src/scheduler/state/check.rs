@@ -28,6 +28,8 @@ impl State {
         let queued: usize = self.workers.values().map(|worker| worker.stack_count).sum();
         assert_eq!(queued, self.queued_count);
         assert_eq!(self.by_address.len(), self.workers.len());
+        let threads = self.workers.values().map(|worker| worker.thread_count);
+        assert_eq!(threads.map(u64::from).sum::<u64>(), self.thread_count);
         let mut packages = AllPackages::default();
         for worker in self.workers.values() {
             packages.add(&worker.packages);

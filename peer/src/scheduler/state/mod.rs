@@ -83,6 +83,9 @@
 //! is not enough to keep the worker busy: it gets tasks for two milliseconds in advance,
 //! at most 16 for each thread. All other tasks stay in the scheduler, where idle workers
 //! can take them over.
+//!
+//! Of the tasks that wait for a worker, those with the higher priority of the user are sent
+//! first, then those that use results of other tasks, then those that were submitted earlier.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -192,6 +195,8 @@ pub struct State {
     /// The number of clients without a stream so far.
     named_count: u64,
     workers: BTreeMap<WorkerId, Worker>,
+    /// The number of threads of all workers.
+    thread_count: u64,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashSet<String>,
     /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
@@ -244,6 +249,7 @@ impl State {
             by_name: HashMap::new(),
             named_count: 0,
             workers: BTreeMap::new(),
+            thread_count: 0,
             by_address: HashMap::new(),
             worker_names: HashSet::new(),
             has_seen_python: false,

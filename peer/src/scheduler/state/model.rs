@@ -20,6 +20,9 @@ use crate::{Key, Serialized, Value};
 pub(super) struct Priority {
     /// The user's priority, negated.
     pub(super) user: f64,
+    /// Whether the task is a [root](super::State::is_root). Tasks that use results run earlier
+    /// than those that make more of them.
+    pub(super) is_root: bool,
     /// The number of the submission.
     pub(super) generation: u64,
     /// The position within the submission.
@@ -30,6 +33,7 @@ impl Default for Priority {
     fn default() -> Self {
         Self {
             user: 0.0,
+            is_root: false,
             generation: 0,
             order: 0,
         }
@@ -46,7 +50,7 @@ impl PartialOrd for Priority {
 
 impl Ord for Priority {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        let rest = |priority: &Self| (priority.generation, priority.order);
+        let rest = |priority: &Self| (priority.is_root, priority.generation, priority.order);
         (self.user.total_cmp(&other.user)).then_with(|| rest(self).cmp(&rest(other)))
     }
 }

@@ -140,9 +140,8 @@ impl State {
     }
 
     /// The total number of threads.
-    pub fn thread_count(&self) -> u64 {
-        let counts = self.workers.values().map(|worker| worker.thread_count);
-        counts.map(u64::from).sum()
+    pub const fn thread_count(&self) -> u64 {
+        self.thread_count
     }
 
     /// The total memory limit of all workers, in bytes.

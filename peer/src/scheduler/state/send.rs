@@ -76,6 +76,7 @@ impl State {
             user,
             generation,
             order,
+            ..
         } = task.priority;
         let demands = &run_spec.demands;
         let payload = match worker.kind.native {

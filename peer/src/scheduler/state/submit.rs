@@ -48,6 +48,7 @@ impl State {
             dependencies.dedup();
             let priority = Priority {
                 user: -user_priority,
+                is_root: false,
                 generation: self.generation,
                 order: task.order,
             };

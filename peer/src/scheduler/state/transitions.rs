@@ -78,7 +78,23 @@ impl State {
     /// Handles a task whose dependencies are all in memory.
     pub(super) fn make_ready(&mut self, id: TaskId) {
         self.set_stage(id, Stage::Ready);
-        self.todo.ready.insert((self.tasks[id].priority, id));
+        let is_root = self.is_root(id);
+        let task = &mut self.tasks[id];
+        task.priority.is_root = is_root;
+        self.todo.ready.insert((task.priority, id));
+    }
+
+    /// Whether a task is one of many that need nothing, or only what many others need, too. If
+    /// such tasks ran before those that use their results, the results would fill the memory.
+    pub(super) fn is_root(&self, id: TaskId) -> bool {
+        /// As in Dask. More dependencies are those of a task that uses results.
+        const MAX_DEPENDENCIES: usize = 4;
+        let dependencies = &self.tasks[id].dependencies;
+        let needed = dependencies.iter().map(|id| &self.tasks[*id]);
+        dependencies.len() <= MAX_DEPENDENCIES
+            && needed
+                .filter(|task| task.run_spec.is_some())
+                .all(|task| task.dependents.len() as u64 > 2 * self.thread_count)
     }
 
     /// Removes a task from the queue or worker that it is assigned to. Returns

@@ -98,6 +98,7 @@ impl State {
             unwritten_len: 0,
             last_seen: self.now,
         };
+        self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
         self.actions.push(Action::AcceptWorker {
             id,
@@ -304,6 +305,7 @@ impl State {
         };
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
+        self.thread_count -= u64::from(worker.thread_count);
         self.packages.remove(&worker.packages);
         self.todo.open.remove(&id);
         self.queued_count -= worker.stack_count;

@@ -742,3 +742,37 @@ fn a_client_that_was_behind_is_told_what_it_missed() {
     cluster.finish(worker, "pending");
     assert_eq!(cluster.sent_to_client(client), ["key-in-memory pending"]);
 }
+
+#[test]
+fn tasks_that_use_results_run_before_those_that_make_more() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.scatter("me", "data", 10, &["tcp://a:1"]);
+    let roots: Vec<String> = (0..8).map(|number| format!("root-{number}")).collect();
+    let keys: Vec<&str> = roots.iter().map(String::as_str).collect();
+    cluster.submit(client, keys.iter().map(|key| add(key, &["data"])), &keys);
+    // Submitted later, as by a client that submits each function alone.
+    let pairs: Vec<&[&str]> = keys.chunks(2).collect();
+    for (number, pair) in pairs.iter().enumerate() {
+        let key = format!("use-{number}");
+        cluster.submit(client, [add(&key, pair)], &[&key]);
+    }
+    let mut order = Vec::new();
+    while let Some((_, key)) = cluster.running.keys().next().cloned() {
+        // The worker runs what it was sent first.
+        let first = cluster.running.values().min_by_key(|task| task.run_id);
+        let key = first.map_or(key, |task| task.key.clone()).to_string();
+        cluster.finish(worker, &key);
+        order.push(key);
+    }
+    let place = |key: &str| order.iter().position(|found| found == key);
+    for number in 0..4 {
+        // One task is sent in advance.
+        let root = format!("root-{}", 2 * number + 3);
+        assert!(
+            place(&root).is_none_or(|at| Some(at) > place(&format!("use-{number}"))),
+            "{order:?}"
+        );
+    }
+}
