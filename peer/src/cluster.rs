@@ -2,7 +2,8 @@
 //!
 //! A scheduler and workers, for programs and tests that run without an installed
 //! Dask. They exchange the same messages as in a real cluster, over real comms,
-//! by default in memory. For a cluster of several machines, use Dask's scheduler.
+//! by default in memory. For a cluster of several machines, use
+//! the command `daskwire scheduler`, or Dask's scheduler.
 
 use core::fmt;
 use core::time::Duration;

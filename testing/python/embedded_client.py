@@ -17,8 +17,9 @@ warnings.simplefilter("ignore")
 
 import dask.bag
 import numpy
-from distributed import Client, KilledWorker, get_worker
+from distributed import Client, KilledWorker, fire_and_forget, get_worker
 from distributed.core import Status
+from distributed.diagnostics.plugin import Environ, WorkerPlugin
 
 
 def factorial(n):
@@ -196,6 +197,142 @@ def killed(client):
     error = raises(KilledWorker, client.submit(os._exit, 1))
     assert "4 different workers" in str(error), error
     assert "tcp://127.0.0.1:" in str(error), error
+
+
+class Marked(WorkerPlugin):
+    def setup(self, worker):
+        worker.mark = os.environ["DASKWIRE_MARK"]
+
+    def teardown(self, worker):
+        del worker.mark
+
+
+def mark(dask_worker):
+    return getattr(dask_worker, "mark", None)
+
+
+def by_name(client, function):
+    names = {address: w["name"] for address, w in client.scheduler_info()["workers"].items()}
+    return {names[address]: result for address, result in client.run(function).items()}
+
+
+def nannies(client):
+    both = ["worker-0", "worker-1"]
+    assert all(worker["nanny"] for worker in client.scheduler_info()["workers"].values())
+    # The nannies restart their workers with the variable.
+    client.register_plugin(Environ({"DASKWIRE_MARK": "x"}))
+    client.wait_for_workers(2, timeout=60)
+    client.register_plugin(Marked(), name="marked")
+    assert by_name(client, mark) == dict.fromkeys(both, "x")
+
+    pids = by_name(client, os.getpid)
+    done, running = client.submit(operator.add, 1, 2), client.submit(time.sleep, 2)
+    assert done.result(timeout=60) == 3
+    client.restart(timeout=60)
+    assert done.status == running.status == "cancelled"
+    assert not client.who_has()
+    restarted = by_name(client, os.getpid)
+    assert sorted(restarted) == both and not set(restarted.values()) & set(pids.values())
+    # Plugins are for workers and nannies to come, too.
+    assert by_name(client, mark) == dict.fromkeys(both, "x")
+    assert client.submit(operator.add, 1, 2).result(timeout=60) == 3
+
+    assert client.restart_workers(["worker-0"], timeout=60) == {"worker-0": "OK"}
+    again = by_name(client, os.getpid)
+    assert again["worker-1"] == restarted["worker-1"], again
+    assert again["worker-0"] != restarted["worker-0"], again
+
+    client.unregister_worker_plugin("marked")
+    assert by_name(client, mark) == dict.fromkeys(both, None)
+    raises_now(ValueError, client.unregister_worker_plugin, "marked")
+    with open("uploaded_module.py", "w") as file:
+        file.write("answer = 42")
+    client.upload_file("uploaded_module.py")
+    answer = client.submit(lambda: __import__("uploaded_module").answer)
+    assert answer.result(timeout=60) == 42
+    answer.release()
+
+    # The nanny starts a worker again that is killed, and its task runs again.
+    kept = client.submit(os.getpid, workers=["worker-0"], pure=False)
+    before = kept.result(timeout=60)
+    os.kill(before, 9)
+    deadline = time.time() + 60
+    while (now := kept.result(timeout=60)) == before:
+        assert time.time() < deadline
+        time.sleep(0.1)
+    assert now == by_name(client, os.getpid)["worker-0"]
+    assert client.run(os.getpid, nanny=True) and client.get_worker_logs(nanny=True)
+
+
+def names(client):
+    """Workers by their names, and what adaptive clusters ask for."""
+    client.wait_for_workers(2, timeout=60)
+    info = client.scheduler_info(n_workers=-1)
+    at = {worker["name"]: address for address, worker in info["workers"].items()}
+    assert set(at) == {"bob", 0}, at
+    assert info["services"].keys() == {"dashboard"}
+    assert f":{info['services']['dashboard']}/" in client.dashboard_link
+    for name in ("bob", 0):
+        [held] = client.scatter([name], workers=[name])
+        assert client.who_has([held]) == {held.key: (at[name],)}
+        assert client.has_what(workers=[name]) == {at[name]: (held.key,)}
+        assert client.run(os.getpid, workers=[name]).keys() == {at[name]}
+        assert client.sync(client.scheduler.ncores, workers=[name]) == {at[name]: 1}
+        held.release()
+    many = [client.submit(bytes, n, key=f"many-{n}") for n in range(3)]
+    client.gather(many)
+    sizes = client.nbytes(summary=False)
+    assert client.nbytes() == {"many": sum(sizes.values())} and len(sizes) == 3
+    assert client.nbytes([many[0].key, many[1].key]) == {"many": sizes["many-0"] + sizes["many-1"]}
+
+    versions = client.get_versions()
+    assert versions["scheduler"].keys() == versions["client"].keys()
+    assert "daskwire" in versions["scheduler"]["packages"]
+    assert {v["host"]["OS"] for v in (versions["scheduler"], versions["client"])} == {"Linux"}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        client.get_versions(check=True)
+    assert "Mismatched versions" in str(caught[0].message)
+
+    def ask(request, **arguments):
+        return client.sync(getattr(client.scheduler, request), **arguments)
+
+    assert ask("adaptive_target") == 0
+    assert set(ask("workers_to_close", attribute="name")) == {"bob", 0}
+    assert len(ask("workers_to_close", n=1)) == 1
+    assert ask("workers_to_close", minimum=2) == []
+    blocked = client.submit(time.sleep, 3, workers=["bob"])
+    while not client.processing(workers=[at["bob"]])[at["bob"]]:
+        time.sleep(0.05)
+    assert ask("workers_to_close", attribute="name") == [0]
+    # The idle worker leaves, and its data moves.
+    retired = client.retire_workers(close_workers=True)
+    assert retired.keys() == {at[0]}, retired
+    assert blocked.result(timeout=60) is None
+    assert client.gather(many) == [bytes(n) for n in range(3)]
+
+
+def held(client):
+    endless = client.submit(time.sleep, 600, key="endless")
+    while not client.processing()[list(client.ncores())[0]]:
+        time.sleep(0.05)
+    # The task stays wanted after this process has ended.
+    fire_and_forget(endless)
+    client.sync(client.scheduler.identity)
+
+
+def laptop(client):
+    client.wait_for_workers(2, timeout=60)
+    assert set(client.ncores().values()) == {1}
+    assert len(set(client.run(os.getpid).values())) == 2
+
+
+def raises_now(kind, function, *arguments):
+    try:
+        function(*arguments)
+    except kind:
+        return
+    raise AssertionError(f"no {kind}")
 
 
 if __name__ == "__main__":

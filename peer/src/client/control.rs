@@ -144,7 +144,10 @@ impl Client {
         const OP: &str = "restart_workers";
         self.shared.needs(Operation::RESTARTS)?;
         let message = Unknown::new(OP)
-            .field("workers", Value::from(workers.into().into_field()))
+            .field(
+                "workers",
+                Value::from(workers.into().into_field().map(|names| names.0)),
+            )
             .field("timeout", timeout.as_secs_f64())
             .field("on_error", "return")
             .field("stimulus_id", stimulus("restart-workers"));

@@ -3,7 +3,7 @@
 use super::Client;
 use super::shared::Shared;
 use crate::dialect::Operation;
-use crate::protocol::Request;
+use crate::protocol::{Request, WorkerNames};
 use crate::value::WrongType;
 use crate::{Key, RequestError, Value};
 
@@ -25,10 +25,10 @@ pub enum Workers {
 
 impl Workers {
     /// Converts to the field of a message, which is absent if all workers are meant.
-    pub(super) fn into_field(self) -> Option<Vec<String>> {
+    pub(super) fn into_field(self) -> Option<WorkerNames> {
         match self {
             Self::All => None,
-            Self::Only(workers) => Some(workers),
+            Self::Only(workers) => Some(workers.into()),
         }
     }
 }

@@ -47,6 +47,50 @@ pub struct Keys(pub Vec<Key>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sizes(pub Vec<(Key, u64)>);
 
+/// Addresses or names of workers. A name that is a number is read as a string.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WorkerNames(pub Vec<String>);
+
+impl<S: Into<String>> FromIterator<S> for WorkerNames {
+    fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {
+        Self(names.into_iter().map(Into::into).collect())
+    }
+}
+
+impl From<Vec<String>> for WorkerNames {
+    fn from(names: Vec<String>) -> Self {
+        Self(names)
+    }
+}
+
+impl Deref for WorkerNames {
+    type Target = Vec<String>;
+
+    fn deref(&self) -> &Vec<String> {
+        &self.0
+    }
+}
+
+impl Field for WorkerNames {
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        let names: Vec<Value> = Vec::read(source)?;
+        let names = names.into_iter().map(|name| match name {
+            Value::Str(name) => Ok(name.as_ref().to_owned()),
+            Value::Int(number) => Ok(number.to_string()),
+            _ => Err(source.unexpected("the address or name of a worker")),
+        });
+        names.collect::<Result<_, _>>().map(Self)
+    }
+
+    fn heap_len(&self) -> usize {
+        self.0.heap_len()
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.0.write(to)
+    }
+}
+
 /// A map in the order of the message.
 pub(crate) type Map<K, V> = Vec<(K, V)>;
 

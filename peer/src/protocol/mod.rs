@@ -30,7 +30,7 @@ use crate::brief::brief_debug;
 use crate::value::{Serialized, Value};
 
 pub(crate) use field::Field;
-pub use field::{Keys, Nullable, Sizes};
+pub use field::{Keys, Nullable, Sizes, WorkerNames};
 #[cfg(all(feature = "worker", target_os = "linux"))]
 pub(crate) use python::*;
 pub use reply::*;

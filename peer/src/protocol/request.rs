@@ -3,7 +3,7 @@
 use daskwire_comm::Traffic;
 
 use super::Unknown;
-use super::field::{Keys, Map, Nullable, maps, ops};
+use super::field::{Keys, Map, Nullable, WorkerNames, maps, ops};
 use super::status::WorkerStatus;
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -47,9 +47,19 @@ ops! {
         Broadcast = "broadcast",
         Retry = "retry",
         RetireWorkers = "retire_workers",
+        WorkersToClose = "workers_to_close",
+        AdaptiveTarget = "adaptive_target",
         CloseComm = "close",
         Terminate = "terminate",
         Kill = "kill",
+        RegisterNanny = "register_nanny",
+        RegisterWorkerPlugin = "register_worker_plugin",
+        UnregisterWorkerPlugin = "unregister_worker_plugin",
+        RegisterNannyPlugin = "register_nanny_plugin",
+        UnregisterNannyPlugin = "unregister_nanny_plugin",
+        RegisterSchedulerPlugin = "register_scheduler_plugin",
+        RestartCluster = "restart",
+        RestartWorkers = "restart_workers",
     }
 }
 
@@ -229,7 +239,7 @@ maps! {
         /// The data.
         data: Map<Key, Serialized> = "data",
         /// The workers to use; nil for any.
-        workers: Nullable<Vec<String>> = "workers",
+        workers: Nullable<WorkerNames> = "workers",
         /// The client that holds the data.
         client: String = "client",
         /// The number of copies; true for one on each worker.
@@ -251,7 +261,7 @@ maps! {
     /// Asks which results workers hold.
     HasWhat = "has_what" {
         /// The workers; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -259,7 +269,7 @@ maps! {
     /// Asks for the number of threads of each worker.
     NCores = "ncores" {
         /// The workers; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -267,7 +277,7 @@ maps! {
     /// Asks for the number of threads of each running worker.
     NCoresRunning = "ncores_running" {
         /// The workers; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -365,7 +375,7 @@ maps! {
         /// The prefix of the tasks; all if absent.
         key: Option<String> = "key",
         /// The workers, for a scheduler; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// The earliest time, in seconds since 1970.
         start: Option<f64> = "start",
         /// The latest time, in seconds since 1970.
@@ -402,7 +412,7 @@ maps! {
     /// Asks a scheduler for the tasks that workers run or are about to run.
     Processing = "processing" {
         /// The workers; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -421,7 +431,7 @@ maps! {
         /// Maximum number of lines of each; all if absent or 0.
         n: Option<u64> = "n",
         /// The workers; all if absent.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Whether the logs of nannies are wanted instead.
         nanny: Option<bool> = "nanny",
         /// Whether a reply is sent.
@@ -471,7 +481,7 @@ maps! {
         /// The request.
         msg: Unknown = "msg",
         /// Addresses of the workers. Default: all, or those on `hosts`.
-        workers: Option<Vec<String>> = "workers",
+        workers: Option<WorkerNames> = "workers",
         /// Hosts, whose workers get the message too.
         hosts: Option<Vec<String>> = "hosts",
         /// Whether the nannies of the workers are asked instead of the workers.
@@ -493,14 +503,54 @@ maps! {
         reply: Option<bool> = "reply",
     }
 
-    /// Retires workers, after others have copies of their data.
+    /// Retires workers, after others have copies of their data. Without addresses and names,
+    /// the scheduler chooses the workers, as for [`WorkersToClose`].
     RetireWorkers = "retire_workers" {
         /// The addresses of the workers.
         workers: Option<Vec<String>> = "workers",
+        /// The names of the workers.
+        names: Option<WorkerNames> = "names",
+        /// The number of workers to choose.
+        n: Option<i64> = "n",
+        /// The number of workers to keep.
+        target: Option<i64> = "target",
+        /// Minimum number of workers to keep.
+        minimum: Option<i64> = "minimum",
+        /// The memory to keep, as a multiple of the data. Default: 2.
+        memory_ratio: Option<f64> = "memory_ratio",
+        /// The pickle of a function for the groups that leave together.
+        key: Option<Value> = "key",
         /// Whether the workers close.
         close_workers: Option<bool> = "close_workers",
         /// Whether they leave the cluster.
         remove: Option<bool> = "remove",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler which workers can be closed at low cost.
+    WorkersToClose = "workers_to_close" {
+        /// The number of workers to choose.
+        n: Option<i64> = "n",
+        /// The number of workers to keep.
+        target: Option<i64> = "target",
+        /// Minimum number of workers to keep.
+        minimum: Option<i64> = "minimum",
+        /// The memory to keep, as a multiple of the data. Default: 2.
+        memory_ratio: Option<f64> = "memory_ratio",
+        /// The pickle of a function for the groups that leave together.
+        key: Option<Value> = "key",
+        /// The attribute of the workers in the reply: `address` or `name`. Default: `address`.
+        attribute: Option<String> = "attribute",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for the number of workers that suits its tasks.
+    AdaptiveTarget = "adaptive_target" {
+        /// The time that all tasks should take, in seconds or as a string with a unit. Default: 5
+        /// seconds.
+        target_duration: Option<Value> = "target_duration",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }
@@ -513,6 +563,95 @@ maps! {
 
     /// Terminates a scheduler or worker.
     Terminate = "terminate" {
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler for its plugins of nannies. The nanny acknowledges the reply once its
+    /// worker has started.
+    RegisterNanny = "register_nanny" {
+        /// The nanny's address.
+        address: Option<String> = "address",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Stores a plugin of workers in a scheduler, which sends it to all workers.
+    RegisterWorkerPlugin = "register_worker_plugin" {
+        /// The pickle of the plugin.
+        plugin: Value = "plugin",
+        /// The name of the plugin.
+        name: String = "name",
+        /// Whether a plugin of this name is kept.
+        idempotent: Option<bool> = "idempotent",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Removes a plugin of workers.
+    UnregisterWorkerPlugin = "unregister_worker_plugin" {
+        /// The name of the plugin.
+        name: String = "name",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Stores a plugin of nannies in a scheduler, which sends it to all nannies.
+    RegisterNannyPlugin = "register_nanny_plugin" {
+        /// The pickle of the plugin.
+        plugin: Value = "plugin",
+        /// The name of the plugin.
+        name: String = "name",
+        /// Whether a plugin of this name is kept.
+        idempotent: Option<bool> = "idempotent",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Removes a plugin of nannies.
+    UnregisterNannyPlugin = "unregister_nanny_plugin" {
+        /// The name of the plugin.
+        name: String = "name",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Adds a plugin to a scheduler in Python.
+    RegisterSchedulerPlugin = "register_scheduler_plugin" {
+        /// The pickle of the plugin.
+        plugin: Value = "plugin",
+        /// The name of the plugin.
+        name: Option<String> = "name",
+        /// Whether a plugin of this name is kept.
+        idempotent: Option<bool> = "idempotent",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler to forget all tasks, and to restart all workers.
+    RestartCluster = "restart" {
+        /// Timeout in seconds for the workers to end and to return.
+        timeout: Option<f64> = "timeout",
+        /// Whether the reply waits for the workers to return. Default: true.
+        wait_for_workers: Option<bool> = "wait_for_workers",
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
+        /// Whether a reply is sent.
+        reply: Option<bool> = "reply",
+    }
+
+    /// Asks a scheduler to restart workers.
+    RestartWorkers = "restart_workers" {
+        /// The addresses of the workers. Default: all workers.
+        workers: Option<Vec<String>> = "workers",
+        /// Timeout in seconds for the workers to end and to return.
+        timeout: Option<f64> = "timeout",
+        /// Whether the reply waits for the workers to return. Default: true.
+        wait_for_workers: Option<bool> = "wait_for_workers",
+        /// The reaction to workers that do not return: `raise` or `return`. Default: `raise`.
+        on_error: Option<String> = "on_error",
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
         /// Whether a reply is sent.
         reply: Option<bool> = "reply",
     }

@@ -1,5 +1,5 @@
-//! An embedded scheduler, which replaces `dask scheduler` in a single process and
-//! in tests.
+//! A scheduler, which replaces `dask scheduler`: in the command `daskwire scheduler`, and
+//! embedded in programs and tests.
 //!
 //! [`Scheduler`] serves clients and workers over any transport, including those in
 //! Python. [`State`] makes the decisions, following the steps of Dask's "Journey
@@ -8,7 +8,7 @@
 //! The scheduler never runs tasks, and parses a client's graph as data. Graphs that only
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys. Requests other than those about tasks, data
-//! and workers, such as `run_on_scheduler`, plugins, datasets, events, locks and queues, are
+//! and workers, such as `run_on_scheduler`, datasets, events, locks and queues, are
 //! refused with a `NotImplementedError` that names them.
 
 mod error;
@@ -48,7 +48,7 @@ use server::Shared;
 use state::State;
 
 pub use error::{ServeError, StartError};
-pub use notice::{LeaveReason, Notice};
+pub use notice::{LeaveReason, LeftTasks, Notice};
 pub use state::Policy;
 
 /// The first release of `distributed` whose workers and clients a [`Scheduler`]
@@ -90,6 +90,14 @@ pub struct Options {
     /// closed before their handshake, with [`Notice::TooManyComms`]. Default: three
     /// quarters of [`descriptor_limit`](daskwire_comm::descriptor_limit), and at most 65,536.
     pub max_comms: usize,
+    /// The address that [`Scheduler::address`] and `identity` report. Default: that of the first
+    /// listener.
+    pub contact_address: Option<Address>,
+    /// The ports of other services of the scheduler by their names, which `identity` reports.
+    pub services: Vec<(String, u16)>,
+    /// Time without tasks that run or wait for a worker, and without any change of a task, after
+    /// which the scheduler ends, with [`Notice::Idle`]. Default: none.
+    pub idle_timeout: Option<Duration>,
     /// An observer that sees all messages.
     pub observer: Option<Arc<dyn Observer>>,
     /// Callback for ignored messages, and for workers that join and leave.
@@ -106,6 +114,9 @@ impl Default for Options {
             worker_interval: Duration::ZERO,
             max_queued_len: MAX_QUEUED_LEN,
             max_comms: max_comms(),
+            contact_address: None,
+            services: Vec::new(),
+            idle_timeout: None,
             observer: None,
             on_notice: None,
         }
@@ -150,7 +161,6 @@ impl fmt::Debug for Options {
 #[must_use = "a scheduler ends when this is dropped"]
 pub struct Scheduler {
     shared: Arc<Shared>,
-    /// The address of the first listener.
     address: Address,
     addresses: Vec<Address>,
     tasks: TaskSet<()>,
@@ -172,9 +182,10 @@ impl Scheduler {
         let addresses: Result<Vec<Address>, CommError> =
             listeners.iter().map(Listener::local_address).collect();
         let addresses = addresses.map_err(|error| StartError::LocalAddress(Arc::new(error)))?;
-        let Some(address) = addresses.first().cloned() else {
+        let Some(first) = addresses.first().cloned() else {
             return Err(StartError::NoListeners);
         };
+        let address = options.contact_address.clone().unwrap_or(first);
         let shared = Shared::new(options, address.to_string(), listeners.len());
         let shared = Arc::new(shared);
         let mut tasks = TaskSet::new();
@@ -193,7 +204,8 @@ impl Scheduler {
         })
     }
 
-    /// The address of the first listener.
+    /// The address for clients and workers: [`Options::contact_address`], or that of the first
+    /// listener.
     pub const fn address(&self) -> &Address {
         &self.address
     }
@@ -201,6 +213,11 @@ impl Scheduler {
     /// The addresses of all listeners.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// The id that `identity` reports.
+    pub fn id(&self) -> &str {
+        self.shared.id()
     }
 
     /// Calls `look` with the state. The scheduler is blocked until it returns.

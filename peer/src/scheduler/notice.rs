@@ -1,13 +1,14 @@
 //! Events of interest to operators.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError};
 
-use crate::Value;
 use crate::event::Level;
 use crate::protocol::ProtocolError;
+use crate::{Key, Value};
 
 /// An event of interest to operators.
 #[derive(Clone, Debug)]
@@ -73,18 +74,41 @@ pub enum Notice {
         /// The event.
         message: Value,
     },
+    /// The scheduler ends, because it was idle for this time.
+    Idle {
+        /// [`Options::idle_timeout`](super::Options::idle_timeout).
+        timeout: Duration,
+    },
     /// A worker has joined.
     WorkerJoined {
         /// The worker's address.
         worker: String,
+        /// The worker's name.
+        name: String,
     },
     /// A worker has left.
     WorkerLeft {
         /// The worker's address.
         worker: String,
+        /// The worker's name.
+        name: String,
         /// The reason for leaving.
         reason: LeaveReason,
+        /// The tasks that the worker had.
+        tasks: LeftTasks,
     },
+}
+
+/// The tasks of a worker that has left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeftTasks {
+    /// Tasks that the worker was processing.
+    pub processing: Vec<Key>,
+    /// Results that only the worker had, and that can be computed again.
+    pub recomputed: Vec<Key>,
+    /// Data that only the worker had, and that is lost.
+    pub lost: Vec<Key>,
 }
 
 /// The reason why a worker is no longer part of the cluster.
@@ -96,15 +120,22 @@ pub enum LeaveReason {
     /// The worker sent nothing for longer than
     /// [`Policy::worker_ttl`](super::Policy::worker_ttl).
     Silent,
-    /// The worker was retired, or removed at its own request.
+    /// The worker was retired.
     Retired,
+    /// The worker or its nanny has unregistered it.
+    Unregistered,
+    /// The worker was removed by a restart of workers.
+    Restarted,
 }
 
 impl Notice {
     /// The importance of the notice in logs.
     pub(super) const fn level(&self) -> Level {
         match self {
-            Self::Event { .. } | Self::WorkerJoined { .. } | Self::WorkerLeft { .. } => Level::Info,
+            Self::Event { .. }
+            | Self::Idle { .. }
+            | Self::WorkerJoined { .. }
+            | Self::WorkerLeft { .. } => Level::Info,
             _ => Level::Warn,
         }
     }
@@ -143,8 +174,23 @@ impl fmt::Display for Notice {
                 topic,
                 message,
             } => write!(f, "{peer} logged on topic {topic}: {message}"),
-            Self::WorkerJoined { worker } => write!(f, "the worker {worker} joined"),
-            Self::WorkerLeft { worker, reason } => write!(f, "the worker {worker} left: {reason}"),
+            Self::Idle { timeout } => write!(
+                f,
+                "the scheduler ends after being idle for {} s",
+                timeout.as_secs_f64()
+            ),
+            Self::WorkerJoined { worker, name } => {
+                write!(f, "the worker {worker}{} joined", Named(worker, name))
+            }
+            Self::WorkerLeft {
+                worker,
+                name,
+                reason,
+                tasks,
+            } => {
+                let named = Named(worker, name);
+                write!(f, "the worker {worker}{named} left: {reason}{tasks}")
+            }
         }
     }
 }
@@ -155,6 +201,44 @@ impl fmt::Display for LeaveReason {
             Self::StreamEnded => "stream ended",
             Self::Silent => "silent for too long",
             Self::Retired => "retired",
+            Self::Unregistered => "unregistered by itself or its nanny",
+            Self::Restarted => "restarted",
         })
+    }
+}
+
+/// The tasks as the end of a sentence about the worker; nothing without tasks.
+impl fmt::Display for LeftTasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Maximum number of keys that are listed.
+        const LISTED: usize = 5;
+        for (keys, what) in [
+            (&self.processing, "tasks that it ran"),
+            (&self.recomputed, "results that have to be computed again"),
+            (&self.lost, "lost pieces of data that nothing can compute"),
+        ] {
+            for (index, key) in keys.iter().take(LISTED).enumerate() {
+                match index {
+                    0 => write!(f, "; {} {what}: {key}", keys.len())?,
+                    _ => write!(f, ", {key}")?,
+                }
+            }
+            if keys.len() > LISTED {
+                f.write_str(", ...")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The name of a worker in parentheses, unless it is the address.
+struct Named<'a>(&'a str, &'a str);
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 == self.1 {
+            true => Ok(()),
+            false => write!(f, " ({})", self.1),
+        }
     }
 }

@@ -63,3 +63,27 @@ fn a_task_that_kills_its_workers_fails_as_python_expects() {
         .collect();
     client(&address, &["killed"]);
 }
+
+/// Workers in Python as `dask worker` starts them.
+#[test]
+fn nannies_register_and_restart_their_workers() {
+    let (runtime, embedded, address) = start();
+    let mut nannies =
+        ["worker-0", "worker-1"].map(|name| daskwire_testing::worker_under_nanny(&address, name));
+    let client = client(&address, &["nannies"]);
+    // Its result was on the worker that is killed.
+    let expected = ["Couldn't gather 1 keys"];
+    assert_eq!(warnings_except(&client.log(), &expected), [""; 0]);
+    assert_eq!(runtime.block_on(embedded.close()), [""; 0]);
+    for nanny in &mut nannies {
+        nanny.wait_for_log("End worker");
+        let expected = [
+            "Restarting worker",
+            "was killed by signal 9",
+            // The task that runs at the restart.
+            "ended with CancelledError",
+            "still alive after",
+        ];
+        assert_eq!(warnings_except(&nanny.log(), &expected), [""; 0]);
+    }
+}

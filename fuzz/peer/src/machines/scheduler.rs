@@ -10,6 +10,7 @@ use daskwire_peer::protocol::{
     Reschedule, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
     WorkerStatus, WorkerStatusChange,
 };
+use daskwire_peer::scheduler::LeaveReason;
 use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
 use daskwire_peer::{Key, Value};
 
@@ -222,11 +223,14 @@ impl<'c> Cluster<'c> {
                         assert!((!can_retire || is_there) && (!is_retired || can_retire));
                     }
                     1 => {
-                        let is_expected = self.choices.below(2) == 0;
+                        let reason = match self.choices.below(2) {
+                            0 => LeaveReason::Retired,
+                            _ => LeaveReason::Unregistered,
+                        };
                         self.handle(Event::RemoveWorker {
                             worker,
                             close: true,
-                            is_expected,
+                            reason,
                         });
                     }
                     2 => self.handle(Event::KeepWorker(worker)),

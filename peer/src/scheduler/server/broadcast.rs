@@ -64,7 +64,7 @@ impl Shared {
 /// to. If it is for nannies, workers without a nanny are omitted.
 fn recipients(state: &State, request: &Broadcast) -> Vec<(String, String)> {
     let mut workers = match (&request.workers, &request.hosts) {
-        (Some(workers), _) => workers.clone(),
+        (Some(workers), _) => state.addresses(workers),
         (None, Some(_)) => Vec::new(),
         (None, None) => state.workers_on(None),
     };

@@ -14,7 +14,7 @@ use crate::channel::within;
 use crate::gather::{Gathering, Holders, ask_all};
 use crate::protocol::{
     DataReply, FreeKeysRequest, GetData, Keys, ReplyStatus, Request, Scatter, UpdateData,
-    UpdateDataReply,
+    UpdateDataReply, WorkerNames,
 };
 use crate::scheduler::state::{Event, REPLACED, State, choose};
 use crate::{Key, RequestError, Serialized, Value};
@@ -210,12 +210,15 @@ impl Shared {
     /// Waits until one of the given workers, or any worker, is running.
     async fn running(
         &self,
-        among: Option<Vec<String>>,
+        among: Option<WorkerNames>,
     ) -> Result<Vec<(String, u64)>, RequestError> {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let running = self.inspect(|state| state.thread_counts(among.as_deref(), true));
+            let running = self.inspect(|state| {
+                let among = among.as_ref().map(|names| state.addresses(names));
+                state.thread_counts(among.as_deref(), true)
+            });
             if !running.is_empty() {
                 return Ok(running);
             }

@@ -22,11 +22,15 @@ use crate::{TaskEvent, Value};
 
 mod broadcast;
 mod data;
+mod plugins;
 mod reply;
 mod requests;
+mod restart;
 mod retire;
 mod spread;
 mod streams;
+
+use plugins::Plugins;
 
 /// Timeout for sending the last messages to a peer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -42,6 +46,7 @@ pub(super) struct Shared {
     /// Whether the callback for notices has panicked.
     has_callback_panicked: AtomicBool,
     pool: Pool,
+    plugins: Plugins,
     options: Options,
     id: String,
     address: String,
@@ -208,6 +213,7 @@ impl Shared {
             failure: watch::Sender::new(None),
             listener_count: AtomicUsize::new(listener_count),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
+            plugins: Plugins::default(),
             id: format!("Scheduler-{}", crate::identifier()),
             address,
             clock: Clock::new(),
@@ -219,6 +225,10 @@ impl Shared {
             random: AtomicU64::new(options.policy.seed),
             options,
         }
+    }
+
+    pub(super) fn id(&self) -> &str {
+        &self.id
     }
 
     /// Handles an event.
@@ -344,6 +354,16 @@ impl Shared {
         let step = STEP.min(self.options.policy.deletion_interval);
         loop {
             self.handle(Event::Tick);
+            if let Some(timeout) = self.options.idle_timeout {
+                let now = self.clock.now();
+                let since = self.inspect(State::idle_since);
+                let is_idle = since.is_some_and(|since| now.saturating_sub(since) > timeout);
+                if is_idle && !self.is_closing.load(Ordering::Acquire) {
+                    self.notify(&Notice::Idle { timeout });
+                    self.close().await;
+                    return;
+                }
+            }
             runtime::sleep(step.max(Duration::from_millis(1))).await;
         }
     }
@@ -441,10 +461,15 @@ impl Shared {
 
     /// Waits until at least `count` workers have joined.
     pub(super) async fn wait_for_workers(&self, count: usize) {
+        self.until(|state| state.worker_count() >= count).await;
+    }
+
+    /// Waits until a condition about workers or their data holds.
+    async fn until(&self, holds: impl Fn(&State) -> bool) {
         loop {
             let mut changed = core::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            if self.inspect(State::worker_count) >= count {
+            if self.inspect(&holds) {
                 return;
             }
             changed.await;

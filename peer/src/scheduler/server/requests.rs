@@ -6,15 +6,19 @@ use std::sync::atomic::Ordering;
 use daskwire_comm::Incoming;
 
 use super::Shared;
+use super::plugins::{PluginKind, scheduler_plugin};
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
 use crate::Value;
 use crate::channel::{Channel, Ends};
 use crate::event;
-use crate::protocol::{HeartbeatReply, Keys, Nullable, ReplyStatus, Request, TaskState};
+use crate::protocol::{
+    Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
+    ReplyStatus, Request, TaskState, Unknown, WorkerNames,
+};
 use crate::rpc::IncomingRequest;
-use crate::scheduler::Notice;
 use crate::scheduler::state::Event;
+use crate::scheduler::{LeaveReason, Notice};
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
@@ -43,6 +47,7 @@ impl Shared {
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, register).await;
                 }
+                Ok(Request::RegisterNanny(_)) => return self.start_nanny(channel).await,
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
                 }
@@ -73,10 +78,7 @@ impl Shared {
             Request::Identity(request) => self.identity(request.n_workers),
             Request::Ping(_) => Reply::Value(Value::bytes(&b"pong"[..])),
             Request::Echo(request) => Reply::Value(request.data),
-            Request::Versions(_) => {
-                let none = || Value::Dict([].into());
-                Reply::Value(Value::dict([("host", none()), ("packages", none())]))
-            }
+            Request::Versions(request) => Reply::Value(versions(request.packages)),
             Request::HeartbeatWorker(request) => {
                 let is_closing = self.is_closing.load(Ordering::Acquire);
                 let interval = self.with_machine(|machine| {
@@ -98,8 +100,9 @@ impl Shared {
                 self.handle(Event::RemoveWorker {
                     worker: request.address,
                     close: false,
-                    is_expected: false,
+                    reason: LeaveReason::Unregistered,
                 });
+                self.changed.notify_waiters();
                 Reply::Value(Value::None)
             }
             Request::Gather(request) => {
@@ -113,18 +116,24 @@ impl Shared {
             }
             Request::NBytes(request) => {
                 let keys = request.keys.as_ref();
+                if request.summary.unwrap_or(true) {
+                    let keys = keys.map(|keys| &keys[..]);
+                    let sums = self.inspect(|state| state.nbytes_by_prefix(keys));
+                    return Reply::Value(Value::dict(sums));
+                }
                 Reply::Sizes(self.inspect(|state| state.nbytes(keys.map(|keys| &keys[..]))))
             }
-            Request::HasWhat(request) => {
-                Reply::HasWhat(self.inspect(|state| state.has_what(request.workers.as_deref())))
-            }
-            Request::NCores(request) => {
-                let workers = request.workers.as_deref();
-                Reply::Counts(self.inspect(|state| state.thread_counts(workers, false)))
-            }
+            Request::HasWhat(request) => Reply::HasWhat(self.inspect(|state| {
+                let workers = request.workers.map(|names| state.addresses(&names));
+                state.has_what(workers.as_deref())
+            })),
+            Request::Processing(request) => Reply::HasWhat(self.inspect(|state| {
+                let workers = request.workers.map(|names| state.addresses(&names));
+                state.processing(workers.as_deref())
+            })),
+            Request::NCores(request) => Reply::Counts(self.thread_counts(request.workers, false)),
             Request::NCoresRunning(request) => {
-                let workers = request.workers.as_deref();
-                Reply::Counts(self.inspect(|state| state.thread_counts(workers, true)))
+                Reply::Counts(self.thread_counts(request.workers, true))
             }
             Request::GetTaskStatus(request) => Reply::Stages(self.inspect(|state| {
                 let stages = request.keys.into_iter().map(|key| {
@@ -138,6 +147,16 @@ impl Shared {
                 Reply::Value(self.inspect(|state| state.story_value(&wanted)))
             }
             Request::Broadcast(request) => self.broadcast(request).await,
+            Request::WorkerLogs(request) => {
+                let count = request.n.map_or(Value::None, Value::from);
+                self.broadcast(Broadcast {
+                    msg: Unknown::new("get_logs").field("n", count),
+                    workers: request.workers,
+                    nanny: request.nanny,
+                    ..Broadcast::default()
+                })
+                .await
+            }
             Request::UpdateData(request) => {
                 self.handle(Event::DataStored {
                     client: request.client,
@@ -155,10 +174,49 @@ impl Shared {
                 });
                 Reply::Keys(Keys(keys))
             }
-            Request::RetireWorkers(request) => {
-                let close = request.close_workers.unwrap_or(true);
-                self.retire(request.workers, close, request.remove.unwrap_or(true))
+            Request::RetireWorkers(request) => self.retire(request).await,
+            Request::WorkersToClose(request) => self.to_close(&request),
+            Request::AdaptiveTarget(request) => {
+                let duration = request.target_duration.as_ref().and_then(seconds);
+                let count = self.inspect(|state| state.desired_worker_count(duration));
+                Reply::Value(Value::from(count))
+            }
+            Request::RegisterWorkerPlugin(request) => {
+                let RegisterWorkerPlugin {
+                    plugin,
+                    name,
+                    idempotent,
+                    ..
+                } = request;
+                self.add_plugin(PluginKind::Worker, name, plugin, idempotent)
                     .await
+            }
+            Request::RegisterNannyPlugin(request) => {
+                let RegisterNannyPlugin {
+                    plugin,
+                    name,
+                    idempotent,
+                    ..
+                } = request;
+                self.add_plugin(PluginKind::Nanny, name, plugin, idempotent)
+                    .await
+            }
+            Request::UnregisterWorkerPlugin(request) => {
+                self.remove_plugin(PluginKind::Worker, request.name).await
+            }
+            Request::UnregisterNannyPlugin(request) => {
+                self.remove_plugin(PluginKind::Nanny, request.name).await
+            }
+            Request::RegisterSchedulerPlugin(request) => scheduler_plugin(&request),
+            Request::RestartCluster(request) => self.restart(request).await,
+            Request::RestartWorkers(request) => self.restart_workers(request).await,
+            Request::LogEventRequest(request) => {
+                self.notify(&Notice::Event {
+                    peer: channel.peer.to_string(),
+                    topic: request.topic,
+                    message: request.msg,
+                });
+                Reply::Value(Value::None)
             }
             Request::CloseComm(_) => Reply::CloseComm,
             Request::Terminate(_) => Reply::Terminate,
@@ -175,6 +233,13 @@ impl Shared {
         }
     }
 
+    fn thread_counts(&self, workers: Option<WorkerNames>, running: bool) -> Vec<(String, u64)> {
+        self.inspect(|state| {
+            let workers = workers.map(|names| state.addresses(&names));
+            state.thread_counts(workers.as_deref(), running)
+        })
+    }
+
     fn identity(&self, count: Option<i64>) -> Reply {
         // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
@@ -184,7 +249,10 @@ impl Shared {
                 ("type", Value::from("Scheduler")),
                 ("id", Value::from(self.id.as_str())),
                 ("address", Value::from(self.address.as_str())),
-                ("services", Value::Dict([].into())),
+                (
+                    "services",
+                    Value::dict(self.options.services.iter().cloned()),
+                ),
                 ("started", Value::from(self.clock.start.as_secs_f64())),
                 ("n_workers", Value::from(state.worker_count())),
                 ("total_threads", Value::from(state.thread_count())),
@@ -193,5 +261,78 @@ impl Shared {
             ])
         });
         Reply::Value(identity)
+    }
+}
+
+/// The versions in the form of Dask's. The packages are those of Python, which the scheduler does
+/// not have.
+fn versions(further: Option<Vec<String>>) -> Value {
+    const PACKAGES: [&str; 10] = [
+        "python",
+        "dask",
+        "distributed",
+        "msgpack",
+        "cloudpickle",
+        "tornado",
+        "toolz",
+        "numpy",
+        "pandas",
+        "lz4",
+    ];
+    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| "None".to_owned());
+    let os = match std::env::consts::OS {
+        "linux" => "Linux",
+        "macos" => "Darwin",
+        "windows" => "Windows",
+        other => other,
+    };
+    let host = [
+        ("python", Value::None),
+        ("python-bits", Value::from(usize::BITS)),
+        ("OS", Value::from(os)),
+        ("machine", Value::from(std::env::consts::ARCH)),
+        (
+            "byteorder",
+            Value::from(if cfg!(target_endian = "big") {
+                "big"
+            } else {
+                "little"
+            }),
+        ),
+        ("LC_ALL", Value::from(variable("LC_ALL"))),
+        ("LANG", Value::from(variable("LANG"))),
+    ];
+    let packages = PACKAGES.map(str::to_owned).into_iter();
+    let packages = packages.chain(further.unwrap_or_default());
+    let packages = packages.map(|package| (package, Value::None));
+    let own = (
+        "daskwire".to_owned(),
+        Value::from(env!("CARGO_PKG_VERSION")),
+    );
+    Value::dict([
+        ("host", Value::dict(host)),
+        ("packages", Value::dict(packages.chain([own]))),
+    ])
+}
+
+/// A duration in seconds: a number, or a string such as `5s` or `200ms`. `None` for others.
+fn seconds(duration: &Value) -> Option<f64> {
+    match duration {
+        Value::Float(seconds) => Some(*seconds),
+        #[expect(clippy::cast_precision_loss, reason = "durations need not be exact")]
+        Value::Int(seconds) => Some(*seconds as f64),
+        Value::Str(duration) => {
+            let at = duration.find(|c: char| c.is_ascii_alphabetic() || c == ' ');
+            let (number, unit) = duration.split_at(at.unwrap_or(duration.len()));
+            let unit = match unit.trim() {
+                "" | "s" | "seconds" => 1.0,
+                "ms" => 0.001,
+                "m" | "min" | "minutes" => 60.0,
+                "h" | "hours" => 3600.0,
+                _ => return None,
+            };
+            number.parse::<f64>().ok().map(|number| number * unit)
+        }
+        _ => None,
     }
 }

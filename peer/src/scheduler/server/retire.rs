@@ -7,20 +7,48 @@ use daskwire_comm::runtime;
 use super::Shared;
 use super::reply::{Reply, refused};
 use crate::Value;
-use crate::scheduler::state::Event;
+use crate::protocol::{RetireWorkers, WorkersToClose};
+use crate::scheduler::LeaveReason;
+use crate::scheduler::state::{CloseOptions, Event, WorkerId};
 
 impl Shared {
     /// Retires workers once other workers have copies of their data.
-    pub(super) async fn retire(
-        &self,
-        workers: Option<Vec<String>>,
-        close: bool,
-        remove: bool,
-    ) -> Reply {
-        // Dask chooses the workers itself, or by other arguments such as names.
-        let Some(workers) = workers else {
-            let message = "this scheduler retires workers by their addresses only (workers=)";
-            return refused("NotImplementedError", message);
+    pub(super) async fn retire(&self, request: RetireWorkers) -> Reply {
+        let close = request.close_workers.unwrap_or(true);
+        let remove = request.remove.unwrap_or(true);
+        let RetireWorkers {
+            n,
+            target,
+            minimum,
+            memory_ratio,
+            ..
+        } = request;
+        let is_choosing = n.is_some()
+            || target.is_some()
+            || minimum.is_some()
+            || memory_ratio.is_some()
+            || request.key.is_some();
+        let workers = match (request.workers, request.names) {
+            (Some(_), Some(_)) => {
+                return refused("TypeError", "names and workers are mutually exclusive");
+            }
+            (Some(_), None) | (None, Some(_)) if is_choosing => {
+                let message = "Parameters for workers_to_close() are mutually exclusive with \
+                               names and workers";
+                return refused("TypeError", message);
+            }
+            (Some(workers), None) => workers,
+            (None, Some(names)) => self.inspect(|state| state.named(&names)),
+            (None, None) => {
+                let options = close_options(n, target, minimum, memory_ratio);
+                match self.choose_to_close(&options, request.key.as_ref()) {
+                    Ok(ids) => self.inspect(|state| {
+                        let addresses = ids.into_iter().filter_map(|id| state.address_of(id));
+                        addresses.map(str::to_owned).collect()
+                    }),
+                    Err(refused) => return refused,
+                }
+            }
         };
         let known = self.inspect(|state| state.thread_counts(Some(&workers), false));
         let workers: Vec<String> = known.into_iter().map(|(worker, _)| worker).collect();
@@ -37,12 +65,56 @@ impl Shared {
                 self.handle(Event::RemoveWorker {
                     worker,
                     close,
-                    is_expected: true,
+                    reason: LeaveReason::Retired,
                 });
             }
             retired.extend(identity);
         }
         Reply::Value(Value::dict(retired))
+    }
+
+    /// Returns the workers that can be closed at low cost.
+    pub(super) fn to_close(&self, request: &WorkersToClose) -> Reply {
+        let WorkersToClose {
+            n,
+            target,
+            minimum,
+            memory_ratio,
+            ..
+        } = *request;
+        let options = close_options(n, target, minimum, memory_ratio);
+        let ids = match self.choose_to_close(&options, request.key.as_ref()) {
+            Ok(ids) => ids,
+            Err(refused) => return refused,
+        };
+        let is_name = match request.attribute.as_deref() {
+            None | Some("address") => false,
+            Some("name") => true,
+            Some(other) => {
+                let message = format!("expected the attribute address or name, not {other:?}");
+                return refused("NotImplementedError", &message);
+            }
+        };
+        let workers = self.inspect(|state| {
+            let workers = ids.into_iter().filter_map(|id| match is_name {
+                true => state.name_of(id).cloned(),
+                false => state.address_of(id).map(Value::from),
+            });
+            workers.collect::<Vec<_>>()
+        });
+        Reply::Value(Value::list(workers))
+    }
+
+    fn choose_to_close(
+        &self,
+        options: &CloseOptions,
+        key: Option<&Value>,
+    ) -> Result<Vec<WorkerId>, Reply> {
+        if key.is_some_and(|key| *key != Value::None) {
+            let message = "this scheduler runs no Python, and chooses each worker by itself (key=)";
+            return Err(refused("NotImplementedError", message));
+        }
+        Ok(self.inspect(|state| state.workers_to_close(options)))
     }
 
     /// Waits until other workers have copies of a worker's data. Returns `false` if no
@@ -86,6 +158,21 @@ impl Shared {
                 () = &mut deadline => return false,
             }
         }
+    }
+}
+
+fn close_options(
+    n: Option<i64>,
+    target: Option<i64>,
+    minimum: Option<i64>,
+    memory_ratio: Option<f64>,
+) -> CloseOptions {
+    let count = |count: i64| usize::try_from(count).unwrap_or(0);
+    CloseOptions {
+        count: n.map(count),
+        target: target.map(count),
+        minimum: minimum.map_or(0, count),
+        memory_ratio,
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 
+use super::plugins::PluginKind;
 use super::{CLOSE_TIMEOUT, Machine, Shared};
 use crate::batched::{Backlog, BatchSender, BatchWriter};
 use crate::channel::{Channel, Sender};
@@ -177,7 +178,7 @@ impl Shared {
             time: Some(machine.now.as_secs_f64()),
             heartbeat_interval: Some(heartbeat_interval),
             extra: [
-                ("worker-plugins", Value::Dict([].into())),
+                ("worker-plugins", self.plugins.of(PluginKind::Worker)),
                 ("warning", Value::from(warning)),
                 ("error", Value::from("")),
             ]

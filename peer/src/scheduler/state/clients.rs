@@ -9,7 +9,7 @@ use super::submission::Submission;
 use super::versions::{self, Packages};
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 use crate::protocol::{
-    AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, StreamStart,
+    AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, Restart, StreamStart,
 };
 use crate::{Key, Value};
 
@@ -34,6 +34,7 @@ impl State {
             self.remove_client(old);
         }
         self.insert_client(id, name);
+        self.totals.clients_added += 1;
         let start = StreamStart {
             warning: Some(self.packages.warning(&Packages::read(versions), "Client")),
             error: Some(String::new()),
@@ -100,9 +101,27 @@ impl State {
             self.todo.unneeded.push(task);
         }
         if id.has_stream() {
+            self.totals.clients_removed += 1;
             self.actions.push(Action::EndClient(id));
         }
         self.settle();
+    }
+
+    /// Forgets all tasks, and informs the clients.
+    pub(super) fn restart(&mut self) {
+        self.set_stimulus("restart");
+        for client in self.clients.values_mut() {
+            for task in core::mem::take(&mut client.wants) {
+                self.tasks[task].wanted_by.clear();
+                self.todo.unneeded.push(task);
+            }
+        }
+        self.settle();
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            if id.has_stream() {
+                self.send_client(id, Restart::default());
+            }
+        }
     }
 
     /// Handles a message on a client's stream.

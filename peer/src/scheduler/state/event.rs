@@ -5,7 +5,7 @@ use core::fmt;
 use super::{ClientId, Refusal, Submission, WorkerId};
 use crate::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
 use crate::release::UnsupportedPeer;
-use crate::scheduler::Notice;
+use crate::scheduler::{LeaveReason, Notice};
 use crate::{Key, TaskEvent, Value};
 
 /// An event for [`State::handle`](super::State::handle).
@@ -110,10 +110,12 @@ pub enum Event {
         worker: String,
         /// Whether to ask the worker to end.
         close: bool,
-        /// Whether it leaves as asked. Otherwise, the loss counts for the tasks that it was
-        /// running, towards [`Policy::allowed_failures`](super::Policy::allowed_failures).
-        is_expected: bool,
+        /// The reason. For any but [`LeaveReason::Retired`], the loss counts for the tasks that the
+        /// worker was running, towards [`Policy::allowed_failures`](super::Policy::allowed_failures).
+        reason: LeaveReason,
     },
+    /// All tasks are to be forgotten. Clients are informed.
+    Restart,
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
     /// The scheduler is closing: asks workers to leave, and ends all streams.

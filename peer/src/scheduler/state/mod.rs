@@ -88,10 +88,10 @@
 //! first, then those that use results of other tasks, then those that were submitted earlier.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::{LeaveReason, Notice};
+use super::{LeaveReason, LeftTasks, Notice};
 use crate::Key;
 use crate::protocol::Keys;
 use crate::story::{Stimulus, Story};
@@ -102,6 +102,7 @@ use send::free_keys;
 use submission::Failure;
 use versions::AllPackages;
 
+pub use close::CloseOptions;
 pub use event::{Action, Event, WorkerRefusal};
 pub use submission::{Refusal, RefusalReason, Submission};
 
@@ -109,6 +110,7 @@ pub use submission::{Refusal, RefusalReason, Submission};
 mod check;
 pub(in crate::scheduler) mod choose;
 mod clients;
+mod close;
 mod data;
 mod durations;
 mod event;
@@ -187,6 +189,9 @@ pub struct State {
     story: Story,
     is_watched: bool,
     last_deletion: Duration,
+    /// The time of the last transition of a task; at first that of the first event.
+    last_transition: Duration,
+    totals: Totals,
     random: u64,
     tasks: Table,
     by_key: HashMap<Key, TaskId>,
@@ -198,7 +203,7 @@ pub struct State {
     /// The number of threads of all workers.
     thread_count: u64,
     by_address: HashMap<String, WorkerId>,
-    worker_names: HashSet<String>,
+    worker_names: HashMap<String, WorkerId>,
     /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
     /// workers.
     has_seen_python: bool,
@@ -218,6 +223,36 @@ pub struct State {
     /// event, for tests.
     #[cfg(test)]
     pub(super) panics_over: Option<Key>,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Number of workers that have joined.
+    pub workers_added: u64,
+    /// Number of workers that have left.
+    pub workers_removed: u64,
+    /// Number of clients that have connected.
+    pub clients_added: u64,
+    /// Number of clients that have disconnected.
+    pub clients_removed: u64,
+}
+
+/// Numbers of workers by what they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerCounts {
+    /// Workers with a thread that is free.
+    pub idle: usize,
+    /// Workers whose threads are all busy, and for which no task waits.
+    pub partially_saturated: usize,
+    /// Workers for which tasks wait.
+    pub saturated: usize,
+    /// Workers that have paused, because their memory is nearly full.
+    pub paused: usize,
+    /// All other workers, most of which are about to leave.
+    pub retiring: usize,
 }
 
 #[derive(Debug, Default)]
@@ -243,6 +278,8 @@ impl State {
             story: Story::default(),
             is_watched: false,
             last_deletion: Duration::ZERO,
+            last_transition: Duration::ZERO,
+            totals: Totals::default(),
             tasks: Table::default(),
             by_key: HashMap::new(),
             clients: BTreeMap::new(),
@@ -251,7 +288,7 @@ impl State {
             workers: BTreeMap::new(),
             thread_count: 0,
             by_address: HashMap::new(),
-            worker_names: HashSet::new(),
+            worker_names: HashMap::new(),
             has_seen_python: false,
             packages: AllPackages::default(),
             durations: Durations::default(),
@@ -275,6 +312,9 @@ impl State {
     /// last event counts as that of the last event.
     pub fn handle(&mut self, now: Duration, event: Event) -> Vec<Action> {
         self.now = self.now.max(now);
+        if self.last_transition.is_zero() {
+            self.last_transition = self.now;
+        }
         self.apply(event);
         core::mem::take(&mut self.actions)
     }
@@ -311,8 +351,9 @@ impl State {
             Event::RemoveWorker {
                 worker,
                 close,
-                is_expected,
-            } => self.remove_retired(&worker, close, is_expected),
+                reason,
+            } => self.remove_named(&worker, close, reason),
+            Event::Restart => self.restart(),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,
             Event::Close => self.close(),
         }

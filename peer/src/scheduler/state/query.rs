@@ -1,11 +1,11 @@
 //! Queries of the state.
 
-use crate::protocol::TaskState;
-use std::collections::HashSet;
+use core::time::Duration;
+use std::collections::{BTreeMap, HashSet};
 
-use super::State;
 use super::model::{Stage, Task, Worker};
-use crate::protocol::Keys;
+use super::{State, Totals, WorkerCounts, WorkerId};
+use crate::protocol::{Keys, TaskState, WorkerStatus};
 use crate::{Key, TaskEvent, Value};
 
 impl State {
@@ -54,6 +54,16 @@ impl State {
         })
     }
 
+    /// The keys of the tasks that workers run, and those that wait for them; of all workers if
+    /// `workers` is `None`.
+    pub fn processing(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
+        self.of_workers(workers, |worker| {
+            let waiting = worker.stack.values().flatten().map(|(_, task)| task);
+            let tasks = worker.processing.iter().chain(waiting);
+            tasks.map(|id| self.tasks[*id].key.clone()).collect()
+        })
+    }
+
     /// The number of threads of workers; of all of them if `workers` is `None`.
     pub fn thread_counts(&self, workers: Option<&[String]>, running: bool) -> Vec<(String, u64)> {
         let mut counts = self.of_workers(workers, |worker| u64::from(worker.thread_count));
@@ -86,6 +96,14 @@ impl State {
         self.workers.get(id)?.info.nanny.clone()
     }
 
+    /// The addresses of the nannies of all workers.
+    pub fn nannies(&self) -> HashSet<String> {
+        let workers = self.workers.values();
+        workers
+            .filter_map(|worker| worker.info.nanny.clone())
+            .collect()
+    }
+
     /// The sizes of results in bytes; of all results in memory if `keys` is
     /// `None`.
     pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
@@ -100,6 +118,20 @@ impl State {
                 known.filter(is_there).map(pair).collect()
             }
         }
+    }
+
+    /// The total sizes of results in bytes by the prefix of their keys; of all results in memory
+    /// if `keys` is `None`.
+    pub fn nbytes_by_prefix(&self, keys: Option<&[Key]>) -> BTreeMap<String, u64> {
+        let mut sums: BTreeMap<String, u64> = BTreeMap::new();
+        for (key, len) in self.nbytes(keys) {
+            let prefix = key.prefix();
+            match sums.get_mut(&*prefix) {
+                Some(sum) => *sum = sum.saturating_add(len),
+                None => drop(sums.insert(prefix.into_owned(), len)),
+            }
+        }
+        sums
     }
 
     /// The state of a task; `None` if it is not known.
@@ -119,6 +151,32 @@ impl State {
         self.story.of_scheduler(keys_or_stimuli)
     }
 
+    /// The addresses of workers that are given by addresses or names. Strings that are neither are
+    /// returned unchanged.
+    pub fn addresses(&self, workers: &[String]) -> Vec<String> {
+        let address = |worker: &String| {
+            let id = self.worker_names.get(worker);
+            id.map_or_else(|| worker.clone(), |id| self.workers[id].address.clone())
+        };
+        workers.iter().map(address).collect()
+    }
+
+    /// The addresses of the workers with these names.
+    pub fn named(&self, names: &[String]) -> Vec<String> {
+        let ids = names.iter().filter_map(|name| self.worker_names.get(name));
+        ids.map(|id| self.workers[id].address.clone()).collect()
+    }
+
+    /// The id of the worker with this address.
+    pub fn worker_id(&self, address: &str) -> Option<WorkerId> {
+        self.by_address.get(address).copied()
+    }
+
+    /// Whether the worker with this id has joined and not left.
+    pub fn is_member(&self, id: WorkerId) -> bool {
+        self.workers.contains_key(&id)
+    }
+
     /// Whether a worker has this address.
     pub fn has_worker(&self, address: &str) -> bool {
         self.by_address.contains_key(address)
@@ -127,6 +185,44 @@ impl State {
     /// The number of known tasks.
     pub fn task_count(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// The time since which no task runs, waits for a worker, or has changed; `None` if one runs
+    /// or waits.
+    pub fn idle_since(&self) -> Option<Duration> {
+        let is_busy = |worker: &Worker| !worker.processing.is_empty() || worker.stack_count > 0;
+        let is_busy = !self.no_worker.is_empty() || self.workers.values().any(is_busy);
+        (!is_busy).then_some(self.last_transition)
+    }
+
+    /// Counts since the start.
+    pub const fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// The numbers of workers by what they do.
+    pub fn worker_counts(&self) -> WorkerCounts {
+        let mut counts = WorkerCounts::default();
+        for worker in self.workers.values() {
+            let (busy, threads) = (worker.busy_count(), worker.thread_count as usize);
+            *match worker.info.status {
+                WorkerStatus::Paused => &mut counts.paused,
+                _ if !worker.is_running => &mut counts.retiring,
+                _ if worker.stack_count > 0 || busy > threads => &mut counts.saturated,
+                _ if busy == threads => &mut counts.partially_saturated,
+                _ => &mut counts.idle,
+            } += 1;
+        }
+        counts
+    }
+
+    /// The numbers of tasks by Dask's name of their state. Counts all tasks.
+    pub fn task_counts(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for task in self.tasks.iter() {
+            *counts.entry(task.stage.name()).or_default() += 1;
+        }
+        counts
     }
 
     /// The number of workers.

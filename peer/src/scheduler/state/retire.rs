@@ -147,14 +147,18 @@ impl State {
         self.tasks[*task].who_has.contains(id) && self.is_leaving(*task, *id)
     }
 
-    /// Removes a worker.
-    pub(super) fn remove_retired(&mut self, address: &str, close: bool, is_expected: bool) {
-        self.set_stimulus(STIMULUS);
+    /// Removes the worker with this address.
+    pub(super) fn remove_named(&mut self, address: &str, close: bool, reason: LeaveReason) {
+        let stimulus = match reason {
+            LeaveReason::Retired => STIMULUS,
+            _ => "remove-worker",
+        };
+        self.set_stimulus(stimulus);
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
-                self.send_close(id, STIMULUS);
+                self.send_close(id, stimulus);
             }
-            self.drop_worker(id, is_expected, LeaveReason::Retired);
+            self.drop_worker(id, reason == LeaveReason::Retired, reason);
         }
     }
 }

@@ -21,6 +21,7 @@ impl State {
         task.stage = stage;
         let from = core::mem::replace(&mut task.shown, to);
         if from != to {
+            self.last_transition = self.now;
             let key = task.key.clone();
             self.record(key, from, to);
         }

@@ -12,7 +12,7 @@ use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::versions::{self, Packages};
-use super::{Action, LeaveReason, Notice, State, WorkerId, WorkerRefusal};
+use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
 use crate::error::killed_worker;
 use crate::protocol::{
     FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
@@ -49,9 +49,10 @@ impl State {
                 None => return Err(WorkerRefusal::InvalidName { name: worker.name }),
             },
         };
-        if !self.worker_names.insert(name.clone()) {
+        if self.worker_names.contains_key(&name) {
             return Err(WorkerRefusal::NameTaken { name });
         }
+        self.worker_names.insert(name.clone(), id);
         let packages = Packages::read(&worker.versions);
         let warning = self.packages.warning(&packages, "This Worker");
         self.packages.add(&packages);
@@ -63,7 +64,7 @@ impl State {
         let joined = Worker {
             host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
             address: address.clone(),
-            name,
+            name: name.clone(),
             info: WorkerInfo {
                 name: worker.name,
                 status: worker.status,
@@ -100,13 +101,16 @@ impl State {
         };
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
+        self.totals.workers_added += 1;
         self.actions.push(Action::AcceptWorker {
             id,
             heartbeat_interval: self.heartbeat_interval(),
             warning,
         });
-        self.actions
-            .push(Action::Notice(Notice::WorkerJoined { worker: address }));
+        self.actions.push(Action::Notice(Notice::WorkerJoined {
+            worker: address,
+            name,
+        }));
         if is_running {
             self.worker_running(id);
         }
@@ -303,6 +307,7 @@ impl State {
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
+        self.totals.workers_removed += 1;
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
         self.thread_count -= u64::from(worker.thread_count);
@@ -318,6 +323,7 @@ impl State {
             self.send_worker(other, message);
         }
         self.actions.push(Action::EndWorker(id));
+        let tasks = self.left_tasks(id, &worker);
         for (_, task) in worker.stack.into_values().flatten() {
             self.make_ready(task);
         }
@@ -348,9 +354,29 @@ impl State {
         }
         self.notice(Notice::WorkerLeft {
             worker: worker.address,
+            name: worker.name,
             reason,
+            tasks,
         });
         self.settle();
+    }
+
+    /// The tasks that a worker runs, and those whose results only it has.
+    fn left_tasks(&self, id: WorkerId, worker: &Worker) -> LeftTasks {
+        let key = |task: &TaskId| self.tasks[*task].key.clone();
+        let mut tasks = LeftTasks {
+            processing: worker.processing.iter().map(key).collect(),
+            ..LeftTasks::default()
+        };
+        for task in worker.has.iter().map(|task| &self.tasks[*task]) {
+            if task.who_has[..] == [id] {
+                match &task.run_spec {
+                    Some(_) => tasks.recomputed.push(task.key.clone()),
+                    None => tasks.lost.push(task.key.clone()),
+                }
+            }
+        }
+        tasks
     }
 
     /// Returns the task of a key, if the worker is processing it in this run.

@@ -75,7 +75,7 @@ async fn data_for_all_is_on_all() {
     let _: Keys = client.call(request).await.expect("it is done");
     assert_eq!(workers.iter().filter(|worker| worker.has("b")).count(), 2);
     let mut request = scattered(&["c"]);
-    request.workers = Nullable(Some(vec![workers[2].address.to_string()]));
+    request.workers = Nullable(Some(vec![workers[2].address.to_string()].into()));
     let _: Keys = client.call(request).await.expect("it is done");
     assert!(workers[2].has("c"));
 }
@@ -231,13 +231,14 @@ async fn replies_to_queries() {
     let holder = who_has[0].1[0].clone();
     let has_what: Vec<(String, Keys)> = client
         .call(HasWhat {
-            workers: Some(vec![holder.clone(), "nowhere".to_owned()]),
+            workers: Some(vec![holder.clone(), "nowhere".to_owned()].into()),
             ..HasWhat::default()
         })
         .await
         .expect("it replies");
     assert_eq!(has_what, [(holder.clone(), ["a"].into_iter().collect())]);
     let sizes: Vec<(Key, u64)> = client.call(NBytes::default()).await.expect("it replies");
+    assert_eq!(sizes[0].0, Key::from("a"));
     assert!(sizes[0].1 > 0);
     let threads: Vec<(String, u64)> = client.call(NCores::default()).await.expect("it replies");
     assert_eq!(threads.len(), 2);
@@ -430,10 +431,49 @@ async fn workers_that_retire_together_copy_nothing_to_each_other() {
     assert_eq!(held(&workers[2]), keys.len());
     assert_eq!(workers[..2].iter().map(held).sum::<usize>(), before);
     assert_eq!(client.gather("x7").await, Value::from(3));
-    // Dask's scheduler would choose the workers.
-    let error = client.call::<Value>(RetireWorkers::default()).await;
-    let error = error.expect_err("no addresses").to_string();
-    assert!(error.contains("by their addresses only"), "{error}");
+}
+
+#[tokio::test]
+async fn workers_to_retire_are_chosen_or_named() {
+    let (scheduler, workers, mut client) = cluster("retire-chosen", 4).await;
+    client.submit([Task::new("x", "operator.add", [1, 2])], &["x"]);
+    client.wait(&["x"]).await;
+    let choose = WorkersToClose {
+        n: Some(3),
+        ..WorkersToClose::default()
+    };
+    let chosen: Vec<String> = client.call(choose).await.expect("it replies");
+    let holder = workers.iter().find(|worker| worker.has("x"));
+    let holder = holder.expect("one has it").address.to_string();
+    // The worker with data is the last.
+    assert!(chosen.len() == 3 && !chosen.contains(&holder), "{chosen:?}");
+    let both = RetireWorkers {
+        names: Some([&*chosen[0]].into_iter().collect()),
+        n: Some(1),
+        ..RetireWorkers::default()
+    };
+    let error = client.call::<Value>(both).await.expect_err("not both");
+    assert!(error.to_string().contains("mutually exclusive"), "{error}");
+    let grouped = RetireWorkers {
+        key: Some(Value::bytes(&b"a pickle"[..])),
+        ..RetireWorkers::default()
+    };
+    let error = client.call::<Value>(grouped).await.expect_err("Python");
+    assert!(error.to_string().contains("runs no Python"), "{error}");
+    let named = RetireWorkers {
+        names: Some([&*chosen[0]].into_iter().collect()),
+        ..RetireWorkers::default()
+    };
+    let _: Value = client.call(named).await.expect("it replies");
+    assert_eq!(scheduler.inspect(State::worker_count), 3);
+    let keeping = RetireWorkers {
+        minimum: Some(2),
+        n: Some(3),
+        ..RetireWorkers::default()
+    };
+    let _: Value = client.call(keeping).await.expect("it replies");
+    assert_eq!(scheduler.inspect(State::worker_count), 2);
+    assert!(scheduler.inspect(|state| state.has_worker(&holder)));
 }
 
 #[tokio::test]
@@ -488,7 +528,7 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
         ..all.clone()
     };
     let both = |host: &str| Broadcast {
-        workers: Some(vec![address(0), address(1), address(0)]),
+        workers: Some(vec![address(0), address(1), address(0)].into()),
         ..on(host)
     };
     let nannies = Broadcast {
@@ -516,7 +556,7 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
     }
     // A worker that does not exist
     let absent = |on_error: Option<&str>| Broadcast {
-        workers: Some(vec![address(0), address(3)]),
+        workers: Some(vec![address(0), address(3)].into()),
         on_error: on_error.map(str::to_owned),
         ..all.clone()
     };

@@ -270,7 +270,7 @@ async fn retired_worker_is_disconnected_even_if_it_does_not_read() {
     scheduler.shared.handle(Event::RemoveWorker {
         worker: "inproc://let-go-1".to_owned(),
         close: true,
-        is_expected: true,
+        reason: LeaveReason::Retired,
     });
     until(|| scheduler.shared.member_comm_count() == 0).await;
 }

@@ -281,7 +281,7 @@ fn retiring_worker_gets_no_tasks_and_its_data_is_copied() {
     cluster.handle(Event::RemoveWorker {
         worker: "tcp://a:1".to_owned(),
         close: true,
-        is_expected: true,
+        reason: LeaveReason::Retired,
     });
     // No other worker can take the data.
     assert!(!cluster.state.can_retire("tcp://b:1"));
@@ -375,4 +375,50 @@ fn cancelled_retirement_restores_the_status() {
         assert_eq!(statuses.collect::<Vec<_>>(), ordered);
         assert_eq!(cluster.state.workers[&worker].info.status, before);
     }
+}
+
+#[test]
+fn a_restart_forgets_all_tasks_and_informs_clients() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let other = cluster.client("other");
+    cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
+    cluster.submit(other, [add("z", &[])], &["z"]);
+    cluster.finish(worker, "x");
+    cluster.sent_to_client(client);
+    cluster.handle(Event::Restart);
+    assert_eq!(cluster.state.task_count(), 0);
+    for client in [client, other] {
+        assert_eq!(cluster.sent_to_client(client), ["restart"]);
+    }
+    assert!(cluster.running.is_empty());
+    // The clients continue.
+    cluster.submit(client, [add("x", &[])], &["x"]);
+    assert_eq!(cluster.state.task_count(), 1);
+}
+
+#[test]
+fn the_notice_of_a_lost_worker_names_its_tasks() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    cluster.submit(client, [add("x", &[]), add("y", &["x"])], &["x", "y"]);
+    cluster.finish(worker, "x");
+    cluster.handle(Event::DataStored {
+        client: Some("me".to_owned()),
+        who_has: vec![(Key::from("data"), vec!["tcp://a:1".to_owned()])],
+        nbytes: vec![(Key::from("data"), 1)],
+    });
+    cluster.notices.clear();
+    cluster.handle(Event::WorkerLeft(worker));
+    let [notice] = &cluster.notices[..] else {
+        panic!("{:?}", cluster.notices);
+    };
+    assert_eq!(
+        notice.to_string(),
+        "the worker tcp://a:1 left: stream ended; 1 tasks that it ran: y; \
+         1 results that have to be computed again: x; \
+         1 lost pieces of data that nothing can compute: data"
+    );
 }

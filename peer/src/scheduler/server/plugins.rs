@@ -1,0 +1,181 @@
+//! Dask's plugins of workers and nannies. Their pickles are stored and forwarded unopened.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::Shared;
+use super::reply::{Reply, refused};
+use crate::Value;
+use crate::channel::Channel;
+use crate::protocol::{Broadcast, RegisterSchedulerPlugin, Unknown};
+use crate::value::{Object, Serialized};
+
+/// The processes that a plugin is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PluginKind {
+    Worker,
+    Nanny,
+}
+
+/// The plugins of workers and nannies: their names and pickles, in the order of their
+/// registration.
+#[derive(Debug, Default)]
+pub(super) struct Plugins {
+    workers: Mutex<Vec<(String, Value)>>,
+    nannies: Mutex<Vec<(String, Value)>>,
+    /// Number of nannies that have the plugins, and whose workers have not started yet.
+    starting_count: AtomicUsize,
+    started: Notify,
+}
+
+impl Plugins {
+    fn list(&self, kind: PluginKind) -> MutexGuard<'_, Vec<(String, Value)>> {
+        let list = match kind {
+            PluginKind::Worker => &self.workers,
+            PluginKind::Nanny => &self.nannies,
+        };
+        // Nothing that can panic runs under the lock.
+        list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The plugins in the form of Dask's replies.
+    pub(super) fn of(&self, kind: PluginKind) -> Value {
+        Value::dict(self.list(kind).iter().cloned())
+    }
+
+    /// Stores a plugin. Returns `false` if a plugin of the name is kept.
+    fn insert(&self, kind: PluginKind, name: &str, plugin: &Value, keep: bool) -> bool {
+        let mut list = self.list(kind);
+        match list.iter_mut().find(|(known, _)| known == name) {
+            Some(_) if keep => return false,
+            Some((_, old)) => *old = plugin.clone(),
+            None => list.push((name.to_owned(), plugin.clone())),
+        }
+        true
+    }
+
+    fn remove(&self, kind: PluginKind, name: &str) -> bool {
+        let mut list = self.list(kind);
+        let len = list.len();
+        list.retain(|(known, _)| known != name);
+        list.len() < len
+    }
+
+    /// Waits until the workers of all nannies that have registered have started.
+    async fn nannies_started(&self) {
+        loop {
+            let mut started = core::pin::pin!(self.started.notified());
+            started.as_mut().enable();
+            if self.starting_count.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            started.await;
+        }
+    }
+}
+
+/// Guard that counts a nanny that is starting.
+struct StartingNanny<'p>(&'p Plugins);
+
+impl<'p> StartingNanny<'p> {
+    fn new(plugins: &'p Plugins) -> Self {
+        plugins.starting_count.fetch_add(1, Ordering::AcqRel);
+        Self(plugins)
+    }
+}
+
+impl Drop for StartingNanny<'_> {
+    fn drop(&mut self) {
+        self.0.starting_count.fetch_sub(1, Ordering::AcqRel);
+        self.0.started.notify_waiters();
+    }
+}
+
+impl Shared {
+    /// Sends a nanny its plugins, and waits until its worker has started, or the nanny has
+    /// failed.
+    pub(super) async fn start_nanny(&self, mut channel: Channel) {
+        let starting = StartingNanny::new(&self.plugins);
+        let reply = Value::dict([
+            ("status", Value::from("OK")),
+            ("nanny-plugins", self.plugins.of(PluginKind::Nanny)),
+        ]);
+        if channel.sender.send(&reply).await.is_ok() {
+            // The end of the comm means the same as any message.
+            let _ = channel.receiver.receive::<Value>().await;
+        }
+        drop(starting);
+        channel.close().await;
+    }
+
+    /// Stores a plugin, and sends it to all workers or nannies. Returns their replies.
+    pub(super) async fn add_plugin(
+        self: &Arc<Self>,
+        kind: PluginKind,
+        name: String,
+        plugin: Value,
+        idempotent: Option<bool>,
+    ) -> Reply {
+        let keep = idempotent.unwrap_or(false);
+        if !self.plugins.insert(kind, &name, &plugin, keep) {
+            return Reply::Value(Value::Dict([].into()));
+        }
+        let op = match kind {
+            PluginKind::Worker => "plugin-add",
+            PluginKind::Nanny => "plugin_add",
+        };
+        let message = Unknown::new(op).field("plugin", plugin);
+        self.send_plugin(kind, message.field("name", name)).await
+    }
+
+    /// Removes a plugin from all workers or nannies. Returns their replies.
+    pub(super) async fn remove_plugin(self: &Arc<Self>, kind: PluginKind, name: String) -> Reply {
+        let (what, op) = match kind {
+            PluginKind::Worker => ("worker", "plugin-remove"),
+            PluginKind::Nanny => ("nanny", "plugin_remove"),
+        };
+        if !self.plugins.remove(kind, &name) {
+            let message = format!("The {what} plugin {name} does not exist");
+            return refused("ValueError", &message);
+        }
+        self.send_plugin(kind, Unknown::new(op).field("name", name))
+            .await
+    }
+
+    async fn send_plugin(self: &Arc<Self>, kind: PluginKind, message: Unknown) -> Reply {
+        if kind == PluginKind::Nanny {
+            // The scheduler does not know a nanny before its worker has joined.
+            self.plugins.nannies_started().await;
+        }
+        self.broadcast(Broadcast {
+            msg: message,
+            nanny: Some(kind == PluginKind::Nanny),
+            ..Broadcast::default()
+        })
+        .await
+    }
+}
+
+/// Replies to a request to add a plugin to the scheduler, which runs no Python.
+pub(super) fn scheduler_plugin(request: &RegisterSchedulerPlugin) -> Reply {
+    /// The class of the plugin that `Client.upload_file` adds besides the one of workers. A file of
+    /// Python does not concern this scheduler.
+    const UPLOAD: &str = "distributed.diagnostics.plugin.SchedulerUploadFile";
+    let class = match &request.plugin {
+        Value::Bytes(plugin) => {
+            let plugin = Serialized::of_written_pickle(plugin.clone()).open().ok();
+            let plugin = plugin.and_then(|plugin| Object::try_from(plugin).ok());
+            plugin.map(|plugin| plugin.class().to_owned())
+        }
+        _ => None,
+    };
+    match class.as_deref() {
+        Some(UPLOAD) => Reply::Value(Value::None),
+        _ => refused(
+            "NotImplementedError",
+            "this scheduler runs no Python, and has no plugins of its own",
+        ),
+    }
+}
