@@ -110,6 +110,62 @@ impl Config {
         }
     }
 
+    /// The parsed value of a setting, if it is set.
+    ///
+    /// # Errors
+    ///
+    /// A usage error with the name and the value if it cannot be parsed.
+    pub(crate) fn parse<T>(
+        &self,
+        name: &str,
+        parse: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>> {
+        let value = self.string(name);
+        let value = value.map(|value| {
+            let error = |error| Failure::usage(format_args!("{name}: {value}: {error}"));
+            parse(&value).map_err(error)
+        });
+        value.transpose()
+    }
+
+    /// Whether comms without encryption are refused. As in Dask, any value that is not a boolean
+    /// counts as true.
+    pub(crate) fn requires_encryption(&self) -> bool {
+        const NAME: &str = "distributed.comm.require-encryption";
+        self.bool(NAME).unwrap_or(self.string(NAME).is_some())
+    }
+
+    /// Whether a setting is nil, which [`get`](Self::get) does not return.
+    pub(crate) fn is_nil(&self, name: &str) -> bool {
+        let Some((parent, own)) = name.rsplit_once('.') else {
+            return false;
+        };
+        let parent = self.get(parent).and_then(Value::as_object);
+        let value = parent.and_then(|parent| parent.get(canonical(parent, own)));
+        value.is_some_and(Value::is_null)
+    }
+
+    /// The names and values of all settings below a name that are set, with `-` for `_`.
+    pub(crate) fn below(&self, name: &str) -> Vec<(String, Value)> {
+        let mut found = Vec::new();
+        let mut left: Vec<(String, &Value)> = self
+            .get(name)
+            .map(|value| (name.to_owned(), value))
+            .into_iter()
+            .collect();
+        while let Some((name, value)) = left.pop() {
+            match value {
+                Value::Object(settings) => left.extend(settings.iter().map(|(own, value)| {
+                    let own = own.replace('_', "-");
+                    (format!("{name}.{own}"), value)
+                })),
+                value => found.push((name, value.clone())),
+            }
+        }
+        found.sort_by(|(a, _), (b, _)| a.cmp(b));
+        found
+    }
+
     /// The value of a boolean setting.
     pub(crate) fn bool(&self, name: &str) -> Option<bool> {
         // Dask reads YAML 1.1, which has more spellings of booleans than YAML 1.2.

@@ -53,6 +53,50 @@ pub(crate) fn address(input: &str) -> Result<Address> {
     Ok(address)
 }
 
+/// Parses an address whose scheme may be omitted.
+///
+/// # Errors
+///
+/// As [`address`].
+pub(crate) fn address_with(input: &str, scheme: &str) -> Result<Address> {
+    match input.contains("://") {
+        true => address(input),
+        false => address(&format!("{scheme}://{input}")),
+    }
+}
+
+/// The address of a network interface, preferring IPv4.
+///
+/// # Errors
+///
+/// A usage error if there is no such interface with an address.
+pub(crate) fn interface_address(name: &str) -> Result<String> {
+    let interfaces = if_addrs::get_if_addrs()
+        .map_err(|error| format!("cannot read the network interfaces: {error}"))?;
+    let mut own: Vec<_> = interfaces
+        .iter()
+        .filter(|interface| interface.name == name)
+        .map(if_addrs::Interface::ip)
+        .collect();
+    own.sort_by_key(std::net::IpAddr::is_ipv6);
+    match own.first() {
+        Some(std::net::IpAddr::V6(address)) => Ok(format!("[{address}]")),
+        Some(address) => Ok(address.to_string()),
+        None => {
+            let mut names: Vec<&str> = interfaces
+                .iter()
+                .map(|interface| interface.name.as_str())
+                .collect();
+            names.sort_unstable();
+            names.dedup();
+            Err(Failure::usage(format_args!(
+                "--interface {name}: no such network interface with an address; there are {}",
+                names.join(", ")
+            )))
+        }
+    }
+}
+
 /// The message of an error, with the address of the peer unless the error names it.
 pub(crate) fn about(peer: &Address, error: impl fmt::Display) -> String {
     let (address, mut error) = (peer.to_string(), error.to_string());

@@ -23,6 +23,18 @@ Examples:
   daskwire relay --listen tcp://127.0.0.1:9000 --connect tcp://10.0.0.7:8786
   daskwire relay --listen tcp://127.0.0.1:9000 --connect unix:///run/dask --json";
 
+pub(crate) const SCHEDULER: &str = "\
+Examples:
+  daskwire scheduler --host 127.0.0.1
+  daskwire scheduler --scheduler-file dask.json --idle-timeout 1h
+  daskwire scheduler --tls-ca-file ca.pem --tls-cert own.pem --dashboard-address :8787
+  daskwire scheduler --protocol tcp,quic --port 8786,8788 --tls-ca-file ca.pem --tls-cert own.pem";
+
+pub(crate) const CLUSTER: &str = "\
+Examples:
+  daskwire cluster --workers 4 --python python3
+  daskwire cluster --workers 2 --nthreads 1 --memory-limit 2GiB --port 0";
+
 pub(crate) const WORKER: &str = "\
 Examples:
   daskwire worker tcp://10.0.0.7:8786 --nthreads 4 --memory-limit 4GiB

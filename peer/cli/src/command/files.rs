@@ -48,3 +48,26 @@ pub(crate) async fn blocking<T: Send + 'static>(
         Err(error) => Err(error.to_string().into()),
     }
 }
+
+/// A file with the id of this process. Removed when dropped.
+pub(crate) struct PidFile<'a>(&'a Path);
+
+impl<'a> PidFile<'a> {
+    /// Writes the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn new(path: &'a Path) -> Result<Self> {
+        let written = std::fs::write(path, std::process::id().to_string());
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PidFile<'_> {
+    fn drop(&mut self) {
+        // The file may have been removed already.
+        let _ = std::fs::remove_file(self.0);
+    }
+}

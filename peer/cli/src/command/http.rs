@@ -4,10 +4,9 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use daskwire_peer::worker::Worker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -29,14 +28,14 @@ const MAX_CONNECTIONS: usize = 64;
 
 /// The host and port to bind: `HOST:PORT`, `:PORT` or `PORT`.
 #[derive(Clone, Debug)]
-pub(super) struct HttpAddress {
+pub(crate) struct HttpAddress {
     host: String,
     port: u16,
 }
 
 impl HttpAddress {
     /// Any free port of all interfaces.
-    pub(super) fn any_port() -> Self {
+    pub(crate) fn any_port() -> Self {
         Self {
             host: "0.0.0.0".to_owned(),
             port: 0,
@@ -70,14 +69,14 @@ impl fmt::Display for HttpAddress {
 }
 
 /// A bound HTTP server.
-pub(super) struct Server {
+pub(crate) struct Server {
     listener: TcpListener,
     port: u16,
 }
 
 impl Server {
     /// Binds a port. Falls back to a free port if it is in use.
-    pub(super) async fn bind(address: &HttpAddress) -> io::Result<Self> {
+    pub(crate) async fn bind(address: &HttpAddress) -> io::Result<Self> {
         let (host, port) = (&*address.host, address.port);
         let listener = match TcpListener::bind((host, port)).await {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -96,13 +95,13 @@ impl Server {
         Ok(Self { listener, port })
     }
 
-    pub(super) const fn port(&self) -> u16 {
+    pub(crate) const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Serves requests. `/metrics` is available once `worker` is set.
-    pub(super) async fn serve(self, worker: Arc<OnceLock<Arc<Worker>>>, namespace: String) {
-        let namespace: Arc<str> = namespace.into();
+    /// Serves requests. `/metrics` is available once `metrics` returns them.
+    pub(crate) async fn serve(self, metrics: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        let metrics = Arc::new(metrics);
         // The unfinished requests, the oldest first. It had the most time, and a client needs a few
         // milliseconds.
         let mut requests: VecDeque<JoinHandle<()>> = VecDeque::new();
@@ -117,10 +116,10 @@ impl Server {
                 tokio::time::sleep(Duration::from_millis(150)).await;
                 continue;
             };
-            let (worker, namespace) = (Arc::clone(&worker), Arc::clone(&namespace));
+            let metrics = Arc::clone(&metrics);
             requests.push_back(tokio::spawn(async move {
                 // A failed response concerns only its client, which has disconnected.
-                let _ = tokio::time::timeout(TIMEOUT, answer(stream, &worker, &namespace)).await;
+                let _ = tokio::time::timeout(TIMEOUT, answer(stream, &*metrics)).await;
             }));
         }
     }
@@ -129,8 +128,7 @@ impl Server {
 /// Answers one request, and closes the connection.
 async fn answer(
     mut stream: TcpStream,
-    worker: &OnceLock<Arc<Worker>>,
-    namespace: &str,
+    metrics: &(impl Fn() -> Option<String> + Sync),
 ) -> io::Result<()> {
     let Some(head) = tokio::time::timeout(HEAD_TIMEOUT, read_head(&mut stream)).await?? else {
         return Ok(());
@@ -141,11 +139,11 @@ async fn answer(
     let path = target.split(['?', '#']).next().unwrap_or_default();
     let (status, kind, body) = match (method, path) {
         (Some("GET" | "HEAD"), "/health") => ("200 OK", "text/plain; charset=utf-8", "ok".into()),
-        (Some("GET" | "HEAD"), "/metrics") => match worker.get() {
-            Some(worker) => (
+        (Some("GET" | "HEAD"), "/metrics") => match metrics() {
+            Some(metrics) => (
                 "200 OK",
                 "text/plain; version=0.0.4; charset=utf-8",
-                metrics(worker, namespace),
+                metrics,
             ),
             None => (
                 "503 Service Unavailable",
@@ -193,143 +191,54 @@ async fn read_head(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Metrics in the text format of Prometheus.
-struct Metrics<'a> {
-    namespace: &'a str,
+pub(crate) struct Metrics {
+    /// The start of each name, with the role.
+    prefix: String,
     text: String,
 }
 
-impl Metrics<'_> {
-    /// Adds a metric, with one value per label.
-    fn add(&mut self, kind: &str, name: &str, help: &str, values: &[(Option<(&str, &str)>, f64)]) {
-        let prefix = match self.namespace {
-            "" => String::new(),
-            namespace => format!("{namespace}_"),
+impl Metrics {
+    /// Returns no metrics yet, of a role such as `worker`.
+    pub(crate) fn new(namespace: &str, role: &str) -> Self {
+        let prefix = match namespace {
+            "" => format!("{role}_"),
+            namespace => format!("{namespace}_{role}_"),
         };
-        let name = format!("{prefix}worker_{name}");
+        let text = String::new();
+        Self { prefix, text }
+    }
+
+    /// The metrics as text.
+    pub(crate) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// Adds a metric, with one value per label.
+    pub(crate) fn add(
+        &mut self,
+        kind: &str,
+        name: &str,
+        help: &str,
+        values: &[(Option<(&str, &str)>, f64)],
+    ) {
+        let name = format!("{}{name}", self.prefix);
         // Writing to a string cannot fail.
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (label, value) in values {
             let label = label.map_or_else(String::new, |(label, value)| {
+                let value = value.replace('\\', r"\\").replace('"', "\\\"");
+                let value = value.replace('\n', r"\n");
                 format!("{{{label}=\"{value}\"}}")
             });
             let _ = writeln!(self.text, "{name}{label} {value:?}");
         }
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: f64) {
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.add("gauge", name, help, &[(None, value)]);
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: f64) {
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: f64) {
         self.add("counter", name, help, &[(None, value)]);
     }
-}
-
-/// Formats the metrics of a worker, named as those of Dask's workers where both have
-/// them.
-#[expect(clippy::cast_precision_loss, reason = "metrics are floating-point")]
-fn metrics(worker: &Worker, namespace: &str) -> String {
-    let mut to = Metrics {
-        namespace,
-        text: String::new(),
-    };
-    let holdings = worker.holdings();
-    let tasks: Vec<(&str, f64)> = worker
-        .task_counts()
-        .into_iter()
-        .map(|(state, count)| match state {
-            "memory" => (state, count.saturating_sub(holdings.disk_count) as f64),
-            _ => (state, count as f64),
-        })
-        .chain([("disk", holdings.disk_count as f64)])
-        .filter(|(_, count)| *count > 0.0)
-        .collect();
-    let tasks: Vec<_> = tasks
-        .iter()
-        .map(|(state, count)| (Some(("state", *state)), *count))
-        .collect();
-    to.add("gauge", "tasks", "Number of tasks at worker.", &tasks);
-    let threads = worker.nthreads() as f64;
-    to.gauge("threads", "Number of worker threads", threads);
-    let latency = worker.latency().as_secs_f64();
-    to.gauge("latency_seconds", "Latency of worker connection", latency);
-    let process = worker.process_memory();
-    let managed = process.min(holdings.memory_len);
-    to.add(
-        "gauge",
-        "memory_bytes",
-        "Memory breakdown",
-        &[
-            (Some(("type", "managed")), managed as f64),
-            (Some(("type", "unmanaged")), (process - managed) as f64),
-            (Some(("type", "spilled")), holdings.disk_len as f64),
-        ],
-    );
-    let transfers = worker.transfers();
-    to.gauge(
-        "transfer_incoming_bytes",
-        "Total size of open data transfers from other workers",
-        transfers.receiving_len as f64,
-    );
-    to.gauge(
-        "transfer_incoming_count",
-        "Number of open data transfers from other workers",
-        transfers.receiving_count as f64,
-    );
-    to.counter(
-        "transfer_incoming_count_total",
-        "Total number of data transfers from other workers since the worker was started",
-        transfers.received_count as f64,
-    );
-    to.gauge(
-        "transfer_outgoing_bytes",
-        "Total size of open data transfers to other workers",
-        transfers.sending_len as f64,
-    );
-    to.gauge(
-        "transfer_outgoing_count",
-        "Number of open data transfers to other workers",
-        transfers.sending_count as f64,
-    );
-    to.counter(
-        "transfer_outgoing_bytes_total",
-        "Total size of data transfers to other workers since the worker was started",
-        transfers.sent_len as f64,
-    );
-    to.counter(
-        "transfer_outgoing_count_total",
-        "Total number of data transfers to other workers since the worker was started",
-        transfers.sent_count as f64,
-    );
-    let counters = worker.counters();
-    let written = Some(("activity", "disk-write"));
-    let read = Some(("activity", "disk-read"));
-    to.add(
-        "counter",
-        "spill_bytes_total",
-        "Total size of disk accesses caused by managed data since the worker was started",
-        &[
-            (written, counters.spilled.len as f64),
-            (read, counters.unspilled.len as f64),
-        ],
-    );
-    to.add(
-        "counter",
-        "spill_count_total",
-        "Total number of disk accesses caused by managed data since the worker was started",
-        &[
-            (written, counters.spilled.count as f64),
-            (read, counters.unspilled.count as f64),
-        ],
-    );
-    to.add(
-        "counter",
-        "spill_time_seconds_total",
-        "Total time spent spilling and unspilling since the worker was started",
-        &[
-            (written, counters.spilled.time.as_secs_f64()),
-            (read, counters.unspilled.time.as_secs_f64()),
-        ],
-    );
-    to.text
 }

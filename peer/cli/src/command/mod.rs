@@ -9,12 +9,14 @@ mod examples;
 mod failure;
 mod files;
 mod generate;
+mod http;
 mod identity;
 mod inspect_command;
 mod json;
 #[cfg(feature = "tracing")]
 mod log;
 mod runtime;
+mod scheduler_command;
 mod show;
 mod snapshot;
 mod terminal;
@@ -69,6 +71,12 @@ enum Command {
     /// Forward messages unopened between any two transports
     #[command(after_help = examples::RELAY)]
     Relay(Relay),
+    /// Run a scheduler for clients and workers, in Python and in Rust
+    #[command(after_help = examples::SCHEDULER)]
+    Scheduler(Box<scheduler_command::SchedulerCommand>),
+    /// Run a scheduler, and workers for it on this machine
+    #[command(after_help = examples::CLUSTER)]
+    Cluster(scheduler_command::LocalArguments),
     /// Run a worker for a scheduler, with functions in Rust
     #[command(after_help = examples::WORKER)]
     Worker(Box<worker_command::WorkerArguments>),
@@ -242,6 +250,8 @@ fn run(command: Command) -> Result {
         Command::Identity(arguments) => on_cluster(identity(&arguments)),
         Command::Relay(arguments) => on_cluster(relay(&arguments)),
         Command::Pickle(arguments) => pickle(&arguments),
+        Command::Scheduler(arguments) => scheduler_command::run(&arguments),
+        Command::Cluster(arguments) => scheduler_command::run_local(&arguments),
         Command::Worker(arguments) => worker_command::run(*arguments),
         Command::Journey(arguments) => on_cluster(cluster_command::journey(&arguments)),
         Command::Scatter(arguments) => on_cluster(cluster_command::scatter(&arguments)),

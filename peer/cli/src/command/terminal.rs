@@ -103,10 +103,15 @@ pub(crate) fn print_events_as_json() {
     ARE_EVENTS_JSON.store(true, Ordering::Relaxed);
 }
 
+/// Whether [`event`] prints documents.
+pub(crate) fn are_events_json() -> bool {
+    ARE_EVENTS_JSON.load(Ordering::Relaxed)
+}
+
 /// Reports an event: as a line on standard error, or as a document with these fields
 /// on standard output.
 pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value) {
-    if !ARE_EVENTS_JSON.load(Ordering::Relaxed) {
+    if !are_events_json() {
         return note(message);
     }
     let mut document = serde_json::json!({
@@ -120,6 +125,18 @@ pub(crate) fn event(name: &str, message: impl Display, fields: serde_json::Value
     }
     // The command continues if its events cannot be written.
     let _ = print(printable::json(&document));
+}
+
+/// Whether warnings are logged.
+#[cfg(feature = "tracing")]
+pub(crate) fn is_logging() -> bool {
+    crate::command::log::has_warnings()
+}
+
+/// Whether warnings are logged.
+#[cfg(not(feature = "tracing"))]
+pub(crate) const fn is_logging() -> bool {
+    false
 }
 
 /// The current time in seconds since 1970.

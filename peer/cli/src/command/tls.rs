@@ -1,16 +1,19 @@
 //! TLS, from the command line or else from Dask's configuration.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use daskwire_comm::tls::{Tls, TlsSettings, TlsVersion};
 use daskwire_comm::{Address, Transports};
+use daskwire_quic::{Quic, QuicOptions};
+use daskwire_tcp::{Tcp, TcpOptions};
 
 use crate::command::config::Config;
 use crate::command::failure::{Failure, Result};
 
 /// TLS options, named as in Dask's commands.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct TlsArguments {
     /// For tls:// and quic://: the trusted certificate authorities, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
@@ -119,13 +122,54 @@ impl TlsArguments {
     }
 }
 
+/// The transports of a role, which end a connection to a silent peer after a timeout.
+pub(crate) fn transports(tls: Option<Tls>, silence_timeout: Option<Duration>) -> Transports {
+    let mut transports = match &tls {
+        Some(tls) => daskwire_peer::transports_with_tls(tls),
+        None => daskwire_peer::transports(),
+    };
+    if let Some(timeout) = silence_timeout {
+        let mut tcp = TcpOptions::default().with_timeout(timeout);
+        if let Some(tls) = tls {
+            transports = transports.with(Quic::new(QuicOptions {
+                tls: (&tls).into(),
+                // Longer than the interval of keep-alive packets.
+                idle_timeout: timeout.max(Duration::from_secs(11)),
+                ..QuicOptions::default()
+            }));
+            tcp = tcp.with_tls(tls);
+        }
+        transports = transports.with(Tcp::new(tcp));
+    }
+    transports
+}
+
+/// Refuses addresses whose comms are not encrypted, as `distributed.comm.require-encryption` asks
+/// for.
+///
+/// # Errors
+///
+/// A usage error with the first such address.
+pub(crate) fn check_encryption<'a>(addresses: impl IntoIterator<Item = &'a Address>) -> Result {
+    // The last two do not leave the machine.
+    let is_allowed =
+        |address: &&Address| ["tls", "quic", "unix", "inproc"].contains(&address.scheme());
+    match addresses.into_iter().find(|address| !is_allowed(address)) {
+        Some(address) => Err(Failure::usage(format_args!(
+            "{address} is not encrypted, and distributed.comm.require-encryption is set: use \
+             tls:// or quic://"
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Reads the files of certificates and keys.
 fn build(settings: TlsSettings) -> Result<Tls> {
     settings.build().map_err(Failure::usage)
 }
 
 impl TlsConfig {
-    /// The settings for a role of Dask: `client` or `worker`.
+    /// The settings for a role of Dask: `client`, `worker` or `scheduler`.
     pub(crate) fn of(config: &Config, role: &str) -> Self {
         let string = |name: &str| config.string(&format!("distributed.comm.tls.{name}"));
         Self {

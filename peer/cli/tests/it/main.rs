@@ -26,6 +26,8 @@ mod python_logs;
 mod python_worker;
 mod readme;
 mod relay_with_dask;
+#[cfg(unix)]
+mod scheduler_command;
 mod shell;
 mod support;
 mod terminal;

@@ -1,12 +1,13 @@
 //! Tests of the options of `daskwire worker`, with a real scheduler.
 
 use crate::support::command;
+use crate::support::http::get;
 use crate::support::worker::worker_command;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -551,18 +552,6 @@ async fn a_nanny_has_several_workers_and_their_exit_codes() {
     }
 }
 
-/// Requests a path over HTTP, and returns the head and body of the response.
-fn get(port: &str, path: &str) -> (String, String) {
-    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it reads");
-    let mut response = String::new();
-    stream.read_to_string(&mut response).expect("UTF-8");
-    let (head, body) = response.split_once("\r\n\r\n").expect("a head");
-    let status = head.lines().next().expect("a line").to_owned();
-    (status, body.to_owned())
-}
-
 /// Metrics of Dask's workers that a Rust worker does not have.
 const NOT_METRICS: [&str; 8] = [
     "gc_collection",
@@ -968,14 +957,17 @@ fn options(text: &str) -> BTreeSet<String> {
     words.filter(is_option).map(str::to_owned).collect()
 }
 
-/// Checks that the page of the guide lists every option of `dask worker`, and only options
-/// that `daskwire worker` has.
 #[test]
-fn the_guide_has_every_option_of_dask_worker() {
-    let page = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/src/replace-dask-worker.md"
-    );
+fn the_guide_has_every_option_of_dask_s_commands() {
+    check_options("worker", 30);
+    check_options("scheduler", 20);
+}
+
+/// Checks that the page of the guide lists every option of Dask's command, of which there are more
+/// than `count`, and only options that ours has.
+fn check_options(name: &str, count: usize) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src");
+    let page = format!("{folder}/replace-dask-{name}.md");
     let page = fs::read_to_string(page).expect("the page");
     let rows: Vec<Vec<&str>> = page
         .lines()
@@ -992,10 +984,10 @@ fn the_guide_has_every_option_of_dask_worker() {
         )
     };
     let help = Command::new(python(Environment::Current))
-        .args(["-m", "dask", "worker", "--help"])
+        .args(["-m", "dask", name, "--help"])
         .env("COLUMNS", "400")
         .output()
-        .expect("dask worker --help");
+        .expect("the help of Dask");
     let help = String::from_utf8(help.stdout).expect("UTF-8");
     // The names start their lines, indented by two spaces.
     let names = help.lines().filter_map(|line| {
@@ -1005,10 +997,10 @@ fn the_guide_has_every_option_of_dask_worker() {
         Some(line.split("  ").next().unwrap_or(line))
     });
     let theirs = options(&names.collect::<Vec<_>>().join(" "));
-    assert!(theirs.len() > 30, "{theirs:?}");
+    assert!(theirs.len() > count, "{theirs:?}");
     assert_eq!(column(1), theirs);
-    let own = command::run(&["worker", "--help"], None);
-    let own = options(own.good("worker --help"));
+    let own = command::run(&[name, "--help"], None);
+    let own = options(own.good(name));
     let unknown: Vec<String> = column(2).difference(&own).cloned().collect();
     assert_eq!(unknown, ["--version"; 1]);
 }

@@ -3,8 +3,8 @@
 
 mod allocator;
 mod functions;
-mod http;
 mod machine;
+mod metrics;
 mod nanny;
 pub(super) mod quantity;
 mod report;
@@ -29,9 +29,8 @@ use serde_json::json;
 
 use crate::command::connect::{about, address, connecting};
 use crate::command::failure::{Failure, Result};
-use crate::command::files;
-use crate::command::terminal;
 use crate::command::tls::TlsArguments;
+use crate::command::{files, http, terminal};
 use crate::printable;
 use allocator::{OWN_TUNABLES, TUNABLES, allocator_settings, tune_allocator};
 use nanny::{Order, RESTART};
@@ -245,24 +244,6 @@ fn resources(input: &str) -> Result<Resources, String> {
     quantity::resources(input).map(Resources)
 }
 
-/// A file with the id of this process. Removed when dropped.
-struct PidFile<'a>(&'a Path);
-
-impl<'a> PidFile<'a> {
-    fn new(path: &'a Path) -> Result<Self> {
-        let written = std::fs::write(path, std::process::id().to_string());
-        written.map_err(|error| format!("{}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for PidFile<'_> {
-    fn drop(&mut self) {
-        // The file may have been removed already.
-        let _ = std::fs::remove_file(self.0);
-    }
-}
-
 pub(crate) fn run(arguments: WorkerArguments) -> Result {
     if arguments.functions {
         return list(arguments.json);
@@ -279,7 +260,7 @@ pub(crate) fn run(arguments: WorkerArguments) -> Result {
     if !settings.has_nanny {
         tune_allocator(&settings);
     }
-    let pid_file = arguments.pid_file.as_deref().map(PidFile::new);
+    let pid_file = arguments.pid_file.as_deref().map(files::PidFile::new);
     let _pid_file = pid_file.transpose()?;
     if settings.has_nanny {
         let variables = allocator_settings(&settings).into_iter().collect();
@@ -454,16 +435,18 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
         .transports(transports.clone())
         .on_notice(move |message| {
             // The log reports notices.
-            if !is_logging() {
+            if !terminal::is_logging() {
                 notices.suspend(|| terminal::event("notice", message, json!({})));
             }
         });
-    let started = Arc::new(OnceLock::new());
+    let started: Arc<OnceLock<Arc<Worker>>> = Arc::default();
     if let Some(dashboard) = &settings.dashboard {
         let server = http::Server::bind(dashboard).await;
         let server = server.map_err(|error| format!("--dashboard-address {dashboard}: {error}"))?;
         builder = builder.service("dashboard", server.port());
-        tokio::spawn(server.serve(Arc::clone(&started), settings.namespace.clone()));
+        let (worker, namespace) = (Arc::clone(&started), settings.namespace.clone());
+        let metrics = move || Some(metrics::metrics(worker.get()?, &namespace));
+        tokio::spawn(server.serve(metrics));
     }
     #[cfg(target_os = "linux")]
     if let Some(python) = &arguments.python {
@@ -527,7 +510,7 @@ async fn worker(arguments: &WorkerArguments, mut settings: Settings, stops: &mut
     }
     let showing = async {
         // A log and a progress line would interleave.
-        while io::stderr().is_terminal() && !is_logging() && settings.nworkers == 1 {
+        while io::stderr().is_terminal() && !terminal::is_logging() && settings.nworkers == 1 {
             bar.set_message(progress(&worker));
             bar.tick();
             tokio::time::sleep(REFRESH).await;
@@ -641,18 +624,6 @@ fn outcome(ended: &Ended, is_supervised: bool) -> Result {
             Ok(())
         }
     }
-}
-
-/// Whether warnings are logged.
-#[cfg(feature = "tracing")]
-fn is_logging() -> bool {
-    crate::command::log::has_warnings()
-}
-
-/// Whether warnings are logged.
-#[cfg(not(feature = "tracing"))]
-const fn is_logging() -> bool {
-    false
 }
 
 fn list(is_json: bool) -> Result {

@@ -6,18 +6,16 @@ use std::time::Duration;
 
 use daskwire_comm::{Address, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
-use daskwire_quic::{Quic, QuicOptions};
-use daskwire_tcp::{Tcp, TcpOptions};
 use serde_json::{Value, json};
 
-use super::http::HttpAddress;
 use super::quantity::{self, MemoryLimit};
 use super::{OWN_TUNABLES, TUNABLES, WorkerArguments, machine};
 use crate::command::config::Config;
-use crate::command::connect::address;
+use crate::command::connect::{address_with, interface_address};
 use crate::command::failure::{Failure, Result};
+use crate::command::http::HttpAddress;
 use crate::command::terminal;
-use crate::command::tls::{TlsArguments, TlsConfig};
+use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
 
 /// The way to find the scheduler.
 #[derive(Clone, Debug)]
@@ -190,11 +188,8 @@ impl Settings {
                 .local_directory
                 .clone()
                 .or_else(|| config.string("temporary-directory").map(Into::into)),
-            connect_timeout: read(
-                config,
-                "distributed.comm.timeouts.connect",
-                quantity::duration,
-            )?,
+            connect_timeout: config
+                .parse("distributed.comm.timeouts.connect", quantity::duration)?,
             death_timeout: arguments.death_timeout,
             lifetime: match arguments.lifetime {
                 Some(lifetime) => Some(lifetime),
@@ -226,15 +221,12 @@ impl Settings {
                 python_variables(arguments, config, &own.collect())
             },
             preload,
-            allowed_failures: read(config, "distributed.scheduler.allowed-failures", |count| {
+            allowed_failures: config.parse("distributed.scheduler.allowed-failures", |count| {
                 let expected = |_| "expected a number of at least 0".to_owned();
                 count.parse().map_err(expected)
             })?,
-            // As in Dask, any other value counts as true.
-            requires_encryption: config
-                .bool(REQUIRE_ENCRYPTION)
-                .unwrap_or(config.string(REQUIRE_ENCRYPTION).is_some()),
-            silence_timeout: read(config, "distributed.comm.timeouts.tcp", quantity::duration)?,
+            requires_encryption: config.requires_encryption(),
+            silence_timeout: config.parse("distributed.comm.timeouts.tcp", quantity::duration)?,
             tls: TlsConfig::of(config, "worker"),
             scheduler,
         };
@@ -281,16 +273,9 @@ impl Settings {
             Listen::Ports(_) => &[],
         };
         let addresses = core::iter::once(scheduler).chain(listen);
-        let mut addresses = addresses.chain(&self.contact);
-        // The last two do not leave the machine.
-        let is_allowed =
-            |address: &&Address| ["tls", "quic", "unix", "inproc"].contains(&address.scheme());
-        match addresses.find(|address| self.requires_encryption && !is_allowed(address)) {
-            Some(address) => Err(Failure::usage(format_args!(
-                "{address} is not encrypted, and distributed.comm.require-encryption is set: use \
-                 tls:// or quic://"
-            ))),
-            None => Ok(()),
+        match self.requires_encryption {
+            true => check_encryption(addresses.chain(&self.contact)),
+            false => Ok(()),
         }
     }
 
@@ -341,24 +326,7 @@ impl Settings {
     ) -> Result<Transports> {
         let addresses: Vec<&Address> = addresses.iter().collect();
         let tls = tls.or_configured(&self.tls, &addresses)?;
-        let mut transports = match &tls {
-            Some(tls) => daskwire_peer::transports_with_tls(tls),
-            None => daskwire_peer::transports(),
-        };
-        if let Some(timeout) = self.silence_timeout {
-            let mut tcp = TcpOptions::default().with_timeout(timeout);
-            if let Some(tls) = tls {
-                transports = transports.with(Quic::new(QuicOptions {
-                    tls: (&tls).into(),
-                    // Longer than the interval of keep-alive packets.
-                    idle_timeout: timeout.max(Duration::from_secs(11)),
-                    ..QuicOptions::default()
-                }));
-                tcp = tcp.with_tls(tls);
-            }
-            transports = transports.with(Tcp::new(tcp));
-        }
-        Ok(transports)
+        Ok(transports(tls, self.silence_timeout))
     }
 
     /// The lifetime of this worker, staggered so that the workers of a cluster do not all
@@ -515,31 +483,14 @@ fn preload(arguments: &WorkerArguments, config: &Config) -> Result<Vec<String>> 
     Ok(Vec::new())
 }
 
-/// Parses a setting, if it is set.
-fn read<T>(
-    config: &Config,
-    name: &str,
-    parse: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<Option<T>> {
-    let value = config.string(name);
-    let value = value.map(|value| {
-        let error = |error| Failure::usage(format_args!("{name}: {value}: {error}"));
-        parse(&value).map_err(error)
-    });
-    value.transpose()
-}
-
 /// Parses a setting of `distributed.worker`, if it is set.
 fn setting<T>(
     config: &Config,
     name: &str,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>> {
-    read(config, &format!("distributed.worker.{name}"), parse)
+    config.parse(&format!("distributed.worker.{name}"), parse)
 }
-
-/// The setting that refuses comms without encryption.
-const REQUIRE_ENCRYPTION: &str = "distributed.comm.require-encryption";
 
 fn thresholds(config: &Config, has_nanny: bool) -> Result<MemoryThresholds> {
     let default = MemoryThresholds::default();
@@ -650,14 +601,6 @@ fn nworkers(count: &str, processors: usize) -> Result<usize> {
     })
 }
 
-/// Parses an address whose scheme may be omitted.
-fn address_with(input: &str, scheme: &str) -> Result<Address> {
-    match input.contains("://") {
-        true => address(input),
-        false => address(&format!("{scheme}://{input}")),
-    }
-}
-
 fn scheduler(arguments: &WorkerArguments, config: &Config, scheme: &str) -> Result<Scheduler> {
     if let Some(file) = &arguments.scheduler_file {
         return Ok(Scheduler::File(file.clone()));
@@ -710,32 +653,4 @@ fn listen(arguments: &WorkerArguments, protocol: Option<&str>, scheme: &str) -> 
             .map_err(|error| Failure::usage(format_args!("--host {host}: {error}")))
     });
     Ok(Listen::At(addresses.collect::<Result<_>>()?))
-}
-
-/// The address of a network interface, preferring IPv4.
-fn interface_address(name: &str) -> Result<String> {
-    let interfaces = if_addrs::get_if_addrs()
-        .map_err(|error| format!("cannot read the network interfaces: {error}"))?;
-    let mut own: Vec<_> = interfaces
-        .iter()
-        .filter(|interface| interface.name == name)
-        .map(if_addrs::Interface::ip)
-        .collect();
-    own.sort_by_key(std::net::IpAddr::is_ipv6);
-    match own.first() {
-        Some(std::net::IpAddr::V6(address)) => Ok(format!("[{address}]")),
-        Some(address) => Ok(address.to_string()),
-        None => {
-            let mut names: Vec<&str> = interfaces
-                .iter()
-                .map(|interface| interface.name.as_str())
-                .collect();
-            names.sort_unstable();
-            names.dedup();
-            Err(Failure::usage(format_args!(
-                "--interface {name}: no such network interface with an address; there are {}",
-                names.join(", ")
-            )))
-        }
-    }
 }

@@ -3,6 +3,7 @@
 #[path = "../../../../tests/it/support/client.rs"]
 pub(crate) mod client;
 pub(crate) mod command;
+pub(crate) mod http;
 pub(crate) mod relay;
 pub(crate) mod scratch;
 pub(crate) mod worker;

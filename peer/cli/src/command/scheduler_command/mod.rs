@@ -1,0 +1,321 @@
+//! The commands `daskwire scheduler`, which takes the options and the configuration of
+//! `dask scheduler`, and `daskwire cluster`, which starts workers with it.
+
+mod local;
+mod metrics;
+mod settings;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::Args;
+use daskwire_comm::{Address, CommError, CommOptions, Listener};
+use daskwire_peer::Key;
+use daskwire_peer::scheduler::{Notice, Options, Scheduler, ServeError};
+use serde_json::json;
+
+use crate::command::failure::Result;
+use crate::command::http::{HttpAddress, Server};
+use crate::command::runtime::{on_cluster, stop_requested};
+use crate::command::tls::TlsArguments;
+use crate::command::worker_command::quantity::duration;
+use crate::command::{files, terminal};
+use settings::Settings;
+
+pub(crate) use local::{LocalArguments, run as run_local};
+
+/// Time for workers to end with the scheduler.
+const WORKERS_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The arguments of `daskwire scheduler`.
+// Named and grouped as in `dask scheduler --help`, where they mean the same.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerCommand {
+    /// The address to listen on: an IP address, a host name, or an address with a scheme
+    /// such as tls://10.0.0.7 [default: all interfaces]
+    #[arg(long, conflicts_with = "interface", help_heading = "Network")]
+    host: Option<String>,
+    /// The port to listen on; 0 for any free one; several, separated by commas, with as many
+    /// protocols [default: 8786]
+    #[arg(long, value_delimiter = ',', help_heading = "Network")]
+    port: Vec<u16>,
+    /// The network interface to listen on, such as eth0
+    #[arg(long, value_name = "NAME", help_heading = "Network")]
+    interface: Option<String>,
+    /// The scheme to listen with, such as tcp, tls or quic; several, separated by commas
+    /// [default: tcp, or tls with --tls-cert]
+    #[arg(
+        long,
+        value_name = "SCHEME",
+        value_delimiter = ',',
+        help_heading = "Network"
+    )]
+    protocol: Vec<String>,
+    /// The address of an HTTP server with /health and /metrics for Prometheus; a free port
+    /// if the port is in use
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = ":8787",
+        help_heading = "Network"
+    )]
+    dashboard_address: HttpAddress,
+    /// Start the HTTP server. This is the default
+    #[arg(long, overrides_with = "no_dashboard", help_heading = "Network")]
+    dashboard: bool,
+    /// Do not start the HTTP server
+    #[arg(long, overrides_with = "dashboard", help_heading = "Network")]
+    no_dashboard: bool,
+
+    /// A file for the address of the scheduler, for the --scheduler-file of workers and
+    /// clients, which is removed at the end
+    #[arg(long, value_name = "FILE", help_heading = "Lifetime")]
+    scheduler_file: Option<PathBuf>,
+    /// A file for the id of this process, which is removed at the end
+    #[arg(long, value_name = "FILE", help_heading = "Lifetime")]
+    pid_file: Option<PathBuf>,
+    /// End after this time without any tasks, such as 1h [default:
+    /// distributed.scheduler.idle-timeout, or never]
+    #[arg(long, value_name = "DURATION", value_parser = duration, help_heading = "Lifetime")]
+    idle_timeout: Option<Duration>,
+
+    /// Print a JSON document for each event
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    tls: TlsArguments,
+
+    // Options of `dask scheduler` that are refused with a reason, or have no effect.
+    #[arg(long, hide = true)]
+    preload: Vec<String>,
+    #[arg(long, hide = true)]
+    jupyter: bool,
+    #[arg(long, hide = true)]
+    no_jupyter: bool,
+    #[arg(long, hide = true)]
+    dashboard_prefix: Option<String>,
+    #[arg(long, hide = true)]
+    show: bool,
+    #[arg(long, hide = true)]
+    no_show: bool,
+    #[arg(long, hide = true)]
+    use_xheaders: Option<String>,
+    #[arg(last = true, hide = true)]
+    preload_argv: Vec<String>,
+}
+
+pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
+    if arguments.json {
+        terminal::print_events_as_json();
+    }
+    let settings = Settings::load(arguments)?;
+    let pid_file = arguments.pid_file.as_deref().map(files::PidFile::new);
+    let _pid_file = pid_file.transpose()?;
+    on_cluster(scheduler(&settings, arguments))
+}
+
+async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result {
+    // A signal may arrive as soon as the first line has been printed.
+    let stopped = stop_requested()?;
+    let (scheduler, http_port) = start(settings, &arguments.tls).await?;
+    let file = arguments.scheduler_file.as_deref();
+    let file = file.map(|path| SchedulerFile::new(path, &scheduler, http_port));
+    let _file = file.transpose()?;
+    tokio::select! {
+        ended = scheduler.closed() => report_end(ended)?,
+        () = stopped => terminal::event("stopping", "closing workers and clients", json!({})),
+    }
+    close(scheduler).await
+}
+
+/// Starts the scheduler and its HTTP server, and prints where they are.
+async fn start(settings: &Settings, tls: &TlsArguments) -> Result<(Arc<Scheduler>, Option<u16>)> {
+    settings.warn();
+    let transports = settings.transports(tls)?;
+    let mut listeners = Vec::with_capacity(settings.listen.len());
+    for address in &settings.listen {
+        let listener = transports.bind(address, CommOptions::default()).await;
+        let listener = listener.map_err(|error| terminal_error(address, &error))?;
+        listeners.push(listener);
+    }
+    let bound = listeners.iter().map(Listener::local_address);
+    let bound: Result<Vec<Address>, CommError> = bound.collect();
+    let bound: Vec<Address> = bound
+        .map_err(|error| error.to_string())?
+        .into_iter()
+        .map(settings::reachable)
+        .collect();
+    let server = match &settings.dashboard {
+        Some(address) => {
+            let server = Server::bind(address).await;
+            Some(server.map_err(|error| format!("--dashboard-address {address}: {error}"))?)
+        }
+        None => None,
+    };
+    let http_port = server.as_ref().map(Server::port);
+    let contact = settings.contact.clone();
+    let options = Options {
+        policy: settings.policy.clone(),
+        transports,
+        comm: settings.comm_options(),
+        contact_address: contact.or_else(|| bound.first().cloned()),
+        services: http_port
+            .map(|port| ("dashboard".to_owned(), port))
+            .into_iter()
+            .collect(),
+        idle_timeout: settings.idle_timeout,
+        on_notice: Some(Arc::new(report)),
+        ..Options::default()
+    };
+    let scheduler = Scheduler::start(listeners, options).map_err(|error| error.to_string())?;
+    let scheduler = Arc::new(scheduler);
+    if let Some(server) = server {
+        let (inspected, namespace) = (Arc::downgrade(&scheduler), settings.namespace.clone());
+        let metrics = move || Some(metrics::metrics(&*inspected.upgrade()?, &namespace));
+        tokio::spawn(server.serve(metrics));
+    }
+    let contact = scheduler.address().to_string();
+    let others = bound.iter().skip(1).map(ToString::to_string);
+    let addresses: Vec<String> = core::iter::once(contact).chain(others).collect();
+    announce(&addresses, scheduler.address().host(), http_port);
+    Ok((scheduler, http_port))
+}
+
+fn terminal_error(address: &Address, error: &CommError) -> String {
+    let address = address.to_string();
+    match error.to_string() {
+        error if error.contains(&address) => error,
+        error => format!("cannot listen on {address}: {error}"),
+    }
+}
+
+/// Prints the lines of the log of Dask's scheduler that other programs wait for, such as
+/// `Scheduler at:` in `SSHCluster`.
+fn announce(addresses: &[String], host: &str, http_port: Option<u16>) {
+    let http = http_port.map(|port| format!("http://{host}:{port}"));
+    terminal::event(
+        "started",
+        match &http {
+            Some(http) => format!("the scheduler has started; {http} has /health and /metrics"),
+            None => "the scheduler has started".to_owned(),
+        },
+        json!({"addresses": addresses, "http": http}),
+    );
+    if !terminal::are_events_json() {
+        for address in addresses {
+            terminal::note(format_args!("{:>14} {address:>25}", "Scheduler at:"));
+        }
+    }
+}
+
+/// Reports a notice, unless the log does.
+fn report(notice: &Notice) {
+    if terminal::is_logging() {
+        return;
+    }
+    let (event, fields) = match notice {
+        Notice::WorkerJoined { worker, name } => {
+            ("joined", json!({"address": worker, "name": name}))
+        }
+        Notice::WorkerLeft {
+            worker,
+            name,
+            reason,
+            tasks,
+        } => {
+            let keys = |keys: &[Key]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let fields = json!({
+                "address": worker,
+                "name": name,
+                "reason": reason.to_string(),
+                "processing": keys(&tasks.processing),
+                "recomputed": keys(&tasks.recomputed),
+                "lost": keys(&tasks.lost),
+            });
+            ("left", fields)
+        }
+        // Workers log events for plugins of schedulers, which are not for people.
+        Notice::Event { .. } => return,
+        // Each client sends the same ones.
+        Notice::UnknownOp { op, .. } if !is_new(op) => return,
+        _ => ("notice", json!({})),
+    };
+    terminal::event(event, notice, fields);
+}
+
+/// Whether an unknown op is seen for the first time. After many different ones, none is new.
+fn is_new(op: &str) -> bool {
+    const MAX_COUNT: usize = 64;
+    static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
+    seen.len() < MAX_COUNT && seen.insert(op.to_owned())
+}
+
+/// Reports why a scheduler has ended by itself.
+fn report_end(ended: Result<(), ServeError>) -> Result {
+    match ended {
+        Ok(()) => {
+            terminal::event("stopping", "the scheduler has been closed", json!({}));
+            Ok(())
+        }
+        Err(error) => Err(error.to_string().into()),
+    }
+}
+
+/// Closes workers and their nannies, clients and the scheduler. A second request to stop ends
+/// this at once.
+async fn close(mut scheduler: Arc<Scheduler>) -> Result {
+    let closing = async {
+        loop {
+            match Arc::try_unwrap(scheduler) {
+                Ok(scheduler) => return scheduler.close().await,
+                // A request for metrics is being answered.
+                Err(shared) => scheduler = shared,
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let again = stop_requested()?;
+    tokio::select! {
+        () = closing => {}
+        () = again => {}
+    }
+    terminal::event("ended", "the scheduler has ended", json!({}));
+    Ok(())
+}
+
+/// A file with the identity of the scheduler. Removed when dropped.
+struct SchedulerFile<'a>(&'a Path);
+
+impl<'a> SchedulerFile<'a> {
+    /// Writes the file. A reader sees all of it or nothing.
+    fn new(path: &'a Path, scheduler: &Scheduler, http_port: Option<u16>) -> Result<Self> {
+        let services = http_port.map(|port| json!({"dashboard": port}));
+        let identity = json!({
+            "type": "Scheduler",
+            "id": scheduler.id(),
+            "address": scheduler.address().to_string(),
+            "services": services.unwrap_or_else(|| json!({})),
+            "started": terminal::now(),
+            "n_workers": 0,
+            "total_threads": 0,
+            "total_memory": 0,
+            "workers": {},
+        });
+        let mut new = path.as_os_str().to_owned();
+        new.push(format!(".{}", std::process::id()));
+        let document = serde_json::to_string_pretty(&identity).unwrap_or_default();
+        let written = std::fs::write(&new, document).and_then(|()| std::fs::rename(&new, path));
+        written.map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for SchedulerFile<'_> {
+    fn drop(&mut self) {
+        // The file may have been removed already.
+        let _ = std::fs::remove_file(self.0);
+    }
+}

@@ -1,0 +1,350 @@
+//! The settings of a scheduler, from the command line or else from Dask's configuration.
+
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
+
+use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_peer::scheduler::Policy;
+use serde_json::{Value, json};
+
+use super::SchedulerCommand;
+use crate::command::config::Config;
+use crate::command::connect::{address_with, interface_address};
+use crate::command::failure::{Failure, Result};
+use crate::command::http::HttpAddress;
+use crate::command::terminal;
+use crate::command::tls::{TlsArguments, TlsConfig, check_encryption, transports};
+use crate::command::worker_command::quantity::duration;
+
+/// The port of a scheduler, as in Dask.
+pub(super) const PORT: u16 = 8786;
+
+/// The host that stands for all interfaces.
+const ANY: &str = "0.0.0.0";
+
+/// The settings of a scheduler.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) listen: Vec<Address>,
+    /// The address that clients and workers use, if it is not that of the first listener.
+    pub(super) contact: Option<Address>,
+    pub(super) policy: Policy,
+    pub(super) idle_timeout: Option<Duration>,
+    /// The address of the HTTP server, if it is enabled.
+    pub(super) dashboard: Option<HttpAddress>,
+    /// The prefix of metric names.
+    pub(super) namespace: String,
+    /// Settings of Dask's scheduler that have no effect here.
+    ignored: Vec<String>,
+    connect_timeout: Option<Duration>,
+    /// The time after which a connection to a silent peer ends.
+    silence_timeout: Option<Duration>,
+    tls: TlsConfig,
+}
+
+impl Settings {
+    /// Combines the command line with the configuration, which it reads.
+    ///
+    /// # Errors
+    ///
+    /// A usage error, a setting that is invalid, or if the configuration cannot be read.
+    pub(super) fn load(arguments: &SchedulerCommand) -> Result<Self> {
+        Self::new(arguments, &Config::load()?)
+    }
+
+    fn new(arguments: &SchedulerCommand, config: &Config) -> Result<Self> {
+        refuse(arguments)?;
+        let listen = listen(arguments, config)?;
+        if config.requires_encryption() {
+            check_encryption(&listen)?;
+        }
+        let scheme = listen.first().map_or("tcp", Address::scheme);
+        let contact = config.string(&setting("contact-address"));
+        let contact = contact.map(|contact| address_with(&contact, scheme));
+        let idle_timeout = match arguments.idle_timeout {
+            Some(timeout) => Some(timeout),
+            None => config.parse(&setting("idle-timeout"), duration)?,
+        };
+        Ok(Self {
+            contact: contact.transpose()?,
+            policy: policy(config)?,
+            idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
+            dashboard: Some(arguments.dashboard_address.clone())
+                .filter(|_| !arguments.no_dashboard),
+            namespace: config
+                .string("distributed.dashboard.prometheus.namespace")
+                .unwrap_or_else(|| "dask".to_owned()),
+            ignored: ignored(config),
+            connect_timeout: config.parse("distributed.comm.timeouts.connect", duration)?,
+            silence_timeout: config.parse("distributed.comm.timeouts.tcp", duration)?,
+            tls: TlsConfig::of(config, "scheduler"),
+            listen,
+        })
+    }
+
+    /// The settings of a scheduler at this address, for workers and clients on this machine.
+    ///
+    /// # Errors
+    ///
+    /// A setting that is invalid, or if the configuration cannot be read.
+    pub(super) fn local(address: Address, dashboard: Option<HttpAddress>) -> Result<Self> {
+        let config = Config::load()?;
+        Ok(Self {
+            listen: vec![address],
+            contact: None,
+            policy: policy(&config)?,
+            idle_timeout: None,
+            dashboard,
+            namespace: config
+                .string("distributed.dashboard.prometheus.namespace")
+                .unwrap_or_else(|| "dask".to_owned()),
+            ignored: ignored(&config),
+            connect_timeout: None,
+            silence_timeout: None,
+            tls: TlsConfig::of(&Config::default(), "scheduler"),
+        })
+    }
+
+    /// Prints what the user should know before the scheduler starts.
+    pub(super) fn warn(&self) {
+        let is_exposed = |address: &&Address| {
+            let ip: Option<IpAddr> = address.host().parse().ok();
+            address.scheme() == "tcp"
+                && !ip.map_or(address.host() == "localhost", |ip| ip.is_loopback())
+        };
+        if let Some(address) = self.listen.iter().find(is_exposed) {
+            terminal::event(
+                "notice",
+                format_args!(
+                    "{address} is neither encrypted nor protected: whoever reaches it can run \
+                     code on the workers. Give --host 127.0.0.1 for this machine only, or \
+                     --tls-ca-file and --tls-cert"
+                ),
+                json!({}),
+            );
+        }
+        if !self.ignored.is_empty() {
+            terminal::event(
+                "notice",
+                format_args!(
+                    "settings of Dask's scheduler that have no effect here: {}",
+                    self.ignored.join(", ")
+                ),
+                json!({"ignored": self.ignored}),
+            );
+        }
+    }
+
+    /// The transports for the addresses of this scheduler, with certificates of files.
+    ///
+    /// # Errors
+    ///
+    /// As [`TlsArguments::or_configured`].
+    pub(super) fn transports(&self, tls: &TlsArguments) -> Result<Transports> {
+        let addresses: Vec<&Address> = self.listen.iter().collect();
+        let tls = tls.or_configured(&self.tls, &addresses)?;
+        Ok(transports(tls, self.silence_timeout))
+    }
+
+    /// The options of comms to workers.
+    pub(super) fn comm_options(&self) -> CommOptions {
+        let mut options = CommOptions::default();
+        if let Some(timeout) = self.connect_timeout {
+            options.connect_timeout = timeout;
+            options.handshake_timeout = timeout;
+        }
+        options
+    }
+}
+
+/// The name of a setting of Dask's scheduler.
+fn setting(name: &str) -> String {
+    format!("{SETTINGS}.{name}")
+}
+
+const SETTINGS: &str = "distributed.scheduler";
+
+/// Rejects options of `dask scheduler` that a scheduler without Python cannot support.
+fn refuse(arguments: &SchedulerCommand) -> Result {
+    let refused = [
+        (
+            !arguments.preload.is_empty() || !arguments.preload_argv.is_empty(),
+            "--preload: this scheduler runs no Python and loads no modules",
+        ),
+        (
+            arguments.jupyter,
+            "--jupyter: this scheduler runs no Python, and no server of Jupyter",
+        ),
+    ];
+    match refused.iter().find(|(is_given, _)| *is_given) {
+        Some((_, reason)) => Err(Failure::usage(reason)),
+        None => Ok(()),
+    }
+}
+
+fn policy(config: &Config) -> Result<Policy> {
+    let mut policy = Policy::default();
+    let count = |count: &str| {
+        let expected = |_| "expected a number of at least 0".to_owned();
+        count.parse().map_err(expected)
+    };
+    if let Some(count) = config.parse(&setting("allowed-failures"), count)? {
+        policy.allowed_failures = count;
+    }
+    match config.parse(&setting("worker-ttl"), duration)? {
+        Some(ttl) => policy.worker_ttl = Some(ttl).filter(|ttl| !ttl.is_zero()),
+        None if config.is_nil(&setting("worker-ttl")) => policy.worker_ttl = None,
+        None => {}
+    }
+    Ok(policy)
+}
+
+/// The addresses to listen on.
+fn listen(arguments: &SchedulerCommand, config: &Config) -> Result<Vec<Address>> {
+    let has_tls = arguments.tls.tls_ca_file.is_some();
+    let scheme = match config.string("distributed.comm.default-scheme") {
+        _ if has_tls => "tls".to_owned(),
+        Some(scheme) => scheme,
+        None => "tcp".to_owned(),
+    };
+    let (protocols, ports) = (&arguments.protocol, &arguments.port);
+    if (protocols.len() > 1 || ports.len() > 1) && protocols.len() != ports.len() {
+        return Err(Failure::usage(
+            "--protocol and --port: expected as many protocols as ports",
+        ));
+    }
+    let host = match (&arguments.host, &arguments.interface) {
+        (Some(host), _) => host.clone(),
+        (None, Some(interface)) => interface_address(interface)?,
+        (None, None) => String::new(),
+    };
+    let (own, host) = match host.split_once("://") {
+        Some((scheme, host)) => (Some(scheme), host),
+        None => (None, &*host),
+    };
+    let host = match host.strip_prefix(':') {
+        _ if host.is_empty() => ANY.to_owned(),
+        Some(port) => format!("{ANY}:{port}"),
+        None => host.to_owned(),
+    };
+    let count = protocols.len().max(1);
+    let addresses = (0..count).map(|index| {
+        let protocol = protocols.get(index);
+        let protocol = protocol.map(|protocol| protocol.trim_end_matches("://"));
+        if let (Some(own), Some(protocol)) = (own, protocol)
+            && own != protocol
+        {
+            return Err(Failure::usage(format_args!(
+                "--host has the scheme {own}, but --protocol is {protocol}"
+            )));
+        }
+        let scheme = protocol.or(own).unwrap_or(&scheme);
+        let address = format!("{scheme}://{host}");
+        let invalid = |error| Failure::usage(format_args!("--host {host}: {error}"));
+        let port = ports.get(index).copied().unwrap_or(match index {
+            0 => PORT,
+            _ => 0,
+        });
+        if ["tcp", "tls", "quic"].contains(&scheme) {
+            Address::parse_with_port(&address, port).map_err(invalid)
+        } else {
+            address_with(&address, scheme)
+        }
+    });
+    addresses.collect()
+}
+
+/// The address by which others reach a listener. For one at all interfaces, it has the address of
+/// the interface that leads to other networks, as in Dask.
+pub(super) fn reachable(bound: Address) -> Address {
+    let is_any = bound
+        .host()
+        .parse::<IpAddr>()
+        .is_ok_and(|ip| ip.is_unspecified());
+    if !is_any {
+        return bound;
+    }
+    // Nothing is sent: the system only looks up the route to the address.
+    let route = UdpSocket::bind((ANY, 0)).and_then(|socket| {
+        socket.connect(("8.8.8.8", 80))?;
+        socket.local_addr()
+    });
+    let ip = route.map_or_else(|_| "127.0.0.1".to_owned(), |own| own.ip().to_string());
+    let location = format!("{ip}:{}", bound.port());
+    Address::with_location(bound.scheme(), &location).unwrap_or(bound)
+}
+
+/// The settings that are honoured.
+const HONOURED: [&str; 4] = [
+    "allowed-failures",
+    "contact-address",
+    "idle-timeout",
+    "worker-ttl",
+];
+
+/// The names of all settings of Dask's scheduler that have no effect, and differ from Dask's
+/// default.
+fn ignored(config: &Config) -> Vec<String> {
+    let defaults: Value = serde_json::from_str(DEFAULTS).unwrap_or_default();
+    let set = config.below(SETTINGS).into_iter();
+    let ignored = set.filter(|(name, value)| {
+        let own = name.strip_prefix(SETTINGS).unwrap_or(name);
+        let own = own.trim_start_matches('.');
+        let default = defaults.get(own).unwrap_or(&Value::Null);
+        !HONOURED.contains(&own) && spelled(value) != spelled(default)
+    });
+    ignored.map(|(name, _)| name).collect()
+}
+
+/// A value as a string, in which numbers and strings of numbers are the same.
+fn spelled(value: &Value) -> String {
+    match value {
+        Value::String(value) => value.to_lowercase().replace(' ', ""),
+        Value::Number(number) => number.as_f64().unwrap_or_default().to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Dask's defaults of the other settings, which a process that Dask has started inherits.
+const DEFAULTS: &str = r#"{
+    "bandwidth": 100000000,
+    "blocked-handlers": [],
+    "default-data-size": "1kiB",
+    "reuse-broadcast-comm": true,
+    "events-cleanup-delay": "1h",
+    "work-stealing": true,
+    "work-stealing-interval": "1s",
+    "worker-saturation": 1.1,
+    "rootish-taskgroup": 5,
+    "rootish-taskgroup-dependencies": 5,
+    "preload": [],
+    "preload-argv": [],
+    "unknown-task-duration": "500ms",
+    "default-task-durations.rechunk-split": "1us",
+    "default-task-durations.split-shuffle": "1us",
+    "default-task-durations.split-taskshuffle": "1us",
+    "default-task-durations.split-stage": "1us",
+    "validate": false,
+    "dashboard.status.task-stream-length": 1000,
+    "dashboard.tasks.task-stream-length": 100000,
+    "dashboard.bokeh-application.allow-websocket-origin": ["*"],
+    "dashboard.bokeh-application.keep-alive-milliseconds": 500,
+    "dashboard.bokeh-application.check-unused-sessions-milliseconds": 500,
+    "locks.lease-validation-interval": "10s",
+    "locks.lease-timeout": "30s",
+    "http.routes": [
+        "distributed.http.scheduler.prometheus",
+        "distributed.http.scheduler.info",
+        "distributed.http.scheduler.json",
+        "distributed.http.health",
+        "distributed.http.proxy",
+        "distributed.http.statics"
+    ],
+    "allowed-imports": ["dask", "distributed"],
+    "active-memory-manager.start": true,
+    "active-memory-manager.interval": "2s",
+    "active-memory-manager.measure": "optimistic",
+    "active-memory-manager.policies": [
+        {"class": "distributed.active_memory_manager.ReduceReplicas"}
+    ]
+}"#;
