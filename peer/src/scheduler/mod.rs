@@ -193,7 +193,7 @@ impl Scheduler {
             tasks.spawn(Arc::clone(&shared).accept(listener, address));
         }
         let ticking = Arc::clone(&shared);
-        tasks.spawn(async move { ticking.tick().await });
+        tasks.spawn(ticking.tick());
         let failing = Arc::clone(&shared);
         tasks.spawn(async move { failing.close_on_failure().await });
         Ok(Self {

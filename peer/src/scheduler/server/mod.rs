@@ -349,11 +349,22 @@ impl Shared {
     }
 
     /// Advances the time of the state.
-    pub(super) async fn tick(&self) {
+    pub(super) async fn tick(self: Arc<Self>) {
         const STEP: Duration = Duration::from_millis(500);
         let step = STEP.min(self.options.policy.deletion_interval);
+        let mut killing = TaskSet::new();
         loop {
-            self.handle(Event::Tick);
+            let nannies = self.with_machine(|machine| {
+                let nannies = machine.state.silent_nannies(machine.now);
+                machine.handle(Event::Tick);
+                nannies
+            });
+            for nanny in nannies {
+                let shared = Arc::clone(&self);
+                // A nanny that does not reply has ended with its worker.
+                killing.spawn(async move { drop(shared.kill(&nanny, "worker-ttl").await) });
+            }
+            while killing.try_join_next().is_some() {}
             if let Some(timeout) = self.options.idle_timeout {
                 let now = self.clock.now();
                 let since = self.inspect(State::idle_since);

@@ -76,7 +76,10 @@ impl Shared {
                 continue;
             };
             let (shared, reason) = (Arc::clone(self), reason.clone());
-            killing.spawn(async move { (index, shared.kill(&nanny, reason, timeout).await) });
+            killing.spawn(async move {
+                let killed = shared.kill(&nanny, &reason);
+                (index, within(timeout, "the end of a worker", killed).await)
+            });
         }
         for (index, killed) in killing.join_all().await {
             match killed {
@@ -143,20 +146,14 @@ impl Shared {
         Reply::Value(Value::dict(outcomes))
     }
 
-    /// Asks a nanny to end its worker, which it then starts again.
-    async fn kill(
-        &self,
-        nanny: &str,
-        reason: String,
-        timeout: Duration,
-    ) -> Result<(), RequestError> {
+    /// Asks a nanny to end its worker, which it then starts again. The future may be dropped.
+    pub(super) async fn kill(&self, nanny: &str, reason: &str) -> Result<(), RequestError> {
         let nanny = RequestError::parse_address(nanny)?;
         let request = Request::from(Kill {
-            reason: Some(reason),
+            reason: Some(reason.to_owned()),
             ..Kill::default()
         });
-        let killed = self.pool.call::<Value>(&nanny, &request);
-        within(timeout, "the end of a worker", killed).await?;
+        self.pool.call::<Value>(&nanny, &request).await?;
         Ok(())
     }
 

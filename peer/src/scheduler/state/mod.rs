@@ -381,17 +381,30 @@ impl State {
             self.request_steals();
             self.drop_idle_holders();
         }
-        let Some(ttl) = self.policy.worker_ttl else {
-            return;
-        };
-        let ttl = ttl.max(Duration::from_secs_f64(10.0 * self.heartbeat_interval()));
-        let is_silent = |worker: &Worker| self.now - worker.last_seen > ttl;
-        let silent = self.workers.iter().filter(|(_, worker)| is_silent(worker));
-        let silent: Vec<WorkerId> = silent.map(|(id, _)| *id).collect();
-        for id in silent {
+        for id in self.silent_workers(self.now) {
             self.send_close(id, "worker-ttl");
             self.drop_worker(id, false, LeaveReason::Silent);
         }
+    }
+
+    /// The workers that have been silent for too long at a time.
+    fn silent_workers(&self, now: Duration) -> Vec<WorkerId> {
+        let Some(ttl) = self.policy.worker_ttl else {
+            return Vec::new();
+        };
+        let ttl = ttl.max(Duration::from_secs_f64(10.0 * self.heartbeat_interval()));
+        let is_silent = |worker: &Worker| now.saturating_sub(worker.last_seen) > ttl;
+        let silent = self.workers.iter().filter(|(_, worker)| is_silent(worker));
+        silent.map(|(id, _)| *id).collect()
+    }
+
+    /// The nannies of the workers that [`Event::Tick`] removes at this time, because they have been
+    /// silent for too long.
+    pub fn silent_nannies(&self, now: Duration) -> Vec<String> {
+        let silent = self.silent_workers(now).into_iter();
+        silent
+            .filter_map(|id| self.workers[&id].info.nanny.clone())
+            .collect()
     }
 
     /// Asks workers to leave, and ends all streams. Clients get no message, as from Dask's

@@ -386,3 +386,30 @@ async fn heartbeats_have_replies_until_the_workers_have_left() {
     drop(requests);
     closing.await.expect("no panic");
 }
+
+/// The nanny of a worker that hangs is asked to start it again.
+#[tokio::test(start_paused = true)]
+async fn the_nanny_of_a_silent_worker_kills_it() {
+    let scheduler = scheduler("inproc://silent-nanny").await;
+    let at = "inproc://silent-nanny-1".parse().expect("an address");
+    let nanny = crate::transports()
+        .bind(&at, daskwire_comm::CommOptions::default())
+        .await;
+    let nanny = nanny.expect("it is free");
+    let mut stream = connect(scheduler.address()).await;
+    let register = Request::from(RegisterWorker {
+        address: "inproc://silent-nanny-2".to_owned(),
+        nanny: Nullable(Some(at.to_string())),
+        nthreads: 1,
+        ..RegisterWorker::default()
+    });
+    let reply: RegisterWorkerReply = stream.call(&register).await.expect("it replies");
+    assert_eq!(reply.status, ReplyStatus::Ok);
+    let incoming = nanny.accept().await.expect("a connection");
+    let comm = incoming.handshake().await.expect("a comm");
+    let mut channel = Channel::new(comm, Ends::new("nanny", "scheduler", None));
+    let request = channel.receiver.receive::<Request>().await;
+    let request = request.expect("a request").expect("a request");
+    assert!(matches!(&request, Request::Kill(_)), "{request:?}");
+    assert_eq!(scheduler.inspect(State::worker_count), 0);
+}
