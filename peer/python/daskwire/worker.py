@@ -53,7 +53,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 from time import sleep, thread_time
-from types import FunctionType, SimpleNamespace
+from types import CoroutineType, FunctionType, SimpleNamespace
 from urllib.parse import urlsplit
 
 import msgpack
@@ -1696,7 +1696,11 @@ class Executor:
                 if is_coroutine(task):
                     return sync_all(self.worker.loop, self.await_task, task, data)
                 # As in Dask, changes to context variables end with the task.
-                return contextvars.copy_context().run(task, data)
+                result = contextvars.copy_context().run(task, data)
+                if type(result) is CoroutineType:
+                    # The function is the result of another task.
+                    return sync_all(self.worker.loop, self.await_result, result)
+                return result
         finally:
             times["stop"] = time()
             times["cpu"] = thread_time() - cpu
@@ -1706,6 +1710,10 @@ class Executor:
     async def await_task(self, task, data):
         distributed.worker._worker_cvar.set(self.worker)
         return await task(data)
+
+    async def await_result(self, result):
+        distributed.worker._worker_cvar.set(self.worker)
+        return await result
 
     def finished(self, message, result, longest, gone, times):
         key = message["key"]
