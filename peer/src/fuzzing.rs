@@ -69,7 +69,7 @@ pub fn pickle_payload(pickle: Bytes) -> Serialized {
 ///
 /// As [`Graph::read`].
 pub fn outlines(expression: &Serialized) -> Result<Vec<(Key, Vec<Key>, Serialized)>, GraphError> {
-    let outlines = Graph::read_outline(expression)?.into_iter();
+    let outlines = Graph::read_outline(expression, None)?.into_iter();
     Ok(outlines
         .map(|outline| (outline.key, outline.dependencies, outline.run_spec))
         .collect())

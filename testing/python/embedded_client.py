@@ -17,7 +17,14 @@ warnings.simplefilter("ignore")
 
 import dask.bag
 import numpy
-from distributed import Client, KilledWorker, fire_and_forget, get_worker
+from distributed import (
+    CancelledError,
+    Client,
+    KilledWorker,
+    fire_and_forget,
+    get_worker,
+    worker_client,
+)
 from distributed.core import Status
 from distributed.diagnostics.plugin import Environ, WorkerPlugin
 
@@ -89,10 +96,10 @@ def errors(client):
     raises(ZeroDivisionError, failed)
     # Collections send an expression, which only Python can convert to a graph.
     for future in [
-        client.map(operator.neg, range(3))[1],
+        client.map(operator.neg, numpy.arange(3))[1],
         client.compute(dask.bag.from_sequence(range(4)).sum()),
     ]:
-        assert "only Python can convert" in str(raises(RuntimeError, future))
+        assert "only Python can" in str(raises(RuntimeError, future))
     # The stream stays open after these errors.
     cancelled = client.submit(time.sleep, 0.1)
     client.cancel([cancelled])
@@ -191,6 +198,183 @@ def coroutines(client):
         raise KeyError("within")
 
     raises(KeyError, client.submit(fails))
+
+
+def maps(client):
+    """`client.map` with all kinds of arguments gives what Python's `map` does."""
+
+    def gathered(*arguments, **keywords):
+        return client.gather(client.map(*arguments, **keywords))
+
+    assert gathered(operator.neg, range(3)) == [0, -1, -2]
+    assert gathered(operator.neg, range(9, 0, -3)) == [-9, -6, -3]
+    assert gathered(pow, [1, 2, 3], (4, 5)) == [1, 32]
+    assert gathered(str.upper, "abc") == ["A", "B", "C"]
+    assert sorted(gathered(str.upper, {"a", "b"})) == ["A", "B"]
+    assert gathered(str.upper, {"a": 1, "b": 2}) == ["A", "B"]
+    assert gathered(operator.neg, b"ab") == [-97, -98]
+    assert gathered(operator.neg, []) == []
+    scale = 3
+    assert gathered(lambda x: x * scale, range(4)) == [0, 3, 6, 9]
+    assert gathered(lambda x, y=1: x * y, range(4), y=2) == [0, 2, 4, 6]
+    assert gathered(sorted, [[2, 1], [1, 3]], reverse=True) == [[2, 1], [3, 1]]
+    # Futures, also within arguments.
+    one, two = client.map(int, ["1", "2"])
+    assert gathered(operator.add, [one, two], [two, 5]) == [3, 7]
+    nested = [[one, 1], (two, [one]), {"a": [two]}, 7]
+    assert gathered(str, nested) == ["[1, 1]", "(2, [1])", "{'a': [2]}", "7"]
+    assert gathered(lambda x, y: (x, y), range(2), y={"a": [one]}) == [(n, {"a": [1]}) for n in (0, 1)]
+    # The same call has the same key, unless it is impure.
+    first, again = client.map(operator.neg, [10]), client.map(operator.neg, [10])
+    assert first[0].key == again[0].key
+    impure = client.map(lambda _: time.time_ns(), [1, 1], pure=False)
+    assert impure[0].key != impure[1].key and len(set(client.gather(impure))) == 2
+    assert [f.key for f in client.map(operator.neg, [1, 2], key="own")][0].startswith("own-")
+    assert [f.key for f in client.map(operator.neg, [1, 2], key=["k1", ("k", 2)])] == ["k1", ("k", 2)]
+    batches = client.map(operator.neg, list(range(10)), batch_size=3)
+    assert client.gather(batches) == [-n for n in range(10)]
+    with client.get_executor() as executor:
+        assert list(executor.map(operator.add, range(3), range(3))) == [0, 2, 4]
+    # Options.
+    where = client.map(lambda _: get_worker().name, range(4), workers=["worker-1"], priority=2)
+    assert set(client.gather(where)) == {"worker-1"}
+    folder = tempfile.mkdtemp()
+
+    def fails_once(n):
+        try:
+            os.mkdir(os.path.join(folder, str(n)))
+        except FileExistsError:
+            return n
+        raise ValueError(n)
+
+    assert gathered(fails_once, range(3), retries=1) == [0, 1, 2]
+    error = raises(ZeroDivisionError, client.map(lambda n: 1 // n, [1, 0])[1])
+    assert "division" in str(error)
+    lacking = client.map(operator.neg, [3, 4], resources={"NONE": 1}, pure=False)
+    time.sleep(0.1)
+    assert {future.status for future in lacking} == {"pending"}
+
+    async def waits(n):
+        await asyncio.sleep(0.01)
+        return n
+
+    assert gathered(waits, range(3)) == [0, 1, 2]
+    many = client.map(lambda n: n + 1, range(2000))
+    assert sum(client.gather(many)) == 2000 * 2001 // 2
+
+
+def shares(client):
+    """What is large is stored once, and used by all calls."""
+    table = list(range(100_000))
+    array = numpy.arange(100_000)
+
+    def look_up(n):
+        return table[n]
+
+    futures = client.map(look_up, range(200), pure=False)
+    assert client.gather(futures) == list(range(200))
+    holders = {worker for keys in client.who_has(futures).values() for worker in keys}
+    assert len(holders) == 2, holders
+    assert client.gather(client.map(lambda n, array: array[n], [1, 2], array=array)) == [1, 2]
+    assert client.gather(client.map(operator.getitem, [table, table], [1, 2])) == [1, 2]
+
+    async def waits(n):
+        await asyncio.sleep(0.01)
+        return table[n]
+
+    assert client.gather(client.map(waits, range(3))) == [0, 1, 2]
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "large_only_here.py").write_text("def f(x, y):\n    return x\n")
+        sys.path.insert(0, folder)
+        import functools
+
+        import large_only_here
+
+        missing = client.map(functools.partial(large_only_here.f, table), range(3))
+        for future in missing:
+            raises(ModuleNotFoundError, future)
+
+
+def graphs(client):
+    """Graphs without Dask's classes are read as Dask reads them."""
+    from dask._task_spec import DataNode, Task, TaskRef
+    from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
+
+    def inc(n):
+        return n + 1
+
+    # Keys are released after the results have arrived, so that each graph has its own.
+    for number, (graph, expected) in enumerate(
+        [
+            ({"x": 7, "y": (inc, "x")}, 8),
+            ({"x": 7, "y": "x"}, 7),
+            ({"x": 7, "z": "x", "y": "z"}, 7),
+            ({"x": 7, "y": ["x", ["x", 1]]}, [7, [7, 1]]),
+            ({"x": 7, "y": (sum, ["x", "x"])}, 14),
+            ({"x": 7, "y": ("x", 1)}, (7, 1)),
+            ({"x": 7, "y": {"a": "x"}}, {"a": "x"}),
+            ({"x": 7, "y": {"x", 1}}, {7, 1}),
+            ({"x": 7, "y": frozenset(["x"])}, frozenset([7])),
+            ({"x": 7, "y": (inc, (inc, "x"))}, 9),
+            ({"x": 7, "y": (dict, [["a", "x"]])}, {"a": 7}),
+            ({"x": numpy.ones(3), "y": (numpy.sum, "x")}, 3),
+            ({"x": 7, "y": (lambda n: n * 2, "x")}, 14),
+            # Tasks that are not needed do not run.
+            ({"y": 7, "x": (operator.truediv, 1, 0), "lost": "nowhere"}, 7),
+        ]
+    ):
+
+        def renamed(part, number=number):
+            if type(part) in (list, tuple, set, frozenset):
+                return type(part)(renamed(item) for item in part)
+            return f"{part}{number}" if type(part) is str and part in "xyz" else part
+
+        graph = {renamed(key): renamed(task) for key, task in graph.items()}
+        result = client.get(graph, f"y{number}")
+        assert result == expected and type(result) is type(expected) or expected == 3, graph
+    assert client.get({("x", 0): 7, "with": (inc, ("x", 0))}, "with") == 8
+    scattered = client.scatter(5)
+    assert client.get({"s0": (inc, scattered), "s1": scattered}, ["s0", "s1"]) == [6, 5]
+    spec = {"a0": DataNode("a0", 7), "a1": Task("a1", inc, TaskRef("a0")), "a2": (inc, "a1")}
+    assert client.get(spec, "a2") == 9
+    lost = client.get({"b": Task("b", inc, TaskRef("gone"))}, "b", sync=False)
+    raises(CancelledError, lost)
+    layers = HighLevelGraph(
+        {
+            "a": MaterializedLayer({"there": 1}),
+            "b": MaterializedLayer(
+                {"here": (lambda _: get_worker().name, "there")},
+                annotations={"workers": ["worker-1"], "retries": 2},
+            ),
+        },
+        {"a": set(), "b": {"a"}},
+    )
+    assert client.get(layers, "here") == "worker-1"
+    with dask.annotate(workers=["worker-0"]):
+        assert client.submit(lambda: get_worker().name, pure=False).result(60) == "worker-0"
+    total = dask.delayed(sum)([dask.delayed(inc)(n) for n in range(4)])
+    assert client.compute(total).result(60) == 10
+    assert total.compute() == 10
+    one, two = dask.compute(dask.delayed(inc)(1), total)
+    assert (one, two) == (2, 10)
+    assert dask.persist(total)[0].compute() == 10
+
+
+def nests(client):
+    """Tasks that submit tasks do not occupy more and more threads."""
+
+    def inner(n):
+        time.sleep(0.005)
+        return n
+
+    def outer(n):
+        with worker_client() as inside:
+            return inside.submit(inner, n, pure=False).result()
+
+    futures = client.map(outer, range(200), pure=False)
+    assert client.gather(futures) == list(range(200))
+    counts = client.run(lambda: __import__("threading").active_count())
+    assert max(counts.values()) < 60, counts
 
 
 def killed(client):

@@ -9,7 +9,7 @@ use daskwire_pickle::{Writer, WriterOptions};
 
 use super::GraphError;
 use crate::scratch;
-use crate::value::{Budget, Serialized, describe};
+use crate::value::{Budget, describe};
 
 /// Maximum nesting of values.
 const DEPTH: usize = 200;
@@ -65,22 +65,22 @@ impl Copier {
         }
     }
 
-    /// The pickle of a node and everything it refers to.
+    /// Writes a pickle with copies of nodes and everything that they refer to.
     ///
     /// Tasks may share parts, and each copy contains all of them, so everything
     /// copied is charged to the budget, data by length.
-    pub(super) fn copy<'t, 'p>(
+    pub(super) fn write<'t, 'p>(
         &mut self,
-        node: Node<'t, 'p>,
         effects: &Effects<'t, 'p>,
         budget: &Budget,
-    ) -> Result<Serialized, GraphError> {
+        mut write: impl FnMut(&mut Copy<'_, 't, 'p>, &mut Writer<'_, '_>) -> Result<(), GraphError>,
+    ) -> Result<&[u8], GraphError> {
         let Self {
             room,
             memo,
             copy_count,
         } = self;
-        let pickle = room.write(WriterOptions::default(), |writer| {
+        room.write(WriterOptions::default(), |writer| {
             *copy_count = copy_count.wrapping_add(1);
             let mut copy = Copy {
                 memo,
@@ -88,9 +88,8 @@ impl Copier {
                 effects,
                 budget,
             };
-            copy.write(node, writer, DEPTH)
-        })?;
-        Ok(Serialized::pickled(pickle))
+            write(&mut copy, writer)
+        })
     }
 }
 
@@ -110,7 +109,8 @@ fn copied_len(node: Node<'_, '_>) -> usize {
     }
 }
 
-struct Copy<'c, 't, 'p> {
+/// A pickle into which nodes are copied.
+pub(super) struct Copy<'c, 't, 'p> {
     memo: &'c mut [(u32, u32)],
     number: u32,
     effects: &'c Effects<'t, 'p>,
@@ -120,7 +120,15 @@ struct Copy<'c, 't, 'p> {
 impl<'t, 'p> Copy<'_, 't, 'p> {
     /// Writes a node, completely: every container that this begins on the writer is
     /// ended.
-    fn write(
+    pub(super) fn write(
+        &mut self,
+        node: Node<'t, 'p>,
+        writer: &mut Writer<'_, '_>,
+    ) -> Result<(), GraphError> {
+        self.write_within(node, writer, DEPTH)
+    }
+
+    fn write_within(
         &mut self,
         node: Node<'t, 'p>,
         writer: &mut Writer<'_, '_>,
@@ -234,7 +242,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         self.object_alone(node, writer, depth)?;
         if let Some(effects) = effects {
             for call in effects {
-                self.write(*call, writer, depth)?;
+                self.write_within(*call, writer, depth)?;
             }
             writer.end().i64(0).end().end();
         }
@@ -268,8 +276,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                 arguments,
             } => {
                 writer.reduce();
-                self.write(callable, writer, depth)?;
-                self.write(arguments, writer, depth)?;
+                self.write_within(callable, writer, depth)?;
+                self.write_within(arguments, writer, depth)?;
             }
             Value::New {
                 class,
@@ -280,10 +288,10 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
                     None => writer.newobj(),
                     Some(_) => writer.newobj_ex(),
                 };
-                self.write(class, writer, depth)?;
-                self.write(arguments, writer, depth)?;
+                self.write_within(class, writer, depth)?;
+                self.write_within(arguments, writer, depth)?;
                 if let Some(keywords) = keywords {
-                    self.write(keywords, writer, depth)?;
+                    self.write_within(keywords, writer, depth)?;
                 }
             }
             _ => {}
@@ -292,7 +300,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         self.memoize(node, writer);
         for operation in operations {
             match operation {
-                Operation::State(state) => self.write(state.node(), writer, depth)?,
+                Operation::State(state) => self.write_within(state.node(), writer, depth)?,
                 Operation::Append(items) => self.write_all(items, writer, depth)?,
                 Operation::Set(entries) => self.write_entries(entries, writer, depth)?,
                 _ => {}
@@ -309,7 +317,7 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         depth: usize,
     ) -> Result<(), GraphError> {
         for node in nodes {
-            self.write(node, writer, depth)?;
+            self.write_within(node, writer, depth)?;
         }
         Ok(())
     }
@@ -321,8 +329,8 @@ impl<'t, 'p> Copy<'_, 't, 'p> {
         depth: usize,
     ) -> Result<(), GraphError> {
         for (key, value) in entries {
-            self.write(key, writer, depth)?;
-            self.write(value, writer, depth)?;
+            self.write_within(key, writer, depth)?;
+            self.write_within(value, writer, depth)?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::GraphError;
 use super::error::unexpected;
+use super::plan::Part;
 use super::read::{DEPTH, is_container, native_name, replaced_by, target};
 use super::spec::{CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, spec, state_of};
 use crate::Key;
@@ -41,9 +42,9 @@ impl Dependencies {
 
     /// The keys that a task depends on, each once, in order; the same as
     /// [`Task::dependencies`](super::Task::dependencies). And what the task calls.
-    pub(super) fn of_task(
+    pub(super) fn of_part(
         &mut self,
-        node: Node<'_, '_>,
+        part: &Part<'_, '_>,
         budget: &Budget,
     ) -> Result<(Vec<Key>, Calls), GraphError> {
         self.task_number = self.task_number.wrapping_add(1);
@@ -53,7 +54,7 @@ impl Dependencies {
             keys: Vec::new(),
             calls: Calls::default(),
         };
-        walk.visit(node, DEPTH)?;
+        walk.visit_part(part, DEPTH)?;
         let Walk {
             mut keys, calls, ..
         } = walk;
@@ -80,6 +81,38 @@ impl Walk<'_> {
         } = &mut *self.dependencies;
         let last = visited.get_mut(node.index());
         Ok(last.is_some_and(|last| core::mem::replace(last, *task_number) != *task_number))
+    }
+
+    fn visit_part(&mut self, part: &Part<'_, '_>, depth: usize) -> Result<(), GraphError> {
+        self.budget.spend(1)?;
+        // The parts were made with bounded depth.
+        match part {
+            Part::Node(node) => self.visit(*node, depth),
+            Part::Result(key) => {
+                self.keys.push(key.clone());
+                self.budget.spend_copy(key.as_msgpack().len())?;
+                Ok(())
+            }
+            Part::Int(_) | Part::Char(_) => Ok(()),
+            Part::Container(_, items) => {
+                let mut items = items.iter();
+                items.try_for_each(|item| self.visit_part(item, depth))
+            }
+            Part::Dict(entries) => {
+                let mut values = entries.iter().map(|(_, value)| value);
+                values.try_for_each(|value| self.visit_part(value, depth))
+            }
+            Part::Call(call) => {
+                let keywords = call.keywords.iter().map(|(_, value)| value);
+                let mut parts = call.arguments.iter().chain(keywords);
+                parts.try_for_each(|part| self.visit_part(part, depth))?;
+                let nodes = call.arguments.iter().filter_map(|part| match part {
+                    Part::Node(node) => Some(*node),
+                    _ => None,
+                });
+                self.visit_call(call.function, nodes, depth)
+            }
+        }
     }
 
     fn visit(&mut self, node: Node<'_, '_>, depth: usize) -> Result<(), GraphError> {

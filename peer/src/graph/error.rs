@@ -18,6 +18,22 @@ pub enum GraphError {
         /// The type of the object.
         what: String,
     },
+    /// An iterable of `client.map` that is not read as data.
+    Iterable {
+        /// The type of the object.
+        what: String,
+    },
+    /// A tuple in a graph that is a task if its first item is callable, which only Python
+    /// knows.
+    Callable {
+        /// The type of the first item.
+        what: String,
+    },
+    /// An annotation of a layer that is not plain data, such as a function of the key.
+    Annotation {
+        /// The type of the object.
+        what: String,
+    },
     /// A part differs from what Dask 2026.8.0 writes.
     Unexpected {
         /// Offset in the pickle, in bytes.
@@ -36,6 +52,23 @@ impl fmt::Display for GraphError {
                     f,
                     "expected a graph of tasks, found {what}, which only Python can convert to tasks"
                 )
+            }
+            Self::Iterable { what } => {
+                write!(
+                    f,
+                    "client.map: expected a list, tuple, range, set, dict or string of \
+                     arguments, found {what}, which only Python can iterate: pass a list"
+                )
+            }
+            Self::Callable { what } => {
+                write!(
+                    f,
+                    "a tuple in the graph begins with {what}, of which only Python knows whether \
+                     it is callable: use dask.delayed, or a Task of dask._task_spec"
+                )
+            }
+            Self::Annotation { what } => {
+                write!(f, "an annotation of a layer is {what}: expected plain data")
             }
             Self::Unexpected { at, expected } => {
                 write!(f, "at byte {at} of the pickle: expected {expected}")

@@ -9,6 +9,9 @@
 mod copy;
 mod depends;
 mod error;
+mod expression;
+mod outline;
+mod plan;
 mod read;
 #[cfg(feature = "worker")]
 mod read_tuple;
@@ -28,7 +31,7 @@ use crate::{Key, Value};
 pub(crate) use depends::Calls;
 pub use error::GraphError;
 #[cfg(feature = "scheduler")]
-pub(crate) use read::Outline;
+pub(crate) use outline::Outline;
 #[cfg(all(feature = "worker", target_os = "linux"))]
 pub(crate) use read::REPLACED_BY;
 #[cfg(feature = "scheduler")]

@@ -3,8 +3,6 @@
 use bytes::Bytes;
 use daskwire_pickle::tree::{self, Node, Tree};
 
-use super::copy::{Copier, Effects};
-use super::depends::{Calls, Dependencies};
 use super::error::unexpected;
 #[cfg(feature = "worker")]
 use super::spec::has_named_slots;
@@ -19,128 +17,79 @@ use crate::value::{Budget, Serialized, TreeReader, Value, ValueError, describe};
 /// Maximum nesting of arguments.
 pub(super) const DEPTH: usize = 100;
 
-/// The minimum budget of values and bytes, however short the pickle is. Each task is
-/// copied with everything that it refers to, so what several tasks share is counted for
-/// each of them.
-const SHARED: (usize, usize) = (1 << 20, 1 << 28);
-
 impl Graph {
     /// Reads the expression of an `update-graph` message.
     ///
     /// # Errors
     ///
     /// [`GraphError::Unknown`] for expressions of collections, which only Python
-    /// can convert into tasks.
+    /// can convert into tasks, and errors that name other parts that only Python can convert.
     pub fn read(expression: &Serialized) -> Result<Self, GraphError> {
-        let tasks = Self::read_nodes(expression, |part, node, key| {
-            task(&part.reading, node, Some(key), DEPTH)
-        });
-        Ok(Self { tasks: tasks? })
-    }
-
-    /// Reads the parts of a graph that a scheduler needs: for each task its key, its
-    /// dependencies, each once, and the `run_spec` for a worker, copied as the client
-    /// wrote it.
-    ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read), and if a task cannot be copied.
-    pub(crate) fn read_outline(expression: &Serialized) -> Result<Vec<Outline>, GraphError> {
-        let mut parts = None;
-        Self::read_nodes(expression, |part, node, key| {
-            let (budget, dependencies, copier) = parts.get_or_insert_with(|| {
-                let own = part.reading.values.len().saturating_mul(16);
-                let (values, bytes) = SHARED;
-                (
-                    Budget::new(own.saturating_add(values), own.saturating_add(bytes)),
-                    Dependencies::new(part.tree),
-                    Copier::new(part.tree),
-                )
-            });
-            if !is_spec(node) {
-                // A literal value.
-                let task = task(&part.reading, node, Some(key), DEPTH)?;
-                return Ok(Outline {
-                    dependencies: task.dependencies(),
-                    calls: Calls::default(),
-                    run_spec: task.to_run_spec()?,
-                    key: task.key,
-                });
-            }
-            let (dependencies, calls) = dependencies.of_task(node, budget)?;
-            Ok(Outline {
-                key,
-                dependencies,
-                calls,
-                run_spec: copier.copy(node, part.effects, budget)?,
-            })
+        if let Some(tasks) = Self::read_nodes(expression)? {
+            return Ok(Self { tasks });
+        }
+        let outlines = Self::read_outline(expression, None)?.into_iter();
+        let tasks = outlines.map(|outline| Task::read(&outline.run_spec, &outline.key));
+        Ok(Self {
+            tasks: tasks.collect::<Result<_, _>>()?,
         })
     }
 
-    fn read_nodes<T>(
-        expression: &Serialized,
-        mut read: impl for<'t, 'p> FnMut(&Part<'_, 't, 'p>, Node<'t, 'p>, Key) -> Result<T, GraphError>,
-    ) -> Result<Vec<T>, GraphError> {
+    /// Reads a graph whose values are all nodes of Dask's classes; `None` for others.
+    fn read_nodes(expression: &Serialized) -> Result<Option<Vec<Task>>, GraphError> {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
         let reading = TreeReader::new(&pickle, &buffers);
-        let effects = Effects::of(&tree, &pickle);
-        let root = tree.root();
-        let unknown = || GraphError::Unknown {
-            what: describe(root),
-        };
         let tree::Value::Call {
             callable,
             arguments,
-        } = root.value()
+        } = tree.root().value()
         else {
-            return Err(unknown());
+            return Ok(None);
         };
-        let mut arguments = arguments.items();
         let is = |node: Node<'_, '_>, name| {
             node.as_global()
                 .is_some_and(|global| global.is("dask._expr", name))
         };
-        let class = if is(callable, "Expr._reconstruct") {
-            arguments.next().ok_or_else(unknown)?
-        } else {
-            callable
+        let mut arguments = arguments.items();
+        let class = match is(callable, "Expr._reconstruct") {
+            true => arguments.next(),
+            false => Some(callable),
         };
-        if !is(class, "LLGExpr") {
-            return Err(GraphError::Unknown {
-                what: describe(class),
-            });
+        let graph = arguments.next().map(Node::value);
+        let Some(tree::Value::Dict(entries)) =
+            graph.filter(|_| class.is_some_and(|class| is(class, "LLGExpr")))
+        else {
+            return Ok(None);
+        };
+        if !entries.map(|(_, node)| node).all(is_spec) {
+            return Ok(None);
         }
-        let graph = arguments.next().ok_or_else(unknown)?;
-        let tree::Value::Dict(entries) = graph.value() else {
-            return Err(unknown());
-        };
-        let part = Part {
-            tree: &tree,
-            reading: TaskReader::new(&reading),
-            effects: &effects,
-        };
-        entries
-            .map(|(key, node)| read(&part, node, key_of(key, &reading.budget)?))
-            .collect()
+        let reader = TaskReader::new(&reading);
+        let mut tasks = Vec::with_capacity(entries.count_left());
+        for (key, node) in entries {
+            let key = key_of(key, &reading.budget)?;
+            // ROLES SCHEDULER-5
+            if !is_alias_of(node, &key, &reading.budget)? {
+                tasks.push(task(&reader, node, Some(key), DEPTH)?);
+            }
+        }
+        Ok(Some(tasks))
     }
 }
 
-/// The part of a task that a scheduler needs.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outline {
-    pub(crate) key: Key,
-    /// The keys that the task depends on, sorted.
-    pub(crate) dependencies: Vec<Key>,
-    pub(crate) calls: Calls,
-    pub(crate) run_spec: Serialized,
-}
-
-/// Context shared by the tasks of a graph.
-struct Part<'r, 't, 'p> {
-    tree: &'t Tree<'p>,
-    reading: TaskReader<'r, 'r>,
-    effects: &'r Effects<'t, 'p>,
+/// Whether a node does nothing but refer to this key.
+pub(super) fn is_alias_of(
+    node: Node<'_, '_>,
+    key: &Key,
+    budget: &Budget,
+) -> Result<bool, GraphError> {
+    Ok(match spec(node, budget)? {
+        Some(alias) if alias.class == "Alias" || alias.class == "TaskRef" => {
+            target(node, &alias, budget)? == *key
+        }
+        _ => false,
+    })
 }
 
 impl Task {

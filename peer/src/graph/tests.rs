@@ -65,7 +65,7 @@ fn graphs_round_trip() {
     assert_eq!(graph.tasks[1].dependencies(), core::slice::from_ref(&x));
     let fused = graph.tasks.last().expect("tasks");
     assert_eq!(fused.dependencies(), [x]);
-    let outlines = Graph::read_outline(&graph.to_expression().expect("plain"));
+    let outlines = Graph::read_outline(&graph.to_expression().expect("plain"), None);
     for (outline, task) in outlines.expect("a graph").iter().zip(&graph.tasks) {
         assert_eq!(outline.key, task.key);
         assert_eq!(outline.dependencies, task.dependencies(), "{}", task.key);
@@ -100,7 +100,7 @@ fn copies_tasks_with_unknown_objects() {
     };
     let pickle = crate::scratch::pickle(WriterOptions::default(), write).expect("writable pickle");
     let expression = crate::Serialized::of_written_pickle(pickle.into());
-    let tasks = Graph::read_outline(&expression).expect("a graph");
+    let tasks = Graph::read_outline(&expression, None).expect("a graph");
     let [a, c] = &tasks[..] else {
         panic!("{tasks:?}");
     };
@@ -213,7 +213,7 @@ fn finding_dependencies_of_shared_nodes_takes_linear_time() {
         let pickle = task_of(|writer| shared_lists(writer, levels));
         let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
         let budget = Budget::new(1 << 20, 1 << 20);
-        let found = Dependencies::new(&tree).of_task(tree.root(), &budget);
+        let found = Dependencies::new(&tree).of_part(&plan::Part::Node(tree.root()), &budget);
         assert_eq!(found.expect("readable task").0, ["x".into()]);
         (1 << 20) - budget.left().0
     };
@@ -234,7 +234,10 @@ fn references_in_plain_containers_are_no_dependencies() {
         writer.tuple(1).str("x").end().end().end();
     });
     let tree = daskwire_pickle::tree::Tree::new(&pickle).expect("a pickle");
-    let found = Dependencies::new(&tree).of_task(tree.root(), &Budget::new(1 << 20, 1 << 20));
+    let found = Dependencies::new(&tree).of_part(
+        &plan::Part::Node(tree.root()),
+        &Budget::new(1 << 20, 1 << 20),
+    );
     assert_eq!(found.expect("a task").0, []);
     drop(tree);
     let run_spec = crate::Serialized::of_written_pickle(pickle);
@@ -327,10 +330,20 @@ fn bounds_the_data_shared_by_tasks() {
             Ok::<(), WriteError>(())
         });
         let pickle = pickle.expect("writable pickle");
-        Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()))
+        Graph::read_outline(&crate::Serialized::of_written_pickle(pickle.into()), None)
     };
-    assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 50);
-    outline(1000, 1 << 20, 10).expect_err("a GiB of a MiB");
+    // The tasks, and the data that they share.
+    assert_eq!(outline(50, 1 << 20, 10).expect("a graph").len(), 51);
+    let shared = outline(1000, 1 << 20, 10).expect("a graph");
+    let (last, tasks) = shared.split_last().expect("tasks");
+    assert!(last.is_shared && last.run_spec.pickle().expect("a pickle").0.len() > 1 << 20);
+    for task in tasks {
+        assert_eq!(
+            task.dependencies,
+            [Key::from("k".repeat(10)), last.key.clone()]
+        );
+        assert!(task.run_spec.pickle().expect("a pickle").0.len() < 400);
+    }
     outline(1000, 10, 1 << 20).expect_err("a GiB of a MiB");
     let copied_len = |count: usize| -> usize {
         let tasks = outline(count, 1 << 10, 1 << 10).expect("a graph");
@@ -849,5 +862,138 @@ mod tuple_tasks {
             inputs: vec![(Key::from("in"), result("x"))],
         };
         assert_eq!(read(&Serialized::pickled(&run_spec)), Ok(expected));
+    }
+}
+
+/// Expressions that Dask 2026.8.0 wrote.
+mod expressions {
+    use super::*;
+    use crate::Serialized;
+
+    const MAP: &[u8] = b"\
+      \x80\x05\x95\xfc\x00\x00\x00\x00\x00\x00\x00\x8c\x0adask._expr\x94\x8c\x11Expr._reconstr\
+      uct\x94\x93\x94(\x8c\x12distributed.client\x94\x8c\x08_MapExpr\x94\x93\x94\x8c\x09_opera\
+      tor\x94\x8c\x03add\x94\x93\x94]\x94(K\x01]\x94(h\x03\x8c\x06Future\x94\x93\x94\x8c\x01x\
+      \x94\x85\x94R\x94K\x02eK\x03e\x8c\x08builtins\x94\x8c\x05range\x94\x93\x94K\x05K\x07K\
+      \x01\x87\x94R\x94\x86\x94\x8c\x03add\x94\x88}\x94}\x94\x8c\x01k\x94}\x94\x8c\x01a\x94h\
+      \x0c\x8c\x01y\x94\x85\x94R\x94ss]\x94(\x8c\x02m0\x94\x8c\x02m1\x94\x8c\x02m2\x94e\x8c 6a\
+      4bca1405bc2957f151a19c432d7e23\x94}\x94t\x94R\x94.";
+    const LEGACY: &[u8] = b"\
+      \x80\x05\x95\xaf\x00\x00\x00\x00\x00\x00\x00\x8c\x0adask._expr\x94\x8c\x11Expr._reconstr\
+      uct\x94\x93\x94(h\x00\x8c\x07LLGExpr\x94\x93\x94}\x94(\x8c\x01x\x94K\x07\x8c\x01y\x94h\
+      \x06\x8c\x01z\x94\x8c\x09_operator\x94\x8c\x03add\x94\x93\x94h\x06h\x09\x8c\x03neg\x94\
+      \x93\x94\x8c\x01t\x94K\x00\x86\x94\x86\x94\x87\x94h\x0f]\x94(K\x01h\x07e\x8c\x04self\x94\
+      h\x13u\x8c 09f4c4eef1cd59db93560540ee7b260f\x94}\x94t\x94R\x94.";
+    const LAYERS: &[u8] = b"\
+      \x80\x05\x95\x87\x01\x00\x00\x00\x00\x00\x00\x8c\x0adask._expr\x94\x8c\x11Expr._reconstr\
+      uct\x94\x93\x94(h\x00\x8c\x07HLGExpr\x94\x93\x94\x8c\x13dask.highlevelgraph\x94\x8c\x0eH\
+      ighLevelGraph\x94\x93\x94)\x81\x94}\x94(\x8c\x0cdependencies\x94}\x94(\x8c\x01a\x94\x8f\
+      \x94\x8c\x01b\x94\x8f\x94(h\x0c\x90u\x8c\x10key_dependencies\x94}\x94\x8c\x06layers\x94}\
+      \x94(h\x0ch\x05\x8c\x11MaterializedLayer\x94\x93\x94)\x81\x94}\x94(\x8c\x0bannotations\
+      \x94N\x8c\x16collection_annotations\x94N\x8c\x07mapping\x94}\x94\x8c\x01x\x94K\x01subh\
+      \x0eh\x15)\x81\x94}\x94(h\x18}\x94(\x8c\x07retries\x94K\x02\x8c\x07workers\x94]\x94\x8c\
+      \x01w\x94auh\x19Nh\x1a}\x94\x8c\x01y\x94\x8c\x09_operator\x94\x8c\x03neg\x94\x93\x94h\
+      \x1c\x86\x94subuubNNNN\x8c bb1523bdb8f3462fa4fcabaf39834aa0\x94}\x94t\x94R\x94.";
+    fn outlines(pickle: &'static [u8], wanted: &[&str]) -> Vec<Outline> {
+        let wanted: Vec<Key> = wanted.iter().copied().map(Key::from).collect();
+        let expression = Serialized::of_written_pickle(bytes::Bytes::from_static(pickle));
+        Graph::read_outline(&expression, Some(&wanted)).expect("a graph")
+    }
+
+    fn tasks(pickle: &'static [u8], wanted: &[&str]) -> Vec<Task> {
+        let outlines = outlines(pickle, wanted).into_iter();
+        let tasks = outlines.map(|outline| {
+            let task = Task::read(&outline.run_spec, &outline.key).expect("a task");
+            assert_eq!(task.dependencies(), outline.dependencies, "{task:?}");
+            task
+        });
+        tasks.collect()
+    }
+
+    fn result(key: &str) -> Argument {
+        Argument::from(Key::from(key))
+    }
+
+    // ROLES SCHEDULER-3, SCHEDULER-4
+    #[test]
+    fn a_map_has_a_task_for_each_item_of_the_shortest_iterable() {
+        // map(operator.add, [1, [Future("x"), 2], 3], range(5, 7), k={"a": Future("y")})
+        let k = || Argument::Dict(vec![("a".into(), result("y"))]);
+        let list = Argument::list([result("x"), 2.into()]);
+        let expected = [
+            Task::new("m0", "operator.add", [Argument::from(1), 5.into()]).keyword("k", k()),
+            Task::new("m1", "operator.add", [list, 6.into()]).keyword("k", k()),
+        ];
+        assert_eq!(tasks(MAP, &["m0", "m1", "m2"]), expected);
+    }
+
+    // ROLES SCHEDULER-5
+    #[test]
+    fn values_that_equal_keys_are_references() {
+        // {"x": 7, "y": "x", "z": (add, "x", (neg, ("t", 0))), ("t", 0): [1, "y"],
+        //  "self": "self"}
+        let nested = Key::list([Key::from("t"), Key::from(0)]);
+        let neg = Task::new(Key::default(), "operator.neg", [&nested]);
+        let z = [result("x"), Argument::Task(Box::new(neg))];
+        let work = |key: Key, argument| Task {
+            key,
+            work: Work::Argument(argument),
+        };
+        let expected = [
+            work("x".into(), 7.into()),
+            work("y".into(), result("x")),
+            Task::new("z", "operator.add", z),
+            work(nested, Argument::list([1.into(), result("y")])),
+        ];
+        assert_eq!(tasks(LEGACY, &["z"]), expected);
+        let expression = Serialized::of_written_pickle(bytes::Bytes::from_static(LEGACY));
+        assert_eq!(Graph::read(&expression).expect("a graph").tasks, expected);
+    }
+
+    // ROLES SCHEDULER-7
+    #[test]
+    fn tasks_that_no_wanted_key_needs_are_left_out() {
+        let keys: Vec<Key> = tasks(LEGACY, &["y"])
+            .into_iter()
+            .map(|task| task.key)
+            .collect();
+        assert_eq!(keys, [Key::from("x"), Key::from("y")]);
+        assert_eq!(tasks(MAP, &["m1"]).len(), 1);
+        assert_eq!(tasks(MAP, &[]), []);
+    }
+
+    // ROLES SCHEDULER-6
+    #[test]
+    fn layers_have_annotations() {
+        let all = outlines(LAYERS, &["y"]);
+        let [x, y] = &all[..] else { panic!("{all:?}") };
+        assert_eq!((&x.key, &x.annotations), (&Key::from("x"), &None));
+        let annotations = y.annotations.as_deref().expect("annotations");
+        assert_eq!(annotations.get("retries"), Some(&Value::from(2)));
+    }
+
+    #[test]
+    fn other_iterables_and_expressions_are_refused() {
+        let refusal = |from: &str, to: &str| {
+            let mut pickle = MAP.to_vec();
+            let (from, to) = (from.as_bytes(), to.as_bytes());
+            let at = pickle.windows(from.len()).position(|part| part == from);
+            let at = at.expect("a part");
+            pickle[at..at + from.len()].copy_from_slice(to);
+            let expression = Serialized::of_written_pickle(pickle.into());
+            Graph::read_outline(&expression, None)
+                .expect_err("refused")
+                .to_string()
+        };
+        let text = refusal("range", "deque");
+        assert!(
+            text.contains("found builtins.deque") && text.contains("pass a list"),
+            "{text}"
+        );
+        let text = refusal("_MapExpr", "_MapAll_");
+        assert!(
+            text.contains("_MapAll_, which only Python can convert"),
+            "{text}"
+        );
     }
 }

@@ -33,6 +33,10 @@ fn python_computes_for_python() {
         "broadcasts",
         "coroutines",
         "costs_itself",
+        "maps",
+        "shares",
+        "graphs",
+        "nests",
         "options",
     ];
     let client = client(&address, &steps);

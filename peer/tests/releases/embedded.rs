@@ -94,6 +94,7 @@ async fn serves_workers(python: &Path, other: Option<&Path>) -> Result<(), Failu
     ensure_clean(&worker)
 }
 
+// ROLES SCHEDULER-3, SCHEDULER-4, SCHEDULER-5, SCHEDULER-6, SCHEDULER-7, SCHEDULER-8
 async fn serves_client(python: &Path) -> Result<(), Failure> {
     let embedded = Embedded::start().await;
     let address = embedded.scheduler.address().to_string();
@@ -104,6 +105,10 @@ async fn serves_client(python: &Path) -> Result<(), Failure> {
         "data",
         "errors",
         "broadcasts",
+        "maps",
+        "shares",
+        "graphs",
+        "nests",
         "options",
     ];
     let arguments: Vec<&str> = [&*address].into_iter().chain(steps).collect();

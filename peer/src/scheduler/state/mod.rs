@@ -211,6 +211,8 @@ pub struct State {
     packages: AllPackages,
     durations: Durations,
     generation: u64,
+    /// The time of the first submission of the generation.
+    generation_began: Duration,
     run_count: i64,
     /// Number of tasks on stacks.
     queued_count: usize,
@@ -293,6 +295,7 @@ impl State {
             packages: AllPackages::default(),
             durations: Durations::default(),
             generation: 0,
+            generation_began: Duration::ZERO,
             run_count: 0,
             queued_count: 0,
             no_worker: Queue::new(),

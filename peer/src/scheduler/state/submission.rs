@@ -3,8 +3,10 @@
 
 use core::cmp::Ordering;
 use core::fmt;
+use core::time::Duration;
 use daskwire::invariant::Ensured;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use crate::error::exception;
@@ -21,9 +23,10 @@ pub struct Submission {
     pub(super) tasks: Vec<Submitted>,
     /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
-    pub(super) user_priority: f64,
-    pub(super) demands: Arc<Demands>,
-    pub(super) retries: u32,
+    /// The task that submits these.
+    pub(super) submitting_task: Option<Key>,
+    /// The time during which submissions of a client count as one.
+    pub(super) fifo_timeout: Duration,
 }
 
 /// A task of a submission.
@@ -35,6 +38,10 @@ pub(super) struct Submitted {
     pub(super) calls: Calls,
     /// The priority within the submission; lower values run earlier.
     pub(super) order: i64,
+    /// The user's priority; higher values run earlier.
+    pub(super) user_priority: f64,
+    pub(super) demands: Arc<Demands>,
+    pub(super) retries: u32,
 }
 
 /// A dependency of a task.
@@ -257,24 +264,25 @@ impl Submission {
         if is_actor {
             return Err(Refusal::new(keys, RefusalReason::Actors));
         }
-        let annotations = match Annotations::read(message.annotations) {
-            Ok(annotations) => annotations,
-            Err(reason) => return Err(Refusal::new(keys, reason)),
-        };
-        let graph = Graph::read_outline(&message.expr_ser)
-            .map_err(RefusalReason::Graph)
-            .and_then(|tasks| ordered(tasks, message.internal_priority.0.unwrap_or_default()));
-        match graph {
+        let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
+            let is_timeout = name.as_str() == Some("fifo_timeout");
+            is_timeout.then(|| timedelta(value)).flatten()
+        });
+        let tasks = Annotations::read(message.annotations, message.user_priority)
+            .and_then(|annotations| {
+                let tasks = Graph::read_outline(&message.expr_ser, Some(&keys));
+                Ok((tasks.map_err(RefusalReason::Graph)?, annotations))
+            })
+            .and_then(|(tasks, annotations)| {
+                let given = message.internal_priority.0.unwrap_or_default();
+                ordered(tasks, given, &annotations)
+            });
+        match tasks {
             Ok(tasks) => Ok(Self {
                 tasks,
                 keys,
-                user_priority: annotations
-                    .priority
-                    .or(message.user_priority)
-                    .filter(|priority| !priority.is_nan())
-                    .unwrap_or(0.0),
-                demands: Arc::new(annotations.demands),
-                retries: annotations.retries,
+                submitting_task: message.submitting_task.0,
+                fifo_timeout: fifo_timeout.unwrap_or_default(),
             }),
             Err(reason) => Err(Refusal::new(keys, reason)),
         }
@@ -282,27 +290,57 @@ impl Submission {
 }
 
 /// The annotations that a scheduler uses.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Annotations {
-    demands: Demands,
-    priority: Option<f64>,
+    demands: Arc<Demands>,
+    priority: f64,
     retries: u32,
 }
 
 impl Annotations {
-    fn read(annotations: Option<Value>) -> Result<Self, RefusalReason> {
+    fn read(annotations: Option<Value>, user_priority: Option<f64>) -> Result<Self, RefusalReason> {
         let annotations = annotations.unwrap_or_default();
         let annotations = annotations.opened().map_err(RefusalReason::Annotations)?;
-        let mut read = Self::default();
-        let Value::Dict(entries) = &annotations else {
-            if annotations != Value::None {
-                return Err(RefusalReason::AnnotationsType {
-                    found: annotations.type_name().to_owned(),
-                });
-            }
-            read.demands.annotations = Value::Dict([].into());
-            return Ok(read);
+        match annotations {
+            Value::Dict(_) => Self::of_dict(annotations, user_priority),
+            Value::None => Self::of_dict(Value::Dict([].into()), user_priority),
+            other => Err(RefusalReason::AnnotationsType {
+                found: other.type_name().to_owned(),
+            }),
+        }
+    }
+
+    /// Returns the annotations of a layer's tasks, which precede those of all tasks.
+    // ROLES SCHEDULER-6
+    fn with_layer(&self, layer: &Value) -> Result<Self, RefusalReason> {
+        let entries = |value: &Value| match value {
+            Value::Dict(entries) => entries.to_vec(),
+            _ => Vec::new(),
         };
+        let mut merged = entries(layer);
+        merged.retain(|(_, value)| *value != Value::None);
+        let all = entries(&self.demands.annotations).into_iter();
+        let all: Vec<_> = all
+            .filter(|(name, _)| merged.iter().all(|(known, _)| known != name))
+            .collect();
+        merged.extend(all);
+        Self::of_dict(Value::Dict(merged.into()), Some(self.priority))
+    }
+
+    /// Returns the annotations of data that tasks share.
+    fn for_shared(&self) -> Self {
+        let mut shared = self.clone();
+        Arc::make_mut(&mut shared.demands).resources = Resources::default();
+        shared
+    }
+
+    fn of_dict(annotations: Value, user_priority: Option<f64>) -> Result<Self, RefusalReason> {
+        let Value::Dict(entries) = &annotations else {
+            return Ok(Self::default());
+        };
+        let mut demands = Demands::default();
+        let mut priority = user_priority;
+        let mut retries = 0;
         for (name, value) in entries {
             let wrong = || {
                 Err(RefusalReason::Annotation {
@@ -315,12 +353,12 @@ impl Annotations {
                 (Some("workers"), value) => match names(value) {
                     Some(mut workers) => {
                         workers.sort_unstable();
-                        read.demands.workers = workers;
+                        demands.workers = workers;
                     }
                     None => return wrong(),
                 },
                 (Some("allow_other_workers"), Value::Bool(flag)) => {
-                    read.demands.allow_other_workers = *flag;
+                    demands.allow_other_workers = *flag;
                 }
                 (Some("resources"), Value::Dict(amounts)) => {
                     let amounts = amounts.iter().map(|(name, amount)| {
@@ -328,24 +366,63 @@ impl Annotations {
                         Some((worker_name(name)?, amount))
                     });
                     match amounts.collect::<Option<Vec<_>>>() {
-                        Some(amounts) => read.demands.resources = Resources::new(amounts),
+                        Some(amounts) => demands.resources = Resources::new(amounts),
                         None => return wrong(),
                     }
                 }
                 (Some("priority"), value) => match f64::try_from(value.clone()) {
-                    Ok(priority) => read.priority = Some(priority),
+                    Ok(value) => priority = Some(value),
                     Err(_) => return wrong(),
                 },
                 (Some("retries"), Value::Int(count)) => {
-                    read.retries = u32::try_from(*count).unwrap_or(0);
+                    retries = u32::try_from(*count).unwrap_or(0);
                 }
                 (Some("allow_other_workers" | "resources" | "retries"), _) => return wrong(),
                 _ => {}
             }
         }
-        read.demands.annotations = annotations;
-        Ok(read)
+        demands.annotations = annotations;
+        Ok(Self {
+            demands: Arc::new(demands),
+            priority: priority
+                .filter(|priority| !priority.is_nan())
+                .unwrap_or(0.0),
+            retries,
+        })
     }
+}
+
+/// Parses a duration as Dask does: a number of seconds, or a string such as `100 ms`. Returns
+/// `None` if it is invalid, negative or none.
+fn timedelta(value: &Value) -> Option<Duration> {
+    let seconds = match value {
+        Value::Str(text) => {
+            let text: String = text.split_whitespace().collect();
+            let (number, unit) =
+                text.split_at(text.rfind(|c: char| !c.is_alphabetic()).map_or(0, |at| {
+                    at + text[at..].chars().next().map_or(0, char::len_utf8)
+                }));
+            let number: f64 = if number.is_empty() {
+                1.0
+            } else {
+                number.parse().ok()?
+            };
+            let unit = match &*unit.to_lowercase() {
+                "" | "s" | "second" | "seconds" => 1.0,
+                "ms" | "millisecond" | "milliseconds" => 1e-3,
+                "us" | "microsecond" | "microseconds" => 1e-6,
+                "ns" | "nanosecond" | "nanoseconds" => 1e-9,
+                "m" | "minute" | "minutes" => 60.0,
+                "h" | "hour" | "hours" => 3600.0,
+                "d" | "day" | "days" => 86_400.0,
+                "w" | "week" | "weeks" => 604_800.0,
+                _ => return None,
+            };
+            number * unit
+        }
+        number => f64::try_from(number.clone()).ok()?,
+    };
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// Parses a name or a list of names.
@@ -370,7 +447,19 @@ pub(super) fn worker_name(value: &Value) -> Option<String> {
 /// Sorts the tasks of a graph depth first, each after its dependencies, so that
 /// the inputs of one result are used, and can be deleted, before the next one is
 /// started.
-fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>, RefusalReason> {
+fn ordered(
+    tasks: Vec<Outline>,
+    given: Vec<(Key, i64)>,
+    annotations: &Annotations,
+) -> Result<Vec<Submitted>, RefusalReason> {
+    let for_shared = annotations.for_shared();
+    // By the address of the layer's annotations.
+    let mut of_layers: HashMap<*const Value, Annotations> = HashMap::new();
+    for layer in tasks.iter().filter_map(|task| task.annotations.as_ref()) {
+        if let Entry::Vacant(entry) = of_layers.entry(Arc::as_ptr(layer)) {
+            entry.insert(annotations.with_layer(layer)?);
+        }
+    }
     let keys = tasks.iter().map(|task| &task.key);
     let index: HashMap<&Key, usize> = keys.zip(0..).collect();
     if index.len() != tasks.len() {
@@ -401,6 +490,12 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
             }
         }
         let order = given.get(&task.key).copied();
+        let layer = task.annotations.as_ref().map(Arc::as_ptr);
+        let layer = layer.and_then(|layer| of_layers.get(&layer));
+        let annotations = match task.is_shared {
+            true => &for_shared,
+            false => layer.unwrap_or(annotations),
+        };
         sorted.push((
             place,
             Submitted {
@@ -409,6 +504,9 @@ fn ordered(tasks: Vec<Outline>, given: Vec<(Key, i64)>) -> Result<Vec<Submitted>
                 dependencies,
                 run_spec: task.run_spec,
                 calls: task.calls,
+                user_priority: annotations.priority,
+                demands: Arc::clone(&annotations.demands),
+                retries: annotations.retries,
             },
         ));
     }

@@ -1,11 +1,11 @@
 //! Submissions of clients.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use core::time::Duration;
+use std::collections::{BTreeSet, HashSet};
 
 use super::model::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
-use super::submission::{Dependency, Refusal, Submission};
+use super::submission::{Dependency, Refusal, Submission, Submitted};
 use super::{ClientId, State};
 use crate::Key;
 use crate::protocol::TaskRetried;
@@ -17,45 +17,50 @@ impl State {
         if !self.clients.contains_key(&client) {
             return;
         }
-        self.generation += 1;
         let Submission {
             tasks,
             keys,
-            user_priority,
-            demands,
-            retries,
+            submitting_task,
+            fifo_timeout,
         } = submission;
-        // By index in the graph; `None` for tasks with unknown dependencies.
-        // Dependencies come before their dependents.
-        let mut ids: Vec<Option<TaskId>> = Vec::with_capacity(tasks.len());
-        let mut is_lost = false;
+        if self.lacks_dependencies(&tasks, &keys) {
+            let known = keys.iter().filter_map(|key| self.by_key.get(key));
+            for id in known.copied().collect::<Vec<_>>() {
+                self.release(client, id);
+            }
+            self.cancelled(client, keys, "lost dependencies", None);
+            self.settle();
+            return;
+        }
+        let generation = self.generation_of(submitting_task.as_ref(), fifo_timeout);
+        // By index in the graph. Dependencies come before their dependents.
+        let mut ids: Vec<TaskId> = Vec::with_capacity(tasks.len());
         self.by_key.reserve(tasks.len());
         for task in tasks {
             if let Some(known) = self.by_key.get(&task.key) {
-                ids.push(Some(*known));
+                ids.push(*known);
                 continue;
             }
-            let found = task.dependencies.iter().map(|dependency| match dependency {
-                Dependency::Inside(index) => ids.get(*index).copied().flatten(),
-                Dependency::Outside(key) => self.by_key.get(key).copied(),
-            });
-            let Some(mut dependencies) = found.collect::<Option<Vec<TaskId>>>() else {
-                is_lost = true;
-                ids.push(None);
-                continue;
-            };
+            let found = task
+                .dependencies
+                .iter()
+                .filter_map(|dependency| match dependency {
+                    Dependency::Inside(index) => ids.get(*index).copied(),
+                    Dependency::Outside(key) => self.by_key.get(key).copied(),
+                });
+            let mut dependencies: Vec<TaskId> = found.collect();
             dependencies.sort_unstable();
             dependencies.dedup();
             let priority = Priority {
-                user: -user_priority,
+                user: -task.user_priority,
                 is_root: false,
-                generation: self.generation,
+                generation,
                 order: task.order,
             };
             let run_spec = RunSpec {
                 payload: task.run_spec,
                 calls: task.calls,
-                demands: Arc::clone(&demands),
+                demands: task.demands,
             };
             let id = self.insert_task(task.key, Some(run_spec), priority);
             for dependency in &dependencies {
@@ -63,15 +68,13 @@ impl State {
             }
             let new = &mut self.tasks[id];
             new.dependencies = dependencies;
-            new.retries = retries;
+            new.retries = task.retries;
             // The task may not be needed.
             self.todo.unneeded.push(id);
-            ids.push(Some(id));
+            ids.push(id);
         }
-        let mut cancelled = Vec::new();
         for key in keys {
             let Some(id) = self.by_key.get(&key).copied() else {
-                cancelled.push(key);
                 continue;
             };
             self.want(client, id);
@@ -81,15 +84,43 @@ impl State {
                 _ => {}
             }
         }
-        if !cancelled.is_empty() {
-            let reason = if is_lost {
-                "lost dependencies"
-            } else {
-                "unknown key"
-            };
-            self.cancelled(client, cancelled, reason, None);
-        }
         self.settle();
+    }
+
+    /// Whether wanted keys, or keys that tasks depend on, are unknown.
+    // ROLES SCHEDULER-7
+    fn lacks_dependencies(&self, tasks: &[Submitted], keys: &[Key]) -> bool {
+        let outside = tasks.iter().flat_map(|task| &task.dependencies);
+        let is_lost = |dependency: &Dependency| match dependency {
+            Dependency::Inside(_) => false,
+            Dependency::Outside(key) => !self.by_key.contains_key(key),
+        };
+        if outside.into_iter().any(is_lost) {
+            return true;
+        }
+        let mut unknown = keys.iter().filter(|key| !self.by_key.contains_key(key));
+        let Some(first) = unknown.next() else {
+            return false;
+        };
+        let submitted: HashSet<&Key> = tasks.iter().map(|task| &task.key).collect();
+        !submitted.contains(first) || unknown.any(|key| !submitted.contains(key))
+    }
+
+    /// Returns the generation of a submission. Tasks of earlier generations run first.
+    // ROLES SCHEDULER-8
+    fn generation_of(&mut self, submitting_task: Option<&Key>, fifo_timeout: Duration) -> u64 {
+        if submitting_task.is_some_and(|key| self.by_key.contains_key(key)) {
+            // Before all tasks that no task has submitted.
+            return 0;
+        }
+        let is_alone = self.generation == 0
+            || fifo_timeout.is_zero()
+            || self.generation_began.saturating_add(fifo_timeout) < self.now;
+        if submitting_task.is_none() && is_alone {
+            self.generation += 1;
+            self.generation_began = self.now;
+        }
+        self.generation
     }
 
     /// Refuses a client's submission.

@@ -18,6 +18,7 @@ mod loss;
 mod random;
 mod refusals;
 mod rules;
+mod submissions;
 mod workers;
 
 /// A state machine, and its actions.
