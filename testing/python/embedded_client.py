@@ -448,6 +448,21 @@ def nannies(client):
     assert client.run(os.getpid, nanny=True) and client.get_worker_logs(nanny=True)
 
 
+def restarts(client):
+    """Workers of both kinds are other processes after a restart, and the same by name."""
+    client.wait_for_workers(2, timeout=60)
+    lost = client.submit(operator.neg, 1)
+    before = by_name(client, os.getpid)
+    for _ in range(2):
+        client.restart(timeout=60)
+        after = by_name(client, os.getpid)
+        assert after.keys() == before.keys() == {"worker-0", "worker-1"}
+        assert not set(after.values()) & set(before.values()), (before, after)
+        before = after
+    assert lost.status == "cancelled"
+    assert client.gather(client.map(operator.neg, range(20))) == [-n for n in range(20)]
+
+
 def names(client):
     """Workers by their names, and what adaptive clusters ask for."""
     client.wait_for_workers(2, timeout=60)

@@ -109,6 +109,37 @@ fn workers_with_nannies_and_a_client_in_python_are_served() {
     assert!(log.trim_end().ends_with("the scheduler has ended"), "{log}");
 }
 
+/// Starts a worker of this command that runs Python.
+fn rust_worker(address: &str, name: &str) -> Peer {
+    let program = env!("CARGO_BIN_EXE_daskwire");
+    let interpreter = python(Environment::Current);
+    let arguments = ["--nthreads", "1"];
+    daskwire_testing::rust_worker(program, address, name, Some(&interpreter), &arguments, &[])
+}
+
+/// Clients do not see whether workers are those of Dask or of this command.
+#[test]
+fn workers_of_both_kinds_run_and_restart() {
+    let steps = [
+        "journey",
+        "coroutines",
+        "costs_itself",
+        "maps",
+        "shares",
+        "graphs",
+        "restarts",
+    ];
+    let scheduler = scheduler(&["--no-dashboard"], &[]);
+    let address = scheduler.address();
+    let of_dask = daskwire_testing::worker_under_nanny(address, "worker-0");
+    let rust = rust_worker(address, "worker-1");
+    client(address, &steps);
+    drop((of_dask, rust));
+    let both = ["worker-0", "worker-1"].map(|name| rust_worker(address, name));
+    client(address, &steps);
+    drop(both);
+}
+
 /// Every metric of Dask's scheduler is there, or is known to be missing.
 #[test]
 fn metrics_have_the_names_of_dask() {

@@ -102,10 +102,8 @@ impl State {
             nbytes: worker.nbytes,
         };
         let holders = || {
-            let found = held
-                .iter()
-                .filter_map(|(id, held)| Some((*id, self.workers.get(id)?, *held)));
-            found
+            held.iter()
+                .filter_map(|(id, held)| Some((*id, self.workers.get(id)?, *held)))
         };
         let all = || self.workers.iter().map(|(id, worker)| (*id, worker, 0));
         let pick = |workers: &mut dyn Iterator<Item = (WorkerId, &Worker, u128)>,
