@@ -27,8 +27,8 @@ pub(crate) const SCHEDULER: &str = "\
 Examples:
   daskwire scheduler --host 127.0.0.1
   daskwire scheduler --scheduler-file dask.json --idle-timeout 1h
-  daskwire scheduler --tls-ca-file ca.pem --tls-cert own.pem --dashboard-address :8787
-  daskwire scheduler --protocol tcp,quic --port 8786,8788 --tls-ca-file ca.pem --tls-cert own.pem";
+  daskwire scheduler --protocol tls --tls-ca-file ca.pem --tls-cert own.pem
+  daskwire scheduler --dashboard-address 127.0.0.1:9090";
 
 pub(crate) const CLUSTER: &str = "\
 Examples:

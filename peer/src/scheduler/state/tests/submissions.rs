@@ -8,7 +8,7 @@ fn submit(cluster: &mut Cluster, client: ClientId, key: &str, by: Option<&str>, 
         expr_ser: graph.to_expression().expect("plain values"),
         keys: [key].into_iter().collect(),
         submitting_task: Nullable(by.map(Key::from)),
-        extra: vec![(Value::from("fifo_timeout"), Value::from(timeout))].into(),
+        extra: vec![(Value::from("fifo_timeout"), Value::from(timeout))],
         ..UpdateGraph::default()
     };
     cluster.send(client, message);
