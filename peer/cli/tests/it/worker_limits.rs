@@ -160,7 +160,8 @@ async fn silent_peers_do_not_make_a_worker_unreachable() {
     let scheduler = cluster.address().to_string();
     // In the first case, the worker raises its limit. In the other one it cannot.
     for (limit, count) in [("ulimit -S -n 1024", 1_100), ("ulimit -n 256", 400)] {
-        let worker = Process::after(limit, &[&scheduler, "--name", "one"], &[]);
+        // The scheduler may not know yet that the first worker has ended.
+        let worker = Process::after(limit, &[&scheduler, "--name", limit], &[]);
         let address = worker.address();
         let mut peers = silent(&address, count);
         // Of those that connect last, no handshake is ended for others.
