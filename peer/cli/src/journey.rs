@@ -336,7 +336,7 @@ pub async fn journey(
     show("\ndel x, y, z\n", is_text);
     let started = Instant::now();
     drop((x, y, z));
-    // The scheduler reports deletions to workers every 500 ms.
+    // The scheduler reports deletions to workers after a short time.
     tokio::time::sleep(Duration::from_millis(700)).await;
     show(&format("release", started), true);
     Ok(Outcome { result, took })

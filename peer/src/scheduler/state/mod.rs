@@ -153,8 +153,8 @@ const FIRE_AND_FORGET: (ClientId, &str) = (ClientId(u64::MAX), "fire-and-forget"
 pub struct Policy {
     /// Seed of the random numbers that break ties. Default: 0.
     pub seed: u64,
-    /// Interval at which deletions are sent to workers, and workers are asked for tasks that they
-    /// have not started and others could run. Default: 500 ms.
+    /// Interval at which deletions are sent to workers. Results that are not needed fill their
+    /// memory until then. Default: 20 ms.
     pub deletion_interval: Duration,
     /// Number of workers that may be lost while they run a task before the task fails.
     /// Default: 3.
@@ -168,7 +168,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             seed: 0,
-            deletion_interval: Duration::from_millis(500),
+            deletion_interval: Duration::from_millis(20),
             allowed_failures: 3,
             worker_ttl: Some(Duration::from_secs(300)),
         }
@@ -189,6 +189,7 @@ pub struct State {
     story: Story,
     is_watched: bool,
     last_deletion: Duration,
+    last_review: Duration,
     /// The time of the last transition of a task; at first that of the first event.
     last_transition: Duration,
     totals: Totals,
@@ -280,6 +281,7 @@ impl State {
             story: Story::default(),
             is_watched: false,
             last_deletion: Duration::ZERO,
+            last_review: Duration::ZERO,
             last_transition: Duration::ZERO,
             totals: Totals::default(),
             tasks: Table::default(),
@@ -381,6 +383,9 @@ impl State {
                 let message = free_keys(keys, "deletions");
                 self.actions.push(Action::ToWorker(*id, message));
             }
+        }
+        if self.now - self.last_review >= REVIEW_INTERVAL {
+            self.last_review = self.now;
             self.request_steals();
             self.drop_idle_holders();
         }
@@ -422,6 +427,9 @@ impl State {
         }
     }
 }
+
+/// Interval at which workers are asked for tasks that they have not started and others could run.
+const REVIEW_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Maximum length of the tasks sent to a worker that are not written yet, in bytes.
 const WINDOW: usize = 64 << 20;
