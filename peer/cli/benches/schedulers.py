@@ -1,0 +1,144 @@
+"""Runs programs on a scheduler with two workers, and prints their time, the processor time of the
+scheduler, and the peak memory of the workers.
+
+Usage: PYTHON peer/cli/benches/schedulers.py SCHEDULER WORKERS DASKWIRE
+
+SCHEDULER and WORKERS are `dask` or `daskwire`, and DASKWIRE is the path of the command. PYTHON has
+distributed, numpy and psutil. Compare the lines of runs with both schedulers, one after the other.
+"""
+
+import contextlib
+import operator
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import numpy
+import psutil
+from distributed import Client
+
+
+def make(number, count):
+    return numpy.full(count, float(number))
+
+
+def small_functions(client):
+    """`client.map` of 10,000 small functions."""
+    return sum(client.gather(client.map(operator.neg, range(10_000))))
+
+
+def tree(client):
+    """A sum of 32 arrays of 16 MB in pairs, submitted one by one."""
+    layer = [client.submit(make, number, 2_000_000) for number in range(32)]
+    while len(layer) > 1:
+        layer = [client.submit(operator.add, *layer[i : i + 2]) for i in range(0, len(layer), 2)]
+    return float(layer[0].result()[0])
+
+
+def map_reduce(client):
+    """24 arrays of 8 MB, of which each of four tasks needs a quarter."""
+    arrays = [client.submit(make, number, 1_000_000) for number in range(24)]
+    quarters = [slice(first, first + 250_000) for first in range(0, 1_000_000, 250_000)]
+    parts = [[client.submit(operator.getitem, a, quarter) for a in arrays] for quarter in quarters]
+    sums = [client.submit(lambda *parts: float(sum(p.sum() for p in parts)), *p) for p in parts]
+    return sum(client.gather(sums))
+
+
+def stragglers(client):
+    """400 tasks of 10 ms, of which 3 % take 500 ms, each with a task that uses its result."""
+    chance = random.Random(1)
+
+    def wait(number, seconds):
+        time.sleep(seconds)
+        return number
+
+    first = [client.submit(wait, n, 0.5 if chance.random() < 0.03 else 0.01) for n in range(400)]
+    return sum(client.gather([client.submit(operator.neg, future) for future in first]))
+
+
+def pipeline(client):
+    """120 arrays of 4 MB that are made, doubled and summed."""
+    arrays = [client.submit(make, number, 500_000) for number in range(120)]
+    doubled = [client.submit(operator.mul, array, 2) for array in arrays]
+    sums = [client.submit(numpy.sum, array) for array in doubled]
+    del arrays, doubled
+    return float(sum(client.gather(sums)))
+
+
+@contextlib.contextmanager
+def started(command, ready=None):
+    """Starts a process, and yields it with the rest of the line that contains `ready`."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next((line for line in process.stderr if ready is None or ready in line), "")
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        yield process, line.partition(ready or "\n")[2].strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main():
+    scheduler, workers, daskwire = sys.argv[1:]
+    python = sys.executable
+    dask = [python, "-m", "distributed.cli.dask_scheduler"]
+    options = ["--host", "127.0.0.1", "--no-dashboard"]
+    command = {"dask": dask, "daskwire": [daskwire, "scheduler"]}[scheduler]
+    with contextlib.ExitStack() as stack:
+        ready = "Scheduler at:"
+        serving = stack.enter_context(started([*command, *options, "--port", "0"], ready))
+        serving, address = serving
+        command = {
+            "dask": [python, "-m", "distributed.cli.dask_worker", address],
+            "daskwire": [daskwire, "worker", address, "--python", python],
+        }[workers]
+        options += ["--nthreads", "1", "--memory-limit", "4GiB"]
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+        command += options
+        running = [
+            stack.enter_context(started([*command, "--local-directory", folder]))[0]
+            for folder in folders
+        ]
+        client = stack.enter_context(Client(address, timeout=60))
+        client.wait_for_workers(2, timeout=60)
+        client.submit(operator.add, 1, 1).result()
+        for program in (small_functions, tree, map_reduce, stragglers, pipeline):
+            measure(program, client, psutil.Process(serving.pid), running)
+
+
+def measure(program, client, scheduler, workers):
+    ended = threading.Event()
+    peak = 0
+
+    def watch():
+        nonlocal peak
+        while not ended.wait(0.02):
+            total = 0
+            for worker in workers:
+                with contextlib.suppress(psutil.Error):
+                    process = psutil.Process(worker.pid)
+                    processes = [process, *process.children(recursive=True)]
+                    total += sum(process.memory_info().rss for process in processes)
+            peak = max(peak, total)
+
+    watching = threading.Thread(target=watch)
+    watching.start()
+    busy = sum(scheduler.cpu_times()[:2])
+    begin = time.perf_counter()
+    result = program(client)
+    took = time.perf_counter() - begin
+    busy = sum(scheduler.cpu_times()[:2]) - busy
+    ended.set()
+    watching.join()
+    print(
+        f"{program.__name__:16} {took:6.2f} s, scheduler {busy:5.2f} s, "
+        f"workers at most {peak / 1e6:5.0f} MB, result {result:g}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
