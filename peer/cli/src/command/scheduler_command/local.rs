@@ -59,7 +59,7 @@ async fn cluster(arguments: &LocalArguments) -> Result {
     let stopped = stop_requested()?;
     let listen = address(&format!("tcp://127.0.0.1:{}", arguments.port))?;
     let settings = Settings::local(listen, arguments.dashboard_address.clone())?;
-    let (scheduler, _) = super::start(&settings, &TlsArguments::default()).await?;
+    let (scheduler, _) = super::start(&settings, &TlsArguments::default(), None).await?;
     let workers = workers(arguments, scheduler.address());
     let mut workers = workers.map_err(|error| format!("cannot start workers: {error}"))?;
     let outcome = tokio::select! {

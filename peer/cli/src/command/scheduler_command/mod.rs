@@ -119,10 +119,8 @@ pub(crate) fn run(arguments: &SchedulerCommand) -> Result {
 async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result {
     // A signal may arrive as soon as the first line has been printed.
     let stopped = stop_requested()?;
-    let (scheduler, http_port) = start(settings, &arguments.tls).await?;
     let file = arguments.scheduler_file.as_deref();
-    let file = file.map(|path| SchedulerFile::new(path, &scheduler, http_port));
-    let _file = file.transpose()?;
+    let (scheduler, _file) = start(settings, &arguments.tls, file).await?;
     tokio::select! {
         ended = scheduler.closed() => report_end(ended)?,
         () = stopped => terminal::event("stopping", "closing workers and clients", json!({})),
@@ -130,8 +128,12 @@ async fn scheduler(settings: &Settings, arguments: &SchedulerCommand) -> Result 
     close(scheduler).await
 }
 
-/// Starts the scheduler and its HTTP server, and prints where they are.
-async fn start(settings: &Settings, tls: &TlsArguments) -> Result<(Arc<Scheduler>, Option<u16>)> {
+/// Starts the scheduler and its HTTP server, writes the scheduler file, and prints where they are.
+async fn start<'f>(
+    settings: &Settings,
+    tls: &TlsArguments,
+    file: Option<&'f Path>,
+) -> Result<(Arc<Scheduler>, Option<SchedulerFile<'f>>)> {
     settings.warn();
     let transports = settings.transports(tls)?;
     let mut listeners = Vec::with_capacity(settings.listen.len());
@@ -179,8 +181,11 @@ async fn start(settings: &Settings, tls: &TlsArguments) -> Result<(Arc<Scheduler
     let contact = scheduler.address().to_string();
     let others = bound.iter().skip(1).map(ToString::to_string);
     let addresses: Vec<String> = core::iter::once(contact).chain(others).collect();
+    // Programs that wait for the first line read the file next.
+    let file = file.map(|path| SchedulerFile::new(path, &scheduler, http_port));
+    let file = file.transpose()?;
     announce(&addresses, scheduler.address().host(), http_port);
-    Ok((scheduler, http_port))
+    Ok((scheduler, file))
 }
 
 fn terminal_error(address: &Address, error: &CommError) -> String {
