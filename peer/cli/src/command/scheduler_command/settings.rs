@@ -116,8 +116,8 @@ impl Settings {
             terminal::event(
                 "notice",
                 format_args!(
-                    "{address} is neither encrypted nor protected: whoever reaches it can run \
-                     code on the workers. Give --host 127.0.0.1 for this machine only, or \
+                    "{address} is neither encrypted nor protected: any program can run \
+                     code on the workers through it. Give --host 127.0.0.1 for this machine only, or \
                      --tls-ca-file and --tls-cert"
                 ),
                 json!({}),
