@@ -40,9 +40,9 @@
 //!
 //! Sessions are not resumed: certificates are presented and verified each time.
 
+mod certificate;
 mod settings;
 mod verifier;
-mod x509;
 
 use core::fmt;
 use std::io;

@@ -5,18 +5,19 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CipherSuite, ClientConfig, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+    CertificateError, CipherSuite, ClientConfig, InconsistentKeys, ServerConfig,
+    SupportedCipherSuite, SupportedProtocolVersion,
 };
 use zeroize::Zeroizing;
 
-use super::x509::{Certificate, Time};
+use super::certificate::{Certificate, Validity};
+use super::verifier::VERSION_PROBLEM;
 use super::{Tls, Verifier};
 
 /// Maximum length of a file in bytes. The certificates of all public authorities have less than a
@@ -234,7 +235,7 @@ impl TlsSettings {
             }
             _ => provider,
         };
-        let now = now();
+        let now = UnixTime::now();
         let failed = |setting, pem: &Pem| {
             let source = pem.clone();
             move |problem| TlsError {
@@ -254,9 +255,9 @@ impl TlsSettings {
             Some(key) => ("key", key),
             None => ("cert", &self.cert),
         };
-        let key = read_key(key_pem, self.key.is_none(), &chain, &provider)
+        let identity = read_key(key_pem, self.key.is_none(), chain, &provider)
             .map_err(failed(key_setting, key_pem))?;
-        let identity = Arc::new(SingleCertAndKey::from(CertifiedKey::new(chain, key)));
+        let identity = Arc::new(SingleCertAndKey::from(identity));
 
         let in_ca = |error| in_ca(TlsProblem::Config(error));
         let verifier = Arc::new(verifier);
@@ -338,16 +339,14 @@ impl TlsSettings {
 
     fn read_authorities(
         &self,
-        now: Time,
+        now: UnixTime,
         provider: &CryptoProvider,
     ) -> Result<(usize, Verifier), TlsProblem> {
         let authorities = read_certificates(&self.ca_file)?;
         let mut problem = None;
         let mut is_any_good = false;
         for (index, der) in authorities.iter().enumerate() {
-            let certificate =
-                Certificate::parse(der).map_err(|_| TlsProblem::Certificate { index })?;
-            match check_dates(&certificate, now) {
+            match check_dates(validity(index, der)?, now) {
                 Ok(()) => is_any_good = true,
                 Err(error) => problem = Some(error),
             }
@@ -361,36 +360,54 @@ impl TlsSettings {
         Ok((count, verifier))
     }
 
-    fn read_chain(&self, now: Time) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
+    fn read_chain(&self, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
         let chain = read_certificates(&self.cert)?;
         for (index, der) in chain.iter().enumerate() {
-            let certificate =
-                Certificate::parse(der).map_err(|_| TlsProblem::Certificate { index })?;
-            check_dates(&certificate, now)?;
+            check_dates(validity(index, der)?, now)?;
         }
         Ok(chain)
     }
 }
 
-fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let seconds = since.map_or(0, |time| time.as_secs());
-    Time(i64::try_from(seconds).unwrap_or(i64::MAX))
+/// The validity of a certificate at this index of its file.
+fn validity(index: usize, der: &CertificateDer<'_>) -> Result<Validity, TlsProblem> {
+    match Certificate::parse(der) {
+        Ok(certificate) => Ok(certificate.validity),
+        Err(webpki::Error::UnsupportedCertVersion) => Err(TlsProblem::Version { index }),
+        Err(_) => Err(TlsProblem::Certificate { index }),
+    }
 }
 
-fn check_dates(certificate: &Certificate<'_>, now: Time) -> Result<(), TlsProblem> {
-    let (from, to) = (certificate.not_before, certificate.not_after);
-    if now < from {
-        return Err(TlsProblem::NotValidYet {
-            not_before: from.to_string(),
-        });
-    }
-    if now > to {
-        return Err(TlsProblem::Expired {
-            not_after: to.to_string(),
-        });
-    }
-    Ok(())
+fn check_dates(validity: Validity, now: UnixTime) -> Result<(), TlsProblem> {
+    validity.check(now).map_err(|error| match error {
+        CertificateError::NotValidYetContext { not_before, .. } => TlsProblem::NotValidYet {
+            not_before: utc(not_before),
+        },
+        CertificateError::ExpiredContext { not_after, .. } => TlsProblem::Expired {
+            not_after: utc(not_after),
+        },
+        error => TlsProblem::Config(error.into()),
+    })
+}
+
+/// Prints a time as `2021-01-06 07:46:08 UTC`.
+fn utc(time: UnixTime) -> String {
+    let (days, second) = (time.as_secs() / 86_400, time.as_secs() % 86_400);
+    // In years that begin in March the leap day is the last one: first the cycle of 400
+    // years, then the year.
+    let days = days + 719_468;
+    let (cycle, days) = (days / 146_097, days % 146_097);
+    let year = (days - days / 1460 + days / 36_524 - days / 146_096) / 365;
+    let days = days - (365 * year + year / 4 - year / 100);
+    let month = (5 * days + 2) / 153;
+    let day = days - (153 * month + 2) / 5 + 1;
+    let (year, month) = if month < 10 {
+        (year + cycle * 400, month + 3)
+    } else {
+        (year + cycle * 400 + 1, month - 9)
+    };
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
 
 fn read_certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
@@ -411,9 +428,9 @@ fn read_certificates(pem: &Pem) -> Result<Vec<CertificateDer<'static>>, TlsProbl
 fn read_key(
     pem: &Pem,
     is_in_cert: bool,
-    chain: &[CertificateDer<'_>],
+    chain: Vec<CertificateDer<'static>>,
     provider: &CryptoProvider,
-) -> Result<Arc<dyn rustls::sign::SigningKey>, TlsProblem> {
+) -> Result<CertifiedKey, TlsProblem> {
     let bytes = pem.read()?;
     let key = match PrivateKeyDer::from_pem_slice(&bytes) {
         Ok(key) => key,
@@ -425,13 +442,14 @@ fn read_key(
         .key_provider
         .load_private_key(key)
         .map_err(TlsProblem::Key)?;
-    let leaf = chain.first().map(|der| Certificate::parse(der));
-    if let (Some(Ok(leaf)), Some(public)) = (leaf, key.public_key())
-        && leaf.public_key != public.as_ref()
-    {
-        return Err(TlsProblem::KeyMismatch);
+    let identity = CertifiedKey::new(chain, key);
+    match identity.keys_match() {
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(TlsProblem::KeyMismatch)
+        }
+        // The provider may not know the public key.
+        _ => Ok(identity),
     }
-    Ok(key)
 }
 
 fn contains(pem: &[u8], part: &[u8]) -> bool {
@@ -574,6 +592,11 @@ pub enum TlsProblem {
         /// The index of the certificate in the file.
         index: usize,
     },
+    /// A certificate in the file is of X.509 version 1 or 2, and must be signed again.
+    Version {
+        /// The index of the certificate in the file.
+        index: usize,
+    },
     /// The certificate has expired.
     Expired {
         /// The end of its validity.
@@ -656,6 +679,13 @@ impl fmt::Display for TlsError {
             ),
             TlsProblem::Certificate { index } => {
                 write!(f, "certificate {} in it cannot be read", index + 1)
+            }
+            TlsProblem::Version { index } => {
+                write!(
+                    f,
+                    "certificate {} in it cannot be used: {VERSION_PROBLEM}",
+                    index + 1
+                )
             }
             TlsProblem::Expired { not_after } => {
                 write!(f, "the certificate expired at {not_after}; make a new one")

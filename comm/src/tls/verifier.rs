@@ -6,19 +6,15 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
-    verify_tls13_signature_with_raw_key,
 };
-use rustls::pki_types::{
-    CertificateDer, ServerName, SubjectPublicKeyInfoDer, TrustAnchor, UnixTime,
-};
+use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, PeerMisbehaved,
-    SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
 };
-use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage, RawPublicKeyEntity};
+use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage};
 
-use super::x509::{CLIENT_PURPOSE, Certificate, NotACertificate, SERVER_PURPOSE, Time};
+use super::certificate::{Certificate, Validity};
 
 /// Verifies the certificate of the peer as OpenSSL does for Dask, for either end of a
 /// connection.
@@ -33,54 +29,45 @@ use super::x509::{CLIENT_PURPOSE, Certificate, NotACertificate, SERVER_PURPOSE, 
 ///
 /// In both cases the peer must prove that it has the key. The names in the certificate
 /// are not checked unless [`check_name`](Self::check_name) is set, and revocation is not
-/// checked. Unlike OpenSSL, the verifier ignores the path length and the extended key usage
-/// of the authorities, and the key usage of all other certificates.
+/// checked. Unlike OpenSSL, the verifier ignores the key usage of all certificates, the path
+/// length and the extended key usage of the authorities, and the extended key usage of a
+/// certificate that says `CA:TRUE` and is itself among those of the authorities.
 ///
-/// Certificates of X.509 version 1, which plain rustls refuses and which
-/// `openssl x509 -req` without `-extfile` made up to version 3.3, are accepted if an
-/// authority signed them directly. They have no names, so the name check refuses them.
+/// Certificates of X.509 version 1, which OpenSSL accepts, are refused, as by plain rustls:
+/// `openssl x509 -req` without `-extfile` made them up to version 3.3.
 pub struct Verifier {
-    authorities: Vec<CertificateDer<'static>>,
-    anchors: Vec<(Validity, TrustAnchor<'static>)>,
+    authorities: Vec<Authority>,
     subjects: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
     check_name: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Validity {
-    not_before: Time,
-    not_after: Time,
+/// A certificate that is trusted.
+struct Authority {
+    der: CertificateDer<'static>,
+    /// The contents of a `Name`.
+    subject: Box<[u8]>,
+    validity: Validity,
+    /// `None` if the certificate is that of a peer, which may not sign others.
+    anchor: Option<TrustAnchor<'static>>,
 }
 
-impl Validity {
-    const fn of(certificate: &Certificate<'_>) -> Self {
-        Self {
-            not_before: certificate.not_before,
-            not_after: certificate.not_after,
-        }
-    }
-
-    fn check(self, now: UnixTime) -> Result<(), CertificateError> {
-        let (from, to) = (self.not_before, self.not_after);
-        let unix = |time: Time| {
-            let seconds = u64::try_from(time.0).unwrap_or(0);
-            UnixTime::since_unix_epoch(core::time::Duration::from_secs(seconds))
-        };
-        let time = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        if time < from.0 {
-            return Err(CertificateError::NotValidYetContext {
-                time: now,
-                not_before: unix(from),
-            });
-        }
-        if time > to.0 {
-            return Err(CertificateError::ExpiredContext {
-                time: now,
-                not_after: unix(to),
-            });
-        }
-        Ok(())
+impl Authority {
+    fn new(der: CertificateDer<'static>) -> Result<Self, webpki::Error> {
+        let certificate = Certificate::parse(&der)?;
+        let subject = certificate.parsed.subject().into();
+        let validity = certificate.validity;
+        let anchor = certificate
+            .is_authority
+            .then(|| webpki::anchor_from_trusted_cert(&der))
+            .transpose()?
+            .map(|anchor| anchor.to_owned());
+        Ok(Self {
+            der,
+            subject,
+            validity,
+            anchor,
+        })
     }
 }
 
@@ -89,8 +76,8 @@ impl Verifier {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidCertificate`] if an authority cannot be parsed, and
-    /// [`Error::General`] if `authorities` is empty.
+    /// [`Error::InvalidCertificate`] if an authority cannot be parsed or is of X.509 version
+    /// 1, and [`Error::General`] if `authorities` is empty.
     pub fn new(
         authorities: Vec<CertificateDer<'static>>,
         provider: &CryptoProvider,
@@ -98,20 +85,16 @@ impl Verifier {
         if authorities.is_empty() {
             return Err(Error::General("there are no authorities to trust".into()));
         }
-        let (mut anchors, mut subjects) = (Vec::new(), Vec::new());
-        for der in &authorities {
-            let certificate = Certificate::parse(der).map_err(bad_encoding)?;
-            subjects.push(DistinguishedName::in_sequence(certificate.subject));
-            // A trusted certificate of a peer does not make it an authority.
-            if certificate.is_authority {
-                let anchor = webpki::anchor_from_trusted_cert(der).map_err(refused)?;
-                anchors.push((Validity::of(&certificate), anchor.to_owned()));
-            }
-        }
+        let authorities = authorities.into_iter().map(Authority::new);
+        let authorities = authorities
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(refused)?;
+        let subjects = authorities
+            .iter()
+            .map(|authority| DistinguishedName::in_sequence(&authority.subject));
         Ok(Self {
+            subjects: subjects.collect(),
             authorities,
-            anchors,
-            subjects,
             algorithms: provider.signature_verification_algorithms,
             check_name: false,
         })
@@ -131,146 +114,43 @@ impl Verifier {
         leaf: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-        purpose: &'static [u8],
         usage: impl ExtendedKeyUsageValidator,
     ) -> Result<(), Error> {
-        let certificate = Certificate::parse(leaf).map_err(bad_encoding)?;
-        if self.authorities.iter().any(|known| known == leaf) {
-            Validity::of(&certificate).check(now)?;
-            if !certificate.allows(purpose) {
-                return Err(CertificateError::InvalidPurpose.into());
-            }
-            return Ok(());
+        let is_trusted = self.authorities.iter().any(|known| known.der == *leaf);
+        let (mut anchors, mut intermediates) = (Vec::new(), intermediates);
+        if is_trusted {
+            intermediates = &[];
+        } else {
+            // webpki does not verify the dates of trusted roots.
+            let authorities = self.authorities.iter();
+            let valid = authorities.filter(|authority| authority.validity.check(now).is_ok());
+            anchors.extend(valid.filter_map(|authority| authority.anchor.clone()));
         }
-        if certificate.version < 3 {
-            return self.verify_without_extensions(&certificate, now);
-        }
-        let anchors: Vec<_> = self
-            .anchors
-            .iter()
-            .filter(|(validity, _)| validity.check(now).is_ok())
-            .map(|(_, anchor)| anchor.clone())
-            .collect();
         let leaf = EndEntityCert::try_from(leaf).map_err(refused)?;
-        let path = leaf.verify_for_usage(
-            self.algorithms.all,
-            &anchors,
-            intermediates,
-            now,
-            usage,
-            None,
-            None,
-        );
-        match path {
+        let algorithms = self.algorithms.all;
+        match leaf.verify_for_usage(algorithms, &anchors, intermediates, now, usage, None, None) {
             Ok(_) => Ok(()),
-            Err(webpki::Error::UnknownIssuer) => Err(self.unknown_issuer(&certificate, now)),
+            // Everything else is checked before the issuer.
+            Err(webpki::Error::UnknownIssuer | webpki::Error::CaUsedAsEndEntity) if is_trusted => {
+                Ok(())
+            }
+            Err(webpki::Error::UnknownIssuer) => Err(self.unknown_issuer(leaf.issuer(), now)),
             Err(error) => Err(refused(error)),
         }
     }
 
-    /// Verifies a certificate of version 1 as [`Self::verify`] does, since webpki does not
-    /// parse it. It has no extensions, so signature, authority and dates are the only checks.
-    fn verify_without_extensions(
-        &self,
-        certificate: &Certificate<'_>,
-        now: UnixTime,
-    ) -> Result<(), Error> {
-        let mut outcome = self.unknown_issuer(certificate, now);
-        for authority in &self.authorities {
-            let authority = Certificate::parse(authority).map_err(bad_encoding)?;
-            if authority.subject != certificate.issuer
-                || !authority.is_authority
-                || Validity::of(&authority).check(now).is_err()
-            {
-                continue;
-            }
-            let key = SubjectPublicKeyInfoDer::from(authority.public_key);
-            let key = RawPublicKeyEntity::try_from(&key).map_err(refused)?;
-            let algorithms =
-                self.algorithms.all.iter().filter(|algorithm| {
-                    algorithm.signature_alg_id().as_ref() == certificate.algorithm
-                });
-            for algorithm in algorithms {
-                match key.verify_signature(*algorithm, certificate.signed, certificate.signature) {
-                    Ok(()) => {
-                        Validity::of(certificate).check(now)?;
-                        return Ok(());
-                    }
-                    Err(error) => outcome = refused(error),
-                }
-            }
-        }
-        Err(outcome)
-    }
-
-    /// The most likely reason why no authority was found for a certificate.
-    fn unknown_issuer(&self, certificate: &Certificate<'_>, now: UnixTime) -> Error {
-        let issuers = self
-            .authorities
-            .iter()
-            .filter_map(|der| Certificate::parse(der).ok())
-            .filter(|authority| authority.subject == certificate.issuer);
-        for issuer in issuers {
-            if !issuer.is_authority {
+    /// The most likely reason why no authority was found for a certificate of this issuer.
+    fn unknown_issuer(&self, issuer: &[u8], now: UnixTime) -> Error {
+        let authorities = self.authorities.iter();
+        for authority in authorities.filter(|authority| *authority.subject == *issuer) {
+            if authority.anchor.is_none() {
                 return other(Refused::NoAuthority);
             }
-            if Validity::of(&issuer).check(now).is_err() {
+            if authority.validity.check(now).is_err() {
                 return other(Refused::AuthorityOutOfDate);
             }
         }
         CertificateError::UnknownIssuer.into()
-    }
-
-    fn check_proof(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        proof: &DigitallySignedStruct,
-        is_tls13: bool,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let parsed = Certificate::parse(certificate).map_err(bad_encoding)?;
-        match (parsed.version, is_tls13) {
-            (3.., true) => verify_tls13_signature(message, certificate, proof, &self.algorithms),
-            (3.., false) => verify_tls12_signature(message, certificate, proof, &self.algorithms),
-            (_, true) => {
-                let key = SubjectPublicKeyInfoDer::from(parsed.public_key);
-                verify_tls13_signature_with_raw_key(message, &key, proof, &self.algorithms)
-            }
-            (_, false) => self.check_tls12_proof(message, parsed.public_key, proof),
-        }
-    }
-
-    /// Verifies a signature as [`verify_tls12_signature`] does, with a public key.
-    fn check_tls12_proof(
-        &self,
-        message: &[u8],
-        public_key: &[u8],
-        proof: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let mapping = self.algorithms.mapping.iter();
-        let algorithms = mapping
-            .filter(|(scheme, _)| *scheme == proof.scheme)
-            .flat_map(|(_, algorithms)| algorithms.iter());
-        let key = SubjectPublicKeyInfoDer::from(public_key);
-        let key = RawPublicKeyEntity::try_from(&key).map_err(refused)?;
-        let mut outcome = PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into();
-        // Signature schemes of TLS 1.2 do not determine the curve of a key.
-        for algorithm in algorithms {
-            match key.verify_signature(*algorithm, message, proof.signature()) {
-                Ok(()) => return Ok(HandshakeSignatureValid::assertion()),
-                Err(error) => {
-                    let is_other_key = matches!(
-                        error,
-                        webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)
-                    );
-                    outcome = refused(error);
-                    if !is_other_key {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(outcome)
     }
 }
 
@@ -284,12 +164,8 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let usage = KeyUsage::server_auth();
-        self.verify(end_entity, intermediates, now, SERVER_PURPOSE, usage)?;
+        self.verify(end_entity, intermediates, now, usage)?;
         if self.check_name {
-            let certificate = Certificate::parse(end_entity).map_err(bad_encoding)?;
-            if certificate.version < 3 {
-                return Err(CertificateError::NotValidForName.into());
-            }
             EndEntityCert::try_from(end_entity)
                 .and_then(|leaf| leaf.verify_is_valid_for_subject_name(server_name))
                 .map_err(refused)?;
@@ -303,7 +179,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_proof(message, cert, dss, false)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -312,7 +188,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_proof(message, cert, dss, true)
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -332,7 +208,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let usage = KeyUsage::client_auth();
-        self.verify(end_entity, intermediates, now, CLIENT_PURPOSE, usage)?;
+        self.verify(end_entity, intermediates, now, usage)?;
         Ok(ClientCertVerified::assertion())
     }
 
@@ -342,7 +218,7 @@ impl ClientCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_proof(message, cert, dss, false)
+        verify_tls12_signature(message, cert, dss, &self.algorithms)
     }
 
     fn verify_tls13_signature(
@@ -351,7 +227,7 @@ impl ClientCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.check_proof(message, cert, dss, true)
+        verify_tls13_signature(message, cert, dss, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -368,9 +244,15 @@ impl fmt::Debug for Verifier {
     }
 }
 
+/// What to do about a certificate of X.509 version 1 or 2.
+pub(super) const VERSION_PROBLEM: &str = "it is of an X.509 version before 3, which has no \
+    extensions; sign it again with openssl x509 -req -extfile FILE and the other options as \
+    before, where FILE has the line basicConstraints=CA:FALSE (for an authority CA:TRUE)";
+
 /// The reason for a refusal for which rustls has no error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refused {
+    Version,
     NoAuthority,
     AuthorityOutOfDate,
     AuthorityAsPeer,
@@ -379,9 +261,10 @@ enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Version => VERSION_PROBLEM,
             Self::NoAuthority => {
                 "it names an issuer whose certificate is known, but may not sign others \
-                 (it says CA:FALSE, or nothing, or its key usage lacks keyCertSign)"
+                 (it says CA:FALSE, or nothing)"
             }
             Self::AuthorityOutOfDate => {
                 "it names an authority that is known, but whose own certificate has expired, \
@@ -410,10 +293,6 @@ fn other(reason: impl core::error::Error + Send + Sync + 'static) -> Error {
     CertificateError::Other(OtherError(Arc::new(reason))).into()
 }
 
-fn bad_encoding(_: NotACertificate) -> Error {
-    CertificateError::BadEncoding.into()
-}
-
 /// Converts an error of webpki to one of rustls, which determines the alert that the
 /// peer receives.
 fn refused(error: webpki::Error) -> Error {
@@ -433,6 +312,7 @@ fn refused(error: webpki::Error) -> Error {
         E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
         E::UnsupportedCriticalExtension => CertificateError::UnhandledCriticalExtension,
         E::CaUsedAsEndEntity => return other(Refused::AuthorityAsPeer),
+        E::UnsupportedCertVersion => return other(Refused::Version),
         error => return other(error),
     }
     .into()

@@ -12,30 +12,19 @@ openssl() {
 keys=$(mktemp -d)
 trap 'rm -r "$keys"' EXIT
 
-# As Dask's own test certificates (distributed/tests/make_tls_certs.py): an
-# authority, and a certificate of X.509 version 1 that it signed.
+# An authority, and a certificate that it signed.
 openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days "$days" \
     -subj "/C=XY/O=Dask CA/CN=our-ca-server" -keyout "$keys/ca" -out ca.pem
 openssl req -newkey rsa:2048 -nodes -subj "/C=XY/O=Dask/CN=localhost" \
-    -keyout v1-key.pem -out "$keys/request"
+    -keyout key.pem -out "$keys/request"
+echo "basicConstraints=CA:FALSE" >"$keys/extensions"
 openssl x509 -req -sha256 -days "$days" -in "$keys/request" \
-    -CA ca.pem -CAkey "$keys/ca" -set_serial 1 -out v1-cert.pem
+    -CA ca.pem -CAkey "$keys/ca" -set_serial 1 -extfile "$keys/extensions" -out cert.pem
 
-# The same kind of certificate, by an authority of the same name with another key.
-openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days "$days" \
-    -subj "/C=XY/O=Dask CA/CN=our-ca-server" -keyout "$keys/other" -out "$keys/other-ca"
-openssl req -newkey rsa:2048 -nodes -subj "/C=XY/O=Dask/CN=localhost" \
-    -keyout "$keys/forged" -out "$keys/request"
+# The same without extensions, which is a certificate of X.509 version 1, and its key.
 openssl x509 -req -sha256 -days "$days" -in "$keys/request" \
-    -CA "$keys/other-ca" -CAkey "$keys/other" -set_serial 1 -out "$keys/forged-cert"
-cat "$keys/forged-cert" "$keys/forged" >v1-forged.pem
-
-# By the right authority, but over since 2020-01-31.
-openssl req -newkey rsa:2048 -nodes -subj "/C=XY/O=Dask/CN=localhost" \
-    -keyout "$keys/expired" -out "$keys/request"
-openssl x509 -req -sha256 -days 30 -in "$keys/request" \
-    -CA ca.pem -CAkey "$keys/ca" -set_serial 2 -out "$keys/expired-cert"
-cat "$keys/expired-cert" "$keys/expired" >v1-expired.pem
+    -CA ca.pem -CAkey "$keys/ca" -set_serial 2 -out "$keys/v1"
+cat "$keys/v1" key.pem >v1.pem
 
 # One certificate for everything, and its key in the same file.
 openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days "$days" -subj "/CN=cluster" \
@@ -43,5 +32,5 @@ openssl req -x509 -newkey rsa:2048 -nodes -sha256 -days "$days" -subj "/CN=clust
 cat "$keys/own-cert" "$keys/own" >self-signed.pem
 
 # A key that needs a passphrase, in both forms.
-openssl pkcs8 -topk8 -in v1-key.pem -passout pass:secret -out encrypted-key.pem
-openssl rsa -in v1-key.pem -aes128 -traditional -passout pass:secret -out encrypted-rsa-key.pem
+openssl pkcs8 -topk8 -in key.pem -passout pass:secret -out encrypted-key.pem
+openssl rsa -in key.pem -aes128 -traditional -passout pass:secret -out encrypted-rsa-key.pem

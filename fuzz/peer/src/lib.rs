@@ -73,7 +73,7 @@ fn certificate(input: &[u8]) {
             "../../../comm/tests/tls/self-signed.pem"
         )));
         let mut known = authorities.clone();
-        known.extend(read(include_str!("../../../comm/tests/tls/v1-cert.pem")));
+        known.extend(read(include_str!("../../../comm/tests/tls/cert.pem")));
         let verifier = Verifier::new(authorities, &ring::default_provider());
         (verifier.expect("good authorities"), known)
     });

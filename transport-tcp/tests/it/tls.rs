@@ -25,20 +25,20 @@ use daskwire_tcp::{Tcp, TcpOptions};
 use daskwire_testing::certificate;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, date_time_ymd,
+    date_time_ymd,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 const CA: &str = include_str!("../../../comm/tests/tls/ca.pem");
-const V1_CERT: &str = include_str!("../../../comm/tests/tls/v1-cert.pem");
-const V1_KEY: &str = include_str!("../../../comm/tests/tls/v1-key.pem");
-const V1_FORGED: &str = include_str!("../../../comm/tests/tls/v1-forged.pem");
-const V1_EXPIRED: &str = include_str!("../../../comm/tests/tls/v1-expired.pem");
+const CERT: &str = include_str!("../../../comm/tests/tls/cert.pem");
+const KEY: &str = include_str!("../../../comm/tests/tls/key.pem");
+const V1: &str = include_str!("../../../comm/tests/tls/v1.pem");
 const SELF_SIGNED: &str = include_str!("../../../comm/tests/tls/self-signed.pem");
 
-fn v1() -> String {
-    format!("{V1_CERT}{V1_KEY}")
+/// The certificate and the key of a member, by OpenSSL.
+fn member() -> String {
+    format!("{CERT}{KEY}")
 }
 
 // Certificates.
@@ -245,8 +245,8 @@ fn good_shapes() -> Vec<(&'static str, String, String)> {
         ),
         ("as Security.temporary() makes them", own.clone(), own),
         ("the same with CA:FALSE", own_ca_false.clone(), own_ca_false),
-        ("v1", CA.into(), v1()),
-        ("v1 that is its own authority", V1_CERT.into(), v1()),
+        ("by OpenSSL", CA.into(), member()),
+        ("a member that is trusted itself", CERT.into(), member()),
         ("one self-signed", SELF_SIGNED.into(), SELF_SIGNED.into()),
     ]
 }
@@ -294,7 +294,7 @@ async fn shapes_may_be_mixed() {
     let cluster = authority("cluster", |_| {});
     let ca = format!("{}{CA}{SELF_SIGNED}", cluster.pem);
     let tls = |cert: &str| TlsSettings::new(ca.as_str(), cert).build().unwrap();
-    let members = [tls(&cluster.leaf(|_| {})), tls(&v1()), tls(SELF_SIGNED)];
+    let members = [tls(&cluster.leaf(|_| {})), tls(&member()), tls(SELF_SIGNED)];
     for listens in &members {
         for connects in &members {
             converse(meet(listens.clone(), connects.clone()).await, "mixed").await;
@@ -306,12 +306,12 @@ async fn shapes_may_be_mixed() {
 async fn files_text_and_keys_beside_or_within_the_certificate() {
     let from = |settings: TlsSettings| settings.build().unwrap();
     let ca = certificate("ca.pem");
-    let (cert, key) = (certificate("v1-cert.pem"), certificate("v1-key.pem"));
-    let text = v1();
-    let turned = format!("{V1_KEY}{V1_CERT}");
+    let (cert, key) = (certificate("cert.pem"), certificate("key.pem"));
+    let text = member();
+    let turned = format!("{KEY}{CERT}");
     for tls in [
         from(TlsSettings::new(&*ca, &*cert).with_key(&*key)),
-        from(TlsSettings::new(ca.to_str().unwrap(), cert.to_str().unwrap()).with_key(V1_KEY)),
+        from(TlsSettings::new(ca.to_str().unwrap(), cert.to_str().unwrap()).with_key(KEY)),
         from(TlsSettings::new(CA, &*cert).with_key(text.as_str())),
         from(TlsSettings::new(&*ca, text)),
         from(TlsSettings::new(CA, turned)),
@@ -407,10 +407,8 @@ fn refusals() -> Vec<Refusal> {
     let other = authority("other", |_| {});
     let twin = authority("cluster", |_| {});
     let old = authority("old", |params| params.not_after = date_time_ymd(2020, 1, 1));
-    let no_signer = authority("no signer", |params| {
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    });
     let own = temporary(|_| {});
+    let own_expired = temporary(|params| params.not_after = date_time_ymd(2020, 1, 1));
     let same = |pem: String| (pem.clone(), pem);
     // A trusted certificate that is not an authority signs another.
     let (member, signed_by_member) = {
@@ -449,33 +447,17 @@ fn refusals() -> Vec<Refusal> {
             says: "nor among the certificates there",
         },
         Refusal {
-            name: "v1 of another authority",
-            peer: same(v1()),
-            authorities: cluster.pem.clone(),
-            why: |error| matches!(error, Invalid(CertificateError::UnknownIssuer)),
-            alert: AlertDescription::UnknownCA,
-            says: "both sides need the same authority",
-        },
-        Refusal {
-            name: "v1 of another authority of the same name",
-            peer: same(V1_FORGED.into()),
+            name: "version 1",
+            peer: same(V1.into()),
             authorities: CA.into(),
-            why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
-            alert: AlertDescription::DecryptError,
-            says: "did not sign it",
+            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
+            alert: AlertDescription::CertificateUnknown,
+            says: "openssl x509 -req -extfile FILE",
         },
         Refusal {
-            name: "v1 that has expired",
-            peer: same(V1_EXPIRED.into()),
-            authorities: CA.into(),
-            why: |error| matches!(error, Invalid(CertificateError::ExpiredContext { .. })),
-            alert: AlertDescription::CertificateExpired,
-            says: "expired",
-        },
-        Refusal {
-            name: "v1 that has expired, itself among the authorities",
-            peer: same(V1_EXPIRED.into()),
-            authorities: format!("{CA}{V1_EXPIRED}"),
+            name: "expired, itself among the authorities",
+            peer: same(own_expired.clone()),
+            authorities: format!("{CA}{own_expired}"),
             why: |error| matches!(error, Invalid(CertificateError::ExpiredContext { .. })),
             alert: AlertDescription::CertificateExpired,
             says: "expired",
@@ -513,14 +495,6 @@ fn refusals() -> Vec<Refusal> {
             says: "may not sign others",
         },
         Refusal {
-            name: "of an authority whose key may not sign certificates",
-            peer: same(no_signer.leaf(|_| {})),
-            authorities: no_signer.pem.clone(),
-            why: |error| matches!(error, Invalid(CertificateError::Other(_))),
-            alert: AlertDescription::CertificateUnknown,
-            says: "may not sign others",
-        },
-        Refusal {
             name: "an authority that the authority signed",
             peer: same(cluster.leaf(|params| {
                 params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -541,8 +515,8 @@ fn refusals() -> Vec<Refusal> {
             says: "serverAuth and clientAuth",
         },
         Refusal {
-            name: "v1 with another key",
-            peer: (V1_CERT.into(), SELF_SIGNED.into()),
+            name: "another key",
+            peer: (CERT.into(), SELF_SIGNED.into()),
             authorities: CA.into(),
             why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
             alert: AlertDescription::DecryptError,
@@ -550,7 +524,7 @@ fn refusals() -> Vec<Refusal> {
         },
         Refusal {
             name: "one self-signed, with another key",
-            peer: (SELF_SIGNED.into(), V1_KEY.into()),
+            peer: (SELF_SIGNED.into(), KEY.into()),
             authorities: SELF_SIGNED.into(),
             why: |error| matches!(error, Invalid(CertificateError::BadSignature)),
             alert: AlertDescription::DecryptError,
@@ -609,7 +583,7 @@ async fn both_ends_report_refused_certificates() {
 
 /// The signature covers every significant bit, and DER is unique.
 #[test]
-fn version_1_with_any_bit_changed_is_refused() {
+fn a_certificate_with_any_bit_changed_is_refused() {
     let provider = ring::default_provider();
     let verifier = Verifier::new(certificates(CA), &provider).unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -617,7 +591,7 @@ fn version_1_with_any_bit_changed_is_refused() {
         let certificate = CertificateDer::from(certificate);
         verifier.verify_server_cert(&certificate, &[], &name, &[], UnixTime::now())
     };
-    let der = certificates(V1_CERT).remove(0);
+    let der = certificates(CERT).remove(0);
     verify(&der).unwrap();
     for bit in 0..der.len() * 8 {
         let mut changed = der.to_vec();
@@ -659,7 +633,7 @@ async fn a_certificate_for_one_side_is_refused_on_the_other() {
 
 #[tokio::test]
 async fn clients_without_certificate_are_refused() {
-    let tls = TlsSettings::new(CA, v1()).build().unwrap();
+    let tls = TlsSettings::new(CA, member()).build().unwrap();
     let (listener, address) = listen("127.0.0.1", tls.clone()).await;
     let provider: Arc<CryptoProvider> = ring::default_provider().into();
     let verifier = Verifier::new(certificates(CA), &provider).unwrap();
@@ -724,16 +698,6 @@ async fn names_are_checked_only_if_asked_for() {
         "named",
     )
     .await;
-
-    // A certificate of version 1 has no names, so none can match.
-    let mut strict = TlsSettings::new(CA, v1());
-    strict.check_name = true;
-    let strict = strict.build().unwrap();
-    let (connector, _) = meet(strict.clone(), strict).await;
-    assert!(matches!(
-        tls_error(connector),
-        rustls::Error::InvalidCertificate(CertificateError::NotValidForName)
-    ));
 }
 
 // Peers that do not speak TLS, or stop.
@@ -967,14 +931,16 @@ fn errors_of_settings_name_the_file() {
         path
     };
     let ca = certificate("ca.pem");
-    let cert = certificate("v1-cert.pem");
-    let key = certificate("v1-key.pem");
+    let cert = certificate("cert.pem");
+    let key = certificate("key.pem");
     let other_key = file("other-key.pem", SELF_SIGNED);
-    let expired = certificate("v1-expired.pem");
+    let expired = temporary(|params| params.not_after = date_time_ymd(2020, 1, 31));
+    let expired = file("expired.pem", &expired);
+    let v1 = certificate("v1.pem");
     let late = temporary(|params| params.not_before = date_time_ymd(3000, 1, 1));
     let late = file("late.pem", &late);
     let empty = file("empty.pem", "");
-    let broken = file("broken.pem", &V1_CERT.replace("MII", "M-I"));
+    let broken = file("broken.pem", &CERT.replace("MII", "M-I"));
     let short = file(
         "short.pem",
         "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
@@ -984,7 +950,7 @@ fn errors_of_settings_name_the_file() {
     let encrypted_rsa = certificate("encrypted-rsa-key.pem");
     let both = file(
         "both.pem",
-        &(V1_CERT.to_owned() + &std::fs::read_to_string(&encrypted_rsa).unwrap()),
+        &(CERT.to_owned() + &std::fs::read_to_string(&encrypted_rsa).unwrap()),
     );
 
     let with = |ca: &Path, cert: &Path, key: Option<&Path>| {
@@ -1038,6 +1004,20 @@ fn errors_of_settings_name_the_file() {
             &expired,
             |p| matches!(p, P::Expired { .. }),
             "expired at 2020-01-31 00:00:00 UTC",
+        ),
+        (
+            with(&v1, &cert, Some(&key)),
+            "ca-file",
+            &v1,
+            |p| matches!(p, P::Version { index: 0 }),
+            "basicConstraints=CA:FALSE",
+        ),
+        (
+            with(&ca, &v1, None),
+            "cert",
+            &v1,
+            |p| matches!(p, P::Version { index: 0 }),
+            "sign it again",
         ),
         (
             with(&ca, &missing, Some(&key)),
@@ -1206,8 +1186,8 @@ fn roles_have_settings_of_their_own() {
         "{error}"
     );
     security.ca_file = Some(CA.into());
-    security.scheduler.cert = Some(V1_CERT.into());
-    security.scheduler.key = Some(V1_KEY.into());
+    security.scheduler.cert = Some(CERT.into());
+    security.scheduler.key = Some(KEY.into());
     security.client.cert = Some(SELF_SIGNED.into());
     security
         .role(ClusterRole::Scheduler)
@@ -1227,11 +1207,11 @@ fn roles_have_settings_of_their_own() {
 
 #[test]
 fn keys_are_never_printed() {
-    let settings = TlsSettings::new(CA, V1_CERT).with_key(V1_KEY);
+    let settings = TlsSettings::new(CA, CERT).with_key(KEY);
     let tls = settings.build().unwrap();
     let mut security = Security::default();
-    security.worker.key = Some(Pem::from(V1_KEY));
-    let error = TlsSettings::new(CA, V1_CERT)
+    security.worker.key = Some(Pem::from(KEY));
+    let error = TlsSettings::new(CA, CERT)
         .with_key("PRIVATE KEY\n")
         .build()
         .unwrap_err();

@@ -16,9 +16,9 @@ use daskwire_testing::{Environment, Peer, certificate};
 struct Files([PathBuf; 3]);
 
 impl Files {
-    /// Certificates of X.509 version 1, like Dask's own test certificates.
-    fn v1() -> Self {
-        Self(["ca.pem", "v1-cert.pem", "v1-key.pem"].map(certificate))
+    /// A certificate of an authority, like Dask's own test certificates.
+    fn member() -> Self {
+        Self(["ca.pem", "cert.pem", "key.pem"].map(certificate))
     }
 
     /// A single self-signed certificate.
@@ -124,8 +124,8 @@ fn identity_with_temporary_certificates() {
 }
 
 #[test]
-fn identity_with_version_1_certificates() {
-    let files = Files::v1();
+fn identity_with_certificates_of_an_authority() {
+    let files = Files::member();
     let scheduler = Peer::spawn(Environment::Current, "tls_scheduler.py", &files.arguments());
     asks(&scheduler, &files);
 }
@@ -141,7 +141,7 @@ fn identity_with_a_self_signed_certificate() {
 fn detects_a_scheduler_without_tls() {
     let scheduler = daskwire_testing::scheduler();
     let address = scheduler.address().replace("tcp://", "tls://");
-    let transports = transports_with_tls(&Files::v1().tls());
+    let transports = transports_with_tls(&Files::member().tls());
     let address = address.parse().expect("an address");
     let asked = runtime().block_on(identity(&address, &transports, &options(PATIENCE)));
     let error = asked.expect_err("it is not TLS");
@@ -189,7 +189,7 @@ fn echo_to_dask(files: Option<&Files>, version: &str, close: &str, lengths: &[&s
 #[test]
 fn a_comm_of_dask_gets_back_what_it_sends() {
     echo_to_dask(
-        Some(&Files::v1()),
+        Some(&Files::member()),
         "1.3",
         "close",
         &["1", "100000", "100000000"],
@@ -204,12 +204,12 @@ fn a_comm_of_dask_gets_back_what_it_sends_in_the_clear() {
 /// Exceeds a signed 32-bit length; uses several times as much memory.
 #[test]
 fn a_comm_of_dask_gets_back_two_gibibytes() {
-    echo_to_dask(Some(&Files::v1()), "1.3", "close", &["2148532224"]);
+    echo_to_dask(Some(&Files::member()), "1.3", "close", &["2148532224"]);
 }
 
 #[test]
 fn dask_may_use_tls_1_2() {
-    echo_to_dask(Some(&Files::v1()), "1.2", "close", &["1", "100000"]);
+    echo_to_dask(Some(&Files::member()), "1.2", "close", &["1", "100000"]);
 }
 
 #[test]
