@@ -72,6 +72,8 @@ pub struct Tls {
     server_name: Option<ServerName<'static>>,
     /// The source of the authorities, for error messages.
     authorities: Arc<str>,
+    /// `None` for the configurations of the caller.
+    source: Option<Arc<settings::TlsSource>>,
 }
 
 impl Tls {
@@ -86,7 +88,24 @@ impl Tls {
             server,
             server_name: None,
             authorities: "the TLS configuration of this side".into(),
+            source: None,
         }
+    }
+
+    /// Reads the files of the settings again, for example after the certificates were
+    /// renewed. Existing connections are unaffected; new ones use the new certificates, of
+    /// all transports and roles that have these configurations or a clone of them.
+    ///
+    /// After [`Self::from_configs`] there is nothing to read: the caller's verifiers and
+    /// certificate resolvers may be of types that replace what they contain.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TlsSettings::build`]. The certificates are unchanged then.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        self.source
+            .as_ref()
+            .map_or(Ok(()), |source| source.reload())
     }
 
     /// Sets the server name that is sent to every listener (SNI) in place of the host in

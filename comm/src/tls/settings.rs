@@ -4,14 +4,16 @@ use core::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
+use rustls::client::ResolvesClientCert;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use rustls::{
-    CertificateError, CipherSuite, ClientConfig, InconsistentKeys, ServerConfig,
+    CertificateError, CipherSuite, ClientConfig, InconsistentKeys, ServerConfig, SignatureScheme,
     SupportedCipherSuite, SupportedProtocolVersion,
 };
 use zeroize::Zeroizing;
@@ -206,7 +208,7 @@ impl TlsSettings {
     /// this package was built with: `ring`, or without it `aws-lc-rs`. The process
     /// default provider of rustls is not used.
     ///
-    /// Files that change later are not read again; build a new [`Tls`] then.
+    /// Files that change later are not read again before [`Tls::reload`].
     ///
     /// # Errors
     ///
@@ -235,56 +237,65 @@ impl TlsSettings {
             }
             _ => provider,
         };
-        let now = UnixTime::now();
-        let failed = |setting, pem: &Pem| {
-            let source = pem.clone();
-            move |problem| TlsError {
-                setting,
-                source,
-                problem,
-            }
-        };
-        let in_ca = failed("ca-file", &self.ca_file);
-        let (authorities, mut verifier) = self
-            .read_authorities(now, &provider)
-            .map_err(in_ca.clone())?;
-        verifier = verifier.check_name(self.check_name);
-
-        let chain = self.read_chain(now).map_err(failed("cert", &self.cert))?;
-        let (key_setting, key_pem) = match &self.key {
-            Some(key) => ("key", key),
-            None => ("cert", &self.cert),
-        };
-        let identity = read_key(key_pem, self.key.is_none(), chain, &provider)
-            .map_err(failed(key_setting, key_pem))?;
-        let identity = Arc::new(SingleCertAndKey::from(identity));
-
-        let in_ca = |error| in_ca(TlsProblem::Config(error));
-        let verifier = Arc::new(verifier);
+        let (authorities, identity) = self.read(&provider)?;
+        let config = |error| self.failed("ca-file", &self.ca_file)(TlsProblem::Config(error));
+        let verifier = Verifier::new(authorities, &provider).map_err(config)?;
+        let verifier = Arc::new(verifier.check_name(self.check_name));
+        let identity = Arc::new(Identity(RwLock::new(identity)));
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
-            .map_err(in_ca.clone())?
+            .map_err(config)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone())
             .with_client_cert_resolver(identity.clone());
         // A peer that resumes a session does not show its certificate again, which
         // may have expired since.
         client.resumption = rustls::client::Resumption::disabled();
-        let mut server = ServerConfig::builder_with_provider(provider)
+        let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
-            .map_err(in_ca)?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(identity);
+            .map_err(config)?
+            .with_client_cert_verifier(verifier.clone())
+            .with_cert_resolver(identity.clone());
         server.send_tls13_tickets = 0;
         server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         let mut tls = Tls::from_configs(Arc::new(client), Arc::new(server));
-        let count = if authorities == 1 {
-            "1 certificate".to_owned()
-        } else {
-            format!("{authorities} certificates")
-        };
-        tls.authorities = format!("{} (ca-file, {count})", self.ca_file).into();
+        tls.authorities = format!("{} (ca-file)", self.ca_file).into();
+        tls.source = Some(Arc::new(TlsSource {
+            settings: self.clone(),
+            provider,
+            verifier,
+            identity,
+        }));
         Ok(tls)
+    }
+
+    /// Reads the certificates of the authorities, and the certificate and key to present.
+    fn read(
+        &self,
+        provider: &CryptoProvider,
+    ) -> Result<(Vec<CertificateDer<'static>>, Arc<CertifiedKey>), TlsError> {
+        let now = UnixTime::now();
+        let authorities = self.read_authorities(now);
+        let authorities = authorities.map_err(self.failed("ca-file", &self.ca_file))?;
+        let chain = self
+            .read_chain(now)
+            .map_err(self.failed("cert", &self.cert))?;
+        let (key_setting, key_pem) = match &self.key {
+            Some(key) => ("key", key),
+            None => ("cert", &self.cert),
+        };
+        let identity = read_key(key_pem, self.key.is_none(), chain, provider)
+            .map_err(self.failed(key_setting, key_pem))?;
+        Ok((authorities, Arc::new(identity)))
+    }
+
+    fn failed(&self, setting: &'static str, pem: &Pem) -> impl Fn(TlsProblem) -> TlsError + use<> {
+        let source = pem.clone();
+        move |problem| TlsError {
+            setting,
+            source: source.clone(),
+            problem,
+        }
     }
 
     fn versions(&self) -> Result<&'static [&'static SupportedProtocolVersion], TlsError> {
@@ -337,11 +348,7 @@ impl TlsSettings {
         })
     }
 
-    fn read_authorities(
-        &self,
-        now: UnixTime,
-        provider: &CryptoProvider,
-    ) -> Result<(usize, Verifier), TlsProblem> {
+    fn read_authorities(&self, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
         let authorities = read_certificates(&self.ca_file)?;
         let mut problem = None;
         let mut is_any_good = false;
@@ -355,9 +362,7 @@ impl TlsSettings {
         if let (false, Some(problem)) = (is_any_good, problem) {
             return Err(problem);
         }
-        let count = authorities.len();
-        let verifier = Verifier::new(authorities, provider).map_err(TlsProblem::Config)?;
-        Ok((count, verifier))
+        Ok(authorities)
     }
 
     fn read_chain(&self, now: UnixTime) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
@@ -458,6 +463,58 @@ fn contains(pem: &[u8], part: &[u8]) -> bool {
 
 fn is_encrypted(pem: &[u8]) -> bool {
     contains(pem, b"-----BEGIN ENCRYPTED PRIVATE KEY-----") || contains(pem, b"4,ENCRYPTED")
+}
+
+/// The settings of a [`Tls`], and the parts of its configurations that can be replaced.
+pub(super) struct TlsSource {
+    settings: TlsSettings,
+    provider: Arc<CryptoProvider>,
+    verifier: Arc<Verifier>,
+    identity: Arc<Identity>,
+}
+
+impl TlsSource {
+    pub(super) fn reload(&self) -> Result<(), TlsError> {
+        let settings = &self.settings;
+        let (authorities, identity) = settings.read(&self.provider)?;
+        let authorities = Verifier::read(authorities).map_err(TlsProblem::Config);
+        let authorities = authorities.map_err(settings.failed("ca-file", &settings.ca_file))?;
+        self.verifier.set_authorities(authorities);
+        // The value is only assigned, so it is valid after a panic.
+        let mut current = self
+            .identity
+            .0
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = identity;
+        Ok(())
+    }
+}
+
+/// The certificate to present, and its key.
+#[derive(Debug)]
+struct Identity(RwLock<Arc<CertifiedKey>>);
+
+impl Identity {
+    fn current(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl ResolvesClientCert for Identity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.current())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl ResolvesServerCert for Identity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current())
+    }
 }
 
 /// The TLS settings of all roles, as in Dask's `Security`.

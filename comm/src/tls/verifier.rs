@@ -1,7 +1,7 @@
 //! The verifier of certificates.
 
 use core::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -36,14 +36,15 @@ use super::certificate::{Certificate, Validity};
 /// Certificates of X.509 version 1, which OpenSSL accepts, are refused, as by plain rustls:
 /// `openssl x509 -req` without `-extfile` made them up to version 3.3.
 pub struct Verifier {
-    authorities: Vec<Authority>,
-    subjects: Vec<DistinguishedName>,
+    authorities: RwLock<Authorities>,
     algorithms: WebPkiSupportedAlgorithms,
     check_name: bool,
 }
 
+type Authorities = Arc<[Authority]>;
+
 /// A certificate that is trusted.
-struct Authority {
+pub(super) struct Authority {
     der: CertificateDer<'static>,
     /// The contents of a `Name`.
     subject: Box<[u8]>,
@@ -82,19 +83,8 @@ impl Verifier {
         authorities: Vec<CertificateDer<'static>>,
         provider: &CryptoProvider,
     ) -> Result<Self, Error> {
-        if authorities.is_empty() {
-            return Err(Error::General("there are no authorities to trust".into()));
-        }
-        let authorities = authorities.into_iter().map(Authority::new);
-        let authorities = authorities
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(refused)?;
-        let subjects = authorities
-            .iter()
-            .map(|authority| DistinguishedName::in_sequence(&authority.subject));
         Ok(Self {
-            subjects: subjects.collect(),
-            authorities,
+            authorities: RwLock::new(Self::read(authorities)?),
             algorithms: provider.signature_verification_algorithms,
             check_name: false,
         })
@@ -109,6 +99,33 @@ impl Verifier {
         self
     }
 
+    /// Parses the certificates of authorities.
+    pub(super) fn read(authorities: Vec<CertificateDer<'static>>) -> Result<Authorities, Error> {
+        if authorities.is_empty() {
+            return Err(Error::General("there are no authorities to trust".into()));
+        }
+        let authorities = authorities.into_iter().map(Authority::new);
+        authorities.collect::<Result<_, _>>().map_err(refused)
+    }
+
+    /// Replaces the authorities for certificates that are verified later.
+    pub(super) fn set_authorities(&self, authorities: Authorities) {
+        // The value is only assigned, so it is valid after a panic.
+        let mut current = self
+            .authorities
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *current = authorities;
+    }
+
+    fn authorities(&self) -> Authorities {
+        let current = self
+            .authorities
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&current)
+    }
+
     fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -116,14 +133,15 @@ impl Verifier {
         now: UnixTime,
         usage: impl ExtendedKeyUsageValidator,
     ) -> Result<(), Error> {
-        let is_trusted = self.authorities.iter().any(|known| known.der == *leaf);
+        let authorities = self.authorities();
+        let is_trusted = authorities.iter().any(|known| known.der == *leaf);
         let (mut anchors, mut intermediates) = (Vec::new(), intermediates);
         if is_trusted {
             intermediates = &[];
         } else {
             // webpki does not verify the dates of trusted roots.
-            let authorities = self.authorities.iter();
-            let valid = authorities.filter(|authority| authority.validity.check(now).is_ok());
+            let valid = authorities.iter();
+            let valid = valid.filter(|authority| authority.validity.check(now).is_ok());
             anchors.extend(valid.filter_map(|authority| authority.anchor.clone()));
         }
         let leaf = EndEntityCert::try_from(leaf).map_err(refused)?;
@@ -134,24 +152,26 @@ impl Verifier {
             Err(webpki::Error::UnknownIssuer | webpki::Error::CaUsedAsEndEntity) if is_trusted => {
                 Ok(())
             }
-            Err(webpki::Error::UnknownIssuer) => Err(self.unknown_issuer(leaf.issuer(), now)),
+            Err(webpki::Error::UnknownIssuer) => {
+                Err(unknown_issuer(&authorities, leaf.issuer(), now))
+            }
             Err(error) => Err(refused(error)),
         }
     }
+}
 
-    /// The most likely reason why no authority was found for a certificate of this issuer.
-    fn unknown_issuer(&self, issuer: &[u8], now: UnixTime) -> Error {
-        let authorities = self.authorities.iter();
-        for authority in authorities.filter(|authority| *authority.subject == *issuer) {
-            if authority.anchor.is_none() {
-                return other(Refused::NoAuthority);
-            }
-            if authority.validity.check(now).is_err() {
-                return other(Refused::AuthorityOutOfDate);
-            }
+/// The most likely reason why no authority was found for a certificate of this issuer.
+fn unknown_issuer(authorities: &[Authority], issuer: &[u8], now: UnixTime) -> Error {
+    let mut of_name = authorities.iter();
+    while let Some(authority) = of_name.find(|authority| *authority.subject == *issuer) {
+        if authority.anchor.is_none() {
+            return other(Refused::NoAuthority);
         }
-        CertificateError::UnknownIssuer.into()
+        if authority.validity.check(now).is_err() {
+            return other(Refused::AuthorityOutOfDate);
+        }
     }
+    CertificateError::UnknownIssuer.into()
 }
 
 impl ServerCertVerifier for Verifier {
@@ -197,8 +217,9 @@ impl ServerCertVerifier for Verifier {
 }
 
 impl ClientCertVerifier for Verifier {
+    /// Returns no names, as Dask sends none: its peers have one certificate.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &self.subjects
+        &[]
     }
 
     fn verify_client_cert(
@@ -238,7 +259,7 @@ impl ClientCertVerifier for Verifier {
 impl fmt::Debug for Verifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verifier")
-            .field("authority_count", &self.authorities.len())
+            .field("authority_count", &self.authorities().len())
             .field("check_name", &self.check_name)
             .finish_non_exhaustive()
     }

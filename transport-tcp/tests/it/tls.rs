@@ -671,6 +671,53 @@ async fn clients_without_certificate_are_refused() {
 }
 
 #[tokio::test]
+async fn renewed_certificates_are_used_after_a_reload() {
+    let scratch =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("reload-{}", std::process::id()));
+    std::fs::create_dir_all(&scratch).unwrap();
+    let [ca, cert] = ["ca.pem", "cert.pem"].map(|name| scratch.join(name));
+    let [old, new] = ["old", "new"].map(|name| authority(name, |_| {}));
+    let write = |authority: &Authority| {
+        std::fs::write(&ca, &authority.pem).unwrap();
+        std::fs::write(&cert, authority.leaf(|_| {})).unwrap();
+    };
+    let member = |authority: &Authority| {
+        let settings = TlsSettings::new(authority.pem.as_str(), authority.leaf(|_| {}));
+        settings.build().unwrap()
+    };
+    write(&old);
+    let tls = TlsSettings::new(ca.as_path(), cert.as_path()).build();
+    let tls = tls.unwrap();
+    // The transports of a role, which are made before.
+    let (listener, address) = listen("127.0.0.1", tls.clone()).await;
+    let ours = options(tls.clone());
+    let both_ways = async |peer: &Authority| {
+        let peer = member(peer);
+        let theirs = options(peer.clone());
+        let (near, far) = tokio::join!(connect(&address, &theirs), async {
+            listener.accept().await?.handshake().await
+        });
+        let is_accepted = near.is_ok() && far.is_ok();
+        let (theirs, at) = listen("127.0.0.1", peer).await;
+        let (near, far) = tokio::join!(connect(&at, &ours), async {
+            theirs.accept().await?.handshake().await
+        });
+        [is_accepted, near.is_ok() && far.is_ok()]
+    };
+    assert_eq!(both_ways(&old).await, [true; 2]);
+    write(&new);
+    assert_eq!(both_ways(&new).await, [false; 2], "without a reload");
+    tls.reload().unwrap();
+    assert_eq!(both_ways(&new).await, [true; 2]);
+    assert_eq!(both_ways(&old).await, [false; 2]);
+    std::fs::write(&cert, "").unwrap();
+    let error = tls.reload().unwrap_err();
+    assert_eq!(error.setting(), "cert", "{error}");
+    assert_eq!(both_ways(&new).await, [true; 2], "after an error");
+    std::fs::remove_dir_all(&scratch).unwrap();
+}
+
+#[tokio::test]
 async fn names_are_checked_only_if_asked_for() {
     let cluster = authority("cluster", |_| {});
     let named = |name: &str| {
