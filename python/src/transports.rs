@@ -81,8 +81,7 @@ impl Transports {
         let quic = QuicOptions {
             tls: (&tls).into(),
             congestion: algorithm(congestion.unwrap_or("cubic"))?,
-            // Longer than the interval of keep-alive packets.
-            idle_timeout: timeout.max(Duration::from_secs(11)),
+            idle_timeout: QuicOptions::idle_timeout_for(timeout),
             ..QuicOptions::default()
         };
         let transports = daskwire_comm::Transports::new()

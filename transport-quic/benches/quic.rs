@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use daskwire_comm::{Address, Comm, CommOptions, Listener, Transports};
 use daskwire_quic::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
-use daskwire_quic::{ALPN, Endpoint, QuicOptions, Tls, quinn};
+use daskwire_quic::{ALPN, Endpoint, QuicOptions, Tls};
 use daskwire_tcp::Tcp;
 use wire::frame::Arena;
 use wire::transport::{CommReader, CommWriter};
@@ -72,7 +72,7 @@ async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Conne
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         if transport.is_some() {
             let socket = socket2::SockRef::from(&socket);
-            let len = QuicOptions::default().socket_buffer_len;
+            let len = 4 << 20;
             socket.set_recv_buffer_size(len).unwrap();
             socket.set_send_buffer_size(len).unwrap();
         }
@@ -82,9 +82,7 @@ async fn raw(transport: Option<QuicOptions>) -> (quinn::Connection, quinn::Conne
         let shared = options.to_transport_config();
         client.transport_config(Arc::clone(&shared));
         server.transport_config(shared);
-        config
-            .max_udp_payload_size(options.max_udp_payload)
-            .unwrap();
+        config.max_udp_payload_size(6_500).unwrap();
     }
     let runtime = Arc::new(quinn::TokioRuntime);
     let theirs =

@@ -77,7 +77,7 @@ impl Acceptor {
         drop(handshaking);
         let connection = self
             .connections
-            .insert(connection, &quinn, &self.runtime, &self.settings);
+            .insert(connection, &self.runtime, &self.settings);
         let local_port = quinn.local_addr().map_or(0, |local| local.port());
         // This task alone must not keep the socket open.
         drop(quinn);

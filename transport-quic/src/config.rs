@@ -10,6 +10,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{ALPN, QuicOptions, Tls};
 
+/// The maximum number of connections that wait to be accepted.
+const MAX_INCOMING: usize = 1_024;
+
+/// The requested size of the socket buffers in bytes, for each direction.
+const SOCKET_BUFFER_LEN: usize = 4 << 20;
+
 /// The client side of an endpoint.
 #[derive(Clone)]
 pub(crate) struct ClientSide {
@@ -62,10 +68,10 @@ pub(crate) fn server_config(
     config
         .transport_config(settings.to_transport_config())
         // PROTOCOL QUIC-6
-        .migration(settings.migration)
-        .max_incoming(settings.max_incoming)
-        .incoming_buffer_size(settings.incoming_buffer_len)
-        .incoming_buffer_size_total(settings.incoming_buffers_len);
+        .migration(false)
+        .max_incoming(MAX_INCOMING)
+        .incoming_buffer_size(64 << 10)
+        .incoming_buffer_size_total(16 << 20);
     Ok(Some(config))
 }
 
@@ -73,10 +79,7 @@ fn unsuitable(error: impl core::error::Error + Send + Sync + 'static) -> io::Err
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-pub(crate) fn bind_socket(
-    address: SocketAddr,
-    settings: &QuicOptions,
-) -> io::Result<std::net::UdpSocket> {
+pub(crate) fn bind_socket(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM,
@@ -87,18 +90,15 @@ pub(crate) fn bind_socket(
         let _ = socket.set_only_v6(false);
     }
     // The system may grant less.
-    let _ = socket.set_recv_buffer_size(settings.socket_buffer_len);
-    let _ = socket.set_send_buffer_size(settings.socket_buffer_len);
+    let _ = socket.set_recv_buffer_size(SOCKET_BUFFER_LEN);
+    let _ = socket.set_send_buffer_size(SOCKET_BUFFER_LEN);
     socket.bind(&address.into())?;
     Ok(socket.into())
 }
 
 /// Binds a socket to every interface, of IPv6 and IPv4 where the system has both.
-pub(crate) fn bind_every_interface(
-    port: u16,
-    settings: &QuicOptions,
-) -> io::Result<std::net::UdpSocket> {
-    match bind_socket((Ipv6Addr::UNSPECIFIED, port).into(), settings) {
+pub(crate) fn bind_every_interface(port: u16) -> io::Result<std::net::UdpSocket> {
+    match bind_socket((Ipv6Addr::UNSPECIFIED, port).into()) {
         Ok(socket) => Ok(socket),
         // The port is in use, for either family, or forbidden.
         Err(error)
@@ -110,7 +110,7 @@ pub(crate) fn bind_every_interface(
             Err(error)
         }
         // This host has no IPv6.
-        Err(_) => bind_socket((Ipv4Addr::UNSPECIFIED, port).into(), settings),
+        Err(_) => bind_socket((Ipv4Addr::UNSPECIFIED, port).into()),
     }
 }
 

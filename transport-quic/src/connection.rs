@@ -1,17 +1,15 @@
 //! Connections, and the count of the comms on each.
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::io;
 use std::sync::{Arc, OnceLock};
 
 use daskwire_comm::runtime::{self, Instant, Spawner};
 use daskwire_comm::{Address, Bytes, Encryption, RawConnection};
-use quinn::{ConnectionError, VarInt};
+use quinn::VarInt;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::watch;
 
-use crate::error::{self, code};
+use crate::error::code;
 use crate::stream::{Receiver, Sender};
 
 /// A connection that is or was established.
@@ -25,8 +23,6 @@ pub(crate) struct SharedConnection {
     pub(crate) drain_len: usize,
     /// The encryption, shared by all comms, once it was requested.
     encryption: OnceLock<Arc<Encryption>>,
-    /// Whether the connection was closed because the process of the peer has ended.
-    process_ended: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,7 +59,6 @@ impl SharedConnection {
             drain_timeout,
             drain_len,
             encryption: OnceLock::new(),
-            process_ended: AtomicBool::new(false),
         })
     }
 
@@ -232,22 +227,6 @@ impl SharedConnection {
             if let Some(code) = code {
                 return self.quinn.close(code, b"");
             }
-        }
-    }
-
-    /// Ends the connection because the process of the peer has ended (PROTOCOL QUIC-25).
-    pub(crate) fn end_with_process(&self) {
-        self.process_ended.store(true, Ordering::Release);
-        self.close();
-    }
-
-    /// Converts the reason for the end of this connection to an I/O error.
-    pub(crate) fn lost(&self, reason: ConnectionError) -> io::Error {
-        match reason {
-            ConnectionError::LocallyClosed if self.process_ended.load(Ordering::Acquire) => {
-                error::process_ended()
-            }
-            reason => error::lost(reason),
         }
     }
 

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use daskwire_comm::runtime::{Spawner, first_to_connect, lookup_host, sleep, timeout};
 use daskwire_comm::{
@@ -17,19 +17,23 @@ use quinn::{ConnectionError, EndpointConfig, ReadError};
 use rustls::pki_types::ServerName;
 use tokio::sync::mpsc;
 
+use crate::QuicOptions;
 use crate::acceptor::{Acceptor, Incoming};
 use crate::config::{
     ClientSide, bind_every_interface, bind_socket, canonical, client_side, server_config,
 };
 use crate::connection::{CountedComm, SharedConnection};
 use crate::error::{self, code};
-use crate::liveness;
+use crate::options::MAX_UDP_PAYLOAD;
 use crate::stream::{self, Receiver, Sender};
 use crate::transport::Quic;
-use crate::{QuicOptions, Tls};
 
 /// The minimum timeout of an attempt to connect, if the deadline allows it.
 const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The maximum number of comms that wait to be accepted; further ones stay on their
+/// connections.
+const BACKLOG: usize = 1_024;
 
 /// A UDP socket and all comms over it, made or accepted.
 ///
@@ -43,29 +47,19 @@ const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// * A peer with another ALPN token and one whose certificate is refused both give
 ///   [`CommError::Connect`], with different messages.
-/// * If [`QuicOptions::connection_window`] is set, unread comms that fill it block all
-///   others of the connection.
 pub struct Endpoint {
     quinn: quinn::Endpoint,
     runtime: Spawner,
-    /// The options with which the endpoint was made, including its first certificates.
     settings: QuicOptions,
-    certificates: RwLock<Certificates>,
+    client: Option<ClientSide>,
     pool: Mutex<HashMap<HostAndPort, Arc<AddressSlot>>>,
     connections: Connections,
     incoming: tokio::sync::Mutex<mpsc::Receiver<Incoming>>,
-    listens: bool,
     /// Whether the socket is bound to every interface of both families.
     is_wildcard: bool,
     /// Whether an attempt to connect has failed because the endpoint was closed, or its
     /// executor has ended.
     is_stopped: AtomicBool,
-}
-
-/// The current certificates of an endpoint.
-struct Certificates {
-    tls: Tls,
-    client: Option<ClientSide>,
 }
 
 /// The host and port of an address.
@@ -125,7 +119,7 @@ impl Endpoint {
         };
         Spawner::try_current().map_err(failed)?;
         if host.is_empty() {
-            let socket = bind_every_interface(port, &options);
+            let socket = bind_every_interface(port);
             return socket
                 .and_then(|socket| Self::new(socket, true, options))
                 .map_err(failed);
@@ -135,7 +129,7 @@ impl Endpoint {
         sockets.sort_by_key(SocketAddr::is_ipv6);
         let mut first = None;
         for socket in sockets {
-            match bind_socket(socket, &options) {
+            match bind_socket(socket) {
                 Ok(socket) => return Self::new(socket, false, options).map_err(failed),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                     return Err(failed(error));
@@ -159,7 +153,7 @@ impl Endpoint {
     /// QUIC.
     pub fn client(mut options: QuicOptions) -> Result<Self, CommError> {
         options.tls.server = None;
-        bind_every_interface(0, &options)
+        bind_every_interface(0)
             .and_then(|socket| Self::new(socket, true, options))
             .map_err(|error| CommError::Bind {
                 address: Address::new("quic", SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))),
@@ -178,10 +172,10 @@ impl Endpoint {
         let listens = server.is_some();
         let mut config = EndpointConfig::default();
         config
-            .max_udp_payload_size(settings.max_udp_payload)
+            .max_udp_payload_size(MAX_UDP_PAYLOAD)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let quinn = quinn::Endpoint::new(config, server, socket, of_quinn)?;
-        let (sender, incoming) = mpsc::channel(settings.backlog.max(1));
+        let (sender, incoming) = mpsc::channel(BACKLOG);
         let connections = Connections::default();
         if listens {
             let acceptor = Acceptor {
@@ -196,15 +190,11 @@ impl Endpoint {
         Ok(Self {
             quinn,
             runtime,
-            certificates: RwLock::new(Certificates {
-                tls: settings.tls.clone(),
-                client,
-            }),
+            client,
             settings,
             pool: Mutex::default(),
             connections,
             incoming: tokio::sync::Mutex::new(incoming),
-            listens,
             is_wildcard,
             is_stopped: AtomicBool::new(false),
         })
@@ -271,31 +261,6 @@ impl Endpoint {
     #[doc(hidden)]
     pub fn connection_count(&self) -> usize {
         self.quinn.open_connections()
-    }
-
-    /// Sets the certificates of new connections, and of the endpoints that
-    /// [`Transport::bind`] and [`Transport::separate`] make from this one afterwards.
-    /// Existing connections and their comms, including new ones, are unaffected.
-    ///
-    /// # Errors
-    ///
-    /// [`io::ErrorKind::InvalidInput`] if the configurations cannot be used for QUIC, or
-    /// if the one for listening is missing and the endpoint listens, or the other way
-    /// round. The certificates are unchanged then.
-    pub fn set_tls(&self, tls: &Tls) -> io::Result<()> {
-        if tls.server.is_some() != self.listens {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "an endpoint cannot start or stop listening: give certificates for listening \
-                 to an endpoint that listens, and only to that",
-            ));
-        }
-        let client = client_side(tls, &self.settings)?;
-        let server = server_config(tls, &self.settings)?;
-        let tls = tls.clone();
-        *unpoisoned(self.certificates.write()) = Certificates { tls, client };
-        self.quinn.set_server_config(server);
-        Ok(())
     }
 
     /// Closes all connections and waits until the peers have noticed. Open comms end
@@ -458,7 +423,7 @@ impl Endpoint {
         if self.quinn.open_connections() >= self.settings.max_connections {
             return Err(Failure::retry(io::ErrorKind::QuotaExceeded.into()));
         }
-        let Some(client) = self.client_side() else {
+        let Some(client) = &self.client else {
             return Err(Failure::last(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "this endpoint has no TLS configuration to connect with",
@@ -517,18 +482,6 @@ impl Endpoint {
         self.is_stopped.load(Ordering::Relaxed)
     }
 
-    fn client_side(&self) -> Option<ClientSide> {
-        unpoisoned(self.certificates.read()).client.clone()
-    }
-
-    /// The options with the current certificates.
-    fn options(&self) -> QuicOptions {
-        QuicOptions {
-            tls: unpoisoned(self.certificates.read()).tls.clone(),
-            ..self.settings.clone()
-        }
-    }
-
     fn slot(&self, address: &Address) -> Arc<AddressSlot> {
         let key = (Box::from(address.host()), address.port());
         let mut pool = lock(&self.pool);
@@ -548,7 +501,7 @@ impl Endpoint {
 
     fn share(&self, connection: quinn::Connection) -> Arc<SharedConnection> {
         self.connections
-            .insert(connection, &self.quinn, &self.runtime, &self.settings)
+            .insert(connection, &self.runtime, &self.settings)
     }
 }
 
@@ -571,8 +524,7 @@ impl Transport for Endpoint {
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Box<dyn Listen>, CommError>> {
-        let options = self.options();
-        Box::pin(async move { listen(address, &options).await })
+        Box::pin(listen(address, &self.settings))
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
@@ -581,7 +533,7 @@ impl Transport for Endpoint {
 
     /// Creates a [`Quic`] with the same options.
     fn separate(&self) -> Option<Arc<dyn Transport>> {
-        Some(Arc::new(Quic::new(self.options())))
+        Some(Arc::new(Quic::new(self.settings.clone())))
     }
 }
 
@@ -692,7 +644,6 @@ impl Connections {
     pub(crate) fn insert(
         &self,
         connection: quinn::Connection,
-        quinn: &quinn::Endpoint,
         runtime: &Spawner,
         settings: &QuicOptions,
     ) -> Arc<SharedConnection> {
@@ -700,12 +651,6 @@ impl Connections {
         let drain_timeout = settings.drain_timeout;
         let connection =
             SharedConnection::new(connection, runtime.clone(), drain_timeout, drain_len);
-        // The interval of a custom transport configuration is not known.
-        let probes = settings.probe_port && settings.transport.is_none();
-        if let Some(keep_alive) = settings.keep_alive.filter(|_| probes) {
-            let local = quinn.local_addr().ok().map(|local| local.ip());
-            runtime.spawn(liveness::watch(Arc::clone(&connection), local, keep_alive));
-        }
         let mut all = lock(&self.0);
         // Dead connections are removed only when the vector is full, so that the cost is
         // amortized.
@@ -732,11 +677,11 @@ fn explain(
         // The server refused the certificate after the client's TLS handshake was done.
         (_, Some(reason)) if error::is_final(&reason) => CommError::Connect {
             address,
-            error: connection.lost(reason),
+            error: error::lost(reason),
         }
         .into(),
         // The connection died meanwhile, or allows no more streams.
-        (_, Some(reason)) if !is_fresh => connection.lost(reason).into(),
+        (_, Some(reason)) if !is_fresh => error::lost(reason).into(),
         (CommError::Io(error), _) if error.kind() == io::ErrorKind::ConnectionRefused => {
             connection.retire();
             error.into()
@@ -757,15 +702,11 @@ pub(crate) fn ends(
     Ok((address(local), address(connection.remote_address())))
 }
 
+/// Locks a mutex, even after a panic: a holder changes the state only by one assignment, or
+/// by calls of collections whose entries do not depend on each other, so a panic between two
+/// of them leaves a valid state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    unpoisoned(mutex.lock())
-}
-
-/// Returns the guard of a lock, even after a panic: a holder changes the state only by one
-/// assignment, or by calls of collections whose entries do not depend on each other, so a
-/// panic between two of them leaves a valid state.
-fn unpoisoned<G>(locked: Result<G, PoisonError<G>>) -> G {
-    locked.unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, feature = "ring"))]
@@ -773,6 +714,7 @@ mod tests {
     use daskwire_comm::tls::TlsSettings;
 
     use super::*;
+    use crate::Tls;
 
     #[tokio::test]
     async fn closed_connections_are_freed() {

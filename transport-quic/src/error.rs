@@ -138,23 +138,14 @@ pub(crate) fn lost(error: ConnectionError) -> io::Error {
     io::Error::new(kind, LostConnection(error))
 }
 
-/// The I/O error of a connection to a process that has ended. Its kind is the same as over
-/// TCP.
-pub(crate) fn process_ended() -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionReset, ProcessEnded)
-}
-
 /// Whether any other attempt would fail with the same error: TLS settings and versions
 /// do not change within a deadline.
 pub(crate) fn is_final(error: &ConnectionError) -> bool {
     lost(error.clone()).kind() == io::ErrorKind::InvalidData
 }
 
-/// Converts the error of a read; `lost` explains the loss of the connection.
-pub(crate) fn of_read(
-    error: ReadError,
-    lost: impl FnOnce(ConnectionError) -> io::Error,
-) -> io::Error {
+/// Converts the error of a read.
+pub(crate) fn of_read(error: ReadError) -> io::Error {
     match error {
         ReadError::Reset(code::REFUSED) => refused(),
         ReadError::Reset(code) => {
@@ -165,11 +156,8 @@ pub(crate) fn of_read(
     }
 }
 
-/// Converts the error of a write; `lost` explains the loss of the connection.
-pub(crate) fn of_write(
-    error: WriteError,
-    lost: impl FnOnce(ConnectionError) -> io::Error,
-) -> io::Error {
+/// Converts the error of a write.
+pub(crate) fn of_write(error: WriteError) -> io::Error {
     match error {
         WriteError::Stopped(code) => stopped(code),
         WriteError::ConnectionLost(reason) => lost(reason),
@@ -188,18 +176,6 @@ pub(crate) fn stopped(code: VarInt) -> io::Error {
 pub(crate) fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionRefused, EndedStream::Refused)
 }
-
-/// The error of a connection to a peer whose port is closed, with a message for users.
-#[derive(Clone, Copy, Debug)]
-struct ProcessEnded;
-
-impl fmt::Display for ProcessEnded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the peer's process has ended: it is silent, and its port is closed")
-    }
-}
-
-impl core::error::Error for ProcessEnded {}
 
 /// The error of a stream that the peer ended, with a message for users.
 #[derive(Clone, Copy, Debug)]

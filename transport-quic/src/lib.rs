@@ -95,18 +95,16 @@ mod config;
 mod connection;
 mod endpoint;
 mod error;
-mod liveness;
 mod options;
 mod runtime;
 mod stream;
 mod transport;
 
-pub use endpoint::Endpoint;
+#[doc(hidden)]
+pub use endpoint::Endpoint; // for the tests and benchmarks of this package
 pub use options::{Congestion, QuicOptions, Tls};
 pub use transport::Quic;
 
-/// The implementation of QUIC, for [`QuicOptions::transport`].
-pub use quinn;
 /// The implementation of TLS, for the configurations in [`Tls`].
 pub use rustls;
 

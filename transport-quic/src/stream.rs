@@ -152,8 +152,7 @@ impl AsyncWrite for Sender {
             let _ = self.stream.set_priority(priority);
         }
         let outcome = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes));
-        let lost = |reason| self.shared.entry.connection.lost(reason);
-        Poll::Ready(outcome.map_err(|error| error::of_write(error, lost)))
+        Poll::Ready(outcome.map_err(error::of_write))
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -193,7 +192,7 @@ impl AsyncWrite for Sender {
                     this.shared.closed();
                     Ok(())
                 }
-                reason => Err(this.shared.entry.connection.lost(reason)),
+                reason => Err(error::lost(reason)),
             },
             Err(other) => Err(other.into()),
         })
@@ -262,10 +261,7 @@ impl AsyncRead for Receiver {
             Err(ReadError::Reset(_)) => this.is_over = true,
             Err(_) => {}
         }
-        let connection = &this.shared.entry.connection;
-        Poll::Ready(
-            outcome.map_err(|error| error::of_read(error, |reason| connection.lost(reason))),
-        )
+        Poll::Ready(outcome.map_err(error::of_read))
     }
 }
 

@@ -133,8 +133,7 @@ pub(crate) fn transports(tls: Option<Tls>, silence_timeout: Option<Duration>) ->
         if let Some(tls) = tls {
             transports = transports.with(Quic::new(QuicOptions {
                 tls: (&tls).into(),
-                // Longer than the interval of keep-alive packets.
-                idle_timeout: timeout.max(Duration::from_secs(11)),
+                idle_timeout: QuicOptions::idle_timeout_for(timeout),
                 ..QuicOptions::default()
             }));
             tcp = tcp.with_tls(tls);

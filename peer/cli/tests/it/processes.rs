@@ -83,8 +83,8 @@ async fn detects_a_killed_process() {
             check_kill(&talker, listen, round, Duration::from_secs(1)).await;
         }
     }
-    // Nothing closes a QUIC connection of a killed process, but its port is closed, which must
-    // be noticed long before the idle timeout of 30 seconds.
+    // Nothing closes a QUIC connection of a killed process: the idle timeout of 10 seconds
+    // ends it.
     let quic = |round| {
         check_kill(
             &talker,
