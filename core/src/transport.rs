@@ -3,10 +3,10 @@
 //! A *comm* is a bidirectional connection for messages. It has a reader and a writer, so
 //! that one task can read while another writes. Code that uses [`CommReader`]
 //! and [`CommWriter`] runs over TCP, TLS, QUIC, a pipe or a UART. This module
-//! does no I/O: transports implement the traits, each as a thin loop over
-//! [`FrameDecoder`](crate::frame::FrameDecoder) and
-//! [`encode_prelude`](crate::frame::encode_prelude). The crate
-//! `daskwire-embedded` has two such loops, over the streams of embedded-io.
+//! does no I/O: transports implement the traits, each as a thin loop over a
+//! [`Receiver`](crate::comm::Receiver) and a [`Sender`](crate::comm::Sender). The crate
+//! `daskwire-embedded` has two such loops, over the streams of embedded-io, and
+//! `daskwire-comm` one over those of tokio.
 //!
 //! # What every comm guarantees
 //!

@@ -4,6 +4,7 @@
 use core::pin::pin;
 use core::task::{Context, Poll, Waker};
 
+use daskwire::comm;
 use daskwire::frame::{
     Arena, FrameDecoder, FrameErrorKind, Prefix, Prelude, encode_prelude, prelude_len,
 };
@@ -24,6 +25,11 @@ const FRAMES_LEN: usize = 1 << 10;
 const BUFFER_LEN: usize = 96;
 
 type Error = CommError<ErrorKind>;
+
+/// The error of a comm without I/O, as an adapter returns it.
+fn comm_error(error: impl Into<comm::CommError>) -> Error {
+    CommError::Comm(error.into())
+}
 
 /// A message, or the end of the comm.
 type Read = Result<Option<Vec<Vec<u8>>>, Error>;
@@ -257,12 +263,16 @@ fn read_all(script: &[u8], stream: &[u8], prefix: Prefix) {
                 // was read.
                 let prelude = decoder.prelude();
                 let len = prelude.and_then(|it| prelude_len(prefix, it.frame_count()));
-                let can_retry = matches!(error, CommError::Frame(error)
+                let can_retry = matches!(error, CommError::Comm(comm::CommError::Frame(error))
                     if matches!(error.kind, FrameErrorKind::NoBuffer { .. })
                         && len.is_some_and(|len| error.at == len as u64));
                 match again {
                     Err(again) if can_retry => assert_eq!(again, *error),
-                    again => assert_eq!(again, Err(Closed::AfterError.into()), "an error is final"),
+                    again => assert_eq!(
+                        again,
+                        Err(comm_error(Closed::AfterError)),
+                        "an error is final"
+                    ),
                 }
                 return;
             }
@@ -278,20 +288,20 @@ fn decode(decoder: &mut FrameDecoder<[u8; LENGTHS_LEN]>, rest: &mut &[u8]) -> Re
     loop {
         // Checked before the end of the stream, so that frames without room are refused
         // first.
-        let space = decoder.space(&mut arena)?;
+        let space = decoder.space(&mut arena).map_err(comm_error)?;
         if space.is_empty() {
             return outcome(Ok(Some(0)), decoder.prelude(), &arena);
         }
         if rest.is_empty() {
             return match decoder.end() {
                 Ok(()) => Ok(None),
-                Err(error) => Err(Closed::WithinMessage(error).into()),
+                Err(error) => Err(comm_error(Closed::WithinMessage(error))),
             };
         }
         let (taken, after) = rest.split_at(space.len().min(rest.len()));
         space[..taken.len()].copy_from_slice(taken);
         *rest = after;
-        decoder.advance(taken.len())?;
+        decoder.advance(taken.len()).map_err(comm_error)?;
     }
 }
 
@@ -329,18 +339,18 @@ fn write(
     assert!(whole.starts_with(sent), "something else was sent");
     match written {
         Some(Ok(())) => assert_eq!(sent, whole),
-        Some(Err(CommError::Encode(_))) => {
+        Some(Err(CommError::Comm(comm::CommError::Encode(_)))) => {
             assert!(encoded.is_err() || prelude_len > BUFFER_LEN);
             assert!(sent.is_empty());
         }
         Some(Err(error)) => {
-            assert_eq!(error, Closed::WriteCancelled.into());
+            assert_eq!(error, comm_error(Closed::WriteCancelled));
             assert!(sent.is_empty());
         }
         None => {
             let is_within = !sent.is_empty() && sent.len() < whole.len();
             let next = run(writer.flush());
-            let refusal = Err(Closed::WriteCancelled.into());
+            let refusal = Err(comm_error(Closed::WriteCancelled));
             assert_eq!(next, if is_within { refusal } else { Ok(()) });
         }
     }

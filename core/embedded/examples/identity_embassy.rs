@@ -35,7 +35,7 @@ pub async fn worker_count<S: Read + Write>(
         }
         comm.received(count)?;
     }
-    let (frames, _) = comm.take_message().ok_or(CommError::EndedInHandshake)?;
+    let (frames, _) = comm.take_message().ok_or(CommError::NotOpen)?;
     let (options, mut scratch) = (ReadOptions::default(), Scratch::<8, 1>::new());
     let mut reader = Message::open(&frames, Layout::Modern, &options, &mut scratch)?.reader();
     reader.find("workers")?;

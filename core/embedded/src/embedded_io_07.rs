@@ -78,43 +78,26 @@ use core::fmt;
 
 use embedded_io_07::{Error, ErrorKind, Read, Write};
 
-use super::comm_state::{
-    Incoming, Outgoing, ReadState, WriteState, begin_handshake, gather, without_io,
-};
+use super::comm_state::{gather, without_io};
 use daskwire::Limits;
-use daskwire::comm::{self, Comm, HANDSHAKE_LEN};
-use daskwire::frame::{EncodeError, FrameBuffers, FrameError, Prefix, Prelude, PreludeStorage};
-use daskwire::handshake::{Handshake, HandshakeError};
+use daskwire::comm::{self, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
+use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
+use daskwire::handshake::Handshake;
+use daskwire::invariant::Ensured as _;
 use daskwire::transport::{CommReader, CommWriter, TransportError};
 
-pub use super::comm_state::Closed;
-pub use daskwire::comm::{Agreement, HandshakeRole};
+pub use daskwire::comm::{Agreement, Closed, HandshakeRole};
 
 /// The error of a comm. `E` is the error of the stream.
 ///
-/// All but [`CommError::Encode`] are final for the reader or writer that returns them;
-/// errors of [`handshake`] are final for both.
+/// All but [`Encode`](daskwire::comm::CommError::Encode) are final for the reader or writer that
+/// returns them, and so is an error of [`handshake`] for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CommError<E> {
-    /// The comm is closed.
-    Closed(Closed),
-    /// The peer sent an invalid message or one that exceeds the limits or the
-    /// caller's buffers.
-    Frame(FrameError),
-    /// The peer's first message is not a valid handshake.
-    Handshake(HandshakeError),
-    /// The peer uses another prefix than this side
-    /// ([`HandshakeRole::Initiate`]).
-    Prefix {
-        /// The prefix of the peer.
-        peer: Prefix,
-    },
-    /// The frames do not form a message, or the writer's buffer is too small
-    /// for the prelude. Nothing was sent and the comm is still usable, except
-    /// after the handshake.
-    Encode(EncodeError),
+    /// The comm is closed, or was used against its protocol by this side or the peer.
+    Comm(comm::CommError),
     /// The stream accepted no bytes, or reported more bytes than it was given.
     WriteCount {
         /// The number of bytes reported.
@@ -131,7 +114,9 @@ impl<E: Error> CommError<E> {
     /// or was killed.
     pub fn is_closed(&self) -> bool {
         match self {
-            Self::Closed(_) | Self::WriteCount { count: 0, .. } => true,
+            // A handshake that was dropped cannot be repeated.
+            Self::Comm(comm::CommError::Closed(_) | comm::CommError::NotOpen) => true,
+            Self::WriteCount { count: 0, .. } => true,
             Self::Io(error) => matches!(
                 error.kind(),
                 ErrorKind::BrokenPipe
@@ -150,11 +135,7 @@ impl<E> CommError<E> {
     /// Converts the error of the stream.
     pub fn map_io<F>(self, convert: impl FnOnce(E) -> F) -> CommError<F> {
         match self {
-            Self::Closed(closed) => CommError::Closed(closed),
-            Self::Frame(error) => CommError::Frame(error),
-            Self::Handshake(error) => CommError::Handshake(error),
-            Self::Prefix { peer } => CommError::Prefix { peer },
-            Self::Encode(error) => CommError::Encode(error),
+            Self::Comm(error) => CommError::Comm(error),
             Self::WriteCount { count, len } => CommError::WriteCount { count, len },
             Self::Io(error) => CommError::Io(convert(error)),
         }
@@ -213,24 +194,14 @@ impl<R: Error, W: Error> Error for StreamError<R, W> {
 
 impl<E> From<comm::CommError> for CommError<E> {
     fn from(error: comm::CommError) -> Self {
-        match error {
-            comm::CommError::Frame(error) => Self::Frame(error),
-            comm::CommError::Handshake(error) => Self::Handshake(error),
-            comm::CommError::Prefix { peer } => Self::Prefix { peer },
-            comm::CommError::Encode(error) => Self::Encode(error),
-            _ => Self::Closed(Closed::BeforeHandshake),
-        }
+        Self::Comm(error)
     }
 }
 
 impl<E: fmt::Display> fmt::Display for CommError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Closed(closed) => closed.fmt(f),
-            Self::Frame(error) => comm::CommError::Frame(*error).fmt(f),
-            Self::Handshake(error) => comm::CommError::Handshake(*error).fmt(f),
-            Self::Prefix { peer } => comm::CommError::Prefix { peer: *peer }.fmt(f),
-            Self::Encode(error) => comm::CommError::Encode(*error).fmt(f),
+            Self::Comm(error) => error.fmt(f),
             Self::WriteCount { count, len } => {
                 write!(f, "the stream was given {len} bytes and accepted {count}")
             }
@@ -247,30 +218,6 @@ impl<E: Error> TransportError for CommError<E> {
     }
 }
 
-impl<E> From<Closed> for CommError<E> {
-    fn from(closed: Closed) -> Self {
-        Self::Closed(closed)
-    }
-}
-
-impl<E> From<FrameError> for CommError<E> {
-    fn from(error: FrameError) -> Self {
-        Self::Frame(error)
-    }
-}
-
-impl<E> From<HandshakeError> for CommError<E> {
-    fn from(error: HandshakeError) -> Self {
-        Self::Handshake(error)
-    }
-}
-
-impl<E> From<EncodeError> for CommError<E> {
-    fn from(error: EncodeError) -> Self {
-        Self::Encode(error)
-    }
-}
-
 without_io!();
 
 /// The reader of a comm.
@@ -281,7 +228,7 @@ without_io!();
 /// Use them only on a thread with nothing else to do.
 pub struct MessageReader<R, P> {
     io: R,
-    incoming: Incoming<P>,
+    receiver: Receiver<P>,
 }
 
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
@@ -293,48 +240,22 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Closed`] if the stream ends within a message, or an
+    /// * [`Closed`](daskwire::comm::CommError::Closed) if the stream ends within a message, or an
     ///   earlier read failed;
-    /// * [`CommError::Frame`] if the peer violates the framing or the limits,
+    /// * [`Frame`](daskwire::comm::CommError::Frame) if the peer violates the framing or the limits,
     ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// All errors are final but one:
-    /// [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) before anything of
-    /// the message is in `frames`, as of an [`Arena`](daskwire::frame::Arena). It
-    /// says how many bytes are enough: call again with larger `frames`.
+    /// Errors are final, except [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) from
+    /// an [`Arena`] that is too small: nothing was stored, so call again with `frames_len`
+    /// bytes.
     pub fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
     ) -> Result<Option<usize>, CommError<R::Error>> {
-        if !self.incoming.start()? {
-            return Ok(None);
-        }
-        let outcome = self.receive(frames);
-        if let Err(error) = &outcome
-            && !matches!(error, CommError::Frame(error) if self.incoming.can_retry(error))
-        {
-            self.incoming.state = ReadState::Failed;
-        }
-        outcome
-    }
-
-    fn receive<B: FrameBuffers + ?Sized>(
-        &mut self,
-        frames: &mut B,
-    ) -> Result<Option<usize>, CommError<R::Error>> {
-        loop {
-            let space = self.incoming.decoder.space(frames)?;
-            if space.is_empty() {
-                return Ok(Some(self.incoming.frame_count()?));
-            }
-            match read(&mut self.io, space)? {
-                0 => {
-                    self.incoming.end()?;
-                    return Ok(None);
-                }
-                count => self.incoming.decoder.advance(count)?,
-            }
+        match self.receiver.resume()? {
+            true => receive(&mut self.io, &mut self.receiver, frames),
+            false => Ok(None),
         }
     }
 }
@@ -368,7 +289,10 @@ where
 /// so they cannot be dropped within a message.
 pub struct MessageWriter<W, S> {
     io: W,
-    outgoing: Outgoing<S>,
+    sender: Sender,
+    buffer: S,
+    /// Whether everything was flushed after the writer was closed.
+    is_flushed: bool,
 }
 
 impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
@@ -377,9 +301,9 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Encode`] if there are no frames, or the buffer is too
+    /// * [`Encode`](daskwire::comm::CommError::Encode) if there are no frames, or the buffer is too
     ///   small for the prelude; nothing was sent, and the comm is still usable;
-    /// * [`CommError::Closed`] if an earlier write failed, or the comm was
+    /// * [`Closed`](daskwire::comm::CommError::Closed) if an earlier write failed, or the comm was
     ///   closed on this side;
     /// * [`CommError::Io`], [`CommError::WriteCount`] if the stream fails. Part
     ///   of the message may have been sent, so the comm is no longer usable.
@@ -395,23 +319,20 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// As [`write_message`](Self::write_message).
     pub fn feed_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError<W::Error>> {
-        self.outgoing.check()?;
-        let prelude_len = self.outgoing.encode(frames)?;
-        let outcome = self.send(prelude_len, frames);
-        self.outgoing.state = match outcome {
-            Ok(()) => WriteState::Ready,
-            Err(_) => WriteState::Failed,
-        };
-        outcome
+        let lengths = frames.iter().map(|frame| frame.len() as u64);
+        let prelude_len = self.sender.encode_prelude(lengths, self.buffer.as_mut())?;
+        self.send(prelude_len, frames)?;
+        self.sender.wrote_message();
+        Ok(())
     }
 
     /// Flushes the stream.
     ///
     /// # Errors
     ///
-    /// As [`write_message`](Self::write_message), except [`CommError::Encode`].
+    /// As [`write_message`](Self::write_message), except [`Encode`](daskwire::comm::CommError::Encode).
     pub fn flush(&mut self) -> Result<(), CommError<W::Error>> {
-        self.outgoing.check()?;
+        self.sender.check()?;
         self.flush_stream()
     }
 
@@ -425,26 +346,41 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// As [`flush`](Self::flush). Messages written before may not have arrived.
     pub fn close(&mut self) -> Result<(), CommError<W::Error>> {
-        if self.outgoing.begin_close()? {
+        self.sender.close()?;
+        if !self.is_flushed {
             self.flush_stream()?;
-            self.outgoing.state = WriteState::Closed;
+            self.is_flushed = true;
         }
         Ok(())
     }
 
     /// Sends the first `filled` bytes of the buffer, and the frames.
     fn send(&mut self, mut filled: usize, frames: &[&[u8]]) -> Result<(), CommError<W::Error>> {
-        let mut rest = frames;
+        let (io, sender, mut rest) = (&mut self.io, &mut self.sender, frames);
         loop {
-            let Outgoing { buffer, state, .. } = &mut self.outgoing;
-            let (gathered, large, rest_after) = gather(buffer.as_mut(), filled, rest);
-            write(&mut self.io, state, gathered)?;
-            write(&mut self.io, state, large)?;
+            let (gathered, large, rest_after) = gather(self.buffer.as_mut(), filled, rest);
+            write(io, sender, gathered)?;
+            write(io, sender, large)?;
             if rest_after.is_empty() {
                 return Ok(());
             }
             (filled, rest) = (0, rest_after);
         }
+    }
+
+    /// Sends the first `len` bytes of `out`, if any, and flushes the stream.
+    fn send_handshake<R>(
+        &mut self,
+        out: &[u8],
+        len: usize,
+    ) -> Result<(), CommError<StreamError<R, W::Error>>> {
+        let bytes = out.get(..len).ensured();
+        if !bytes.is_empty() {
+            let sent = write(&mut self.io, &mut self.sender, bytes);
+            sent.map_err(CommError::writing)?;
+            self.flush_stream().map_err(CommError::writing)?;
+        }
+        Ok(())
     }
 
     fn flush_stream(&mut self) -> Result<(), CommError<W::Error>> {
@@ -453,7 +389,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.outgoing.state = WriteState::Failed;
+                    self.sender.fail();
                     return Err(CommError::Io(error));
                 }
             }
@@ -490,11 +426,11 @@ where
 ///
 /// All errors are final for both:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or one of the two is already
+/// * [`Closed`](daskwire::comm::CommError::Closed) if the peer closes the comm, or one of the two is already
 ///   closed;
-/// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
+/// * [`Handshake`](daskwire::comm::CommError::Handshake), [`Frame`](daskwire::comm::CommError::Frame) or [`Prefix`](daskwire::comm::CommError::Prefix) if
 ///   the peer sends no valid handshake, or one with another prefix;
-/// * [`CommError::Frame`] with
+/// * [`Frame`](daskwire::comm::CommError::Frame) with
 ///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) if `scratch` is
 ///   too small for the peer's handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
@@ -511,36 +447,63 @@ where
     P: PreludeStorage,
     S: AsMut<[u8]>,
 {
-    let options = begin_handshake(&mut reader.incoming, &mut writer.outgoing, ours, role)?;
-    let mut outgoing = [0; HANDSHAKE_LEN];
-    let mut comm = Comm::<16>::new(options, scratch, &mut outgoing)?;
-    let agreement = loop {
-        if !comm.unsent().is_empty() {
-            let mut state = WriteState::Failed;
-            let sent = write(&mut writer.io, &mut state, comm.unsent());
-            sent.map_err(CommError::writing)?;
-            comm.sent(comm.unsent().len());
-            writer.flush_stream().map_err(CommError::writing)?;
-        }
-        if let Some(agreement) = comm.agreement() {
-            break agreement;
-        }
-        match read(&mut reader.io, comm.space()?).map_err(CommError::reading)? {
-            0 => return Err(closed_in_handshake(&comm)),
-            count => comm.received(count)?,
-        }
-    };
-    reader.incoming.established(agreement.prefix);
-    writer.outgoing.established(agreement.prefix);
-    Ok(agreement.with_names(ours))
+    let outcome = shake(reader, writer, ours, role, scratch);
+    if outcome.is_err() {
+        reader.receiver.fail();
+        writer.sender.fail();
+    }
+    outcome
 }
 
-/// Reads once; repeats interrupted reads.
-fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<R::Error>> {
+fn shake<'h, R, W, P, S>(
+    reader: &mut MessageReader<R, P>,
+    writer: &mut MessageWriter<W, S>,
+    ours: &Handshake<'h>,
+    role: HandshakeRole,
+    scratch: &mut [u8],
+) -> HandshakeResult<'h, R::Error, W::Error>
+where
+    R: Read,
+    W: Write,
+    P: PreludeStorage,
+    S: AsMut<[u8]>,
+{
+    let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
+    let shaking = Handshaking::begin(*ours, role, receiver, sender, Limits::HANDSHAKE)?;
+    let (mut arena, mut out) = (Arena::new(scratch), [0; HANDSHAKE_LEN]);
+    let len = shaking.greeting(sender.prefix(), &mut out)?;
+    writer.send_handshake(&out, len)?;
+    let received = receive(&mut reader.io, receiver, &mut arena);
+    received.map_err(CommError::reading)?;
+    let (agreement, len) = shaking.agree_stored(receiver, arena.filled(), &mut out)?;
+    writer.send_handshake(&out, len)?;
+    shaking.finish(&mut reader.receiver, &mut writer.sender);
+    Ok(agreement)
+}
+
+/// Receives a message. Returns the number of its frames, or `None` if the stream ends
+/// before it.
+fn receive<R: Read, P: PreludeStorage, B: FrameBuffers + ?Sized>(
+    io: &mut R,
+    receiver: &mut Receiver<P>,
+    frames: &mut B,
+) -> Result<Option<usize>, CommError<R::Error>> {
     loop {
+        let space = receiver.space(frames)?;
+        if space.is_empty() {
+            return Ok(receiver.prelude().map(|prelude| prelude.frame_count()));
+        }
         match io.read(space) {
+            Ok(0) => {
+                receiver.end()?;
+                return Ok(None);
+            }
+            Ok(count) => receiver.received(count)?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            outcome => return outcome.map_err(CommError::Io),
+            Err(error) => {
+                receiver.fail();
+                return Err(CommError::Io(error));
+            }
         }
     }
 }
@@ -548,28 +511,19 @@ fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<R::Err
 /// Writes all of `bytes`.
 fn write<W: Write>(
     io: &mut W,
-    state: &mut WriteState,
+    sender: &mut Sender,
     mut bytes: &[u8],
 ) -> Result<(), CommError<W::Error>> {
     while !bytes.is_empty() {
-        match io.write(bytes) {
-            Ok(count) => {
-                bytes = rest_after(bytes, count)?;
-                *state = WriteState::Within;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(CommError::Io(error)),
-        }
+        let outcome = match io.write(bytes) {
+            Ok(count) => rest_after(bytes, count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => Err(CommError::Io(error)),
+        };
+        bytes = outcome.inspect_err(|_| sender.fail())?;
+        sender.wrote_part();
     }
     Ok(())
-}
-
-/// The error for a stream that ends while `comm` is in its handshake.
-pub(super) fn closed_in_handshake<E>(comm: &Comm<'_, 16>) -> CommError<E> {
-    CommError::Closed(match comm.end() {
-        Err(comm::CommError::Frame(error)) => Closed::WithinMessage(error),
-        _ => Closed::BeforeHandshake,
-    })
 }
 
 /// The bytes left after a write of `count` bytes.

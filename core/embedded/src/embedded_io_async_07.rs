@@ -83,14 +83,13 @@ use core::fmt;
 
 use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 
-use super::comm_state::{
-    Incoming, Outgoing, ReadState, WriteState, begin_handshake, gather, without_io,
-};
-use super::embedded_io_07::{closed_in_handshake, rest_after};
+use super::comm_state::{gather, without_io};
+use super::embedded_io_07::rest_after;
 use daskwire::Limits;
-use daskwire::comm::{Comm, HANDSHAKE_LEN};
-use daskwire::frame::{FrameBuffers, Prefix, Prelude, PreludeStorage};
+use daskwire::comm::{HANDSHAKE_LEN, Handshaking, Receiver, Sender};
+use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
+use daskwire::invariant::Ensured as _;
 
 pub use super::embedded_io_07::{
     Agreement, Closed, CommError, HandshakeResult, HandshakeRole, StreamError,
@@ -103,7 +102,7 @@ without_io!();
 /// Frames are read from the stream directly into the caller's buffers.
 pub struct MessageReader<R, P> {
     io: R,
-    incoming: Incoming<P>,
+    receiver: Receiver<P>,
 }
 
 impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
@@ -119,48 +118,22 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Closed`] if the stream ends within a message, or an
+    /// * [`Closed`](daskwire::comm::CommError::Closed) if the stream ends within a message, or an
     ///   earlier read failed;
-    /// * [`CommError::Frame`] if the peer violates the framing or the limits,
+    /// * [`Frame`](daskwire::comm::CommError::Frame) if the peer violates the framing or the limits,
     ///   or `frames` or the storage for lengths is too small;
     /// * [`CommError::Io`] if the stream fails.
     ///
-    /// All errors are final but one:
-    /// [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) before anything of
-    /// the message is in `frames`, as of an [`Arena`](daskwire::frame::Arena). It
-    /// says how many bytes are enough: call again with larger `frames`.
+    /// Errors are final, except [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) from
+    /// an [`Arena`] that is too small: nothing was stored, so call again with `frames_len`
+    /// bytes.
     pub async fn read_message<B: FrameBuffers + ?Sized>(
         &mut self,
         frames: &mut B,
     ) -> Result<Option<usize>, CommError<R::Error>> {
-        if !self.incoming.start()? {
-            return Ok(None);
-        }
-        let outcome = self.receive(frames).await;
-        if let Err(error) = &outcome
-            && !matches!(error, CommError::Frame(error) if self.incoming.can_retry(error))
-        {
-            self.incoming.state = ReadState::Failed;
-        }
-        outcome
-    }
-
-    async fn receive<B: FrameBuffers + ?Sized>(
-        &mut self,
-        frames: &mut B,
-    ) -> Result<Option<usize>, CommError<R::Error>> {
-        loop {
-            let space = self.incoming.decoder.space(frames)?;
-            if space.is_empty() {
-                return Ok(Some(self.incoming.frame_count()?));
-            }
-            match read(&mut self.io, space).await? {
-                0 => {
-                    self.incoming.end()?;
-                    return Ok(None);
-                }
-                count => self.incoming.decoder.advance(count)?,
-            }
+        match self.receiver.resume()? {
+            true => receive(&mut self.io, &mut self.receiver, frames).await,
+            false => Ok(None),
         }
     }
 }
@@ -171,7 +144,10 @@ impl<R: Read, P: PreludeStorage> MessageReader<R, P> {
 /// small message takes one write. Longer frames are written without copying.
 pub struct MessageWriter<W, S> {
     io: W,
-    outgoing: Outgoing<S>,
+    sender: Sender,
+    buffer: S,
+    /// Whether everything was flushed after the writer was closed.
+    is_flushed: bool,
 }
 
 impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
@@ -187,9 +163,9 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// # Errors
     ///
-    /// * [`CommError::Encode`] if there are no frames, or the buffer is too
+    /// * [`Encode`](daskwire::comm::CommError::Encode) if there are no frames, or the buffer is too
     ///   small for the prelude; nothing was sent, and the comm is still usable;
-    /// * [`CommError::Closed`] if an earlier write failed or was dropped, or
+    /// * [`Closed`](daskwire::comm::CommError::Closed) if an earlier write failed or was dropped, or
     ///   the comm was closed on this side;
     /// * [`CommError::Io`], [`CommError::WriteCount`] if the stream fails. Part
     ///   of the message may have been sent, so the comm is no longer usable.
@@ -209,14 +185,11 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// As [`write_message`](Self::write_message).
     pub async fn feed_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError<W::Error>> {
-        self.outgoing.check()?;
-        let prelude_len = self.outgoing.encode(frames)?;
-        let outcome = self.send(prelude_len, frames).await;
-        self.outgoing.state = match outcome {
-            Ok(()) => WriteState::Ready,
-            Err(_) => WriteState::Failed,
-        };
-        outcome
+        let lengths = frames.iter().map(|frame| frame.len() as u64);
+        let prelude_len = self.sender.encode_prelude(lengths, self.buffer.as_mut())?;
+        self.send(prelude_len, frames).await?;
+        self.sender.wrote_message();
+        Ok(())
     }
 
     /// Flushes the stream.
@@ -227,9 +200,9 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// # Errors
     ///
-    /// As [`write_message`](Self::write_message), except [`CommError::Encode`].
+    /// As [`write_message`](Self::write_message), except [`Encode`](daskwire::comm::CommError::Encode).
     pub async fn flush(&mut self) -> Result<(), CommError<W::Error>> {
-        self.outgoing.check()?;
+        self.sender.check()?;
         self.flush_stream().await
     }
 
@@ -247,9 +220,10 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
     ///
     /// As [`flush`](Self::flush). Messages written before may not have arrived.
     pub async fn close(&mut self) -> Result<(), CommError<W::Error>> {
-        if self.outgoing.begin_close()? {
+        self.sender.close()?;
+        if !self.is_flushed {
             self.flush_stream().await?;
-            self.outgoing.state = WriteState::Closed;
+            self.is_flushed = true;
         }
         Ok(())
     }
@@ -260,17 +234,31 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         mut filled: usize,
         frames: &[&[u8]],
     ) -> Result<(), CommError<W::Error>> {
-        let mut rest = frames;
+        let (io, sender, mut rest) = (&mut self.io, &mut self.sender, frames);
         loop {
-            let Outgoing { buffer, state, .. } = &mut self.outgoing;
-            let (gathered, large, rest_after) = gather(buffer.as_mut(), filled, rest);
-            write(&mut self.io, state, gathered).await?;
-            write(&mut self.io, state, large).await?;
+            let (gathered, large, rest_after) = gather(self.buffer.as_mut(), filled, rest);
+            write(io, sender, gathered).await?;
+            write(io, sender, large).await?;
             if rest_after.is_empty() {
                 return Ok(());
             }
             (filled, rest) = (0, rest_after);
         }
+    }
+
+    /// Sends the first `len` bytes of `out`, if any, and flushes the stream.
+    async fn send_handshake<R>(
+        &mut self,
+        out: &[u8],
+        len: usize,
+    ) -> Result<(), CommError<StreamError<R, W::Error>>> {
+        let bytes = out.get(..len).ensured();
+        if !bytes.is_empty() {
+            let sent = write(&mut self.io, &mut self.sender, bytes).await;
+            sent.map_err(CommError::writing)?;
+            self.flush_stream().await.map_err(CommError::writing)?;
+        }
+        Ok(())
     }
 
     async fn flush_stream(&mut self) -> Result<(), CommError<W::Error>> {
@@ -279,7 +267,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
                 Ok(()) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.outgoing.state = WriteState::Failed;
+                    self.sender.fail();
                     return Err(CommError::Io(error));
                 }
             }
@@ -303,11 +291,11 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
 ///
 /// All errors are final for both:
 ///
-/// * [`CommError::Closed`] if the peer closes the comm, or one of the two is already
+/// * [`Closed`](daskwire::comm::CommError::Closed) if the peer closes the comm, or one of the two is already
 ///   closed;
-/// * [`CommError::Handshake`], [`CommError::Frame`] or [`CommError::Prefix`] if
+/// * [`Handshake`](daskwire::comm::CommError::Handshake), [`Frame`](daskwire::comm::CommError::Frame) or [`Prefix`](daskwire::comm::CommError::Prefix) if
 ///   the peer sends no valid handshake, or one with another prefix;
-/// * [`CommError::Frame`] with
+/// * [`Frame`](daskwire::comm::CommError::Frame) with
 ///   [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) if `scratch` is
 ///   too small for the peer's handshake;
 /// * [`CommError::Io`], [`CommError::WriteCount`] if a stream fails.
@@ -324,39 +312,63 @@ where
     P: PreludeStorage,
     S: AsMut<[u8]>,
 {
-    let options = begin_handshake(&mut reader.incoming, &mut writer.outgoing, ours, role)?;
-    let mut outgoing = [0; HANDSHAKE_LEN];
-    let mut comm = Comm::<16>::new(options, scratch, &mut outgoing)?;
-    let agreement = loop {
-        if !comm.unsent().is_empty() {
-            let mut state = WriteState::Failed;
-            let sent = write(&mut writer.io, &mut state, comm.unsent()).await;
-            sent.map_err(CommError::writing)?;
-            comm.sent(comm.unsent().len());
-            writer.flush_stream().await.map_err(CommError::writing)?;
-        }
-        if let Some(agreement) = comm.agreement() {
-            break agreement;
-        }
-        match read(&mut reader.io, comm.space()?)
-            .await
-            .map_err(CommError::reading)?
-        {
-            0 => return Err(closed_in_handshake(&comm)),
-            count => comm.received(count)?,
-        }
-    };
-    reader.incoming.established(agreement.prefix);
-    writer.outgoing.established(agreement.prefix);
-    Ok(agreement.with_names(ours))
+    let outcome = shake(reader, writer, ours, role, scratch).await;
+    if outcome.is_err() {
+        reader.receiver.fail();
+        writer.sender.fail();
+    }
+    outcome
 }
 
-/// Reads once; repeats interrupted reads.
-async fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<R::Error>> {
+async fn shake<'h, R, W, P, S>(
+    reader: &mut MessageReader<R, P>,
+    writer: &mut MessageWriter<W, S>,
+    ours: &Handshake<'h>,
+    role: HandshakeRole,
+    scratch: &mut [u8],
+) -> HandshakeResult<'h, R::Error, W::Error>
+where
+    R: Read,
+    W: Write,
+    P: PreludeStorage,
+    S: AsMut<[u8]>,
+{
+    let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
+    let shaking = Handshaking::begin(*ours, role, receiver, sender, Limits::HANDSHAKE)?;
+    let (mut arena, mut out) = (Arena::new(scratch), [0; HANDSHAKE_LEN]);
+    let len = shaking.greeting(sender.prefix(), &mut out)?;
+    writer.send_handshake(&out, len).await?;
+    let received = receive(&mut reader.io, receiver, &mut arena).await;
+    received.map_err(CommError::reading)?;
+    let (agreement, len) = shaking.agree_stored(receiver, arena.filled(), &mut out)?;
+    writer.send_handshake(&out, len).await?;
+    shaking.finish(&mut reader.receiver, &mut writer.sender);
+    Ok(agreement)
+}
+
+/// Receives a message. Returns the number of its frames, or `None` if the stream ends
+/// before it.
+async fn receive<R: Read, P: PreludeStorage, B: FrameBuffers + ?Sized>(
+    io: &mut R,
+    receiver: &mut Receiver<P>,
+    frames: &mut B,
+) -> Result<Option<usize>, CommError<R::Error>> {
     loop {
+        let space = receiver.space(frames)?;
+        if space.is_empty() {
+            return Ok(receiver.prelude().map(|prelude| prelude.frame_count()));
+        }
         match io.read(space).await {
+            Ok(0) => {
+                receiver.end()?;
+                return Ok(None);
+            }
+            Ok(count) => receiver.received(count)?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            outcome => return outcome.map_err(CommError::Io),
+            Err(error) => {
+                receiver.fail();
+                return Err(CommError::Io(error));
+            }
         }
     }
 }
@@ -364,18 +376,17 @@ async fn read<R: Read>(io: &mut R, space: &mut [u8]) -> Result<usize, CommError<
 /// Writes all of `bytes`.
 async fn write<W: Write>(
     io: &mut W,
-    state: &mut WriteState,
+    sender: &mut Sender,
     mut bytes: &[u8],
 ) -> Result<(), CommError<W::Error>> {
     while !bytes.is_empty() {
-        match io.write(bytes).await {
-            Ok(count) => {
-                bytes = rest_after(bytes, count)?;
-                *state = WriteState::Within;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(CommError::Io(error)),
-        }
+        let outcome = match io.write(bytes).await {
+            Ok(count) => rest_after(bytes, count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => Err(CommError::Io(error)),
+        };
+        bytes = outcome.inspect_err(|_| sender.fail())?;
+        sender.wrote_part();
     }
     Ok(())
 }

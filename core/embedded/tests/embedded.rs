@@ -9,6 +9,7 @@ use core::task::{Context, Poll, Waker};
 use std::ops::Range;
 
 use daskwire::Limits;
+use daskwire::comm;
 use daskwire::frame::{
     Arena, EncodeError, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, Prefix,
     encode_prelude, prelude_len,
@@ -26,6 +27,11 @@ use heapless_09::{Vec as Heapless, VecView};
 mod support;
 
 type Error = CommError<ErrorKind>;
+
+/// The error of a comm without I/O, as an adapter returns it.
+fn comm_error(error: impl Into<comm::CommError>) -> Error {
+    CommError::Comm(error.into())
+}
 
 // Streams.
 
@@ -429,7 +435,7 @@ fn read_all<R: Reading>(reader: &mut R) -> (Vec<Message>, Result<(), Error>) {
             Err(error) => {
                 // No further message or read.
                 let operations = reader.source().operations;
-                assert_eq!(read(reader), Err(Closed::AfterError.into()));
+                assert_eq!(read(reader), Err(comm_error(Closed::AfterError)));
                 assert_eq!(reader.source().operations, operations);
                 assert_eq!(reader.lengths(), None);
                 return (messages, Err(error));
@@ -443,14 +449,14 @@ fn reader<A: Adapter>(bytes: &[u8], max_len: usize, prefix: Prefix) -> A::Reader
 }
 
 fn no_room(index: usize, len: usize, frames_len: u64, at: u64) -> Error {
-    CommError::Frame(FrameError {
+    CommError::Comm(comm::CommError::Frame(FrameError {
         at,
         kind: FrameErrorKind::NoBuffer {
             index,
             len,
             frames_len,
         },
-    })
+    }))
 }
 
 fn a_message_that_does_not_fit_can_be_read_with_more_room<A: Adapter>() {
@@ -460,7 +466,7 @@ fn a_message_that_does_not_fit_can_be_read_with_more_room<A: Adapter>() {
             let mut storage = Vec::new();
             let outcome = over.read(&mut Arena::new(&mut storage));
             let len: usize = message.iter().map(Vec::len).sum();
-            if let Err(CommError::Frame(error)) = outcome {
+            if let Err(CommError::Comm(comm::CommError::Frame(error))) = outcome {
                 let FrameErrorKind::NoBuffer { frames_len, .. } = error.kind else {
                     panic!("{error}");
                 };
@@ -507,7 +513,9 @@ fn stream_may_end_only_between_messages<A: Adapter>() {
                 Ok(()) => assert_eq!(cut, ends[whole]),
                 Err(error) => {
                     assert!(error.is_closed());
-                    let CommError::Closed(Closed::WithinMessage(error)) = error else {
+                    let CommError::Comm(comm::CommError::Closed(Closed::WithinMessage(error))) =
+                        error
+                    else {
                         panic!("{error}");
                     };
                     assert_eq!(error.at, (cut - ends[whole]) as u64);
@@ -593,10 +601,10 @@ fn overreported_reads_and_writes_are_detected<A: Adapter>() {
             assert!(
                 matches!(
                     error,
-                    CommError::Frame(FrameError {
+                    CommError::Comm(comm::CommError::Frame(FrameError {
                         kind: FrameErrorKind::Overrun { advanced, .. },
                         ..
-                    }) if advanced == count
+                    })) if advanced == count
                 ),
                 "{error}"
             );
@@ -614,10 +622,10 @@ fn overreported_reads_and_writes_are_detected<A: Adapter>() {
     };
     assert_eq!(
         error,
-        CommError::Frame(FrameError {
+        CommError::Comm(comm::CommError::Frame(FrameError {
             at: 3,
             kind: overrun
-        })
+        }))
     );
 }
 
@@ -677,11 +685,11 @@ fn frames_above_the_limit_get_no_buffer<A: Adapter>() {
             let mut over = A::Reader::over(source, Prefix::None, limits);
             let error = over.read(&mut Unasked).unwrap_err();
             assert!(
-                matches!(error, CommError::Frame(error) if error.kind == kind),
+                matches!(error, CommError::Comm(comm::CommError::Frame(error)) if error.kind == kind),
                 "{error}"
             );
             assert!(!error.is_closed());
-            assert_eq!(over.read(&mut Unasked), Err(Closed::AfterError.into()));
+            assert_eq!(over.read(&mut Unasked), Err(comm_error(Closed::AfterError)));
         }
     }
 }
@@ -693,7 +701,7 @@ fn small_read_buffers_are_reported<A: Adapter>() {
     let mut short: Heapless<Heapless<u8, 8>, 3> = Heapless::new();
     assert_eq!(over.read(&mut short), Err(no_room(1, 9, 11, 33)));
     assert_eq!(short[0], b"a");
-    assert_eq!(over.read(&mut short), Err(Closed::AfterError.into()));
+    assert_eq!(over.read(&mut short), Err(comm_error(Closed::AfterError)));
 
     let mut over = reader::<A>(&bytes, 50, Prefix::None);
     let mut few: Heapless<Heapless<u8, 9>, 2> = Heapless::new();
@@ -710,7 +718,7 @@ fn small_read_buffers_are_reported<A: Adapter>() {
     assert!(
         matches!(
             error,
-            CommError::Frame(FrameError { at: 0, kind: FrameErrorKind::PreludeStorage(room) })
+            CommError::Comm(comm::CommError::Frame(FrameError { at: 0, kind: FrameErrorKind::PreludeStorage(room) }))
                 if (room.needed, room.available) == (33 * 8, 256)
         ),
         "{error}"
@@ -815,7 +823,7 @@ fn write_errors_are_final<A: Adapter>() {
             assert!(bytes.starts_with(&over.sink().bytes));
             // Poisoned: nothing more is sent.
             let operations = over.sink().operations;
-            let earlier = Err(Closed::AfterError.into());
+            let earlier = Err(comm_error(Closed::AfterError));
             assert_eq!(over.write(SAMPLE[0]), earlier);
             assert_eq!(over.flush(), earlier);
             assert_eq!(over.close(), earlier);
@@ -826,12 +834,12 @@ fn write_errors_are_final<A: Adapter>() {
 
 fn invalid_messages_leave_the_comm_usable<A: Adapter>() {
     let mut over = A::Writer::over(Sink::new(50), Prefix::U64);
-    assert_eq!(over.write(&[]), Err(EncodeError::NoFrames.into()));
+    assert_eq!(over.write(&[]), Err(comm_error(EncodeError::NoFrames)));
     let error = over.write(&[&b"a"[..]; 11]).unwrap_err();
     assert!(
         matches!(
             error,
-            CommError::Encode(EncodeError::BufferTooSmall(room))
+            CommError::Comm(comm::CommError::Encode(EncodeError::BufferTooSmall(room)))
                 if (room.needed, room.available) == (104, BUFFER)
         ),
         "{error}"
@@ -883,8 +891,8 @@ fn closed_writer_refuses_writes<A: Adapter>() {
     over.close().unwrap();
     let len = over.sink().bytes.len();
     assert_eq!(over.sink().flushed, len);
-    assert_eq!(over.write(SAMPLE[0]), Err(Closed::Locally.into()));
-    assert_eq!(over.flush(), Err(Closed::Locally.into()));
+    assert_eq!(over.write(SAMPLE[0]), Err(comm_error(Closed::Locally)));
+    assert_eq!(over.flush(), Err(comm_error(Closed::Locally)));
     over.close().unwrap();
     assert_eq!((over.sink().operations, over.sink().bytes.len()), (2, len));
 }
@@ -958,7 +966,10 @@ fn handshake_limits_apply<A: Adapter>() {
         len: 65537,
         limit: 65536,
     };
-    assert_eq!(error, CommError::Frame(FrameError { at: 16, kind }));
+    assert_eq!(
+        error,
+        CommError::Comm(comm::CommError::Frame(FrameError { at: 16, kind }))
+    );
 
     // After it the limits of the reader.
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
@@ -981,28 +992,33 @@ fn invalid_handshakes_fail_both_halves<A: Adapter>() {
     let good = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     let bare = support::vector("classic-2.30.1/handshake").bytes;
     let request = support::vector("modern-nosplit-2026.8.0/docs-get-data-ones5").bytes;
-    let no_buffer = Error::Frame(FrameError {
+    let no_buffer = Error::Comm(comm::CommError::Frame(FrameError {
         at: 24,
         kind: FrameErrorKind::NoBuffer {
             index: 0,
             len: good.len() - 24,
             frames_len: good.len() as u64 - 24,
         },
-    });
+    }));
     for (bytes, role, scratch_len, expected) in [
-        (&bare[..], MODERN, 128, Error::Prefix { peer: Prefix::None }),
+        (
+            &bare[..],
+            MODERN,
+            128,
+            Error::Comm(comm::CommError::Prefix { peer: Prefix::None }),
+        ),
         (
             &request,
             MODERN,
             1024,
-            HandshakeError::FrameCount { count: 3 }.into(),
+            comm_error(HandshakeError::FrameCount { count: 3 }),
         ),
         (&good, HandshakeRole::Respond, 20, no_buffer),
         (&good, MODERN, 20, no_buffer),
-        (b"", MODERN, 128, Closed::BeforeHandshake.into()),
+        (b"", MODERN, 128, comm_error(Closed::BeforeHandshake)),
         (&[0; 40], HandshakeRole::Respond, 128, {
             let kind = FrameErrorKind::NoFrames;
-            Error::Frame(FrameError { at: 8, kind })
+            Error::Comm(comm::CommError::Frame(FrameError { at: 8, kind }))
         }),
     ] {
         let (mut reader, mut writer) = comm::<A>(bytes, 50, Prefix::U64);
@@ -1011,7 +1027,7 @@ fn invalid_handshakes_fail_both_halves<A: Adapter>() {
         let mut shake =
             |reader: &mut _, writer: &mut _| A::shake(reader, writer, &ours, role, &mut scratch);
         assert_eq!(shake(&mut reader, &mut writer), Err(expected));
-        let earlier = Error::Closed(Closed::AfterError);
+        let earlier = Error::Comm(comm::CommError::Closed(Closed::AfterError));
         assert_eq!(shake(&mut reader, &mut writer), Err(earlier));
         assert_eq!(read(&mut reader), Err(earlier));
         assert_eq!(writer.write(SAMPLE[0]), Err(earlier));
@@ -1026,7 +1042,10 @@ fn handshake_fails_if_the_stream_ends_anywhere<A: Adapter>() {
             let (mut reader, mut writer) = comm::<A>(&theirs[..cut], 11, Prefix::U64);
             let error = A::shake(&mut reader, &mut writer, &ours, role, &mut [0; 128]).unwrap_err();
             assert!(error.is_closed(), "{error}");
-            assert_eq!(error == CommError::Closed(Closed::BeforeHandshake), cut < 8);
+            assert_eq!(
+                error == CommError::Comm(comm::CommError::Closed(Closed::BeforeHandshake)),
+                cut < 8
+            );
         }
     }
     // Failures at every operation of both halves.
@@ -1043,8 +1062,8 @@ fn handshake_fails_if_the_stream_ends_anywhere<A: Adapter>() {
             }
             Err(error) => {
                 assert_eq!(error, CommError::Io(ErrorKind::TimedOut));
-                assert_eq!(read(&mut reader), Err(Closed::AfterError.into()));
-                assert_eq!(writer.write(SAMPLE[0]), Err(Closed::AfterError.into()));
+                assert_eq!(read(&mut reader), Err(comm_error(Closed::AfterError)));
+                assert_eq!(writer.write(SAMPLE[0]), Err(comm_error(Closed::AfterError)));
             }
         }
     }
@@ -1116,7 +1135,7 @@ fn dropped_write_poisons_if_partially_sent() {
                     assert_eq!(sink.flushed, sink.bytes.len());
                 } else {
                     seen[2] += 1;
-                    let cancelled = Err(Closed::WriteCancelled.into());
+                    let cancelled = Err(comm_error(Closed::WriteCancelled));
                     assert_eq!(outcome, cancelled);
                     assert_eq!(Writing::close(&mut over), cancelled);
                     assert_eq!(over.sink().bytes, left);
@@ -1125,7 +1144,9 @@ fn dropped_write_poisons_if_partially_sent() {
                     assert!(messages.is_empty());
                     assert!(matches!(
                         outcome,
-                        Err(CommError::Closed(Closed::WithinMessage(_)))
+                        Err(CommError::Comm(comm::CommError::Closed(
+                            Closed::WithinMessage(_)
+                        )))
                     ));
                 }
             }
@@ -1146,7 +1167,7 @@ fn dropped_close_can_be_repeated() {
             None
         );
         if polls != 0 {
-            assert_eq!(over.write(SAMPLE[0]), Err(Closed::Locally.into()));
+            assert_eq!(over.write(SAMPLE[0]), Err(comm_error(Closed::Locally)));
         }
         Writing::close(&mut over).unwrap();
         assert_eq!(over.sink().flushed, wire(Prefix::U64, SAMPLE[0]).len());
@@ -1223,7 +1244,7 @@ fn dropped_handshake_fails_both_halves() {
                 break;
             }
             let left = writer.sink().bytes.len();
-            assert_eq!(read(&mut reader), Err(Closed::AfterError.into()));
+            assert!(read(&mut reader).unwrap_err().is_closed());
             assert!(writer.write(SAMPLE[0]).unwrap_err().is_closed());
             assert_eq!(writer.sink().bytes.len(), left);
         }
@@ -1318,7 +1339,7 @@ fn async_halves_over_a_concrete_stream_implement_the_comm_traits() {
 fn error_messages_are_readable() {
     for (error, text) in [
         (
-            Error::Closed(Closed::AfterError),
+            Error::Comm(comm::CommError::Closed(Closed::AfterError)),
             "the comm is closed after an earlier error",
         ),
         (
@@ -1330,7 +1351,7 @@ fn error_messages_are_readable() {
             "the stream was given 9 bytes and accepted 0",
         ),
         (
-            EncodeError::NoFrames.into(),
+            comm_error(EncodeError::NoFrames),
             "the message cannot be sent: the message has no frames; every message has at least one",
         ),
     ] {

@@ -155,7 +155,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
     where
         B: FrameBuffers + ?Sized,
     {
-        if let Some(frames_len) = self.about_to_begin() {
+        if let Some(frames_len) = self.unstarted_frames_len() {
             frames.begin(frames_len);
         }
         let (len, filled) = (self.len, self.filled);
@@ -238,30 +238,54 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         if let Some(rest) = self.take_prelude(input) {
             *input = rest;
         }
-        while !input.is_empty() {
-            let space = self.space(frames)?;
-            let len = space.len().min(input.len());
-            let (Some(target), Some((now, later))) =
-                (space.get_mut(..len), input.split_at_checked(len))
-            else {
-                break;
-            };
-            if len == 0 {
-                break;
-            }
-            copy(target, now);
-            *input = later;
-            self.advance(len)?;
-        }
-        if let Some(frames_len) = self.about_to_begin() {
+        while !input.is_empty() && self.step_from(input, frames)? {}
+        if let Some(frames_len) = self.unstarted_frames_len() {
             frames.begin(frames_len);
         }
         Ok(self.is_complete())
     }
 
-    /// The length of all frames if none of their bytes has arrived; the buffers
-    /// then still hold an earlier message.
-    pub(crate) const fn about_to_begin(&self) -> Option<u64> {
+    /// Copies the bytes of the prelude from the start of `input`, and advances `input`
+    /// past them. For callers that read the frames into their own memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push), except [`FrameErrorKind::NoBuffer`].
+    pub fn push_prelude(&mut self, input: &mut &[u8]) -> Result<(), FrameError> {
+        if let Some(rest) = self.take_prelude(input) {
+            *input = rest;
+        }
+        while !input.is_empty() && matches!(self.wanted()?, Wanted::Prelude { .. }) {
+            self.step_from(input, &mut NoBuffers)?;
+        }
+        Ok(())
+    }
+
+    /// Copies input to the space for it. Returns false if there is none, because the
+    /// message is complete.
+    fn step_from<B>(&mut self, input: &mut &[u8], frames: &mut B) -> Result<bool, FrameError>
+    where
+        B: FrameBuffers + ?Sized,
+    {
+        let space = self.space(frames)?;
+        let len = space.len().min(input.len());
+        let (Some(target), Some((now, later))) =
+            (space.get_mut(..len), input.split_at_checked(len))
+        else {
+            return Ok(false);
+        };
+        if len == 0 {
+            return Ok(false);
+        }
+        copy(target, now);
+        *input = later;
+        self.advance(len)?;
+        Ok(true)
+    }
+
+    /// The length of all frames if the prelude has arrived, but no byte of a frame, so
+    /// that the buffers still hold an earlier message; `None` otherwise.
+    pub const fn unstarted_frames_len(&self) -> Option<u64> {
         match &self.state {
             State::Frames { before: 0, .. } if self.filled == 0 => Some(self.checker.frames_len),
             State::Complete if self.checker.frames_len == 0 => Some(0),
@@ -369,6 +393,22 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         self.reset_with(limits);
     }
 
+    /// Starts the next message with its first 8 bytes, which have shown its prefix. The
+    /// caller has to call `advance(0)`.
+    pub(crate) fn restart_with(&mut self, prefix: Prefix, first: [u8; 8]) {
+        self.prefix = prefix;
+        self.reset();
+        if let Some((start, _)) = self.head.split_first_chunk_mut() {
+            *start = first;
+            self.filled = first.len();
+        }
+    }
+
+    /// The prefix of the messages.
+    pub const fn prefix(&self) -> Prefix {
+        self.prefix
+    }
+
     fn begin(&mut self, state: State, len: usize) {
         self.state = state;
         self.len = len;
@@ -431,5 +471,14 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             Some((index, len)) => self.begin(State::Frames { index, before }, len),
             None => self.begin(State::Complete, 0),
         }
+    }
+}
+
+/// Buffers that are not asked for, while a prelude arrives.
+struct NoBuffers;
+
+impl FrameBuffers for NoBuffers {
+    fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
+        None
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::support::{Random, vector};
 use daskwire::comm::{
-    Agreement, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole, outgoing_len,
+    Agreement, Closed, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole, outgoing_len,
 };
 use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix};
 use daskwire::handshake::Handshake;
@@ -129,10 +129,7 @@ fn recorded_handshakes_are_understood() {
             let error = CommError::Prefix { peer: prefix };
             assert_eq!(pushed, Err(error));
             assert!(!error.is_caller_fault());
-            assert_eq!(comm.push(&mut &b"more"[..]), Err(error));
-            assert_eq!(comm.space().map(|_| ()), Err(error));
-            assert_eq!(comm.end(), Err(error));
-            assert_eq!(comm.send(&[b"\xc0"]), Err(CommError::NotOpen));
+            has_failed(&mut comm);
         } else {
             assert_eq!(pushed, Ok(false));
             assert!(comm.is_open());
@@ -164,13 +161,16 @@ fn a_stream_may_end_only_between_messages() {
         let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
         comm.push(&mut &theirs[..len]).unwrap();
         let error = comm.end().unwrap_err();
-        assert_eq!(error == CommError::EndedInHandshake, len < 8, "{error}");
+        let is_before = error == CommError::Closed(Closed::BeforeHandshake);
+        assert_eq!(is_before, len < 8, "{error}");
         comm.push(&mut &theirs[len..]).unwrap();
         assert_eq!(comm.end(), Ok(()));
         comm.push(&mut &theirs[..9]).unwrap();
         let error = comm.end().unwrap_err();
-        assert!(matches!(error, CommError::Frame(error)
-            if matches!(error.kind, FrameErrorKind::Truncated { .. })));
+        assert!(
+            matches!(error, CommError::Closed(Closed::WithinMessage(error))
+            if matches!(error.kind, FrameErrorKind::Truncated { .. }))
+        );
     }
 }
 
@@ -250,7 +250,7 @@ fn invalid_messages_are_final() {
     comm.push(&mut &theirs[..]).unwrap();
     let error = comm.push(&mut &[0xff; 24][..]).unwrap_err();
     assert!(!error.is_caller_fault() && !Error::from(error).is_caller_fault());
-    assert_eq!(comm.push(&mut &theirs[..]), Err(error));
+    has_failed(&mut comm);
     // A message instead of a handshake.
     let request = vector("modern-nosplit-2026.8.0/docs-status-ok").bytes;
     let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
@@ -258,6 +258,33 @@ fn invalid_messages_are_final() {
     let error = comm.push(&mut &request[..]).unwrap_err();
     assert!(matches!(error, CommError::Handshake(_)), "{error}");
     assert!(!error.to_string().is_empty());
+    has_failed(&mut comm);
+}
+
+/// Checks that a final error stays, in both directions.
+fn has_failed(comm: &mut End<'_>) {
+    let earlier = CommError::Closed(Closed::AfterError);
+    assert_eq!(comm.push(&mut &b"more"[..]), Err(earlier));
+    assert_eq!(comm.space().map(|_| ()), Err(earlier));
+    assert_eq!(comm.received(1), Err(earlier));
+    assert_eq!(comm.end(), Err(earlier));
+    assert_eq!(comm.send(&[b"\xc0"]), Err(earlier));
+    assert!(!comm.is_open() && !comm.has_message());
+    assert_eq!(comm.unsent(), b"");
+}
+
+#[test]
+fn a_comm_that_has_failed_sends_nothing_more() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    for options in [CommOptions::LISTENER, CommOptions::CONNECTOR] {
+        let (mut incoming, mut outgoing) = ([0; 128], [0; 256]);
+        let mut comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
+        comm.push(&mut &theirs[..]).unwrap();
+        comm.send(&[b"queued before the error"]).unwrap();
+        assert!(!comm.unsent().is_empty());
+        comm.push(&mut &[0xff; 24][..]).unwrap_err();
+        has_failed(&mut comm);
+    }
 }
 
 #[test]
@@ -272,8 +299,7 @@ fn more_frames_than_the_comm_has_room_for_are_the_fault_of_the_peer() {
     let at = 8;
     assert_eq!(error, CommError::Frame(FrameError { at, kind }));
     assert!(!error.is_caller_fault());
-    assert_eq!(comm.space().map(|_| ()), Err(error));
-    assert_eq!(comm.end(), Err(error));
+    has_failed(&mut comm);
 
     // The handshake of the classic layout has two.
     let theirs = vector("classic-2.30.1/handshake").bytes;

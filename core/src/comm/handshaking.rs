@@ -1,0 +1,163 @@
+//! The handshake of a comm.
+
+use super::{CommError, HandshakeRole, Receiver, Sender};
+use crate::frame::{EncodeError, Prefix, PreludeStorage, encode_prelude, prelude_len};
+use crate::handshake::{Handshake, HandshakeError, Negotiated};
+use crate::message::Layout;
+use crate::msgpack::Writer;
+use crate::{BufferTooSmall, Limits};
+
+/// The handshake of a comm, which opens a [`Receiver`] and a [`Sender`].
+///
+/// 1. [`begin`](Self::begin) it.
+/// 2. Send [`greeting`](Self::greeting).
+/// 3. Receive the handshake of the peer as any message: the receiver detects its prefix.
+/// 4. [`agree`](Self::agree), and send the reply.
+/// 5. [`finish`](Self::finish) it.
+///
+/// A handshake that is abandoned leaves both halves unable to read or send messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Handshaking<'h> {
+    ours: Handshake<'h>,
+    role: HandshakeRole,
+}
+
+/// The result of the handshake, with the properties of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Agreement<'h> {
+    /// The codec and the pickle protocol to write.
+    pub negotiated: Negotiated<'h>,
+    /// The version of Python in the peer's handshake, if any.
+    pub peer_python: Option<[u64; 3]>,
+    /// The prefix of messages in both directions.
+    pub prefix: Prefix,
+    /// The layout of the peer's messages.
+    pub layout: Layout,
+}
+
+impl<'h> Handshaking<'h> {
+    /// Begins the handshake on both halves of a connection that has just been established.
+    ///
+    /// `limits` apply to the handshake of the peer: [`Limits::HANDSHAKE`], or less. The
+    /// limits of the receiver apply after it.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Closed`] if one of the halves is closed or has failed.
+    pub fn begin<P: PreludeStorage>(
+        ours: Handshake<'h>,
+        role: HandshakeRole,
+        receiver: &mut Receiver<P>,
+        sender: &mut Sender,
+        limits: Limits,
+    ) -> Result<Self, CommError> {
+        let begun = receiver.begin_handshake(role, limits);
+        sender.begin_handshake().and(begun)?;
+        Ok(Self { ours, role })
+    }
+
+    /// Writes the message to send first to the start of `out`, and returns its length in
+    /// bytes: our handshake, or nothing if this side waits for that of the peer.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::Encode`] if `out` is too small.
+    pub fn greeting(&self, prefix: Prefix, out: &mut [u8]) -> Result<usize, CommError> {
+        match self.role {
+            HandshakeRole::Initiate(layout) => Ok(self.encode(prefix, layout, out)?),
+            HandshakeRole::Respond => Ok(0),
+        }
+    }
+
+    /// The number of bytes that this side sends in its handshake, at most.
+    pub fn max_len(&self) -> usize {
+        let layout = match self.role {
+            HandshakeRole::Initiate(layout) => layout,
+            HandshakeRole::Respond => Layout::Classic,
+        };
+        let (prelude_len, len) = self.lens(Prefix::U64, layout);
+        prelude_len.saturating_add(len)
+    }
+
+    /// Reads the handshake of the peer from its frames. Writes our reply, if the peer was
+    /// first, to the start of `out`, and returns its length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// * [`CommError::Handshake`] if the message is not a handshake;
+    /// * [`CommError::Encode`] if `out` is too small.
+    pub fn agree<T: AsRef<[u8]>>(
+        &self,
+        prefix: Prefix,
+        frames: &[T],
+        out: &mut [u8],
+    ) -> Result<(Agreement<'h>, usize), CommError> {
+        let (theirs, layout) = Handshake::from_frames(frames, &Limits::HANDSHAKE)?;
+        let reply_len = match self.role {
+            HandshakeRole::Initiate(_) => 0,
+            HandshakeRole::Respond => self.encode(prefix, layout, out)?,
+        };
+        let agreement = Agreement {
+            negotiated: self.ours.negotiate(&theirs),
+            peer_python: theirs.python,
+            prefix,
+            layout,
+        };
+        Ok((agreement, reply_len))
+    }
+
+    /// As [`agree`](Self::agree), with the frames that `receiver` has stored back to back
+    /// in `bytes`, as in an [`Arena`](crate::frame::Arena).
+    ///
+    /// # Errors
+    ///
+    /// As [`agree`](Self::agree).
+    pub fn agree_stored<P: PreludeStorage>(
+        &self,
+        receiver: &Receiver<P>,
+        bytes: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Agreement<'h>, usize), CommError> {
+        let mut slots = [&[][..]; 2];
+        let prelude = receiver.prelude();
+        let count = prelude.map_or(0, |prelude| prelude.frame_count());
+        let frames = prelude.and_then(|prelude| prelude.split(bytes, &mut slots).ok());
+        let frames = frames.ok_or(HandshakeError::FrameCount { count })?;
+        self.agree(receiver.prefix(), frames, out)
+    }
+
+    /// Opens both halves for messages.
+    pub fn finish<P: PreludeStorage>(self, receiver: &mut Receiver<P>, sender: &mut Sender) {
+        receiver.open();
+        sender.open(receiver.prefix());
+    }
+
+    /// Writes our handshake: in the classic layout an empty header precedes the document.
+    fn encode(&self, prefix: Prefix, layout: Layout, out: &mut [u8]) -> Result<usize, EncodeError> {
+        let (prelude_len, len) = self.lens(prefix, layout);
+        let needed = prelude_len.saturating_add(len);
+        let out = BufferTooSmall::check(out, needed).map_err(EncodeError::BufferTooSmall)?;
+        let lengths = [0, len as u64];
+        let lengths = match layout {
+            Layout::Classic => &lengths[..],
+            Layout::Modern => &lengths[1..],
+        };
+        encode_prelude(prefix, lengths.iter().copied(), out)?;
+        let document = out.get_mut(prelude_len..).unwrap_or_default();
+        self.ours.encode(&mut Writer::new(document));
+        Ok(needed)
+    }
+
+    /// The lengths of the prelude and of the document of our handshake, in bytes.
+    fn lens(&self, prefix: Prefix, layout: Layout) -> (usize, usize) {
+        let mut measure = Writer::new(&mut []);
+        self.ours.encode(&mut measure);
+        let frame_count = match layout {
+            Layout::Classic => 2,
+            Layout::Modern => 1,
+        };
+        let prelude_len = prelude_len(prefix, frame_count).unwrap_or(usize::MAX);
+        (prelude_len, measure.len())
+    }
+}

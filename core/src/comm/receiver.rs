@@ -1,0 +1,325 @@
+//! The receiving half of a comm.
+
+use core::fmt;
+
+use super::{Closed, CommError, HandshakeRole};
+use crate::Limits;
+use crate::copy;
+use crate::frame::{
+    FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, FramedMessage, Prefix, Prelude,
+    PreludeStorage, Wanted,
+};
+use crate::handshake::detect_prefix;
+use crate::invariant::Ensured as _;
+
+/// The receiving half of a comm, without its stream: what to read next, where the bytes
+/// are stored, and which errors are final.
+///
+/// It reads no stream. A loop asks for [`space`](Self::space), reads into it, and reports
+/// the number of bytes to [`received`](Self::received), until the space is empty and the
+/// message complete. A loop that reads into memory of its own, such as memory that is not
+/// initialised, asks for [`wanted`](Self::wanted) instead.
+///
+/// `P` stores the lengths of the frames of a message. The frames are stored in the
+/// [`FrameBuffers`] that each call gets, which have to be the same within a message.
+///
+/// # Cancel safety
+///
+/// Only `received` changes what has arrived, so that a read that is dropped before it
+/// completes loses nothing.
+///
+/// # Final errors
+///
+/// After an error the receiver returns [`Closed::AfterError`], except for
+/// [`NoBuffer`](FrameErrorKind::NoBuffer) before anything of a frame was stored: call again
+/// with larger buffers, or with others.
+pub struct Receiver<P> {
+    decoder: FrameDecoder<P>,
+    /// The limits for messages after the handshake.
+    limits: Limits,
+    /// The first bytes of a handshake, which show the prefix of the peer.
+    first: [u8; 8],
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// So many of the first bytes of the handshake have been received.
+    Detect {
+        filled: usize,
+        expected: Option<Prefix>,
+    },
+    /// The first message, which is the handshake of the peer.
+    Handshake,
+    Open,
+    /// The peer has closed the comm between two messages.
+    Ended,
+    Failed,
+}
+
+impl<P: PreludeStorage> Receiver<P> {
+    /// Creates the half of a comm that is at the beginning of a message, after the
+    /// handshake or [before it](super::Handshaking::begin).
+    pub const fn new(prefix: Prefix, storage: P, limits: Limits) -> Self {
+        Self {
+            decoder: FrameDecoder::new(prefix, storage, limits),
+            limits,
+            first: [0; 8],
+            state: State::Open,
+        }
+    }
+
+    /// Waits for the handshake of the peer, which detects its prefix.
+    pub(super) fn begin_handshake(
+        &mut self,
+        role: HandshakeRole,
+        limits: Limits,
+    ) -> Result<(), CommError> {
+        if !self.resume()? {
+            return Err(Closed::BeforeHandshake.into());
+        }
+        let expected = match role {
+            HandshakeRole::Initiate(_) => Some(self.prefix()),
+            HandshakeRole::Respond => None,
+        };
+        // PROTOCOL HANDSHAKE-6
+        self.decoder.reset_with(limits);
+        let filled = 0;
+        self.state = State::Detect { filled, expected };
+        Ok(())
+    }
+
+    /// Ends the handshake; the limits of the comm apply from here on.
+    pub(super) fn open(&mut self) {
+        self.decoder.reset_with(self.limits);
+        self.state = State::Open;
+    }
+
+    /// The prefix of the messages. Before the handshake of a side that responds, it is
+    /// only assumed.
+    pub const fn prefix(&self) -> Prefix {
+        self.decoder.prefix()
+    }
+
+    /// The limits for messages after the handshake.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Begins the next message if the last one is complete; one that has begun continues.
+    /// Returns false if the peer has closed the comm.
+    ///
+    /// # Errors
+    ///
+    /// [`CommError::NotOpen`] during the handshake, or [`Closed::AfterError`].
+    pub fn resume(&mut self) -> Result<bool, CommError> {
+        match self.state {
+            State::Detect { .. } | State::Handshake => Err(CommError::NotOpen),
+            State::Open => {
+                if self.decoder.is_complete() {
+                    self.decoder.reset();
+                }
+                Ok(true)
+            }
+            State::Ended => Ok(false),
+            State::Failed => Err(Closed::AfterError.into()),
+        }
+    }
+
+    /// Returns the space for the next bytes of the peer. It is empty if the message is
+    /// complete.
+    ///
+    /// # Errors
+    ///
+    /// * [`CommError::Frame`] if the buffers or the storage for lengths are too small;
+    /// * [`Closed::AfterError`] after an error or the end of the stream.
+    pub fn space<'s, B>(&'s mut self, frames: &'s mut B) -> Result<&'s mut [u8], CommError>
+    where
+        B: FrameBuffers + ?Sized,
+    {
+        self.check()?;
+        if let State::Detect { filled, .. } = self.state {
+            return Ok(self.first.get_mut(filled..).ensured());
+        }
+        let is_unstarted = self.unstarted_frames_len().is_some();
+        match self.decoder.space(frames) {
+            Ok(space) => Ok(space),
+            Err(error) => {
+                if !(is_unstarted && matches!(error.kind, FrameErrorKind::NoBuffer { .. })) {
+                    self.state = State::Failed;
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Returns the next input, for callers that read into their own memory: read at most
+    /// that many bytes, and report them to [`received`](Self::received).
+    ///
+    /// # Errors
+    ///
+    /// [`Closed::AfterError`] after an error or the end of the stream.
+    pub fn wanted(&self) -> Result<Wanted, CommError> {
+        self.check()?;
+        if let State::Detect { filled, .. } = self.state {
+            let remaining = self.first.len().saturating_sub(filled);
+            return Ok(Wanted::Prelude { remaining });
+        }
+        Ok(self.decoder.wanted()?)
+    }
+
+    /// The length of all frames if none of their bytes has arrived, but their lengths have.
+    pub const fn unstarted_frames_len(&self) -> Option<u64> {
+        self.decoder.unstarted_frames_len()
+    }
+
+    /// Records that `count` bytes were written to the start of [`space`](Self::space).
+    ///
+    /// # Errors
+    ///
+    /// The fault of the peer, as soon as it is known; [`CommError::Frame`] with
+    /// [`Overrun`](FrameErrorKind::Overrun) if there was less space.
+    pub fn received(&mut self, count: usize) -> Result<(), CommError> {
+        self.check()?;
+        let outcome = match self.state {
+            State::Detect { filled, expected } => self.detect(filled, count, expected),
+            _ => self.decoder.advance(count).map_err(CommError::Frame),
+        };
+        self.record(outcome)
+    }
+
+    /// Detects the prefix of the peer, once its first bytes have arrived.
+    fn detect(
+        &mut self,
+        filled: usize,
+        count: usize,
+        expected: Option<Prefix>,
+    ) -> Result<(), CommError> {
+        let space = self.first.len().saturating_sub(filled);
+        if count > space {
+            let (at, advanced) = (filled as u64, count);
+            let kind = FrameErrorKind::Overrun { advanced, space };
+            return Err(FrameError { at, kind }.into());
+        }
+        if count < space {
+            let filled = filled.saturating_add(count);
+            self.state = State::Detect { filled, expected };
+            return Ok(());
+        }
+        // PROTOCOL FRAME-13: the decoder refuses bytes that fit neither prefix.
+        let peer = detect_prefix(&self.first).unwrap_or(self.prefix());
+        if expected.is_some_and(|expected| peer != expected) {
+            return Err(CommError::Prefix { peer });
+        }
+        self.state = State::Handshake;
+        self.decoder.restart_with(peer, self.first);
+        Ok(self.decoder.advance(0)?)
+    }
+
+    /// Copies bytes of the prelude from the start of `input`, and advances `input` past
+    /// them, for callers that read the frames into their own memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`received`](Self::received).
+    pub fn push_prelude(&mut self, input: &mut &[u8]) -> Result<(), CommError> {
+        self.check()?;
+        if let State::Detect { filled, .. } = self.state {
+            let space = self.first.get_mut(filled..).ensured();
+            let len = space.len().min(input.len());
+            let (first, rest) = input.split_at_checked(len).ensured();
+            copy(space, first);
+            *input = rest;
+            self.received(len)?;
+        }
+        if matches!(self.state, State::Detect { .. }) {
+            return Ok(());
+        }
+        let outcome = self.decoder.push_prelude(input);
+        self.record(outcome.map_err(CommError::Frame))
+    }
+
+    /// Returns the message at the start of `input`, if it is complete there and nothing of
+    /// it has been received. The caller takes its bytes from the input and does not report
+    /// them. Errors are left to [`received`](Self::received).
+    pub fn whole_message<'i>(&self, input: &'i [u8]) -> Option<FramedMessage<'i>> {
+        if self.state != State::Open || !self.decoder.is_idle() {
+            return None;
+        }
+        FramedMessage::parse(input, self.prefix(), &self.limits).ok()
+    }
+
+    /// Records an error, which is final.
+    fn record(&mut self, outcome: Result<(), CommError>) -> Result<(), CommError> {
+        if outcome.is_err() {
+            self.state = State::Failed;
+        }
+        outcome
+    }
+
+    /// Checks that the stream of the peer may end here: between two messages.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed::BeforeHandshake`], [`Closed::WithinMessage`] or [`Closed::AfterError`].
+    pub fn check_end(&self) -> Result<(), CommError> {
+        match self.state {
+            State::Failed => Err(Closed::AfterError.into()),
+            State::Detect { .. } => Err(Closed::BeforeHandshake.into()),
+            State::Handshake | State::Open | State::Ended => {
+                let ended = self.decoder.end();
+                ended.map_err(|error| Closed::WithinMessage(error).into())
+            }
+        }
+    }
+
+    /// Records the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_end`](Self::check_end).
+    pub fn end(&mut self) -> Result<(), CommError> {
+        let outcome = self.check_end();
+        self.state = match outcome {
+            Ok(()) => State::Ended,
+            Err(_) => State::Failed,
+        };
+        outcome
+    }
+
+    /// Ends the comm after an error of the stream.
+    pub const fn fail(&mut self) {
+        self.state = State::Failed;
+    }
+
+    /// Whether the message is complete, the handshake included.
+    pub const fn is_complete(&self) -> bool {
+        self.decoder.is_complete()
+    }
+
+    /// Whether a part of the frames has arrived.
+    pub(super) fn is_within_frames(&self) -> bool {
+        let wanted = self.decoder.wanted();
+        matches!(wanted, Ok(Wanted::Frame { .. })) && self.unstarted_frames_len().is_none()
+    }
+
+    /// The lengths of the frames, once all of them have arrived and are valid.
+    pub fn prelude(&self) -> Option<Prelude<'_>> {
+        self.decoder.prelude()
+    }
+
+    const fn check(&self) -> Result<(), CommError> {
+        match self.state {
+            State::Detect { .. } | State::Handshake | State::Open => Ok(()),
+            State::Ended | State::Failed => Err(CommError::Closed(Closed::AfterError)),
+        }
+    }
+}
+
+impl<P> fmt::Debug for Receiver<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
