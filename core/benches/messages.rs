@@ -29,15 +29,10 @@ mod model;
 mod ours;
 #[path = "messages/payload.rs"]
 mod payload;
-#[path = "messages/read.rs"]
-mod read;
 #[path = "messages/write.rs"]
 mod write;
-#[path = "messages/zerompk.rs"]
-mod zero;
 
 use model::{Batch, ComputeTask, Heartbeat, OnlyOp, RegisterWorker, TaskFinished};
-use read::Floor;
 
 /// An allocator that counts allocations.
 struct Counting;
@@ -110,8 +105,7 @@ impl Cases {
     }
 }
 
-/// Reading all fields of one message: the pull readers by the same function,
-/// and serde's derive.
+/// Reading all fields of one message: by hand, and by serde's derive.
 macro_rules! read_all {
     ($cases:ident, $message:literal, $bytes:ident, $read:ident, $serde:ty) => {
         let bytes: &'static [u8] = $bytes;
@@ -120,14 +114,6 @@ macro_rules! read_all {
             let message = ours::$read::<Str<'_>>(&mut reader).expect("read");
             reader.finish().expect("whole");
             black_box(&message);
-        });
-        $cases.add("read", $message, "floor", move || {
-            let mut pull = Floor::<true>(black_box(bytes));
-            black_box(&read::$read(&mut pull).expect("read"));
-        });
-        $cases.add("read", $message, "rmp", move || {
-            let mut pull = read::Rmp(black_box(bytes));
-            black_box(&read::$read(&mut pull).expect("read"));
         });
         $cases.add("read", $message, "rmp-serde", move || {
             let message: $serde = rmp_serde::from_slice(black_box(bytes)).expect("read");
@@ -139,14 +125,10 @@ macro_rules! read_all {
             reader.finish().expect("whole");
             black_box(&message);
         });
-        $cases.add("read-bytes", $message, "floor", move || {
-            let mut pull = Floor::<false>(black_box(bytes));
-            black_box(&read::$read(&mut pull).expect("read"));
-        });
     };
 }
 
-/// Writing one message: by hand, by hand with rmp, and by serde's derive.
+/// Writing one message: by hand, and by serde's derive.
 macro_rules! write_all {
     ($cases:ident, $message:literal, $bytes:ident, $write:path, $value:ident) => {
         let value = $value.clone();
@@ -164,18 +146,6 @@ macro_rules! write_all {
             black_box(&out);
         };
         $cases.add("write", $message, "daskwire", write);
-
-        let value = $value.clone();
-        let mut out = vec![0; $bytes.len()];
-        $cases.add("write", $message, "rmp", move || {
-            let mut sink = write::Rmp {
-                out: black_box(&mut out),
-                failed: false,
-            };
-            $write(&mut sink, black_box(&value));
-            assert!(!sink.failed && sink.out.is_empty());
-            black_box(&out);
-        });
 
         let value = $value.clone();
         let mut out = vec![0; $bytes.len()];
@@ -301,43 +271,7 @@ fn cases() -> Cases {
     );
     write_all!(cases, "batch", BATCH, write::batch, batch);
 
-    write_zerompk(
-        &mut cases,
-        "compute-task",
-        COMPUTE_TASK,
-        zero::ComputeTask::from(&compute_task),
-    );
-    write_zerompk(
-        &mut cases,
-        "task-finished",
-        TASK_FINISHED,
-        zero::TaskFinished::from(&task_finished),
-    );
-    write_zerompk(
-        &mut cases,
-        "batch",
-        BATCH,
-        batch
-            .iter()
-            .map(zero::TaskFinished::from)
-            .collect::<Vec<_>>(),
-    );
     cases
-}
-
-fn write_zerompk<T: zerompk::ToMessagePack + 'static>(
-    cases: &mut Cases,
-    message: &'static str,
-    bytes: &'static [u8],
-    value: T,
-) {
-    let mut out = vec![0; bytes.len()];
-    zerompk::to_msgpack(&value, &mut out).expect("written");
-    assert_eq!(out, bytes, "zerompk writes another {message}");
-    cases.add("write", message, "zerompk", move || {
-        zerompk::to_msgpack(black_box(&value), black_box(&mut out)).expect("written");
-        black_box(&out);
-    });
 }
 
 /// Many short rounds, whose median is robust on a busy machine.

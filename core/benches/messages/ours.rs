@@ -3,8 +3,8 @@
 use daskwire::msgpack::{Malformed, RawStr, Reader, Str, Token};
 
 use super::model::{
-    Bandwidth, Bin, ComputeTask, Heartbeat, Host, Metrics, Pairs, Pickled, Rates, RegisterWorker,
-    Spilled, StartStop, TaskFinished, Transfer, Versions,
+    Bandwidth, Bin, ComputeTask, Extensions, Heartbeat, Host, Metrics, Pairs, Pickled, Rates,
+    RegisterWorker, Spilled, StartStop, TaskFinished, Transfer, Versions,
 };
 
 /// A string, validated or not.
@@ -24,6 +24,25 @@ impl<'a> Words<'a> for RawStr<'a> {
     fn read(reader: &mut Reader<'a>) -> Result<Self, Malformed> {
         reader.raw_str()
     }
+}
+
+/// A function that reads a map: of each known key, its value.
+macro_rules! read_fields {
+    (fn $name:ident($value:ident) -> $type:ty {
+        $($key:literal => $field:ident = $read:expr;)*
+    }) => {
+        #[inline]
+        pub(crate) fn $name<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<$type, Malformed> {
+            let mut message = <$type>::default();
+            let mut fields = reader.fields()?;
+            while fields.more()? {
+                $(if let Some($value) = fields.take($key) {
+                    message.$field = $read;
+                })*
+            }
+            Ok(message)
+        }
+    };
 }
 
 /// Reads a map whose keys are data.
@@ -53,126 +72,50 @@ fn array_of<'a, V: Copy + Default, const N: usize>(
     Ok(values)
 }
 
-pub(crate) fn compute_task<'a, T: Words<'a>>(
-    reader: &mut Reader<'a>,
-) -> Result<ComputeTask<T>, Malformed> {
-    let mut message = ComputeTask::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("op") {
-            message.op = T::read(value)?;
-        }
-        if let Some(value) = fields.take("key") {
-            message.key = T::read(value)?;
-        }
-        if let Some(value) = fields.take("run_id") {
-            message.run_id = value.u64()?;
-        }
-        if let Some(value) = fields.take("priority") {
-            message.priority = array_of(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("stimulus_id") {
-            message.stimulus_id = T::read(value)?;
-        }
-        if let Some(value) = fields.take("who_has") {
-            message.who_has = pairs(value, |value| array_of(value, T::read))?;
-        }
-        if let Some(value) = fields.take("nbytes") {
-            message.nbytes = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("run_spec") {
-            let mut fields = value.fields()?;
-            while fields.more()? {
-                if let Some(value) = fields.take("__Pickled__") {
-                    message.run_spec = Pickled {
-                        index: value.u64()?,
-                    };
-                }
-            }
-        }
-        if let Some(value) = fields.take("resource_restrictions") {
-            message.resource_restrictions = if value.take_nil() {
-                None
-            } else {
-                Some(pairs(value, Reader::f64)?)
-            };
-        }
-        if let Some(value) = fields.take("actor") {
-            message.actor = value.bool()?;
-        }
-        if let Some(value) = fields.take("annotations") {
-            message.annotations = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("span_id") {
-            message.span_id = if value.take_nil() {
-                None
-            } else {
-                Some(T::read(value)?)
-            };
-        }
-    }
-    Ok(message)
-}
+read_fields! { fn compute_task(value) -> ComputeTask<T> {
+    "op" => op = T::read(value)?;
+    "key" => key = T::read(value)?;
+    "run_id" => run_id = value.u64()?;
+    "priority" => priority = array_of(value, Reader::u64)?;
+    "stimulus_id" => stimulus_id = T::read(value)?;
+    "who_has" => who_has = pairs(value, |value| array_of(value, T::read))?;
+    "nbytes" => nbytes = pairs(value, Reader::u64)?;
+    "run_spec" => run_spec = pickled::<T>(value)?;
+    "resource_restrictions" => resource_restrictions = optional(value, |value| pairs(value, Reader::f64))?;
+    "actor" => actor = value.bool()?;
+    "annotations" => annotations = pairs(value, Reader::u64)?;
+    "span_id" => span_id = optional(value, T::read)?;
+} }
 
-pub(crate) fn task_finished<'a, T: Words<'a>>(
-    reader: &mut Reader<'a>,
-) -> Result<TaskFinished<'a, T>, Malformed> {
-    let mut message = TaskFinished::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("key") {
-            message.key = T::read(value)?;
-        }
-        if let Some(value) = fields.take("run_id") {
-            message.run_id = value.u64()?;
-        }
-        if let Some(value) = fields.take("nbytes") {
-            message.nbytes = value.u64()?;
-        }
-        if let Some(value) = fields.take("type") {
-            message.pickled_type = Bin(value.bin()?);
-        }
-        if let Some(value) = fields.take("typename") {
-            message.typename = T::read(value)?;
-        }
-        if let Some(value) = fields.take("metadata") {
-            message.metadata = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("thread") {
-            message.thread = value.u64()?;
-        }
-        if let Some(value) = fields.take("startstops") {
-            message.startstops = array_of(value, start_stop)?;
-        }
-        if let Some(value) = fields.take("op") {
-            message.op = T::read(value)?;
-        }
-        if let Some(value) = fields.take("stimulus_id") {
-            message.stimulus_id = T::read(value)?;
-        }
-        if let Some(value) = fields.take("status") {
-            message.status = T::read(value)?;
-        }
-    }
-    Ok(message)
-}
+read_fields! { fn task_finished(value) -> TaskFinished<'a, T> {
+    "key" => key = T::read(value)?;
+    "run_id" => run_id = value.u64()?;
+    "nbytes" => nbytes = value.u64()?;
+    "type" => pickled_type = Bin(value.bin()?);
+    "typename" => typename = T::read(value)?;
+    "metadata" => metadata = pairs(value, Reader::u64)?;
+    "thread" => thread = value.u64()?;
+    "startstops" => startstops = array_of(value, start_stop)?;
+    "op" => op = T::read(value)?;
+    "stimulus_id" => stimulus_id = T::read(value)?;
+    "status" => status = T::read(value)?;
+} }
+
+read_fields! { fn start_stop(value) -> StartStop<T> {
+    "action" => action = T::read(value)?;
+    "start" => start = value.f64()?;
+    "stop" => stop = value.f64()?;
+} }
 
 #[inline]
-fn start_stop<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<StartStop<T>, Malformed> {
-    let mut span = StartStop::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("action") {
-            span.action = T::read(value)?;
-        }
-        if let Some(value) = fields.take("start") {
-            span.start = value.f64()?;
-        }
-        if let Some(value) = fields.take("stop") {
-            span.stop = value.f64()?;
-        }
+fn optional<'a, V>(
+    reader: &mut Reader<'a>,
+    value: impl FnOnce(&mut Reader<'a>) -> Result<V, Malformed>,
+) -> Result<Option<V>, Malformed> {
+    if reader.take_nil() {
+        return Ok(None);
     }
-    Ok(span)
+    value(reader).map(Some)
 }
 
 pub(crate) fn batch<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<(), Malformed> {
@@ -182,280 +125,103 @@ pub(crate) fn batch<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<(), Mal
     Ok(())
 }
 
-fn metrics<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<Metrics<T>, Malformed> {
-    let mut metrics = Metrics::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("task_counts") {
-            metrics.task_counts = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("bandwidth") {
-            metrics.bandwidth = bandwidth(value)?;
-        }
-        if let Some(value) = fields.take("digests_total_since_heartbeat") {
-            metrics.digests_total_since_heartbeat = pairs(value, Reader::f64)?;
-        }
-        if let Some(value) = fields.take("managed_bytes") {
-            metrics.managed_bytes = value.u64()?;
-        }
-        if let Some(value) = fields.take("spilled_bytes") {
-            metrics.spilled_bytes = spilled(value)?;
-        }
-        if let Some(value) = fields.take("transfer") {
-            metrics.transfer = transfer(value)?;
-        }
-        if let Some(value) = fields.take("event_loop_interval") {
-            metrics.event_loop_interval = value.f64()?;
-        }
-        if let Some(value) = fields.take("cpu") {
-            metrics.cpu = value.f64()?;
-        }
-        if let Some(value) = fields.take("memory") {
-            metrics.memory = value.u64()?;
-        }
-        if let Some(value) = fields.take("time") {
-            metrics.time = value.f64()?;
-        }
-        if let Some(value) = fields.take("host_net_io") {
-            metrics.host_net_io = rates(value)?;
-        }
-        if let Some(value) = fields.take("host_disk_io") {
-            metrics.host_disk_io = rates(value)?;
-        }
-        if let Some(value) = fields.take("num_fds") {
-            metrics.num_fds = value.u64()?;
-        }
-    }
-    Ok(metrics)
-}
+read_fields! { fn metrics(value) -> Metrics<T> {
+    "task_counts" => task_counts = pairs(value, Reader::u64)?;
+    "bandwidth" => bandwidth = bandwidth(value)?;
+    "digests_total_since_heartbeat" => digests_total_since_heartbeat = pairs(value, Reader::f64)?;
+    "managed_bytes" => managed_bytes = value.u64()?;
+    "spilled_bytes" => spilled_bytes = spilled::<T>(value)?;
+    "transfer" => transfer = transfer::<T>(value)?;
+    "event_loop_interval" => event_loop_interval = value.f64()?;
+    "cpu" => cpu = value.f64()?;
+    "memory" => memory = value.u64()?;
+    "time" => time = value.f64()?;
+    "host_net_io" => host_net_io = rates::<T>(value)?;
+    "host_disk_io" => host_disk_io = rates::<T>(value)?;
+    "num_fds" => num_fds = value.u64()?;
+} }
 
-fn bandwidth<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<Bandwidth<T>, Malformed> {
-    let mut bandwidth = Bandwidth::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("total") {
-            bandwidth.total = value.u64()?;
-        }
-        if let Some(value) = fields.take("workers") {
-            bandwidth.workers = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("types") {
-            bandwidth.types = pairs(value, Reader::u64)?;
-        }
-    }
-    Ok(bandwidth)
-}
+read_fields! { fn bandwidth(value) -> Bandwidth<T> {
+    "total" => total = value.u64()?;
+    "workers" => workers = pairs(value, Reader::u64)?;
+    "types" => types = pairs(value, Reader::u64)?;
+} }
 
-fn spilled(reader: &mut Reader<'_>) -> Result<Spilled, Malformed> {
-    let mut spilled = Spilled::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("memory") {
-            spilled.memory = value.u64()?;
-        }
-        if let Some(value) = fields.take("disk") {
-            spilled.disk = value.u64()?;
-        }
-    }
-    Ok(spilled)
-}
+read_fields! { fn spilled(value) -> Spilled {
+    "memory" => memory = value.u64()?;
+    "disk" => disk = value.u64()?;
+} }
 
-fn transfer(reader: &mut Reader<'_>) -> Result<Transfer, Malformed> {
-    let mut transfer = Transfer::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("incoming_bytes") {
-            transfer.incoming_bytes = value.u64()?;
-        }
-        if let Some(value) = fields.take("incoming_count") {
-            transfer.incoming_count = value.u64()?;
-        }
-        if let Some(value) = fields.take("incoming_count_total") {
-            transfer.incoming_count_total = value.u64()?;
-        }
-        if let Some(value) = fields.take("outgoing_bytes") {
-            transfer.outgoing_bytes = value.u64()?;
-        }
-        if let Some(value) = fields.take("outgoing_count") {
-            transfer.outgoing_count = value.u64()?;
-        }
-        if let Some(value) = fields.take("outgoing_count_total") {
-            transfer.outgoing_count_total = value.u64()?;
-        }
-    }
-    Ok(transfer)
-}
+read_fields! { fn transfer(value) -> Transfer {
+    "incoming_bytes" => incoming_bytes = value.u64()?;
+    "incoming_count" => incoming_count = value.u64()?;
+    "incoming_count_total" => incoming_count_total = value.u64()?;
+    "outgoing_bytes" => outgoing_bytes = value.u64()?;
+    "outgoing_count" => outgoing_count = value.u64()?;
+    "outgoing_count_total" => outgoing_count_total = value.u64()?;
+} }
 
-fn rates(reader: &mut Reader<'_>) -> Result<Rates, Malformed> {
-    let mut rates = Rates::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("read_bps") {
-            rates.read_bps = value.f64()?;
-        }
-        if let Some(value) = fields.take("write_bps") {
-            rates.write_bps = value.f64()?;
-        }
-    }
-    Ok(rates)
-}
+read_fields! { fn rates(value) -> Rates {
+    "read_bps" => read_bps = value.f64()?;
+    "write_bps" => write_bps = value.f64()?;
+} }
 
-pub(crate) fn heartbeat<'a, T: Words<'a>>(
-    reader: &mut Reader<'a>,
-) -> Result<Heartbeat<T>, Malformed> {
-    let mut message = Heartbeat::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("op") {
-            message.op = T::read(value)?;
-        }
-        if let Some(value) = fields.take("address") {
-            message.address = T::read(value)?;
-        }
-        if let Some(value) = fields.take("now") {
-            message.now = value.f64()?;
-        }
-        if let Some(value) = fields.take("metrics") {
-            message.metrics = metrics(value)?;
-        }
-        if let Some(value) = fields.take("executing") {
-            message.executing = pairs(value, Reader::f64)?;
-        }
-        if let Some(value) = fields.take("extensions") {
-            let extensions = &mut message.extensions;
-            let mut fields = value.fields()?;
-            while fields.more()? {
-                if let Some(value) = fields.take("spans") {
-                    extensions.spans = pairs(value, Reader::u64)?;
-                }
-                if let Some(value) = fields.take("shuffle") {
-                    extensions.shuffle = pairs(value, Reader::u64)?;
-                }
-            }
-        }
-        if let Some(value) = fields.take("reply") {
-            message.reply = value.bool()?;
-        }
-    }
-    Ok(message)
-}
+read_fields! { fn pickled(value) -> Pickled {
+    "__Pickled__" => index = value.u64()?;
+} }
 
-fn host<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<Host<T>, Malformed> {
-    let mut host = Host::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("python") {
-            host.python = T::read(value)?;
-        }
-        if let Some(value) = fields.take("python-bits") {
-            host.python_bits = value.u64()?;
-        }
-        if let Some(value) = fields.take("OS") {
-            host.os = T::read(value)?;
-        }
-        if let Some(value) = fields.take("OS-release") {
-            host.os_release = T::read(value)?;
-        }
-        if let Some(value) = fields.take("machine") {
-            host.machine = T::read(value)?;
-        }
-        if let Some(value) = fields.take("processor") {
-            host.processor = T::read(value)?;
-        }
-        if let Some(value) = fields.take("byteorder") {
-            host.byteorder = T::read(value)?;
-        }
-        if let Some(value) = fields.take("LC_ALL") {
-            host.lc_all = T::read(value)?;
-        }
-        if let Some(value) = fields.take("LANG") {
-            host.lang = T::read(value)?;
-        }
-    }
-    Ok(host)
-}
+read_fields! { fn extensions(value) -> Extensions<T> {
+    "spans" => spans = pairs(value, Reader::u64)?;
+    "shuffle" => shuffle = pairs(value, Reader::u64)?;
+} }
 
-fn versions<'a, T: Words<'a>>(reader: &mut Reader<'a>) -> Result<Versions<T>, Malformed> {
-    let mut versions = Versions::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("host") {
-            versions.host = host(value)?;
-        }
-        if let Some(value) = fields.take("packages") {
-            versions.packages = pairs(value, T::read)?;
-        }
-    }
-    Ok(versions)
-}
+read_fields! { fn heartbeat(value) -> Heartbeat<T> {
+    "op" => op = T::read(value)?;
+    "address" => address = T::read(value)?;
+    "now" => now = value.f64()?;
+    "metrics" => metrics = metrics(value)?;
+    "executing" => executing = pairs(value, Reader::f64)?;
+    "extensions" => extensions = extensions(value)?;
+    "reply" => reply = value.bool()?;
+} }
 
-pub(crate) fn register_worker<'a, T: Words<'a>>(
-    reader: &mut Reader<'a>,
-) -> Result<RegisterWorker<T>, Malformed> {
-    let mut message = RegisterWorker::default();
-    let mut fields = reader.fields()?;
-    while fields.more()? {
-        if let Some(value) = fields.take("op") {
-            message.op = T::read(value)?;
-        }
-        if let Some(value) = fields.take("reply") {
-            message.reply = value.bool()?;
-        }
-        if let Some(value) = fields.take("address") {
-            message.address = T::read(value)?;
-        }
-        if let Some(value) = fields.take("status") {
-            message.status = T::read(value)?;
-        }
-        if let Some(value) = fields.take("nthreads") {
-            message.nthreads = value.u64()?;
-        }
-        if let Some(value) = fields.take("name") {
-            message.name = T::read(value)?;
-        }
-        if let Some(value) = fields.take("now") {
-            message.now = value.f64()?;
-        }
-        if let Some(value) = fields.take("resources") {
-            message.resources = pairs(value, Reader::f64)?;
-        }
-        if let Some(value) = fields.take("memory_limit") {
-            message.memory_limit = value.u64()?;
-        }
-        if let Some(value) = fields.take("local_directory") {
-            message.local_directory = T::read(value)?;
-        }
-        if let Some(value) = fields.take("services") {
-            message.services = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("nanny") {
-            message.nanny = if value.take_nil() {
-                None
-            } else {
-                Some(T::read(value)?)
-            };
-        }
-        if let Some(value) = fields.take("pid") {
-            message.pid = value.u64()?;
-        }
-        if let Some(value) = fields.take("versions") {
-            message.versions = versions(value)?;
-        }
-        if let Some(value) = fields.take("metrics") {
-            message.metrics = metrics(value)?;
-        }
-        if let Some(value) = fields.take("extra") {
-            message.extra = pairs(value, Reader::u64)?;
-        }
-        if let Some(value) = fields.take("stimulus_id") {
-            message.stimulus_id = T::read(value)?;
-        }
-        if let Some(value) = fields.take("server_id") {
-            message.server_id = T::read(value)?;
-        }
-    }
-    Ok(message)
-}
+read_fields! { fn host(value) -> Host<T> {
+    "python" => python = T::read(value)?;
+    "python-bits" => python_bits = value.u64()?;
+    "OS" => os = T::read(value)?;
+    "OS-release" => os_release = T::read(value)?;
+    "machine" => machine = T::read(value)?;
+    "processor" => processor = T::read(value)?;
+    "byteorder" => byteorder = T::read(value)?;
+    "LC_ALL" => lc_all = T::read(value)?;
+    "LANG" => lang = T::read(value)?;
+} }
+
+read_fields! { fn versions(value) -> Versions<T> {
+    "host" => host = host(value)?;
+    "packages" => packages = pairs(value, T::read)?;
+} }
+
+read_fields! { fn register_worker(value) -> RegisterWorker<T> {
+    "op" => op = T::read(value)?;
+    "reply" => reply = value.bool()?;
+    "address" => address = T::read(value)?;
+    "status" => status = T::read(value)?;
+    "nthreads" => nthreads = value.u64()?;
+    "name" => name = T::read(value)?;
+    "now" => now = value.f64()?;
+    "resources" => resources = pairs(value, Reader::f64)?;
+    "memory_limit" => memory_limit = value.u64()?;
+    "local_directory" => local_directory = T::read(value)?;
+    "services" => services = pairs(value, Reader::u64)?;
+    "nanny" => nanny = optional(value, T::read)?;
+    "pid" => pid = value.u64()?;
+    "versions" => versions = versions(value)?;
+    "metrics" => metrics = metrics(value)?;
+    "extra" => extra = pairs(value, Reader::u64)?;
+    "stimulus_id" => stimulus_id = T::read(value)?;
+    "server_id" => server_id = T::read(value)?;
+} }
 
 /// Reads every token of a document, and optionally validates its strings.
 pub(crate) fn walk<const CHECKED: bool>(document: &[u8]) -> Result<u64, Malformed> {

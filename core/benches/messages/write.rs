@@ -1,5 +1,4 @@
-//! Writing of the messages, with the same hand-written code for our writer and
-//! rmp's.
+//! Our writer.
 
 use daskwire::msgpack::Writer;
 
@@ -7,381 +6,193 @@ use super::model::{
     ComputeTask, Heartbeat, Metrics, Pairs, Rates, RegisterWorker, StartStop, TaskFinished,
 };
 
-/// The common interface of the writers.
-pub(crate) trait Sink {
-    fn map(&mut self, count: u32);
-    fn array(&mut self, count: u32);
-    /// Writes a string that is known at compile time.
-    fn key(&mut self, key: &'static str);
-    fn string(&mut self, string: &str);
-    fn bin(&mut self, data: &[u8]);
-    fn uint(&mut self, value: u64);
-    fn float(&mut self, value: f64);
-    fn boolean(&mut self, value: bool);
-    fn nil(&mut self);
-}
-
-impl Sink for Writer<'_> {
-    #[inline]
-    fn map(&mut self, count: u32) {
-        Writer::map(self, count);
-    }
-
-    #[inline]
-    fn array(&mut self, count: u32) {
-        Writer::array(self, count);
-    }
-
-    #[inline]
-    fn key(&mut self, key: &'static str) {
-        self.str(key);
-    }
-
-    #[inline]
-    fn string(&mut self, string: &str) {
-        self.str(string);
-    }
-
-    #[inline]
-    fn bin(&mut self, data: &[u8]) {
-        Writer::bin(self, data);
-    }
-
-    #[inline]
-    fn uint(&mut self, value: u64) {
-        self.u64(value);
-    }
-
-    #[inline]
-    fn float(&mut self, value: f64) {
-        self.f64(value);
-    }
-
-    #[inline]
-    fn boolean(&mut self, value: bool) {
-        self.bool(value);
-    }
-
-    #[inline]
-    fn nil(&mut self) {
-        Writer::nil(self);
-    }
-}
-
-/// rmp's functions into a slice; its first error is kept.
-pub(crate) struct Rmp<'b> {
-    pub out: &'b mut [u8],
-    pub failed: bool,
-}
-
-impl Sink for Rmp<'_> {
-    #[inline]
-    fn map(&mut self, count: u32) {
-        self.failed |= rmp::encode::write_map_len(&mut self.out, count).is_err();
-    }
-
-    #[inline]
-    fn array(&mut self, count: u32) {
-        self.failed |= rmp::encode::write_array_len(&mut self.out, count).is_err();
-    }
-
-    #[inline]
-    fn key(&mut self, key: &'static str) {
-        self.failed |= rmp::encode::write_str(&mut self.out, key).is_err();
-    }
-
-    #[inline]
-    fn string(&mut self, string: &str) {
-        self.failed |= rmp::encode::write_str(&mut self.out, string).is_err();
-    }
-
-    #[inline]
-    fn bin(&mut self, data: &[u8]) {
-        self.failed |= rmp::encode::write_bin(&mut self.out, data).is_err();
-    }
-
-    #[inline]
-    fn uint(&mut self, value: u64) {
-        self.failed |= rmp::encode::write_uint(&mut self.out, value).is_err();
-    }
-
-    #[inline]
-    fn float(&mut self, value: f64) {
-        self.failed |= rmp::encode::write_f64(&mut self.out, value).is_err();
-    }
-
-    #[inline]
-    fn boolean(&mut self, value: bool) {
-        self.failed |= rmp::encode::write_bool(&mut self.out, value).is_err();
-    }
-
-    #[inline]
-    fn nil(&mut self) {
-        self.failed |= rmp::encode::write_nil(&mut self.out).is_err();
-    }
-}
-
 #[inline]
-fn pairs<S: Sink, V, const N: usize>(
-    sink: &mut S,
+fn pairs<V, const N: usize>(
+    out: &mut Writer<'_>,
     pairs: &Pairs<&str, V, N>,
-    mut value: impl FnMut(&mut S, &V),
+    mut value: impl FnMut(&mut Writer<'_>, &V),
 ) {
     let pairs = pairs.as_slice();
-    sink.map(pairs.len() as u32);
+    out.map(pairs.len() as u32);
     for (key, item) in pairs {
-        sink.string(key);
-        value(sink, item);
+        out.str(key);
+        value(out, item);
     }
 }
 
 #[inline]
-fn uints<S: Sink, const N: usize>(sink: &mut S, map: &Pairs<&str, u64, N>) {
-    pairs(sink, map, |sink, value| sink.uint(*value));
+fn uints<const N: usize>(out: &mut Writer<'_>, map: &Pairs<&str, u64, N>) {
+    pairs(out, map, |out, value| _ = out.u64(*value));
 }
 
 #[inline]
-fn floats<S: Sink, const N: usize>(sink: &mut S, map: &Pairs<&str, f64, N>) {
-    pairs(sink, map, |sink, value| sink.float(*value));
+fn floats<const N: usize>(out: &mut Writer<'_>, map: &Pairs<&str, f64, N>) {
+    pairs(out, map, |out, value| _ = out.f64(*value));
 }
 
-pub(crate) fn compute_task<S: Sink>(sink: &mut S, message: &ComputeTask<&str>) {
-    sink.map(12);
-    sink.key("op");
-    sink.string(message.op);
-    sink.key("key");
-    sink.string(message.key);
-    sink.key("run_id");
-    sink.uint(message.run_id);
-    sink.key("priority");
-    sink.array(3);
+pub(crate) fn compute_task(out: &mut Writer<'_>, message: &ComputeTask<&str>) {
+    out.map(12);
+    out.str("op").str(message.op);
+    out.str("key").str(message.key);
+    out.str("run_id").u64(message.run_id);
+    out.str("priority").array(3);
     for value in message.priority {
-        sink.uint(value);
+        out.u64(value);
     }
-    sink.key("stimulus_id");
-    sink.string(message.stimulus_id);
-    sink.key("who_has");
-    pairs(sink, &message.who_has, |sink, addresses| {
-        sink.array(addresses.len() as u32);
+    out.str("stimulus_id").str(message.stimulus_id);
+    pairs(out.str("who_has"), &message.who_has, |out, addresses| {
+        out.array(addresses.len() as u32);
         for address in addresses {
-            sink.string(address);
+            out.str(address);
         }
     });
-    sink.key("nbytes");
-    uints(sink, &message.nbytes);
-    sink.key("run_spec");
-    sink.map(1);
-    sink.key("__Pickled__");
-    sink.uint(message.run_spec.index);
-    sink.key("resource_restrictions");
+    uints(out.str("nbytes"), &message.nbytes);
+    out.str("run_spec").map(1);
+    out.str("__Pickled__").u64(message.run_spec.index);
+    out.str("resource_restrictions");
     match &message.resource_restrictions {
-        Some(restrictions) => floats(sink, restrictions),
-        None => sink.nil(),
+        Some(restrictions) => floats(out, restrictions),
+        None => _ = out.nil(),
     }
-    sink.key("actor");
-    sink.boolean(message.actor);
-    sink.key("annotations");
-    uints(sink, &message.annotations);
-    sink.key("span_id");
+    out.str("actor").bool(message.actor);
+    uints(out.str("annotations"), &message.annotations);
+    out.str("span_id");
     match message.span_id {
-        Some(id) => sink.string(id),
-        None => sink.nil(),
+        Some(id) => _ = out.str(id),
+        None => _ = out.nil(),
     }
 }
 
-pub(crate) fn task_finished<S: Sink>(sink: &mut S, message: &TaskFinished<'_, &str>) {
-    sink.map(11);
-    sink.key("key");
-    sink.string(message.key);
-    sink.key("run_id");
-    sink.uint(message.run_id);
-    sink.key("nbytes");
-    sink.uint(message.nbytes);
-    sink.key("type");
-    sink.bin(message.pickled_type.0);
-    sink.key("typename");
-    sink.string(message.typename);
-    sink.key("metadata");
-    uints(sink, &message.metadata);
-    sink.key("thread");
-    sink.uint(message.thread);
-    sink.key("startstops");
-    sink.array(message.startstops.len() as u32);
+pub(crate) fn task_finished(out: &mut Writer<'_>, message: &TaskFinished<'_, &str>) {
+    out.map(11);
+    out.str("key").str(message.key);
+    out.str("run_id").u64(message.run_id);
+    out.str("nbytes").u64(message.nbytes);
+    out.str("type").bin(message.pickled_type.0);
+    out.str("typename").str(message.typename);
+    uints(out.str("metadata"), &message.metadata);
+    out.str("thread").u64(message.thread);
+    out.str("startstops").array(message.startstops.len() as u32);
     for StartStop {
         action,
         start,
         stop,
     } in &message.startstops
     {
-        sink.map(3);
-        sink.key("action");
-        sink.string(action);
-        sink.key("start");
-        sink.float(*start);
-        sink.key("stop");
-        sink.float(*stop);
+        out.map(3);
+        out.str("action").str(action);
+        out.str("start").f64(*start);
+        out.str("stop").f64(*stop);
     }
-    sink.key("op");
-    sink.string(message.op);
-    sink.key("stimulus_id");
-    sink.string(message.stimulus_id);
-    sink.key("status");
-    sink.string(message.status);
+    out.str("op").str(message.op);
+    out.str("stimulus_id").str(message.stimulus_id);
+    out.str("status").str(message.status);
 }
 
-pub(crate) fn batch<S: Sink>(sink: &mut S, messages: &[TaskFinished<'_, &str>]) {
-    sink.array(messages.len() as u32);
+pub(crate) fn batch(out: &mut Writer<'_>, messages: &[TaskFinished<'_, &str>]) {
+    out.array(messages.len() as u32);
     for message in messages {
-        task_finished(sink, message);
+        task_finished(out, message);
     }
 }
 
-fn rates<S: Sink>(sink: &mut S, rates: &Rates) {
-    sink.map(2);
-    sink.key("read_bps");
-    sink.float(rates.read_bps);
-    sink.key("write_bps");
-    sink.float(rates.write_bps);
+fn rates(out: &mut Writer<'_>, rates: &Rates) {
+    out.map(2);
+    out.str("read_bps").f64(rates.read_bps);
+    out.str("write_bps").f64(rates.write_bps);
 }
 
-fn metrics<S: Sink>(sink: &mut S, metrics: &Metrics<&str>) {
-    sink.map(13);
-    sink.key("task_counts");
-    uints(sink, &metrics.task_counts);
-    sink.key("bandwidth");
-    sink.map(3);
-    sink.key("total");
-    sink.uint(metrics.bandwidth.total);
-    sink.key("workers");
-    uints(sink, &metrics.bandwidth.workers);
-    sink.key("types");
-    uints(sink, &metrics.bandwidth.types);
-    sink.key("digests_total_since_heartbeat");
-    floats(sink, &metrics.digests_total_since_heartbeat);
-    sink.key("managed_bytes");
-    sink.uint(metrics.managed_bytes);
-    sink.key("spilled_bytes");
-    sink.map(2);
-    sink.key("memory");
-    sink.uint(metrics.spilled_bytes.memory);
-    sink.key("disk");
-    sink.uint(metrics.spilled_bytes.disk);
-    sink.key("transfer");
-    sink.map(6);
-    sink.key("incoming_bytes");
-    sink.uint(metrics.transfer.incoming_bytes);
-    sink.key("incoming_count");
-    sink.uint(metrics.transfer.incoming_count);
-    sink.key("incoming_count_total");
-    sink.uint(metrics.transfer.incoming_count_total);
-    sink.key("outgoing_bytes");
-    sink.uint(metrics.transfer.outgoing_bytes);
-    sink.key("outgoing_count");
-    sink.uint(metrics.transfer.outgoing_count);
-    sink.key("outgoing_count_total");
-    sink.uint(metrics.transfer.outgoing_count_total);
-    sink.key("event_loop_interval");
-    sink.float(metrics.event_loop_interval);
-    sink.key("cpu");
-    sink.float(metrics.cpu);
-    sink.key("memory");
-    sink.uint(metrics.memory);
-    sink.key("time");
-    sink.float(metrics.time);
-    sink.key("host_net_io");
-    rates(sink, &metrics.host_net_io);
-    sink.key("host_disk_io");
-    rates(sink, &metrics.host_disk_io);
-    sink.key("num_fds");
-    sink.uint(metrics.num_fds);
+fn metrics(out: &mut Writer<'_>, metrics: &Metrics<&str>) {
+    out.map(13);
+    uints(out.str("task_counts"), &metrics.task_counts);
+    out.str("bandwidth").map(3);
+    out.str("total").u64(metrics.bandwidth.total);
+    uints(out.str("workers"), &metrics.bandwidth.workers);
+    uints(out.str("types"), &metrics.bandwidth.types);
+    floats(
+        out.str("digests_total_since_heartbeat"),
+        &metrics.digests_total_since_heartbeat,
+    );
+    out.str("managed_bytes").u64(metrics.managed_bytes);
+    out.str("spilled_bytes").map(2);
+    out.str("memory").u64(metrics.spilled_bytes.memory);
+    out.str("disk").u64(metrics.spilled_bytes.disk);
+    out.str("transfer").map(6);
+    out.str("incoming_bytes")
+        .u64(metrics.transfer.incoming_bytes);
+    out.str("incoming_count")
+        .u64(metrics.transfer.incoming_count);
+    out.str("incoming_count_total")
+        .u64(metrics.transfer.incoming_count_total);
+    out.str("outgoing_bytes")
+        .u64(metrics.transfer.outgoing_bytes);
+    out.str("outgoing_count")
+        .u64(metrics.transfer.outgoing_count);
+    out.str("outgoing_count_total")
+        .u64(metrics.transfer.outgoing_count_total);
+    out.str("event_loop_interval")
+        .f64(metrics.event_loop_interval);
+    out.str("cpu").f64(metrics.cpu);
+    out.str("memory").u64(metrics.memory);
+    out.str("time").f64(metrics.time);
+    rates(out.str("host_net_io"), &metrics.host_net_io);
+    rates(out.str("host_disk_io"), &metrics.host_disk_io);
+    out.str("num_fds").u64(metrics.num_fds);
 }
 
-pub(crate) fn heartbeat<S: Sink>(sink: &mut S, message: &Heartbeat<&str>) {
-    sink.map(7);
-    sink.key("op");
-    sink.string(message.op);
-    sink.key("address");
-    sink.string(message.address);
-    sink.key("now");
-    sink.float(message.now);
-    sink.key("metrics");
-    metrics(sink, &message.metrics);
-    sink.key("executing");
-    floats(sink, &message.executing);
-    sink.key("extensions");
-    sink.map(2);
-    sink.key("spans");
-    uints(sink, &message.extensions.spans);
-    sink.key("shuffle");
-    uints(sink, &message.extensions.shuffle);
-    sink.key("reply");
-    sink.boolean(message.reply);
+pub(crate) fn heartbeat(out: &mut Writer<'_>, message: &Heartbeat<&str>) {
+    out.map(7);
+    out.str("op").str(message.op);
+    out.str("address").str(message.address);
+    out.str("now").f64(message.now);
+    metrics(out.str("metrics"), &message.metrics);
+    floats(out.str("executing"), &message.executing);
+    out.str("extensions").map(2);
+    uints(out.str("spans"), &message.extensions.spans);
+    uints(out.str("shuffle"), &message.extensions.shuffle);
+    out.str("reply").bool(message.reply);
 }
 
-pub(crate) fn register_worker<S: Sink>(sink: &mut S, message: &RegisterWorker<&str>) {
-    sink.map(18);
-    sink.key("op");
-    sink.string(message.op);
-    sink.key("reply");
-    sink.boolean(message.reply);
-    sink.key("address");
-    sink.string(message.address);
-    sink.key("status");
-    sink.string(message.status);
-    sink.key("nthreads");
-    sink.uint(message.nthreads);
-    sink.key("name");
-    sink.string(message.name);
-    sink.key("now");
-    sink.float(message.now);
-    sink.key("resources");
-    floats(sink, &message.resources);
-    sink.key("memory_limit");
-    sink.uint(message.memory_limit);
-    sink.key("local_directory");
-    sink.string(message.local_directory);
-    sink.key("services");
-    uints(sink, &message.services);
-    sink.key("nanny");
+pub(crate) fn register_worker(out: &mut Writer<'_>, message: &RegisterWorker<&str>) {
+    out.map(18);
+    out.str("op").str(message.op);
+    out.str("reply").bool(message.reply);
+    out.str("address").str(message.address);
+    out.str("status").str(message.status);
+    out.str("nthreads").u64(message.nthreads);
+    out.str("name").str(message.name);
+    out.str("now").f64(message.now);
+    floats(out.str("resources"), &message.resources);
+    out.str("memory_limit").u64(message.memory_limit);
+    out.str("local_directory").str(message.local_directory);
+    uints(out.str("services"), &message.services);
+    out.str("nanny");
     match message.nanny {
-        Some(address) => sink.string(address),
-        None => sink.nil(),
+        Some(address) => _ = out.str(address),
+        None => _ = out.nil(),
     }
-    sink.key("pid");
-    sink.uint(message.pid);
-    sink.key("versions");
-    sink.map(2);
-    sink.key("host");
-    sink.map(9);
+    out.str("pid").u64(message.pid);
+    out.str("versions").map(2);
+    out.str("host").map(9);
     let host = &message.versions.host;
-    sink.key("python");
-    sink.string(host.python);
-    sink.key("python-bits");
-    sink.uint(host.python_bits);
-    sink.key("OS");
-    sink.string(host.os);
-    sink.key("OS-release");
-    sink.string(host.os_release);
-    sink.key("machine");
-    sink.string(host.machine);
-    sink.key("processor");
-    sink.string(host.processor);
-    sink.key("byteorder");
-    sink.string(host.byteorder);
-    sink.key("LC_ALL");
-    sink.string(host.lc_all);
-    sink.key("LANG");
-    sink.string(host.lang);
-    sink.key("packages");
-    pairs(sink, &message.versions.packages, |sink, version| {
-        sink.string(version);
-    });
-    sink.key("metrics");
-    metrics(sink, &message.metrics);
-    sink.key("extra");
-    uints(sink, &message.extra);
-    sink.key("stimulus_id");
-    sink.string(message.stimulus_id);
-    sink.key("server_id");
-    sink.string(message.server_id);
+    out.str("python").str(host.python);
+    out.str("python-bits").u64(host.python_bits);
+    out.str("OS").str(host.os);
+    out.str("OS-release").str(host.os_release);
+    out.str("machine").str(host.machine);
+    out.str("processor").str(host.processor);
+    out.str("byteorder").str(host.byteorder);
+    out.str("LC_ALL").str(host.lc_all);
+    out.str("LANG").str(host.lang);
+    pairs(
+        out.str("packages"),
+        &message.versions.packages,
+        |out, version| {
+            out.str(version);
+        },
+    );
+    metrics(out.str("metrics"), &message.metrics);
+    uints(out.str("extra"), &message.extra);
+    out.str("stimulus_id").str(message.stimulus_id);
+    out.str("server_id").str(message.server_id);
 }
