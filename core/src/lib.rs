@@ -87,7 +87,6 @@ mod error;
 pub mod frame;
 pub mod handshake;
 mod limits;
-mod measure;
 pub mod memory;
 pub mod message;
 pub mod msgpack;

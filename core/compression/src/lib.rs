@@ -70,6 +70,8 @@ mod input;
 pub mod invariant;
 #[cfg(feature = "lz4")]
 mod lz4;
+#[doc(hidden)]
+pub mod measure;
 mod policy;
 #[cfg(feature = "snappy")]
 mod snappy;

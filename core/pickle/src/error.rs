@@ -324,27 +324,3 @@ impl fmt::Display for PickleErrorKind {
 }
 
 impl core::error::Error for PickleError {}
-
-/// The error for a buffer of the caller that is too small.
-///
-/// The contents of the buffer are unspecified. Call again with at least `needed`
-/// items.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BufferTooSmall {
-    /// The number of items (default: bytes) required in all.
-    pub needed: usize,
-    /// The number of items supplied.
-    pub available: usize,
-}
-
-impl fmt::Display for BufferTooSmall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the buffer supplied is too small: {} needed, {} available",
-            self.needed, self.available
-        )
-    }
-}
-
-impl core::error::Error for BufferTooSmall {}

@@ -3,7 +3,7 @@
 use super::escapes::{StringFault, check_string, check_unicode};
 use super::{BigInt, Decimal, DecimalFloat, Opcode, PickleError, PickleErrorKind, PyStr};
 use crate::Limits;
-use crate::invariant::Ensured;
+use daskwire_compression::invariant::Ensured;
 
 /// One opcode of a pickle, with its argument.
 #[derive(Clone, Copy, Debug, PartialEq)]

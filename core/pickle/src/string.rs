@@ -1,7 +1,7 @@
 //! Strings and numbers in the encodings of a pickle, and their validation.
 
-use crate::invariant::Ensured;
 use core::fmt;
+use daskwire_compression::invariant::Ensured;
 
 /// A string in UTF-8 that may contain surrogates.
 ///
@@ -155,7 +155,7 @@ impl<'p> BigInt<'p> {
     /// The value, if it fits in the type.
     pub fn to_i128(self) -> Option<i128> {
         let mut bytes = [if self.is_negative() { 0xff } else { 0 }; 16];
-        crate::measure::copy(bytes.get_mut(..self.0.len())?, self.0);
+        daskwire_compression::copy(bytes.get_mut(..self.0.len())?, self.0);
         Some(i128::from_le_bytes(bytes))
     }
 

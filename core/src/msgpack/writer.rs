@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::Token;
 use crate::BufferTooSmall;
-use crate::measure::{append, head, short};
+use crate::compression::measure::{append, head, short};
 
 /// Writer for one document, with the encoding of msgpack-python: every integer
 /// and every length in the shortest form, a Python `float` as

@@ -1,8 +1,8 @@
 //! The stack machine that builds a tree.
 
-use crate::invariant::Ensured;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use daskwire_compression::invariant::Ensured;
 
 use super::{Kind, Op, Slot, Tree};
 use crate::Limits;

@@ -46,8 +46,8 @@
 //!
 //! [`PickleErrorKind`]: super::PickleErrorKind
 
-use crate::invariant::Ensured;
 use alloc::vec::Vec;
+use daskwire_compression::invariant::Ensured;
 
 use super::{Opcode, PickleError, Reader};
 use crate::Limits;

@@ -5,8 +5,8 @@ use super::{
     ByteString, Entries, Global, Int, Items, Kind, Operations, Segments, Slot, Str, Tree, Value,
     Walk,
 };
-use crate::invariant::Ensured;
 use crate::{Argument, BigInt, Opcode, PyStr};
+use daskwire_compression::invariant::Ensured;
 
 /// A reference to one value of a tree.
 #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use super::{Framing, Writer};
 use crate::Opcode;
-use crate::invariant::Ensured;
-use crate::measure::{append, put, short};
+use daskwire_compression::invariant::Ensured;
+use daskwire_compression::measure::{append, short};
 
 impl Writer<'_, '_> {
     #[inline]
@@ -14,7 +14,7 @@ impl Writer<'_, '_> {
     #[inline]
     pub(super) fn put<const N: usize>(&mut self, opcode: [u8; N]) -> &mut Self {
         self.reserve(N);
-        self.len = put(self.out, self.len, opcode);
+        self.len = append(self.out, self.len, &opcode);
         self
     }
 
@@ -52,7 +52,7 @@ impl Writer<'_, '_> {
         } else {
             self.reserve(opcode_len);
         }
-        self.len = put(self.out, self.len, head);
+        self.len = append(self.out, self.len, &head);
     }
 
     // Frames: an opcode is either completely in a frame or between two.
@@ -86,10 +86,10 @@ impl Writer<'_, '_> {
         for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
             *to = *from;
         }
-        self.frame_start = put(
+        self.frame_start = append(
             self.out,
             start,
-            [Opcode::Frame.byte(), 0, 0, 0, 0, 0, 0, 0, 0],
+            &[Opcode::Frame.byte(), 0, 0, 0, 0, 0, 0, 0, 0],
         );
         self.frame_full = self.frame_start.saturating_add(FRAME_LEN);
         self.len = append(self.out, self.frame_start, moved);
@@ -102,10 +102,10 @@ impl Writer<'_, '_> {
         }
         if self.frame_full > 0 {
             let len = self.len.saturating_sub(self.frame_start) as u64;
-            put(
+            append(
                 self.out,
                 self.frame_start.saturating_sub(8),
-                len.to_le_bytes(),
+                &len.to_le_bytes(),
             );
         }
         self.frame_start = self.len;

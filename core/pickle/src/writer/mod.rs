@@ -5,8 +5,8 @@ mod framing;
 mod levels;
 mod values;
 
-use crate::measure::put;
 use crate::{BufferTooSmall, Opcode};
+use daskwire_compression::measure::append;
 
 pub use error::WriteError;
 
@@ -235,7 +235,7 @@ impl<'b, 'l> Writer<'b, 'l> {
         options: WriterOptions,
     ) -> Self {
         let protocol = options.protocol.number();
-        let len = put(out, 0, [Opcode::Proto.byte(), protocol]);
+        let len = append(out, 0, &[Opcode::Proto.byte(), protocol]);
         Self {
             out,
             len,

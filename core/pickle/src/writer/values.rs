@@ -1,9 +1,9 @@
 //! The methods that write values.
 
 use super::{Kind, Protocol, WriteError, Writer, WriterLevel};
-use crate::invariant::Ensured;
-use crate::measure::append;
 use crate::{Mutability, Opcode, PickleBuffer, Placement};
+use daskwire_compression::invariant::Ensured;
+use daskwire_compression::measure::append;
 
 impl Writer<'_, '_> {
     /// Writes `None`.
@@ -92,7 +92,7 @@ impl Writer<'_, '_> {
         if let Some(place) = small.get_mut(..magnitude.len())
             && magnitude.len() < 16
         {
-            crate::measure::copy(place, magnitude);
+            daskwire_compression::copy(place, magnitude);
             let value = i128::from_le_bytes(small);
             return self.i128(if negative {
                 value.wrapping_neg()
@@ -423,6 +423,6 @@ fn shortest(twos_complement: &[u8]) -> &[u8] {
 fn sign_extended(twos_complement: &[u8]) -> Option<i64> {
     let negative = twos_complement.last().is_some_and(|last| *last >= 0x80);
     let mut value = [if negative { 0xff } else { 0 }; 8];
-    crate::measure::copy(value.get_mut(..twos_complement.len())?, twos_complement);
+    daskwire_compression::copy(value.get_mut(..twos_complement.len())?, twos_complement);
     Some(i64::from_le_bytes(value))
 }

@@ -1,5 +1,5 @@
 //! Helpers for measuring writers: copying without panics, and writing that
-//! keeps counting past the end of the buffer.
+//! keeps counting past the end of the buffer, for the crates of this workspace.
 //!
 //! Each function takes the length so far and returns the new one. It writes
 //! nothing if there is no space; the length saturates.
@@ -8,7 +8,7 @@ use crate::copy;
 
 /// Writes a marker and a number.
 #[inline]
-pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
+pub fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes: [u8; N]) -> usize {
     let Some(end) = at.checked_add(N.wrapping_add(1)) else {
         return usize::MAX;
     };
@@ -21,8 +21,9 @@ pub(crate) fn head<const N: usize>(out: &mut [u8], at: usize, marker: u8, bytes:
     end
 }
 
+/// Writes bytes.
 #[inline]
-pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
+pub fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
     let Some(end) = at.checked_add(bytes.len()) else {
         return usize::MAX;
     };
@@ -34,12 +35,7 @@ pub(crate) fn append(out: &mut [u8], at: usize, bytes: &[u8]) -> usize {
 
 /// Writes a head of fixed length and short data.
 #[inline]
-pub(crate) fn short<const N: usize>(
-    out: &mut [u8],
-    at: usize,
-    head: [u8; N],
-    data: &[u8],
-) -> usize {
+pub fn short<const N: usize>(out: &mut [u8], at: usize, head: [u8; N], data: &[u8]) -> usize {
     let Some(end) = at.checked_add(data.len().saturating_add(N)) else {
         return usize::MAX;
     };
