@@ -9,8 +9,6 @@
 # | open     | frames from a stream; the whole body, with the frames of a payload |
 # | lz4      | as open, with the payload decompressed |
 # | codec    | everything that needs no heap, with the texts of all errors |
-# | postcard | a message of the same fields from a stream, into a struct |
-# | minicbor | the same without a stream |
 #
 # All programs run in qemu and check the values that they have read. Flash does not
 # include the recorded messages; stack includes all buffers.
@@ -41,7 +39,7 @@ else
     limits=()
 fi
 if ((${#programs[@]} == 0)); then
-    programs=(empty find open lz4 codec postcard minicbor)
+    programs=(empty find open lz4 codec)
 fi
 build_for_chip "$here/sizes" "$target" "$chip" "$here/link.x"
 format='%-10s %5s %10s %10s %10s\n'
