@@ -40,18 +40,13 @@ impl Graph {
         let (pickle, buffers) = expression.pickle()?;
         let tree = Tree::with_buffers(&pickle, &buffers)?;
         let reading = TreeReader::new(&pickle, &buffers);
-        let tree::Value::Call {
-            callable,
-            arguments,
-        } = tree.root().value()
-        else {
+        let Some((callable, mut arguments)) = tree.root().as_call() else {
             return Ok(None);
         };
         let is = |node: Node<'_, '_>, name| {
             node.as_global()
                 .is_some_and(|global| global.is("dask._expr", name))
         };
-        let mut arguments = arguments.items();
         let class = match is(callable, "Expr._reconstruct") {
             true => arguments.next(),
             false => Some(callable),
@@ -428,18 +423,12 @@ pub(super) fn function(
 
 /// The name of a function of a worker in Rust, `operator.methodcaller("native:NAME")`.
 pub(super) fn native_name<'p>(node: Node<'_, 'p>) -> Option<&'p str> {
-    let tree::Value::Call {
-        callable,
-        arguments,
-    } = node.value()
-    else {
-        return None;
-    };
+    let (callable, arguments) = node.as_call()?;
     let global = callable.as_global()?;
     if !global.is("operator", "methodcaller") && !global.is("_operator", "methodcaller") {
         return None;
     }
-    let [method] = arguments.items().exactly()?;
+    let [method] = arguments.exactly()?;
     method.as_str()?.strip_prefix("native:")
 }
 

@@ -138,17 +138,11 @@ fn is_execute_task(function: Node<'_, '_>) -> bool {
 
 /// The data of a `dask.core.literal`, an object that returns its data when called.
 fn literal<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
-    let tree::Value::Call {
-        callable,
-        arguments,
-    } = node.value()
-    else {
-        return None;
-    };
+    let (callable, arguments) = node.as_call()?;
     let is_literal = callable
         .as_global()
         .is_some_and(|global| global.is("dask.core", "literal"));
-    let [data] = arguments.items().exactly()?;
+    let [data] = arguments.exactly()?;
     is_literal.then_some(data)
 }
 

@@ -114,35 +114,40 @@ impl Request {
     }
 }
 
-maps! {
+/// Requests, each of which says whether its sender wants a reply.
+macro_rules! requests {
+    ($($(#[$meta:meta])* $name:ident = $op:literal { $($fields:tt)* })*) => {
+        maps! {$(
+            $(#[$meta])*
+            $name = $op {
+                $($fields)*
+                /// Whether a reply is sent; false if a stream starts instead.
+                reply: Option<bool> = "reply",
+            }
+        )*}
+    };
+}
+
+requests! {
     /// Asks a scheduler or worker for its identity.
     Identity = "identity" {
         /// Maximum number of workers to list; all if negative.
         n_workers: Option<i64> = "n_workers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the reply `b"pong"`.
-    Ping = "ping" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    Ping = "ping" {}
 
     /// Asks for the same data back.
     Echo = "echo" {
         /// The data.
         data: Value = "data",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the versions of Python and its packages.
     Versions = "versions" {
         /// Further packages.
         packages: Option<Vec<String>> = "packages",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Registers a client; the comm becomes its stream.
@@ -151,8 +156,6 @@ maps! {
         client: String = "client",
         /// The client's versions, which the scheduler compares with its own.
         versions: Value = "versions",
-        /// Whether a reply is sent; false, because the stream starts instead.
-        reply: Option<bool> = "reply",
     }
 
     /// Registers a worker; the comm becomes its stream. All fields are mandatory: a
@@ -191,8 +194,6 @@ maps! {
         stimulus_id: Option<String> = "stimulus_id",
         /// The worker's process id.
         pid: Option<i64> = "pid",
-        /// Whether a reply is sent; false, because the stream starts instead.
-        reply: Option<bool> = "reply",
     }
 
     /// Reports a worker's metrics.
@@ -207,8 +208,6 @@ maps! {
         executing: Map<Key, f64> = "executing",
         /// Data of extensions; since 2022.4.0.
         extensions: Option<Value> = "extensions",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Unregisters a worker that has no stream.
@@ -217,8 +216,6 @@ maps! {
         address: String = "address",
         /// The cause, for logs; since 2022.5.0.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for results, or a worker to fetch them from others.
@@ -230,8 +227,6 @@ maps! {
         /// The families of serializers that the client reads, in the order of its preference.
         /// Default: all.
         serializers: Option<Vec<String>> = "serializers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Distributes data over workers.
@@ -246,40 +241,30 @@ maps! {
         broadcast: Value = "broadcast",
         /// Timeout for a worker to be available, in seconds.
         timeout: Option<f64> = "timeout",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks which workers hold results.
     WhoHas = "who_has" {
         /// The keys; all if absent.
         keys: Option<Keys> = "keys",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks which results workers hold.
     HasWhat = "has_what" {
         /// The workers; all if absent.
         workers: Option<WorkerNames> = "workers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the number of threads of each worker.
     NCores = "ncores" {
         /// The workers; all if absent.
         workers: Option<WorkerNames> = "workers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the number of threads of each running worker.
     NCoresRunning = "ncores_running" {
         /// The workers; all if absent.
         workers: Option<WorkerNames> = "workers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the sizes of results in bytes.
@@ -289,16 +274,12 @@ maps! {
         /// Whether sizes are summed up for groups of keys, or else listed for each
         /// key.
         summary: Option<bool> = "summary",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the states of tasks.
     GetTaskStatus = "get_task_status" {
         /// The keys of the tasks.
         keys: Keys = "keys",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker for results. The reply is acknowledged by `"OK"`.
@@ -310,8 +291,6 @@ maps! {
         /// The families of serializers that the requester reads, in the order of its
         /// preference. Default: all.
         serializers: Option<Vec<String>> = "serializers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Sends data to a worker, or announces data to a scheduler.
@@ -328,8 +307,6 @@ maps! {
         report: Option<bool> = "report",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker to forget results.
@@ -338,15 +315,10 @@ maps! {
         keys: Keys = "keys",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker for the keys of its data.
-    KeysRequest = "keys" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    KeysRequest = "keys" {}
 
     /// Asks a worker for its log, newest line first: level and string of each
     /// line, preceded by the time if requested.
@@ -357,16 +329,12 @@ maps! {
         start: Option<f64> = "start",
         /// Whether lines include the time.
         timestamps: Option<bool> = "timestamps",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker for the call stacks of its tasks: some lines for each key.
     GetCallStack = "call_stack" {
         /// The tasks; all executing ones if absent or nil.
         keys: Option<Keys> = "keys",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker for the profile of its interpreter, or a scheduler for those of
@@ -385,36 +353,24 @@ maps! {
         server: Option<bool> = "server",
         /// Whether the event loop of the scheduler is profiled, for a scheduler.
         scheduler: Option<bool> = "scheduler",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a worker for the times and numbers of its profiler's samples.
-    GetProfileMetadata = "profile_metadata" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    GetProfileMetadata = "profile_metadata" {}
 
     /// Asks a worker for the history of its process metrics.
-    GetMonitorInfo = "get_monitor_info" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    GetMonitorInfo = "get_monitor_info" {}
 
     /// Asks a scheduler or worker for the history of tasks.
     GetStory = "get_story" {
         /// Keys of tasks, and stimulus ids.
         keys_or_stimuli: Option<Keys> = "keys_or_stimuli",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for the tasks that workers run or are about to run.
     Processing = "processing" {
         /// The workers; all if absent.
         workers: Option<WorkerNames> = "workers",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for its log, newest line first: level and string of each
@@ -422,8 +378,6 @@ maps! {
     Logs = "logs" {
         /// Maximum number of lines; all if absent or 0.
         n: Option<u64> = "n",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for the logs of workers.
@@ -434,8 +388,6 @@ maps! {
         workers: Option<WorkerNames> = "workers",
         /// Whether the logs of nannies are wanted instead.
         nanny: Option<bool> = "nanny",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Publishes an event; since 2022.6.1.
@@ -444,16 +396,12 @@ maps! {
         topic: Value = "topic",
         /// The event.
         msg: Value = "msg",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks for the recent events of a topic: their times and messages.
     Events = "events" {
         /// The topic; all if absent.
         topic: Option<String> = "topic",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for metadata that clients and tasks have set.
@@ -462,8 +410,6 @@ maps! {
         keys: Vec<String> = "keys",
         /// The reply if there is no metadata at the path. Default: an error.
         default: Option<Value> = "default",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Sets metadata in a scheduler.
@@ -472,8 +418,6 @@ maps! {
         keys: Vec<String> = "keys",
         /// The value.
         value: Value = "value",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler to send a request to workers.
@@ -489,8 +433,6 @@ maps! {
         /// The reaction to workers that do not reply: `raise`, `return`, `return_pickle`
         /// or `ignore`. Default: `raise`.
         on_error: Option<String> = "on_error",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Retries failed tasks.
@@ -499,8 +441,6 @@ maps! {
         keys: Keys = "keys",
         /// The requesting client.
         client: Option<String> = "client",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Retires workers, after others have copies of their data. Without addresses and names,
@@ -524,8 +464,6 @@ maps! {
         close_workers: Option<bool> = "close_workers",
         /// Whether they leave the cluster.
         remove: Option<bool> = "remove",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler which workers can be closed at low cost.
@@ -542,8 +480,6 @@ maps! {
         key: Option<Value> = "key",
         /// The attribute of the workers in the reply: `address` or `name`. Default: `address`.
         attribute: Option<String> = "attribute",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler for the number of workers that suits its tasks.
@@ -551,29 +487,19 @@ maps! {
         /// The time that all tasks should take, in seconds or as a string with a unit. Default: 5
         /// seconds.
         target_duration: Option<Value> = "target_duration",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Closes the comm.
-    CloseComm = "close" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    CloseComm = "close" {}
 
     /// Terminates a scheduler or worker.
-    Terminate = "terminate" {
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
-    }
+    Terminate = "terminate" {}
 
     /// Asks a scheduler for its plugins of nannies. The nanny acknowledges the reply once its
     /// worker has started.
     RegisterNanny = "register_nanny" {
         /// The nanny's address.
         address: Option<String> = "address",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Stores a plugin of workers in a scheduler, which sends it to all workers.
@@ -584,16 +510,12 @@ maps! {
         name: String = "name",
         /// Whether a plugin of this name is kept.
         idempotent: Option<bool> = "idempotent",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Removes a plugin of workers.
     UnregisterWorkerPlugin = "unregister_worker_plugin" {
         /// The name of the plugin.
         name: String = "name",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Stores a plugin of nannies in a scheduler, which sends it to all nannies.
@@ -604,16 +526,12 @@ maps! {
         name: String = "name",
         /// Whether a plugin of this name is kept.
         idempotent: Option<bool> = "idempotent",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Removes a plugin of nannies.
     UnregisterNannyPlugin = "unregister_nanny_plugin" {
         /// The name of the plugin.
         name: String = "name",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Adds a plugin to a scheduler in Python.
@@ -624,8 +542,6 @@ maps! {
         name: Option<String> = "name",
         /// Whether a plugin of this name is kept.
         idempotent: Option<bool> = "idempotent",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler to forget all tasks, and to restart all workers.
@@ -636,8 +552,6 @@ maps! {
         wait_for_workers: Option<bool> = "wait_for_workers",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a scheduler to restart workers.
@@ -652,8 +566,6 @@ maps! {
         on_error: Option<String> = "on_error",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 
     /// Asks a nanny to end its worker, which it then starts again. The reply is sent
@@ -661,7 +573,5 @@ maps! {
     Kill = "kill" {
         /// The reason.
         reason: Option<String> = "reason",
-        /// Whether a reply is sent.
-        reply: Option<bool> = "reply",
     }
 }

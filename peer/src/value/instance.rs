@@ -367,18 +367,14 @@ fn called<'t, 'p>(node: Node<'t, 'p>, name: &str) -> Option<Node<'t, 'p>> {
 
 /// Whether this is `getattr(zoneinfo.ZoneInfo, "_unpickle")`.
 fn is_zone_info(callable: Node<'_, '_>) -> bool {
-    let tree::Value::Call {
-        callable,
-        arguments,
-    } = callable.value()
-    else {
+    let Some((callable, arguments)) = callable.as_call() else {
         return false;
     };
     let is = |node: Node<'_, '_>, module: &str, name: &str| {
         node.as_global()
             .is_some_and(|global| global.is(module, name))
     };
-    match arguments.items().exactly() {
+    match arguments.exactly() {
         Some([class, name]) => {
             is(callable, "builtins", "getattr")
                 && is(class, "zoneinfo", "ZoneInfo")

@@ -90,15 +90,9 @@ fn state<'t, 'p>(node: Node<'t, 'p>) -> Option<Node<'t, 'p>> {
 
 /// The arguments of a call of one of these functions.
 fn call<'t, 'p>(node: Node<'t, 'p>, functions: &[&str]) -> Option<tree::Items<'t, 'p>> {
-    let tree::Value::Call {
-        callable,
-        arguments,
-    } = node.value()
-    else {
-        return None;
-    };
+    let (callable, arguments) = node.as_call()?;
     let name = callable.as_global()?.to_string();
-    functions.contains(&&*name).then(|| arguments.items())
+    functions.contains(&&*name).then_some(arguments)
 }
 
 /// Minimum budget for the columns of a data frame, in bytes, however short its

@@ -186,6 +186,17 @@ impl<'t, 'p> Node<'t, 'p> {
         }
     }
 
+    /// The callable and the arguments of a call.
+    pub fn as_call(self) -> Option<(Self, Items<'t, 'p>)> {
+        match self.value() {
+            Value::Call {
+                callable,
+                arguments,
+            } => Some((callable, arguments.items())),
+            _ => None,
+        }
+    }
+
     /// The items of a tuple, list, set or frozen set; empty for other values.
     pub fn items(self) -> Items<'t, 'p> {
         let slot = self.slot();

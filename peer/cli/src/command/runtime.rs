@@ -1,5 +1,7 @@
 //! The executor that commands run on, and the signals that end them.
 
+use std::process::Command;
+
 use crate::command::failure::Result;
 
 /// Runs a command that uses comms.
@@ -13,6 +15,29 @@ pub(crate) fn on_cluster(work: impl Future<Output = Result>) -> Result {
     // Pending name lookups would delay a regular shutdown.
     runtime.shutdown_background();
     outcome
+}
+
+/// Returns a command that runs this program again, in a process group of its own, so that
+/// Control-C is for this process alone.
+///
+/// # Errors
+///
+/// Those of the system for the path of this program.
+pub(crate) fn this_program() -> std::io::Result<Command> {
+    // The program's file may have been replaced since this process started.
+    #[cfg(target_os = "linux")]
+    let mut command = Command::new("/proc/self/exe");
+    #[cfg(not(target_os = "linux"))]
+    let mut command = Command::new(std::env::current_exe()?);
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt as _;
+        if let Some(name) = std::env::args_os().next() {
+            command.arg0(name);
+        }
+        command.process_group(0);
+    }
+    Ok(command)
 }
 
 /// Returns a future that waits until this process is asked to end: by Control-C, by

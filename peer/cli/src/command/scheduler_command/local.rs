@@ -12,7 +12,7 @@ use super::settings::{PORT, Settings};
 use crate::command::connect::address;
 use crate::command::failure::Result;
 use crate::command::http::HttpAddress;
-use crate::command::runtime::{on_cluster, stop_requested};
+use crate::command::runtime::{on_cluster, stop_requested, this_program};
 use crate::command::terminal;
 use crate::command::tls::TlsArguments;
 
@@ -82,19 +82,8 @@ async fn cluster(arguments: &LocalArguments) -> Result {
 
 /// Starts a process with the workers and their nanny.
 fn workers(arguments: &LocalArguments, scheduler: &Address) -> std::io::Result<Child> {
-    // The program's file may have been replaced since this process started.
-    #[cfg(target_os = "linux")]
-    let mut command = Command::new("/proc/self/exe");
-    #[cfg(not(target_os = "linux"))]
-    let mut command = Command::new(std::env::current_exe()?);
-    #[cfg(unix)]
-    {
-        if let Some(name) = std::env::args_os().next() {
-            command.arg0(name);
-        }
-        // Control-C is for this process, which closes the workers.
-        command.process_group(0);
-    }
+    // Control-C is for this process, which closes the workers.
+    let mut command = Command::from(this_program()?);
     command
         .arg("worker")
         .arg(scheduler.to_string())

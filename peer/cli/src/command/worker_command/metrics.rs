@@ -1,6 +1,6 @@
 //! The metrics of a worker for Prometheus.
 
-use daskwire_peer::worker::Worker;
+use daskwire_peer::worker::{Tally, Worker};
 
 use crate::command::http::Metrics;
 
@@ -78,34 +78,28 @@ pub(super) fn metrics(worker: &Worker, namespace: &str) -> String {
         transfers.sent_count as f64,
     );
     let counters = worker.counters();
-    let written = Some(("activity", "disk-write"));
-    let read = Some(("activity", "disk-read"));
-    to.add(
-        "counter",
+    let activities = [
+        (Some(("activity", "disk-write")), counters.spilled),
+        (Some(("activity", "disk-read")), counters.unspilled),
+    ];
+    let mut spill = |name, help, value: fn(Tally) -> f64| {
+        let values = activities.map(|(activity, accesses)| (activity, value(accesses)));
+        to.add("counter", name, help, &values);
+    };
+    spill(
         "spill_bytes_total",
         "Total size of disk accesses caused by managed data since the worker was started",
-        &[
-            (written, counters.spilled.len as f64),
-            (read, counters.unspilled.len as f64),
-        ],
+        |accesses| accesses.len as f64,
     );
-    to.add(
-        "counter",
+    spill(
         "spill_count_total",
         "Total number of disk accesses caused by managed data since the worker was started",
-        &[
-            (written, counters.spilled.count as f64),
-            (read, counters.unspilled.count as f64),
-        ],
+        |accesses| accesses.count as f64,
     );
-    to.add(
-        "counter",
+    spill(
         "spill_time_seconds_total",
         "Total time spent spilling and unspilling since the worker was started",
-        &[
-            (written, counters.spilled.time.as_secs_f64()),
-            (read, counters.unspilled.time.as_secs_f64()),
-        ],
+        |accesses| accesses.time.as_secs_f64(),
     );
     to.into_text()
 }

@@ -2,7 +2,7 @@
 //! workers that ask for a restart or crash.
 
 use std::io::{self, Read as _, Write as _};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use crate::command::failure::{Failure, Result};
+use crate::command::runtime::this_program;
 use crate::command::terminal;
 
 /// The exit code with which a worker asks to be restarted.
@@ -151,20 +152,8 @@ async fn keep(
 }
 
 fn spawn(index: usize, variables: &[(String, String)]) -> io::Result<Child> {
-    // The program's file may have been replaced since this process started.
-    #[cfg(target_os = "linux")]
-    let mut command = Command::new("/proc/self/exe");
-    #[cfg(not(target_os = "linux"))]
-    let mut command = Command::new(std::env::current_exe()?);
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt as _;
-        if let Some(name) = std::env::args_os().next() {
-            command.arg0(name);
-        }
-        // Control-C is for the nanny, which passes it on.
-        command.process_group(0);
-    }
+    // Control-C is for the nanny, which passes it on.
+    let mut command = this_program()?;
     // Arguments of preloaded modules stay last, after `--`.
     let mut options: Vec<_> = std::env::args_os().skip(1).collect();
     let end = options.iter().position(|option| option == "--");
