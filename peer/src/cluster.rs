@@ -15,7 +15,7 @@ use daskwire_comm::{Address, CommError, CommOptions, Transports};
 
 use crate::channel::Observer;
 use crate::client::{ClientOptions, ConnectError};
-use crate::error::from;
+use crate::request_error::from;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{self, Functions, Worker};
 use crate::{BoxFuture, Client};

@@ -79,6 +79,7 @@ pub mod cluster;
 mod dialect;
 mod error;
 mod event;
+mod exception;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -97,6 +98,7 @@ mod pool;
 pub mod protocol;
 pub mod relay;
 pub mod release;
+mod request_error;
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
@@ -112,13 +114,15 @@ pub use channel::{ObservedMessage, Observer};
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
-pub use error::{Error, RemoteError, RequestError};
+pub use error::Error;
+pub use exception::RemoteError;
 pub use key::Key;
 pub use meter::Meter;
 pub use net::transports;
 #[cfg(feature = "tls")]
 pub use net::transports_with_tls;
 pub use release::Release;
+pub use request_error::RequestError;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};

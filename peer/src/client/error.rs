@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use daskwire_comm::CommError;
 
-use crate::error::from;
 use crate::release::UnsupportedRelease;
+use crate::request_error::from;
 use crate::value::ValueError;
 use crate::{Key, RemoteError, RequestError};
 

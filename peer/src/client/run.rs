@@ -10,9 +10,9 @@ use bytes::Bytes;
 use super::request::Workers;
 use super::{Call, Client};
 use crate::dialect::Operation;
-use crate::error::from;
 use crate::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
 use crate::protocol::{CallPickles, Unknown};
+use crate::request_error::from;
 use crate::value::ValueError;
 use crate::{RemoteError, RequestError, Value};
 

@@ -237,7 +237,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let [failed, waiting] = ["failed", "waiting"].map(|key| submit(&client, key));
-    let error = crate::error::exception("ValueError", "no");
+    let error = crate::exception::exception("ValueError", "no");
     scheduler
         .send(TaskErredForClient {
             key: Key::from("failed"),
@@ -878,7 +878,7 @@ async fn scattering_without_workers_has_an_error_of_its_own() {
         let serving = async {
             let request = receive(&mut scheduler.requests).await;
             assert!(matches!(request, Request::Scatter(_)), "{request:?}");
-            let exception = Value::Serialized(crate::error::exception(class, message));
+            let exception = Value::Serialized(crate::exception::exception(class, message));
             let reply = Value::dict([
                 ("status", Value::from("uncaught-error")),
                 ("exception", exception),

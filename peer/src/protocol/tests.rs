@@ -89,7 +89,7 @@ fn a_missing_field_is_named() {
 fn heap_len_counts_all_bytes() {
     const LEN: usize = 10_000;
     let message = "x".repeat(LEN);
-    let pickled = || Value::Serialized(crate::error::exception("ValueError", &message));
+    let pickled = || Value::Serialized(crate::exception::exception("ValueError", &message));
     let exceptions = [
         Value::from(message.as_str()),
         Value::bytes(message.clone()),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use daskwire_comm::CommError;
 
 use crate::RequestError;
-use crate::error::from;
 use crate::release::UnsupportedRelease;
+use crate::request_error::from;
 
 /// The error of [`Builder::start`](super::Builder::start).
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use daskwire::message::{BuildError, MessageBuilder};
 
-use crate::error::exception;
+use crate::exception::exception;
 use crate::protocol::{
     DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, ReplyStatus, Source, Status,
     TaskState,

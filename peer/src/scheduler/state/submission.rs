@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::error::exception;
+use crate::exception::exception;
 use crate::graph::{Calls, Graph, GraphError, Outline};
 use crate::protocol::UpdateGraph;
 use crate::value::ValueError;

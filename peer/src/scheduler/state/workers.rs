@@ -13,7 +13,7 @@ use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::versions::{self, Packages};
 use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
-use crate::error::killed_worker;
+use crate::exception::killed_worker;
 use crate::protocol::{
     FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
     WorkerStatus,

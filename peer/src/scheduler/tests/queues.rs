@@ -208,7 +208,7 @@ async fn one_failure_of_many_tasks_counts_once() {
     let ToWorker::ComputeTask(task) = &batch[0] else {
         panic!("{batch:?}");
     };
-    let exception = crate::error::exception("ValueError", &"x".repeat(64 << 10));
+    let exception = crate::exception::exception("ValueError", &"x".repeat(64 << 10));
     let failed = FromWorker::from(TaskErred {
         key: task.key.clone(),
         run_id: task.run_id,

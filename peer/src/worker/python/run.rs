@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use super::{Call, Outcome, PythonProcesses, RunError};
-use crate::error::killed_worker;
 use crate::event;
+use crate::exception::killed_worker;
 use crate::graph::{Function, REPLACED_BY, Task, Work};
 use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
 use crate::value::Serialized;

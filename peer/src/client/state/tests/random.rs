@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use daskwire_testing::Random;
 
 use super::*;
-use crate::error::exception;
+use crate::exception::exception;
 use crate::protocol::TaskRetried;
 
 /// The scheduler's view of a task that the client wants.

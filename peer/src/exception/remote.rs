@@ -6,7 +6,7 @@ use daskwire::invariant::Ensured;
 use daskwire_pickle::Writer;
 use daskwire_pickle::tree::Tree;
 
-use super::exception::{CAUSES, ExceptionReader, of_pickle};
+use super::{CAUSES, ExceptionReader, of_pickle};
 use crate::Key;
 use crate::pickling::Pickling;
 use crate::protocol::Status;
@@ -290,7 +290,7 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
 
 #[cfg(test)]
 mod tests {
-    use super::super::exception::SHORTENED;
+    use super::super::SHORTENED;
     use super::*;
 
     fn read(write: impl Fn(&mut Writer<'_, '_>)) -> (RemoteError, usize) {

@@ -1,6 +1,7 @@
-//! Exceptions in pickles, as Python's `str()` shows them.
+//! Exceptions of peers, and exceptions in pickles, as Python's `str()` shows them.
 
 mod class;
+mod remote;
 mod text;
 
 use core::cell::Cell;
@@ -10,14 +11,22 @@ use bytes::Bytes;
 use daskwire_numpy::known::{self, Known, KnownValue, convert};
 use daskwire_pickle::tree::{self, Node, Registry, Tree, Value as Content};
 
-use super::RemoteError;
 use crate::value::{self, TreeReader};
 use class::{Class, Kind, is_builtin_type, kind};
-pub(super) use text::SHORTENED;
-use text::{Limited, code_points, write_quoted, write_string};
+use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
+
+pub use remote::RemoteError;
+#[cfg(any(feature = "scheduler", test))]
+pub(crate) use remote::exception;
+#[cfg(any(
+    feature = "scheduler",
+    all(feature = "worker", target_os = "linux"),
+    test
+))]
+pub(crate) use remote::killed_worker;
 
 /// Maximum number of causes that are read, and of groups within groups.
-pub(super) const CAUSES: usize = 16;
+const CAUSES: usize = 16;
 
 /// Maximum number of members of groups that are read.
 const MEMBERS: usize = 64;
@@ -27,7 +36,7 @@ const NOTES: usize = 64;
 
 /// Reads exceptions of one pickle. No code of their classes is executed: messages are
 /// those of the builtin class that a class extends, as far as the pickle shows it.
-pub(super) struct ExceptionReader<'b> {
+struct ExceptionReader<'b> {
     values: TreeReader<'b>,
     /// Bytes of strings that may still be written: in proportion to the pickle, because
     /// its shared parts are written at each occurrence.
@@ -55,7 +64,7 @@ struct Raised<'t, 'p> {
 const DEPTH: usize = value::MAX_DEPTH;
 
 impl<'b> ExceptionReader<'b> {
-    pub(super) fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
+    fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
         let len = pickle.len().saturating_mul(4).saturating_add(1 << 16);
         let mut values = TreeReader::new(pickle, buffers);
         values.has_all_classes = true;
@@ -68,12 +77,12 @@ impl<'b> ExceptionReader<'b> {
     }
 
     /// Whether a part of a message was shown in another form than that of Python.
-    pub(super) const fn is_approximate(&self) -> bool {
+    const fn is_approximate(&self) -> bool {
         self.is_approximate.get()
     }
 
     /// Reads an exception with at most `causes` causes.
-    pub(super) fn exception(&self, node: Node<'_, '_>, causes: usize) -> RemoteError {
+    fn exception(&self, node: Node<'_, '_>, causes: usize) -> RemoteError {
         let Some(raised) = Raised::of(node) else {
             self.is_approximate.set(true);
             return RemoteError::new("Exception", &self.written(|to| write!(to, "{node}")));
@@ -110,7 +119,7 @@ impl<'b> ExceptionReader<'b> {
     }
 
     /// The frames of a traceback; empty if it has another form than that of `tblib`.
-    pub(super) fn traceback(&self, node: Node<'_, '_>) -> String {
+    fn traceback(&self, node: Node<'_, '_>) -> String {
         let Ok(KnownValue::Traceback(frames)) = convert(tracebacks(), node) else {
             return String::new();
         };
@@ -638,7 +647,7 @@ fn tracebacks() -> &'static Registry<Known> {
 }
 
 /// Reads an exception that is pickled for itself.
-pub(super) fn of_pickle(pickle: &Bytes, buffers: &[Bytes]) -> (RemoteError, bool) {
+fn of_pickle(pickle: &Bytes, buffers: &[Bytes]) -> (RemoteError, bool) {
     let Ok(tree) = Tree::with_buffers(pickle, buffers) else {
         let message = format!("b'{}'", pickle.escape_ascii());
         return (RemoteError::new("Exception", &message), true);

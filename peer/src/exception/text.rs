@@ -9,7 +9,7 @@ use daskwire_pickle::tree;
 use crate::value;
 
 /// The end of a shortened message.
-pub(in crate::error) const SHORTENED: &str = "… (shortened)";
+pub(super) const SHORTENED: &str = "… (shortened)";
 
 /// The code points of a string in UTF-8 that may contain surrogates.
 pub(super) fn code_points(string: &[u8]) -> impl Iterator<Item = u32> {
