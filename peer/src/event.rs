@@ -1,6 +1,6 @@
-//! Events of the roles and of their comms, and their emission to `tracing`.
+//! The emission of events to `tracing`, and the events of messages.
 //!
-//! Each role has one enum of events and emits them through [`emit`]. An event is
+//! Each role has an enum of events, in its module `event`, and emits them through [`emit`]. An event is
 //! built only if a subscriber of `tracing` wants it; without the feature `tracing`,
 //! none is.
 //!
@@ -24,47 +24,6 @@ pub(crate) enum Level {
     Trace,
 }
 
-/// An event of a client.
-pub(crate) enum ClientEvent<'a> {
-    /// The scheduler accepted the client.
-    Connected { scheduler: &'a dyn fmt::Display },
-    /// The scheduler's release is newer than the tested ones.
-    Untested(crate::release::UntestedRelease),
-    /// The connection ended.
-    Disconnected { reason: &'a str },
-    /// The status of a task changed.
-    Task { key: &'a Key, status: &'static str },
-    /// A message with an unknown op arrived.
-    UnknownOp { op: &'a str },
-}
-
-/// An event of a worker.
-#[cfg(feature = "worker")]
-pub(crate) enum WorkerEvent<'a> {
-    /// The scheduler accepted the worker.
-    Started {
-        worker: &'a str,
-        scheduler: &'a dyn fmt::Display,
-    },
-    /// A warning for operators.
-    Notice { message: &'a str },
-    /// A task failed.
-    Failed { key: &'a Key, error: &'a str },
-    /// A step of a task.
-    Task(&'a crate::TaskEvent),
-    /// The worker ended.
-    Ended { reason: &'a dyn fmt::Display },
-}
-
-/// An event of a scheduler.
-#[cfg(feature = "scheduler")]
-pub(crate) enum SchedulerEvent<'a> {
-    /// A warning for operators, or a worker has joined or left.
-    Notice(&'a crate::scheduler::Notice),
-    /// A step of a task.
-    Task(&'a crate::TaskEvent),
-}
-
 /// A message that was sent or received. The other events of comms are those of
 /// `daskwire_comm`.
 pub(crate) struct MessageEvent<'a> {
@@ -72,43 +31,6 @@ pub(crate) struct MessageEvent<'a> {
     pub(crate) is_leaving: bool,
     pub(crate) frame_count: usize,
     pub(crate) len: usize,
-}
-
-impl fmt::Display for ClientEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Connected { scheduler } => write!(f, "connected to {scheduler}"),
-            Self::Untested(untested) => untested.fmt(f),
-            Self::Disconnected { reason } => write!(f, "disconnected: {reason}"),
-            Self::Task { status, .. } => f.write_str(status),
-            Self::UnknownOp { op } => write!(f, "ignored a message with unknown op {op:?}"),
-        }
-    }
-}
-
-#[cfg(feature = "worker")]
-impl fmt::Display for WorkerEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Started { worker, scheduler } => {
-                write!(f, "{worker} is registered with {scheduler}")
-            }
-            Self::Notice { message } => f.write_str(message),
-            Self::Failed { error, .. } => write!(f, "failed: {error}"),
-            Self::Task(event) => event.fmt(f),
-            Self::Ended { reason } => reason.fmt(f),
-        }
-    }
-}
-
-#[cfg(feature = "scheduler")]
-impl fmt::Display for SchedulerEvent<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Notice(notice) => notice.fmt(f),
-            Self::Task(event) => event.fmt(f),
-        }
-    }
 }
 
 impl fmt::Display for MessageEvent<'_> {
@@ -125,36 +47,6 @@ impl fmt::Display for MessageEvent<'_> {
             "received from"
         };
         write!(f, "{direction} {peer}: {frame_count} frames, {len} bytes")
-    }
-}
-
-impl ClientEvent<'_> {
-    fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Task { key, .. } => Some(key),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(feature = "worker")]
-impl WorkerEvent<'_> {
-    fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Task(event) => Some(&event.key),
-            Self::Failed { key, .. } => Some(key),
-            _ => None,
-        }
-    }
-}
-
-#[cfg(feature = "scheduler")]
-impl SchedulerEvent<'_> {
-    fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Task(event) => Some(&event.key),
-            Self::Notice(_) => None,
-        }
     }
 }
 
@@ -177,10 +69,11 @@ pub(crate) trait Event {
 /// Implements [`Event`]; a macro, because `tracing` needs targets at compile time.
 macro_rules! events {
     ($event:ident, $target:literal) => {
-        impl Event for $event<'_> {
+        impl $crate::event::Event for $event<'_> {
             #[cfg(feature = "tracing")]
-            fn is_enabled(level: Level) -> bool {
+            fn is_enabled(level: $crate::event::Level) -> bool {
                 use tracing::{Level as To, enabled};
+                use $crate::event::Level;
                 match level {
                     Level::Warn => enabled!(target: $target, To::WARN),
                     Level::Info => enabled!(target: $target, To::INFO),
@@ -190,8 +83,9 @@ macro_rules! events {
             }
 
             #[cfg(feature = "tracing")]
-            fn dispatch(&self, level: Level) {
-                let _task = self.key().map(task);
+            fn dispatch(&self, level: $crate::event::Level) {
+                use $crate::event::Level;
+                let _task = self.key().map($crate::event::task);
                 match level {
                     Level::Warn => tracing::warn!(target: $target, "{self}"),
                     Level::Info => tracing::info!(target: $target, "{self}"),
@@ -201,23 +95,20 @@ macro_rules! events {
             }
 
             #[cfg(not(feature = "tracing"))]
-            fn is_enabled(_: Level) -> bool {
+            fn is_enabled(_: $crate::event::Level) -> bool {
                 false
             }
 
             #[cfg(not(feature = "tracing"))]
-            fn dispatch(&self, _: Level) {
+            fn dispatch(&self, _: $crate::event::Level) {
                 let _ = self.key();
             }
         }
     };
 }
 
-events!(ClientEvent, "daskwire_peer::client");
-#[cfg(feature = "worker")]
-events!(WorkerEvent, "daskwire_peer::worker");
-#[cfg(feature = "scheduler")]
-events!(SchedulerEvent, "daskwire_peer::scheduler");
+pub(crate) use events;
+
 events!(MessageEvent, "daskwire_peer::comm");
 
 /// Emits an event, if a subscriber wants it.

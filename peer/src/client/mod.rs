@@ -32,6 +32,7 @@ mod data;
 mod dataset;
 mod diagnostics;
 mod error;
+mod event;
 mod future;
 mod request;
 mod run;

@@ -7,13 +7,14 @@ use daskwire::message::Layout;
 use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_comm::{CommError, Traffic, WireFormat};
 
+use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
 use super::state::Event;
 use super::{ClientOptions, ConnectError};
 use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
-use crate::event::{ClientEvent, Level, emit, in_comm};
+use crate::event::{Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
 use crate::release::{self, FIRST_WITH_CLIENTS, UntestedRelease};
 use crate::{BoxFuture, Release, RequestError, Value};

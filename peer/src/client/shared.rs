@@ -8,13 +8,14 @@ use daskwire_comm::Address;
 use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::event::ClientEvent;
 use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
 use super::{ClientOptions, Connection, Disconnected, TaskFuture};
 use crate::batched::BatchSender;
 use crate::dialect::Dialect;
-use crate::event::{ClientEvent, Level, emit};
+use crate::event::{Level, emit};
 use crate::net::Connector;
 use crate::panic_flag::PanicFlag;
 use crate::pool::{Deadlines, Pool};

@@ -12,6 +12,7 @@
 //! refused with a `NotImplementedError` that names them.
 
 mod error;
+mod event;
 mod notice;
 mod server;
 pub mod state;

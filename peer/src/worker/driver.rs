@@ -6,6 +6,7 @@ use std::sync::{Arc, MutexGuard};
 
 use daskwire_comm::runtime::{self, Spawner, TaskSet};
 
+use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
 use super::run::Job;
@@ -14,7 +15,7 @@ use super::store::{Datum, Store};
 use super::{Shared, now};
 use crate::Key;
 use crate::batched::BatchSender;
-use crate::event::{self, Event as _, WorkerEvent, emit};
+use crate::event::{self, Event as _, emit};
 use crate::protocol::{
     FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
 };

@@ -37,6 +37,7 @@ mod diagnostics;
 mod driver;
 mod error;
 mod evaluate;
+mod event;
 mod exception;
 mod fetch;
 mod functions;
@@ -74,7 +75,7 @@ use tokio::sync::Notify;
 use crate::Value;
 use crate::channel::Observer;
 use crate::dialect::Dialect;
-use crate::event::{self, WorkerEvent, emit};
+use crate::event::emit;
 use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
@@ -179,7 +180,9 @@ impl Shared {
     /// subscribers to the scheduler's events.
     fn notice(&self, message: &str) {
         self.log.add(Level::Warning, message);
-        emit(event::Level::Warn, || WorkerEvent::Notice { message });
+        emit(crate::event::Level::Warn, || event::WorkerEvent::Notice {
+            message,
+        });
         self.notify.notify(message);
         if let Some(stream) = &self.machine().stream {
             stream.send(LogEvent {

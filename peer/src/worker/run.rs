@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::diagnostics::Level;
 use super::evaluate::{Evaluated, Fault, TaskContext};
+use super::event::WorkerEvent;
 use super::metrics::{self, to_startstops};
 #[cfg(target_os = "linux")]
 use super::python::is_for_python;
@@ -14,7 +15,7 @@ use super::scheduler_plugin::allowed_workers;
 use super::state::{Description, Event, Executed, Failure, Run};
 use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
-use crate::event::{self, WorkerEvent, emit};
+use crate::event::{self, emit};
 use crate::graph::{Function, GraphError, Task, Work};
 use crate::value::Serialized;
 use crate::{Key, RemoteError, Value};

@@ -11,13 +11,14 @@ use daskwire_comm::{Listener, Transports};
 use tokio::sync::watch;
 
 use super::diagnostics::Level;
+use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
 use super::python::PythonProcesses;
 use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 use crate::batched::BatchWriter;
 use crate::channel::{Channel, Receiver, within};
-use crate::event::{self, WorkerEvent, emit};
+use crate::event::{self, emit};
 use crate::protocol::{
     HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
     ReplyStatus, Request, ToWorker, Unregister, WorkerStatus,

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
 use super::driver::Machine;
+use super::event::WorkerEvent;
 use super::metrics::{TasksDone, Transfers};
 #[cfg(target_os = "linux")]
 use super::nanny_plugins;
@@ -33,7 +34,7 @@ use super::{Builder, Shared, StartError, Worker};
 use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Receiver};
 use crate::dialect::Dialect;
-use crate::event::{self, WorkerEvent, emit};
+use crate::event::{self, emit};
 use crate::net::Connector;
 #[cfg(target_os = "linux")]
 use crate::panic_flag::PanicFlag;

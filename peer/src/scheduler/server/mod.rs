@@ -11,10 +11,11 @@ use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Address, CommError, Listener};
 use tokio::sync::{Notify, watch};
 
+use super::event::SchedulerEvent;
 use super::state::{Action, ClientId, Event, Policy, State, WorkerId};
 use super::{Notice, Options, ServeError};
 use crate::batched::BatchSender;
-use crate::event::{self, Event as _, SchedulerEvent, emit};
+use crate::event::{self, Event as _, emit};
 use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};

@@ -1,0 +1,44 @@
+//! Events of a client for `tracing`.
+
+use core::fmt;
+
+use crate::Key;
+use crate::event::events;
+use crate::release::UntestedRelease;
+
+/// An event of a client.
+pub(crate) enum ClientEvent<'a> {
+    /// The scheduler accepted the client.
+    Connected { scheduler: &'a dyn fmt::Display },
+    /// The scheduler's release is newer than the tested ones.
+    Untested(UntestedRelease),
+    /// The connection ended.
+    Disconnected { reason: &'a str },
+    /// The status of a task changed.
+    Task { key: &'a Key, status: &'static str },
+    /// A message with an unknown op arrived.
+    UnknownOp { op: &'a str },
+}
+
+impl fmt::Display for ClientEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected { scheduler } => write!(f, "connected to {scheduler}"),
+            Self::Untested(untested) => untested.fmt(f),
+            Self::Disconnected { reason } => write!(f, "disconnected: {reason}"),
+            Self::Task { status, .. } => f.write_str(status),
+            Self::UnknownOp { op } => write!(f, "ignored a message with unknown op {op:?}"),
+        }
+    }
+}
+
+impl ClientEvent<'_> {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Task { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+}
+
+events!(ClientEvent, "daskwire_peer::client");

@@ -1,0 +1,35 @@
+//! Events of a scheduler for `tracing`.
+
+use core::fmt;
+
+use super::Notice;
+use crate::event::events;
+use crate::{Key, TaskEvent};
+
+/// An event of a scheduler.
+pub(crate) enum SchedulerEvent<'a> {
+    /// A warning for operators, or a worker has joined or left.
+    Notice(&'a Notice),
+    /// A step of a task.
+    Task(&'a TaskEvent),
+}
+
+impl fmt::Display for SchedulerEvent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Notice(notice) => notice.fmt(f),
+            Self::Task(event) => event.fmt(f),
+        }
+    }
+}
+
+impl SchedulerEvent<'_> {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Task(event) => Some(&event.key),
+            Self::Notice(_) => None,
+        }
+    }
+}
+
+events!(SchedulerEvent, "daskwire_peer::scheduler");
