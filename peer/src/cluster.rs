@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 #[cfg(feature = "self-signed")]
 use daskwire_comm::tls::{Tls, TlsError, TlsSettings};
-use daskwire_comm::{Address, CommError, CommOptions, Transports};
+use daskwire_comm::{Address, BoxFuture, CommError, CommOptions, Transports};
 
+use crate::Client;
 use crate::channel::Observer;
 use crate::client::{ClientOptions, ConnectError};
 use crate::request_error::from;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{self, Functions, Worker};
-use crate::{BoxFuture, Client};
 
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -63,7 +63,7 @@ impl ClusterTransport {
 
     fn address(self) -> Address {
         let address = match self {
-            Self::Memory => format!("inproc://daskwire-{}", crate::identifier()),
+            Self::Memory => format!("inproc://daskwire-{}", crate::key::identifier()),
             #[cfg(feature = "tcp")]
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
             #[cfg(feature = "self-signed")]

@@ -107,6 +107,7 @@ macro_rules! events {
     };
 }
 
+#[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
 pub(crate) use events;
 
 events!(MessageEvent, "daskwire_peer::comm");

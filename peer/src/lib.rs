@@ -73,6 +73,7 @@ mod brief;
 mod channel;
 #[cfg(feature = "client")]
 pub mod client;
+mod clock;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 #[cfg(any(feature = "client", feature = "worker"))]
@@ -127,26 +128,7 @@ pub use request_error::RequestError;
 pub use story::{Stimulus, TaskChange, TaskEvent};
 pub use value::{Array, Serialized, Value};
 
-// The code of an `async fn` is generated in each crate that awaits it, with everything
-// that it awaits; boxing the entry points generates the code of the roles once, in this
-// crate.
-pub(crate) use daskwire_comm::BoxFuture;
-
 /// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "client", feature = "tcp"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// The time since 1970; zero if the clock is set to an earlier time.
-pub(crate) fn unix_time() -> core::time::Duration {
-    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
-    since.unwrap_or_default()
-}
-
-/// Returns 128 random bits as a string.
-pub(crate) fn identifier() -> String {
-    use std::hash::{BuildHasher as _, RandomState};
-    // Each state is keyed by the operating system's random bits and a counter.
-    let bits = |word: u64| RandomState::new().hash_one(word);
-    format!("{:016x}{:016x}", bits(0), bits(1))
-}

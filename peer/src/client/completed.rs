@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 
 use super::future::Watcher;
 use super::{TaskError, TaskFuture};
-use crate::{BoxFuture, Value};
+use crate::Value;
+use daskwire_comm::BoxFuture;
 
 /// A future that is done, with its index: the position in the list given to
 /// [`Client::as_completed`](super::Client::as_completed), or the number that

@@ -312,7 +312,7 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn start_performance_report(&self) -> Result<PerformanceReport, RequestError> {
-        let start = crate::unix_time().as_secs_f64();
+        let start = crate::clock::unix_time().as_secs_f64();
         // From now on, the scheduler records tasks.
         let message = Unknown::new("get_task_stream")
             .field("start", 0)
@@ -327,5 +327,5 @@ impl Client {
 
 /// A unique cause (`stimulus_id`) for the scheduler's logs.
 fn stimulus(what: &str) -> String {
-    format!("client-{what}-{}", crate::unix_time().as_secs_f64())
+    format!("client-{what}-{}", crate::clock::unix_time().as_secs_f64())
 }

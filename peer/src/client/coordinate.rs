@@ -600,7 +600,7 @@ impl Semaphore {
     /// * other errors if the scheduler cannot be reached in time.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
         let wait = Wait::new("a lease of a semaphore", timeout);
-        let id = crate::identifier();
+        let id = crate::key::identifier();
         let message = Unknown::new("semaphore_acquire")
             .field("name", self.name())
             .field("timeout", seconds(timeout))

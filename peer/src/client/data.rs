@@ -17,7 +17,8 @@ use crate::protocol::{
     DataReply, Gather, GetTaskStatus, Keys, NBytes, NCores, NCoresRunning, Nullable, ReplyStatus,
     Request, Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
 };
-use crate::{BoxFuture, Key, RequestError, Serialized, Value};
+use crate::{Key, RequestError, Serialized, Value};
+use daskwire_comm::BoxFuture;
 
 /// Maximum number of attempts to fetch a result before it counts as lost.
 const ATTEMPTS: usize = 10;

@@ -9,7 +9,8 @@ use super::{Client, Status, TaskFuture};
 use crate::dialect::Operation;
 use crate::graph::futures_pickle;
 use crate::protocol::{Keys, Unknown};
-use crate::{BoxFuture, Key, Release, RequestError, Serialized, Value};
+use crate::{Key, Release, RequestError, Serialized, Value};
+use daskwire_comm::BoxFuture;
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
@@ -56,7 +57,8 @@ impl Client {
         name: impl Into<Key>,
         futures: &[TaskFuture],
     ) -> Result<(), RequestError> {
-        let pickle = futures_pickle(futures).map_err(RequestError::unserializable)?;
+        let keys: Vec<_> = futures.iter().map(TaskFuture::key).collect();
+        let pickle = futures_pickle(&keys).map_err(RequestError::unserializable)?;
         let data = Serialized::of_written_pickle(pickle);
         self.publish(&name.into(), data, futures).await
     }
@@ -187,7 +189,7 @@ impl Client {
     /// Announces a request on the stream, so that the scheduler handles the request only
     /// after it has read all earlier messages. Returns the id that the request refers to.
     fn flush(&self) -> Result<String, RequestError> {
-        let uid = crate::identifier();
+        let uid = crate::key::identifier();
         let message = Unknown::new("publish_flush_batched_send").field("uid", uid.as_str());
         self.shared.tell(message)?;
         Ok(uid)

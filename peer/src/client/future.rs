@@ -4,14 +4,15 @@ use core::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use daskwire_comm::runtime;
+use daskwire_comm::{BoxFuture, runtime};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::shared::Shared;
 use super::state::{Event, Hold, Status};
 use super::{Disconnected, TaskError};
+use crate::graph::{Argument, HeldKey};
 use crate::protocol::Keys;
-use crate::{BoxFuture, Key, RemoteError, RequestError, Serialized, Value};
+use crate::{Key, RemoteError, RequestError, Serialized, Value};
 
 /// Notifies a task that waits for a hold.
 pub(super) enum Watcher {
@@ -327,15 +328,15 @@ impl From<&TaskFuture> for Key {
 }
 
 /// Uses the task's result as an argument of another task, which holds it.
-impl From<&TaskFuture> for crate::graph::Argument {
+impl From<&TaskFuture> for Argument {
     fn from(future: &TaskFuture) -> Self {
-        Self::Future(future.clone())
+        Self::from(future.clone())
     }
 }
 
 /// Uses the task's result as an argument of another task, which holds it.
-impl From<TaskFuture> for crate::graph::Argument {
+impl From<TaskFuture> for Argument {
     fn from(future: TaskFuture) -> Self {
-        Self::Future(future)
+        Self::Held(HeldKey::new(future.key().clone(), future))
     }
 }

@@ -376,7 +376,7 @@ impl Client {
             ("load", Value::from(true)),
             ("data", Value::Bytes(data.into())),
         ];
-        let unique = format!("{name}{}", crate::identifier());
+        let unique = format!("{name}{}", crate::key::identifier());
         let classes = [
             (PluginKind::Scheduler, "SchedulerUploadFile"),
             (PluginKind::Worker, "UploadFile"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use daskwire::message::Layout;
 use daskwire_comm::runtime::{self, Instant, Task};
-use daskwire_comm::{CommError, Traffic, WireFormat};
+use daskwire_comm::{BoxFuture, CommError, Traffic, WireFormat};
 
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
@@ -17,7 +17,7 @@ use crate::dialect::Dialect;
 use crate::event::{Level, emit, in_comm};
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
 use crate::release::{self, FIRST_WITH_CLIENTS, UntestedRelease};
-use crate::{BoxFuture, Release, RequestError, Value};
+use crate::{Release, RequestError, Value};
 
 /// The client's name in errors.
 const CLIENT: &str = "a client in Rust";

@@ -4,8 +4,8 @@ use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use daskwire_comm::Address;
 use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
+use daskwire_comm::{Address, BoxFuture};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::event::ClientEvent;
@@ -20,7 +20,7 @@ use crate::net::Connector;
 use crate::panic_flag::PanicFlag;
 use crate::pool::{Deadlines, Pool};
 use crate::protocol::{Field, FromClient, Keys, Request, Retry};
-use crate::{BoxFuture, Key, Release, RequestError};
+use crate::{Key, Release, RequestError};
 
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
@@ -201,7 +201,7 @@ impl Shared {
         let id = options
             .id
             .clone()
-            .unwrap_or_else(|| format!("Client-daskwire-{}", crate::identifier()));
+            .unwrap_or_else(|| format!("Client-daskwire-{}", crate::key::identifier()));
         let panic_flag = PanicFlag::default();
         Self {
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
@@ -247,7 +247,7 @@ impl Shared {
     pub(super) fn next_id(&self) -> Arc<str> {
         match core::mem::replace(&mut self.lock().has_registered, true) {
             false => self.id.as_str().into(),
-            true => format!("{}-{}", self.id, crate::identifier()).into(),
+            true => format!("{}-{}", self.id, crate::key::identifier()).into(),
         }
     }
 

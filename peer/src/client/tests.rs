@@ -44,7 +44,7 @@ impl Scheduler {
 
     /// A scheduler of a given release, and its client.
     async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
-        let at = format!("inproc://{}", crate::identifier());
+        let at = format!("inproc://{}", crate::key::identifier());
         let address = at.parse().expect("an address");
         let listener = crate::transports()
             .bind(&address, CommOptions::default())
@@ -296,7 +296,7 @@ async fn asked_of_a_worker(
     answer: fn(&[Key]) -> Vec<Key>,
 ) -> (usize, usize, Result<usize, TaskError>) {
     let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let at: Address = format!("inproc://{}", crate::identifier())
+    let at: Address = format!("inproc://{}", crate::key::identifier())
         .parse()
         .expect("an address");
     let listener = crate::transports().bind(&at, CommOptions::default()).await;
@@ -402,7 +402,7 @@ async fn gathering_key_by_key_takes_linear_time() {
 
 #[tokio::test]
 async fn does_not_register_with_an_old_scheduler() {
-    let address = format!("inproc://{}", crate::identifier());
+    let address = format!("inproc://{}", crate::key::identifier());
     let at = address.parse().expect("an address");
     let binding = crate::transports().bind(&at, CommOptions::default()).await;
     let listener = binding.expect("it is free");
@@ -536,7 +536,7 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let mut listeners = Vec::new();
     for _ in 0..2 {
-        let at = format!("inproc://{}", crate::identifier());
+        let at = format!("inproc://{}", crate::key::identifier());
         let at = at.parse().expect("an address");
         let listener = crate::transports().bind(&at, CommOptions::default()).await;
         listeners.push((at.to_string(), listener.expect("free")));
@@ -607,7 +607,7 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
 
 /// Listens at an unused address.
 async fn listen() -> (String, Listener) {
-    let address = format!("inproc://{}", crate::identifier());
+    let address = format!("inproc://{}", crate::key::identifier());
     let at = address.parse().expect("an address");
     let binding = crate::transports().bind(&at, CommOptions::default()).await;
     (address, binding.expect("it is free"))
@@ -1295,7 +1295,7 @@ async fn client_without_listener() -> (Scheduler, Client) {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     // The client's comm for requests is gone, too.
     scheduler.requests.sender.close().await.expect("closed");
-    let nowhere = format!("inproc://{}", crate::identifier());
+    let nowhere = format!("inproc://{}", crate::key::identifier());
     let nowhere = nowhere.parse().expect("an address");
     let transports = crate::transports();
     let bound = transports.bind(&nowhere, CommOptions::default()).await;
@@ -1354,7 +1354,7 @@ async fn the_error_of_a_short_timeout_has_the_cause() {
         ..ClientOptions::default()
     };
     let start = tokio::time::Instant::now();
-    let nowhere = format!("inproc://{}", crate::identifier());
+    let nowhere = format!("inproc://{}", crate::key::identifier());
     let error = Client::connect_with(&nowhere, options.clone()).await;
     let error = error.expect_err("there is no listener").to_string();
     assert!(error.contains("refused"), "{error}");
@@ -1391,7 +1391,7 @@ async fn accept_waiting(listener: &Listener) -> Channel {
 #[tokio::test(start_paused = true)]
 async fn clients_wait_for_a_busy_scheduler() {
     const BUSY: Duration = Duration::from_secs(45);
-    let at = format!("inproc://{}", crate::identifier());
+    let at = format!("inproc://{}", crate::key::identifier());
     let address = at.parse().expect("an address");
     let transports = crate::transports();
     let listener = transports.bind(&address, CommOptions::default()).await;

@@ -21,10 +21,9 @@ mod tuple;
 mod write;
 
 use core::fmt;
+use std::sync::Arc;
 
 use crate::brief::brief_debug;
-#[cfg(feature = "client")]
-use crate::client::TaskFuture;
 use crate::{Key, Value};
 
 #[cfg(feature = "scheduler")]
@@ -151,10 +150,9 @@ pub enum Argument {
     Value(Value),
     /// The result of another task, or scattered data.
     Result(Key),
-    /// The result of a future. The cluster keeps the result at least until this
-    /// argument is dropped, that is, until the task was submitted.
-    #[cfg(feature = "client")]
-    Future(TaskFuture),
+    /// The result of another task, such as that of a future, which the cluster keeps at
+    /// least until this argument is dropped, that is, until the task was submitted.
+    Held(HeldKey),
     /// A list that contains results.
     List(Vec<Self>),
     /// A tuple that contains results.
@@ -173,8 +171,7 @@ brief_debug!(
     enum Argument {
         Value(value),
         Result(key),
-        #[cfg(feature = "client")]
-        Future(future),
+        Held(key),
         List(items),
         Tuple(items),
         Set(items),
@@ -183,6 +180,42 @@ brief_debug!(
         Unknown(what),
     }
 );
+
+/// The key of a result, with a guard that has the result kept until the last clone is
+/// dropped.
+#[derive(Clone)]
+pub struct HeldKey {
+    key: Key,
+    _guard: Arc<dyn Send + Sync>,
+}
+
+impl HeldKey {
+    /// Returns a key with its guard.
+    pub fn new(key: Key, guard: impl Send + Sync + 'static) -> Self {
+        Self {
+            key,
+            _guard: Arc::new(guard),
+        }
+    }
+
+    /// The key.
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+/// Keys are equal, whatever holds them.
+impl PartialEq for HeldKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+}
+
+impl fmt::Debug for HeldKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
 
 impl<T: Into<Value>> From<T> for Argument {
     fn from(value: T) -> Self {
@@ -378,8 +411,7 @@ fn keys_in(mut left: Vec<Part<'_>>) -> Vec<Key> {
         match part {
             Part::Argument(argument) => match argument {
                 Argument::Result(key) => keys.push(key.clone()),
-                #[cfg(feature = "client")]
-                Argument::Future(future) => keys.push(future.key().clone()),
+                Argument::Held(held) => keys.push(held.key().clone()),
                 Argument::List(items) | Argument::Tuple(items) | Argument::Set(items) => {
                     left.extend(items.iter().map(Part::Argument));
                 }

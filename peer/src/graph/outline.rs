@@ -15,8 +15,9 @@ use super::read::{DEPTH, native_name};
 use super::spec::{SPEC, TASK_STATE, class_of};
 use super::write::Names;
 use super::{Graph, GraphError};
+use crate::Key;
+use crate::key::identifier;
 use crate::value::{Budget, Serialized, TreeReader, Value, ValueError};
-use crate::{Key, identifier};
 
 /// The minimum budget of values and bytes, however short the pickle is. Each task is
 /// copied with everything that it refers to, so what several tasks share is counted for

@@ -57,7 +57,7 @@ impl Graph {
                 Reference::Object("dask._task_spec", "TaskRef")
             }
         };
-        let name = crate::identifier();
+        let name = crate::key::identifier();
         let pickle = scratch::pickle(dialect.pickling.options(), |writer| {
             let mut tuples = TupleWriter::new(*dialect, reference, self);
             writer
@@ -218,9 +218,7 @@ impl<'g> TupleWriter<'g> {
     fn is_plain(&self, argument: &Argument) -> bool {
         match argument {
             Argument::Value(value) => !self.is_ambiguous(value),
-            Argument::Result(_) => true,
-            #[cfg(feature = "client")]
-            Argument::Future(_) => true,
+            Argument::Result(_) | Argument::Held(_) => true,
             _ => false,
         }
     }
@@ -311,9 +309,8 @@ impl<'g> TupleWriter<'g> {
                 self.result(key, writer);
                 Ok(())
             }
-            #[cfg(feature = "client")]
-            Argument::Future(future) => {
-                self.result(future.key(), writer);
+            Argument::Held(held) => {
+                self.result(held.key(), writer);
                 Ok(())
             }
             Argument::List(items) => {

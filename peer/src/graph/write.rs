@@ -13,8 +13,6 @@ use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
 use crate::Key;
 #[cfg(feature = "client")]
 use crate::Value;
-#[cfg(feature = "client")]
-use crate::client::TaskFuture;
 use crate::pickling::Pickling;
 #[cfg(feature = "client")]
 use crate::protocol::CallPickles;
@@ -63,7 +61,7 @@ impl Graph {
     /// Like [`to_expression`](Self::to_expression), for the readers of a
     /// cluster.
     pub(crate) fn to_expression_for(&self, pickling: Pickling) -> Result<Serialized, ValueError> {
-        let token = crate::identifier();
+        let token = crate::key::identifier();
         let pickle = scratch::pickle(pickling.options(), |writer| {
             let mut names = Names::new(pickling);
             // `Expr._reconstruct` takes an optional name; without it, the
@@ -167,8 +165,7 @@ impl Task {
             Work::Argument(argument) => {
                 let target = match argument {
                     Argument::Result(key) => Some(key),
-                    #[cfg(feature = "client")]
-                    Argument::Future(future) => Some(future.key()),
+                    Argument::Held(held) => Some(held.key()),
                     _ => None,
                 };
                 let class = target.map_or("DataNode", |_| "Alias");
@@ -318,14 +315,14 @@ pub(crate) fn call_pickles(
     })
 }
 
-/// The pickle of a list of futures, as Python clients have them.
+/// The pickle of a list of the futures with these keys, as Python clients have them.
 #[cfg(feature = "client")]
-pub(crate) fn futures_pickle(futures: &[TaskFuture]) -> Result<Bytes, ValueError> {
+pub(crate) fn futures_pickle(keys: &[&Key]) -> Result<Bytes, ValueError> {
     let pickle = scratch::pickle(Pickling::PORTABLE, |writer| {
-        writer.list(futures.len());
-        for future in futures {
+        writer.list(keys.len());
+        for key in keys {
             writer.reduce().global("distributed.client", "Future");
-            future.key().pickle(writer.tuple(1));
+            key.pickle(writer.tuple(1));
         }
         Ok::<(), ValueError>(())
     })?;
@@ -450,8 +447,7 @@ impl Argument {
                 write_reference(key, writer, names);
                 Ok(())
             }
-            #[cfg(feature = "client")]
-            Self::Future(future) => {
+            Self::Held(future) => {
                 write_reference(future.key(), writer, names);
                 Ok(())
             }

@@ -67,7 +67,7 @@ impl Key {
 
     /// Returns a unique key: `prefix`, a dash, and 128 random bits.
     pub fn unique(prefix: &str) -> Self {
-        Self::from(format!("{prefix}-{}", crate::identifier()))
+        Self::from(format!("{prefix}-{}", identifier()))
     }
 
     /// Reads a key as the next value of a body.
@@ -375,6 +375,14 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({self})")
     }
+}
+
+/// Returns 128 random bits as a string.
+pub(crate) fn identifier() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    // Each state is keyed by the operating system's random bits and a counter.
+    let bits = |word: u64| RandomState::new().hash_one(word);
+    format!("{:016x}{:016x}", bits(0), bits(1))
 }
 
 #[cfg(test)]

@@ -12,14 +12,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::runtime::{self, Instant};
-use daskwire_comm::{Address, CommError, Traffic};
+use daskwire_comm::{Address, BoxFuture, CommError, Traffic};
 use tokio::sync::watch;
 
 use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
 use crate::protocol::{DataReply, Field, GetData, ReplyStatus, Request};
-use crate::{BoxFuture, Key, RequestError};
+use crate::{Key, RequestError};
 
 /// Maximum number of idle comms with one peer.
 const MAX_IDLE_PER_PEER: usize = 8;

@@ -11,7 +11,7 @@ struct Peer {
 
 impl Peer {
     async fn new() -> Self {
-        let at = format!("inproc://{}", crate::identifier());
+        let at = format!("inproc://{}", crate::key::identifier());
         let at = at.parse().expect("an address");
         let listener = crate::transports().bind(&at, CommOptions::default()).await;
         let listener = listener.expect("it is free");

@@ -8,11 +8,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_comm::{Address, BoxFuture, CommOptions, Transports};
 
 use super::start::start;
 use super::{Functions, MemoryThresholds, StartError, Worker};
-use crate::BoxFuture;
 use crate::channel::Observer;
 
 /// Configures and starts a [`Worker`].

@@ -272,10 +272,9 @@ impl TaskContext<'_> {
         Ok(match argument {
             Argument::Value(value) => value,
             Argument::Result(_) => self.argument(argument)?.into_value(),
-            // Parsing a task never produces futures.
-            #[cfg(feature = "client")]
-            Argument::Future(future) => {
-                let result = Argument::Result(future.key().clone());
+            // Parsing a task never produces held keys.
+            Argument::Held(held) => {
+                let result = Argument::Result(held.key().clone());
                 self.argument(result)?.into_value()
             }
             Argument::List(items) => Value::List(many(items)?.into()),

@@ -74,12 +74,12 @@ use tokio::sync::Notify;
 
 use crate::Value;
 use crate::channel::Observer;
+use crate::clock::unix_time as now;
 use crate::dialect::Dialect;
 use crate::event::emit;
 use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
-use crate::unix_time as now;
 
 pub use builder::{Builder, TransferLimits};
 pub use error::StartError;

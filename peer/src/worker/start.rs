@@ -48,7 +48,7 @@ use crate::{Release, RequestError, Value};
 /// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
 /// processes, and registers.
 pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
-    let id = format!("Worker-{}", crate::identifier());
+    let id = format!("Worker-{}", crate::key::identifier());
     let party = builder.name.clone();
     let party = party.unwrap_or_else(|| "worker".to_owned());
     let transports = builder.transports.separate();

@@ -215,7 +215,7 @@ impl Shared {
             listener_count: AtomicUsize::new(listener_count),
             pool: Pool::new(connector, "scheduler", options.observer.clone()),
             plugins: Plugins::default(),
-            id: format!("Scheduler-{}", crate::identifier()),
+            id: format!("Scheduler-{}", crate::key::identifier()),
             address,
             clock: Clock::new(),
             changed: Notify::new(),
@@ -512,7 +512,7 @@ struct Clock {
 impl Clock {
     fn new() -> Self {
         Self {
-            start: crate::unix_time(),
+            start: crate::clock::unix_time(),
             started: runtime::now(),
         }
     }

@@ -168,7 +168,7 @@ pub(crate) struct Steps(Mutex<Vec<Done>>);
 
 impl Steps {
     fn add(&self, step: Step, len: u64, since: Instant) {
-        let stop = crate::unix_time().as_secs_f64();
+        let stop = crate::clock::unix_time().as_secs_f64();
         let start = stop - since.elapsed().as_secs_f64();
         self.lock().push(Done {
             step,

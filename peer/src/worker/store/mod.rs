@@ -296,7 +296,7 @@ impl Drop for Store {
 /// An unused path, for tests.
 #[cfg(test)]
 pub(crate) fn scratch(name: &str) -> std::path::PathBuf {
-    let id = crate::identifier();
+    let id = crate::key::identifier();
     std::env::temp_dir().join(format!("daskwire-{name}-{id}"))
 }
 

@@ -68,7 +68,7 @@ fn ends() -> Ends {
 impl Scheduler {
     async fn new(scheme: &str) -> Self {
         let at = match scheme {
-            "inproc" => format!("inproc://{}", crate::identifier()),
+            "inproc" => format!("inproc://{}", crate::key::identifier()),
             scheme => format!("{scheme}://127.0.0.1:0"),
         };
         let at = address(&at);

@@ -62,7 +62,7 @@ struct OtherWorker {
 
 impl OtherWorker {
     async fn new() -> Self {
-        let at = address(&format!("inproc://{}", crate::identifier()));
+        let at = address(&format!("inproc://{}", crate::key::identifier()));
         let listener = bind(&at).await;
         Self {
             listener,
