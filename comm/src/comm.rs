@@ -7,16 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wire::Limits;
+use wire::comm::{Agreement, HANDSHAKE_LEN, HandshakeRole, Handshaking};
 use wire::frame::Prefix;
-use wire::handshake::{self, Handshake};
+use wire::handshake::Handshake;
 use wire::message::Layout;
-use wire::msgpack::Writer;
 
 use crate::event::Event;
 use crate::transport::{ConnectError, Traffic};
-use crate::{
-    Address, BufferPool, Closed, CommError, CommReader, CommWriter, Frames, Phase, runtime,
-};
+use crate::{Address, BufferPool, CommError, CommReader, CommWriter, Frames, Phase, runtime};
 
 /// The options of comms over any transport. Options of one transport, such as
 /// certificates, are set on that transport.
@@ -55,7 +53,7 @@ pub struct CommOptions {
     pub answer_timeout: Duration,
     /// The number of unfinished handshakes that a listener allows. Beyond that, or
     /// when the process has no file descriptors left, the oldest handshake is ended
-    /// ([`Closed::Displaced`]). Default: a quarter of
+    /// ([`Closed::Displaced`](crate::Closed::Displaced)). Default: a quarter of
     /// [`descriptor_limit`](crate::descriptor_limit), and at most 4,096.
     pub max_handshakes: usize,
     /// The limits for messages after the handshake. Default: [`Limits::HOST`].
@@ -126,20 +124,6 @@ pub enum WireFormat {
     /// HANDSHAKE-1), so a listener with this setting makes them wait for that second,
     /// and cannot detect the format of those before 2021.3.1.
     Detect,
-}
-
-/// The result of a handshake: what both ends agreed on, and the format of the peer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Agreement {
-    /// The pickle protocol to write.
-    pub pickle_protocol: u8,
-    /// The Python version of the peer, if its handshake has one.
-    pub peer_python: Option<[u64; 3]>,
-    /// The framing of messages, in both directions.
-    pub prefix: Prefix,
-    /// The layout of the peer's messages.
-    pub layout: Layout,
 }
 
 /// The boxed reading half of a stream.
@@ -319,7 +303,7 @@ impl fmt::Debug for RawConnection {
 pub struct Comm<R = ReadHalf, W = WriteHalf> {
     reader: CommReader<R>,
     writer: CommWriter<W>,
-    agreement: Agreement,
+    agreement: Agreement<'static>,
     local: Address,
     peer: Address,
     encryption: Option<Arc<Encryption>>,
@@ -446,7 +430,7 @@ impl<R, W> Comm<R, W> {
     }
 
     /// The result of the handshake.
-    pub const fn agreement(&self) -> &Agreement {
+    pub const fn agreement(&self) -> &Agreement<'static> {
         &self.agreement
     }
 
@@ -497,81 +481,36 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
     options: &CommOptions,
-) -> Result<(CommReader<R>, CommWriter<W>, Agreement), CommError> {
+) -> Result<(CommReader<R>, CommWriter<W>, Agreement<'static>), CommError> {
     let ours = Handshake::new(None);
     let (prefix, layout) = match options.wire {
         WireFormat::Fixed { prefix, layout } => (prefix, layout),
         WireFormat::Auto | WireFormat::Detect => (Prefix::U64, Layout::Modern),
     };
-    // PROTOCOL HANDSHAKE-6
-    let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
+    let mut reader = CommReader::new(reader, prefix, options.limits);
     let mut writer = CommWriter::new(writer, prefix);
+    reader.set_pool(options.pool.clone());
 
     // PROTOCOL HANDSHAKE-1
     let is_peer_first = options.wire == WireFormat::Detect
-        && match runtime::timeout(DETECT_TIMEOUT, reader.first_bytes()).await {
-            Ok(first) => first.map(|_| true)?,
+        && match runtime::timeout(DETECT_TIMEOUT, reader.check_first_bytes()).await {
+            Ok(arrived) => arrived.map(|()| true)?,
             Err(_) => false,
         };
-    let (found, document) = if is_peer_first {
-        let (found, document) = receive(&mut reader, prefix, true).await?;
-        writer.set_prefix(found);
-        let (_, layout) = Handshake::from_frames(&document, &Limits::HANDSHAKE)?;
-        send(&mut writer, &ours, layout).await?;
-        (found, document)
-    } else {
-        // Concurrently: the handshake may be larger than the buffers of the
-        // connection, so waiting for the send first could deadlock.
-        let sending = send(&mut writer, &ours, layout);
-        let receiving = receive(&mut reader, prefix, false);
-        let ((), received) = tokio::try_join!(sending, receiving)?;
-        received
+    let role = match is_peer_first {
+        true => HandshakeRole::Respond,
+        false => HandshakeRole::Initiate(layout),
     };
-    let (theirs, layout) = Handshake::from_frames(&document, &Limits::HANDSHAKE)?;
-
-    let agreed = ours.negotiate(&theirs);
-    let agreement = Agreement {
-        pickle_protocol: agreed.pickle_protocol,
-        peer_python: theirs.python,
-        prefix: found,
-        layout,
-    };
-    reader.restart(found, options.limits);
-    reader.set_pool(options.pool.clone());
+    let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
+    let shaking = Handshaking::begin(ours, role, receiver, sender, Limits::HANDSHAKE)?;
+    let mut bytes = [0; HANDSHAKE_LEN];
+    let len = shaking.greeting(prefix, &mut bytes)?;
+    // Concurrently: the handshake may be larger than the buffers of the
+    // connection, so waiting for the send first could deadlock.
+    let sending = writer.send_handshake(&bytes[..len]);
+    let ((), theirs) = tokio::try_join!(sending, reader.read_handshake())?;
+    let (agreement, len) = shaking.agree(reader.receiver.prefix(), &theirs, &mut bytes)?;
+    writer.send_handshake(&bytes[..len]).await?;
+    shaking.finish(&mut reader.receiver, &mut writer.sender);
     Ok((reader, writer, agreement))
-}
-
-/// Reads the peer's handshake and detects its framing, which must be `expected`
-/// unless `any_prefix`. The decoder refuses bytes that are neither framing.
-async fn receive<R: AsyncRead + Unpin>(
-    reader: &mut CommReader<R>,
-    expected: Prefix,
-    any_prefix: bool,
-) -> Result<(Prefix, Frames), CommError> {
-    let first = reader.first_bytes().await?;
-    let found = handshake::detect_prefix(&first).unwrap_or(expected);
-    if found != expected && !any_prefix {
-        return Err(CommError::Prefix { peer: found });
-    }
-    reader.restart(found, Limits::HANDSHAKE);
-    match reader.read_message().await? {
-        Some(frames) => Ok((found, frames)),
-        None => Err(Closed::BeforeHandshake.into()),
-    }
-}
-
-async fn send<W: AsyncWrite + Unpin>(
-    writer: &mut CommWriter<W>,
-    handshake: &Handshake<'_>,
-    layout: Layout,
-) -> Result<(), CommError> {
-    // A first pass measures the length of the document.
-    let mut measure = Writer::new(&mut []);
-    handshake.encode(&mut measure);
-    let mut document = vec![0; measure.len()];
-    handshake.encode(&mut Writer::new(&mut document));
-    match layout {
-        Layout::Modern => writer.write_message(&[&document[..]]).await,
-        Layout::Classic => writer.write_message(&[b"", &document[..]]).await,
-    }
 }

@@ -15,7 +15,8 @@ use crate::{Address, AddressError};
 /// The error of a comm, or of making one.
 ///
 /// Every error ends the comm, or the half of it that returned the error, except for
-/// [`CommError::Encode`] and [`Closed::OtherBuffers`].
+/// [`CommError::Encode`], and [`NoBuffer`](wire::frame::FrameErrorKind::NoBuffer) if nothing
+/// of a message was stored.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CommError {
@@ -101,9 +102,6 @@ pub enum Closed {
     /// A write was dropped after part of a message was sent, so no more messages can
     /// be sent.
     WriteCancelled,
-    /// A message was begun with one of the two ways of reading, and continued with
-    /// the other. Nothing is lost: continue with the first one.
-    OtherBuffers,
     /// An earlier error ended this half of the comm.
     AfterError,
     /// This side closed the comm.
@@ -128,7 +126,7 @@ impl CommError {
     /// protocol error has occurred.
     pub fn is_closed(&self) -> bool {
         match self {
-            Self::Closed(closed) => *closed != Closed::OtherBuffers,
+            Self::Closed(_) => true,
             Self::Io(error) => matches!(
                 error.kind(),
                 io::ErrorKind::BrokenPipe
@@ -219,9 +217,6 @@ impl fmt::Display for Closed {
                 "an earlier write was cancelled after part of its message had been sent, \
                  so this comm cannot send any more",
             ),
-            Self::OtherBuffers => f.write_str(
-                "a message is arriving in the buffers of an earlier call, and must be continued there",
-            ),
             Self::AfterError => f.write_str("the comm is closed after an earlier error"),
             Self::Locally => f.write_str("the comm was closed on this side"),
             Self::Displaced => f.write_str(
@@ -258,20 +253,19 @@ impl From<Closed> for CommError {
     }
 }
 
-impl From<FrameError> for CommError {
-    fn from(error: FrameError) -> Self {
-        Self::Frame(error)
-    }
-}
-
-impl From<HandshakeError> for CommError {
-    fn from(error: HandshakeError) -> Self {
-        Self::Handshake(error)
-    }
-}
-
-impl From<EncodeError> for CommError {
-    fn from(error: EncodeError) -> Self {
-        Self::Encode(error)
+impl From<wire::comm::CommError> for CommError {
+    fn from(error: wire::comm::CommError) -> Self {
+        use wire::comm::{Closed as Reason, CommError as Error};
+        Self::Closed(match error {
+            Error::Frame(error) => return Self::Frame(error),
+            Error::Handshake(error) => return Self::Handshake(error),
+            Error::Prefix { peer } => return Self::Prefix { peer },
+            Error::Encode(error) => return Self::Encode(error),
+            Error::Closed(Reason::BeforeHandshake) => Closed::BeforeHandshake,
+            Error::Closed(Reason::WithinMessage(error)) => Closed::WithinMessage(error),
+            Error::Closed(Reason::WriteCancelled) => Closed::WriteCancelled,
+            Error::Closed(Reason::Locally) => Closed::Locally,
+            _ => Closed::AfterError,
+        })
     }
 }

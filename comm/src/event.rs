@@ -7,9 +7,10 @@
 use core::fmt;
 use core::time::Duration;
 
+use wire::comm::Agreement;
 use wire::message::Layout;
 
-use crate::comm::{Agreement, Encryption};
+use crate::comm::Encryption;
 use crate::{Address, CommError};
 
 /// An event of one connection.
@@ -32,7 +33,7 @@ pub(crate) enum Event<'a> {
     Accepted,
     /// The handshake of Dask is done.
     Established {
-        agreement: &'a Agreement,
+        agreement: &'a Agreement<'static>,
         encryption: Option<&'a Encryption>,
     },
     /// A handshake with a peer that connected failed.
@@ -120,14 +121,14 @@ impl fmt::Display for Event<'_> {
 
 fn established(
     f: &mut fmt::Formatter<'_>,
-    agreement: &Agreement,
+    agreement: &Agreement<'_>,
     encryption: Option<&Encryption>,
 ) -> fmt::Result {
     let layout = match agreement.layout {
         Layout::Modern => "modern",
         Layout::Classic => "classic",
     };
-    let pickle = agreement.pickle_protocol;
+    let pickle = agreement.negotiated.pickle_protocol;
     write!(
         f,
         "established a comm: {layout} layout, pickle protocol {pickle}, no compression"

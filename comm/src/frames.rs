@@ -3,11 +3,11 @@
 use core::fmt;
 use core::ops::Deref;
 use std::io;
-use wire::invariant::Ensured;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use wire::frame::Prelude;
+use wire::comm::Receiver;
+use wire::frame::{FrameBuffers, Prelude, Wanted};
 
 use crate::pool::Pages;
 use crate::{BufferPool, CommError};
@@ -125,25 +125,23 @@ impl fmt::Debug for Frames {
 #[derive(Debug)]
 enum LargeFrame {
     Heap(Vec<u8>),
-    Mapped { pages: Pages, filled: usize },
+    Mapped(Pages),
 }
 
 impl LargeFrame {
-    fn room(
+    fn space(
         &mut self,
         len: usize,
+        filled: usize,
         wanted: usize,
         pool: Option<&BufferPool>,
     ) -> Result<FrameSpace<'_>, CommError> {
         let (arrived, has_room) = match self {
-            Self::Heap(bytes) => (
-                &bytes[..],
-                bytes.len() < MIN_ARRIVED_LEN || len < MIN_MAPPED_LEN,
-            ),
-            Self::Mapped { pages, filled } => (&pages[..*filled], *filled < pages.len()),
+            Self::Heap(bytes) => (&bytes[..], filled < MIN_ARRIVED_LEN || len < MIN_MAPPED_LEN),
+            Self::Mapped(pages) => (&pages[..filled], filled < pages.len()),
         };
         if !has_room {
-            let target = arrived.len().saturating_mul(MAX_MAPPED_RATIO).min(len);
+            let target = filled.saturating_mul(MAX_MAPPED_RATIO).min(len);
             // Pages for a part of the frame are not taken from the pool, and not given to it.
             let pool = pool.filter(|_| target == len);
             let mut pages = match pool.and_then(|pool| pool.take(len)) {
@@ -151,16 +149,15 @@ impl LargeFrame {
                 None => Pages::new(target, pool.cloned())
                     .map_err(|_| CommError::OutOfMemory { len: target })?,
             };
-            let filled = arrived.len();
             pages[..filled].copy_from_slice(arrived);
-            *self = Self::Mapped { pages, filled };
+            *self = Self::Mapped(pages);
         }
         match self {
             Self::Heap(bytes) => {
                 grow(bytes, wanted, len)?;
                 Ok(FrameSpace::Heap(bytes))
             }
-            Self::Mapped { pages, filled } => Ok(FrameSpace::Mapped { pages, filled }),
+            Self::Mapped(pages) => Ok(FrameSpace::Slice(&mut pages[filled..])),
         }
     }
 
@@ -168,20 +165,52 @@ impl LargeFrame {
         match self {
             Self::Heap(bytes) => bytes.into(),
             // The last mapping has exactly the length of the frame.
-            Self::Mapped { pages, .. } => Bytes::from_owner(pages),
+            Self::Mapped(pages) => Bytes::from_owner(pages),
         }
     }
 }
 
-/// The space for the next bytes of a frame.
+/// Memory for the frames of a message that is arriving.
+pub(crate) trait FrameStore {
+    /// Copies bytes of the message from the start of `input`, at least one, and advances
+    /// `input` past them.
+    fn push(
+        &mut self,
+        receiver: &mut Receiver<Vec<u8>>,
+        input: &mut &[u8],
+    ) -> Result<(), CommError>;
+
+    /// Returns space for the next bytes of the frame that the receiver wants.
+    fn space<'s>(
+        &'s mut self,
+        receiver: &'s mut Receiver<Vec<u8>>,
+    ) -> Result<FrameSpace<'s>, CommError>;
+}
+
+/// Buffers of the caller.
+impl<B: FrameBuffers> FrameStore for &mut B {
+    fn push(
+        &mut self,
+        receiver: &mut Receiver<Vec<u8>>,
+        input: &mut &[u8],
+    ) -> Result<(), CommError> {
+        receiver.push(input, *self)?;
+        Ok(())
+    }
+
+    fn space<'s>(
+        &'s mut self,
+        receiver: &'s mut Receiver<Vec<u8>>,
+    ) -> Result<FrameSpace<'s>, CommError> {
+        Ok(FrameSpace::Slice(receiver.space(*self)?))
+    }
+}
+
+/// The space for the next bytes of a frame, which is not empty.
 pub(crate) enum FrameSpace<'r> {
-    /// The spare capacity of a vector, which is not empty.
+    /// The spare capacity of a vector, which is not initialised.
     Heap(&'r mut Vec<u8>),
-    /// The pages after the first `filled` bytes; at least one byte is free.
-    Mapped {
-        pages: &'r mut Pages,
-        filled: &'r mut usize,
-    },
+    Slice(&'r mut [u8]),
 }
 
 impl FrameSpace<'_> {
@@ -192,11 +221,9 @@ impl FrameSpace<'_> {
                 frame.extend_from_slice(bytes);
                 bytes.len()
             }
-            Self::Mapped { pages, filled } => {
-                let free = &mut pages[*filled..];
+            Self::Slice(free) => {
                 let count = free.len().min(bytes.len());
                 free[..count].copy_from_slice(&bytes[..count]);
-                *filled += count;
                 count
             }
         }
@@ -211,12 +238,9 @@ impl FrameSpace<'_> {
         match self {
             // The limit keeps the next message out of this frame.
             Self::Heap(bytes) => io.take(missing as u64).read_buf(bytes).await,
-            Self::Mapped { pages, filled } => {
-                let free = &mut pages[*filled..];
+            Self::Slice(free) => {
                 let len = free.len().min(missing);
-                let count = io.read(&mut free[..len]).await?;
-                *filled += count;
-                Ok(count)
+                io.read(&mut free[..len]).await
             }
         }
     }
@@ -241,7 +265,7 @@ fn grow(bytes: &mut Vec<u8>, wanted: usize, limit: usize) -> Result<(), CommErro
     Ok(())
 }
 
-/// The frames of a message that is arriving.
+/// The frames of a message that is arriving, in memory of the reader.
 #[derive(Debug)]
 pub(crate) struct Arriving {
     /// The small frames, one after another.
@@ -271,20 +295,20 @@ impl Arriving {
         self.pool = pool;
     }
 
-    /// Returns space for the next bytes of frame `index`: for at least one byte, and if
+    /// Returns space for at least one byte of the frame that the receiver wants, and if
     /// possible for `wanted`.
-    ///
-    /// `prelude` is called once for each message.
-    pub(crate) fn room<'p>(
+    fn space_for(
         &mut self,
-        index: usize,
-        len: usize,
+        receiver: &Receiver<Vec<u8>>,
         wanted: usize,
-        prelude: impl FnOnce() -> Option<Prelude<'p>>,
     ) -> Result<FrameSpace<'_>, CommError> {
+        let Wanted::Frame { index, len, filled } = receiver.wanted()? else {
+            return Ok(FrameSpace::Slice(&mut []));
+        };
         if len < MIN_OWN_LEN {
             let limit = *self.shared_len.get_or_insert_with(|| {
-                let lengths = prelude().into_iter().flat_map(|prelude| prelude.lengths());
+                let lengths = receiver.prelude().into_iter();
+                let lengths = lengths.flat_map(|prelude| prelude.lengths());
                 lengths
                     .filter_map(|len| usize::try_from(len).ok())
                     .filter(|len| *len < MIN_OWN_LEN)
@@ -299,7 +323,12 @@ impl Arriving {
         }
         // `own` is not empty: the lines above push its first entry.
         let last = self.own.len() - 1;
-        self.own[last].room(len, wanted, self.pool.as_ref())
+        self.own[last].space(len, filled, wanted, self.pool.as_ref())
+    }
+
+    /// Whether nothing of a message is stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.shared.is_empty() && self.own.is_empty()
     }
 
     /// Takes the frames, all of which must have arrived.
@@ -311,19 +340,43 @@ impl Arriving {
         let frames = prelude.lengths().map(|len| match usize::try_from(len) {
             Ok(0) => Bytes::new(),
             Ok(len) if len < MIN_OWN_LEN => shared.split_to(len),
-            _ => own.next().map(LargeFrame::finish).ensured(),
+            // Each has arrived, and was thereby added.
+            _ => own.next().expect("a large frame").finish(),
         });
         Frames(frames.collect())
     }
 
-    /// The number of allocated bytes.
+    /// The number of allocated bytes, if `filled` bytes of the last frame have arrived.
     #[cfg(test)]
-    pub(crate) fn capacity(&self) -> usize {
+    pub(crate) fn capacity(&self, filled: usize) -> usize {
         let own = self.own.iter().map(|own| match own {
             LargeFrame::Heap(bytes) => bytes.capacity(),
             // Pages take memory only once they are written.
-            LargeFrame::Mapped { filled, .. } => *filled,
+            LargeFrame::Mapped(_) => filled,
         });
         self.shared.capacity() + own.sum::<usize>()
+    }
+}
+
+impl FrameStore for Arriving {
+    fn push(
+        &mut self,
+        receiver: &mut Receiver<Vec<u8>>,
+        input: &mut &[u8],
+    ) -> Result<(), CommError> {
+        let Wanted::Frame { len, filled, .. } = receiver.wanted()? else {
+            return Ok(receiver.push_prelude(input)?);
+        };
+        let bytes = &input[..input.len().min(len - filled)];
+        let count = self.space_for(receiver, bytes.len())?.put(bytes);
+        *input = &input[count..];
+        Ok(receiver.received(count)?)
+    }
+
+    fn space<'s>(
+        &'s mut self,
+        receiver: &'s mut Receiver<Vec<u8>>,
+    ) -> Result<FrameSpace<'s>, CommError> {
+        self.space_for(receiver, 1)
     }
 }

@@ -87,9 +87,7 @@ mod transport;
 mod writer;
 
 pub use address::{Address, AddressError};
-pub use comm::{
-    Agreement, Comm, CommOptions, Encryption, RawConnection, ReadHalf, WireFormat, WriteHalf,
-};
+pub use comm::{Comm, CommOptions, Encryption, RawConnection, ReadHalf, WireFormat, WriteHalf};
 pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use error::{Closed, CommError, Phase};
 pub use frames::Frames;
@@ -105,6 +103,7 @@ pub use transport::{
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;
+pub use wire::comm::Agreement;
 
 /// The example in the README, tested as a doctest.
 #[cfg(doctest)]

@@ -5,7 +5,6 @@ use core::ops::{Deref, DerefMut};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use wire::invariant::Ensured;
 
 use bytes::Bytes;
 use memmap2::MmapMut;
@@ -306,15 +305,15 @@ impl Deref for Pages {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let map = self.map.as_ref().map(Map::as_ref).unwrap_or_default();
-        map.get(..self.len).ensured()
+        let map = self.map.as_ref().map(Map::as_ref);
+        &map.expect("taken only when dropped")[..self.len]
     }
 }
 
 impl DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let map = self.map.as_mut().map(Map::as_mut).unwrap_or_default();
-        map.get_mut(..self.len).ensured()
+        let map = self.map.as_mut().map(Map::as_mut);
+        &mut map.expect("taken only when dropped")[..self.len]
     }
 }
 

@@ -1,14 +1,14 @@
 //! The reading half of a comm.
 
 use core::fmt;
-use wire::invariant::Ensured;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 use wire::Limits;
-use wire::frame::{FrameBuffers, FrameDecoder, FramedMessage, Prefix, Prelude, Wanted};
+use wire::comm::Receiver;
+use wire::frame::{FrameBuffers, Prefix, Prelude, Wanted};
 
 use crate::event::{Event, HalfLog};
-use crate::frames::{Arriving, Frames};
+use crate::frames::{Arriving, FrameStore, Frames};
 use crate::{BufferPool, Closed, CommError, ReadHalf};
 
 /// The initial size of the read buffer in bytes: most messages are smaller, and
@@ -29,13 +29,8 @@ const MAX_KEPT_FRAME_COUNT: usize = 512;
 pub struct CommReader<R = ReadHalf> {
     io: R,
     input: Input,
-    prefix: Prefix,
-    limits: Limits,
-    decoder: FrameDecoder<Vec<u8>>,
+    pub(crate) receiver: Receiver<Vec<u8>>,
     arriving: Arriving,
-    failed: bool,
-    /// Whether the arriving message is read into buffers of the caller.
-    uses_given_buffers: bool,
     pub(crate) log: HalfLog,
 }
 
@@ -47,19 +42,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         Self {
             io,
             input: Input::new(),
-            prefix,
-            limits,
-            decoder: FrameDecoder::new(prefix, Vec::new(), limits),
+            receiver: Receiver::new(prefix, Vec::new(), limits),
             arriving: Arriving::new(),
-            failed: false,
-            uses_given_buffers: false,
             log: HalfLog::new(),
         }
     }
 
     /// The limits for messages.
     pub const fn limits(&self) -> &Limits {
-        &self.limits
+        self.receiver.limits()
     }
 
     /// Sets the pool for the memory of large frames.
@@ -81,107 +72,65 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// * [`CommError::Frame`] if the peer breaks the framing or the limits;
     /// * [`CommError::OutOfMemory`], [`CommError::Io`].
     ///
-    /// After an error, no more messages can be read, except for [`Closed::OtherBuffers`].
+    /// After an error, no more messages can be read.
     pub async fn read_message(&mut self) -> Result<Option<Frames>, CommError> {
-        if self.failed {
-            return Err(Closed::AfterError.into());
-        }
-        if self.decoder.wanted()? == Wanted::Nothing {
-            self.decoder.reset();
-        }
-        self.check_buffers(false)?;
-        let outcome = self.read_next().await;
+        let outcome = match self.receiver.resume() {
+            Ok(true) => self.read_next().await,
+            Ok(false) => Ok(None),
+            Err(error) => return Err(error.into()),
+        };
         self.record_failure(outcome)
     }
 
+    /// Reads the handshake of the peer, which [`Handshaking`](wire::comm::Handshaking) expects.
+    pub(crate) async fn read_handshake(&mut self) -> Result<Frames, CommError> {
+        self.check_first_bytes().await?;
+        let frames = self.read_next().await?;
+        frames.ok_or(Closed::BeforeHandshake.into())
+    }
+
     async fn read_next(&mut self) -> Result<Option<Frames>, CommError> {
-        loop {
-            match self.decoder.wanted()? {
-                Wanted::Prelude { .. } => {
-                    if self.input.is_empty() && !self.input.fill(&mut self.io).await? {
-                        // PROTOCOL FRAME-12
-                        return if self.decoder.is_idle() {
-                            Ok(None)
-                        } else {
-                            Err(self.truncated())
-                        };
-                    }
-                    if let Some(frames) = self.take_whole() {
-                        return Ok(Some(frames));
-                    }
-                    let mut frames = NoFrames;
-                    let space = self.decoder.space(&mut frames)?;
-                    let count = self.input.take_into(space);
-                    self.decoder.advance(count)?;
-                }
-                Wanted::Frame { index, len, filled } => {
-                    let missing = len - filled;
-                    let prelude = || self.decoder.prelude();
-                    let count = if !self.input.is_empty() {
-                        let bytes = self.input.peek(missing);
-                        let room = self.arriving.room(index, len, bytes.len(), prelude)?;
-                        let count = room.put(bytes);
-                        self.input.take(count);
-                        count
-                    } else if missing < self.input.capacity {
-                        if !self.input.fill(&mut self.io).await? {
-                            return Err(self.truncated());
-                        }
-                        continue;
-                    } else {
-                        let room = self.arriving.room(index, len, 1, prelude)?;
-                        let read = room.read(&mut self.io, missing);
-                        match read.await.map_err(CommError::Io)? {
-                            0 => return Err(self.truncated()),
-                            count => count,
-                        }
-                    };
-                    // No await point since the bytes were taken, so that a dropped
-                    // future cannot lose them.
-                    self.decoder.advance(count)?;
-                }
-                _ => return self.finish().map(Some),
-            }
+        if self.input.is_empty()
+            && self.receiver.is_idle()
+            && !self.input.fill(&mut self.io).await?
+        {
+            self.receiver.end()?;
+            return Ok(None);
         }
+        if let Some(frames) = self.take_whole() {
+            return Ok(Some(frames));
+        }
+        let (io, input, receiver) = (&mut self.io, &mut self.input, &mut self.receiver);
+        let has_message = if receiver.is_within_frames() && self.arriving.is_empty() {
+            receive(io, input, receiver, &mut &mut NoBuffers).await?
+        } else {
+            receive(io, input, receiver, &mut self.arriving).await?
+        };
+        let Some(prelude) = receiver.prelude().filter(|_| has_message) else {
+            return Ok(None);
+        };
+        let frame_count = prelude.frame_count();
+        let frames = self.arriving.take(prelude);
+        if frame_count > MAX_KEPT_FRAME_COUNT {
+            let (prefix, limits) = (receiver.prefix(), *receiver.limits());
+            *receiver = Receiver::new(prefix, Vec::new(), limits);
+        }
+        Ok(Some(frames))
     }
 
     /// Takes a message from the read buffer, if it is complete there and has no large frames,
-    /// as is usual. Errors are left to the decoder.
+    /// as is usual.
     fn take_whole(&mut self) -> Option<Frames> {
-        if !self.decoder.is_idle() {
-            return None;
-        }
-        let framed = FramedMessage::parse(self.input.bytes(), self.prefix, &self.limits).ok()?;
+        let framed = self.receiver.whole_message(self.input.bytes())?;
         let frames = Frames::copy(framed.prelude, framed.frames)?;
         let len = usize::try_from(framed.message_len()).ok()?;
         self.input.take(len);
         Some(frames)
     }
 
-    fn finish(&mut self) -> Result<Frames, CommError> {
-        let Some(prelude) = self.decoder.prelude() else {
-            return Err(Closed::AfterError.into());
-        };
-        let frame_count = prelude.frame_count();
-        let frames = self.arriving.take(prelude);
-        if frame_count > MAX_KEPT_FRAME_COUNT {
-            self.restart(self.prefix, self.limits);
-        } else {
-            self.decoder.reset();
-        }
-        Ok(frames)
-    }
-
-    /// Changes the framing and limits of the following messages. Called between two
-    /// messages.
-    pub(crate) fn restart(&mut self, prefix: Prefix, limits: Limits) {
-        (self.prefix, self.limits) = (prefix, limits);
-        self.decoder = FrameDecoder::new(prefix, Vec::new(), limits);
-    }
-
-    /// Peeks at the first 8 bytes of the stream. Fails if they are the beginning of
+    /// Waits for the first 8 bytes of the stream. Fails if they are the beginning of
     /// TLS or HTTP.
-    pub(crate) async fn first_bytes(&mut self) -> Result<[u8; 8], CommError> {
+    pub(crate) async fn check_first_bytes(&mut self) -> Result<(), CommError> {
         loop {
             let bytes = self.input.bytes();
             if is_tls(bytes) {
@@ -190,19 +139,12 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
             if bytes.starts_with(b"HTTP/") {
                 return Err(CommError::PeerSpeaksHttp);
             }
-            if let Some(first) = bytes.first_chunk() {
-                return Ok(*first);
+            if bytes.len() >= 8 {
+                return Ok(());
             }
             if !self.input.fill(&mut self.io).await? {
                 return Err(Closed::BeforeHandshake.into());
             }
-        }
-    }
-
-    fn truncated(&self) -> CommError {
-        match self.decoder.end() {
-            Err(error) => Closed::WithinMessage(error).into(),
-            Ok(()) => Closed::AfterError.into(),
         }
     }
 
@@ -219,7 +161,11 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// The number of bytes allocated for received data.
     #[cfg(test)]
     pub(crate) fn allocated(&self) -> usize {
-        self.input.bytes.capacity() + self.arriving.capacity()
+        let filled = match self.receiver.wanted() {
+            Ok(Wanted::Frame { filled, .. }) => filled,
+            _ => 0,
+        };
+        self.input.bytes.capacity() + self.arriving.capacity(filled)
     }
 }
 
@@ -230,23 +176,25 @@ impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> 
         &mut self,
         frames: &mut B,
     ) -> Result<Option<usize>, CommError> {
-        if self.failed {
-            return Err(Closed::AfterError.into());
+        match self.receiver.resume() {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
-        if self.decoder.wanted()? == Wanted::Nothing {
-            // The previous message is complete; its prelude was kept for `prelude()`.
-            self.decoder.reset();
-        }
-        self.check_buffers(true)?;
-        let outcome = self.read_into(frames).await;
-        self.record_failure(outcome)
+        let (io, input, receiver) = (&mut self.io, &mut self.input, &mut self.receiver);
+        let outcome = if self.arriving.is_empty() {
+            receive(io, input, receiver, &mut { frames }).await
+        } else {
+            receive(io, input, receiver, &mut &mut NoBuffers).await
+        };
+        let has_message = self.record_failure(outcome)?;
+        let prelude = self.receiver.prelude().filter(|_| has_message);
+        Ok(prelude.map(|prelude| prelude.frame_count()))
     }
 
     fn prelude(&self) -> Option<Prelude<'_>> {
-        match self.decoder.wanted() {
-            Ok(Wanted::Nothing) => self.decoder.prelude(),
-            _ => None,
-        }
+        let prelude = self.receiver.prelude();
+        prelude.filter(|_| self.receiver.is_complete())
     }
 }
 
@@ -254,54 +202,53 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     /// Records the failure of a read.
     fn record_failure<T>(&mut self, outcome: Result<T, CommError>) -> Result<T, CommError> {
         if let Err(error) = &outcome {
-            self.failed = true;
-            self.log.end(&Event::ReadFailed { error });
+            // The receiver knows which errors of its own are final.
+            if !matches!(error, CommError::Frame(_)) {
+                self.receiver.fail();
+            }
+            if self.receiver.has_failed() {
+                self.log.end(&Event::ReadFailed { error });
+            }
         }
         outcome
     }
+}
 
-    /// Checks that a message which began in buffers of the caller continues there,
-    /// and that one which began in those of the reader does not.
-    fn check_buffers(&mut self, uses_given_buffers: bool) -> Result<(), CommError> {
-        if !self.decoder.is_idle() && self.uses_given_buffers != uses_given_buffers {
-            return Err(Closed::OtherBuffers.into());
+/// Receives a message into `memory`. Returns false if the stream ends before it.
+async fn receive<R: AsyncRead + Unpin, M: FrameStore>(
+    io: &mut R,
+    input: &mut Input,
+    receiver: &mut Receiver<Vec<u8>>,
+    memory: &mut M,
+) -> Result<bool, CommError> {
+    loop {
+        if !input.is_empty() {
+            let mut rest = input.bytes();
+            let pushed = memory.push(receiver, &mut rest);
+            let count = input.bytes().len() - rest.len();
+            input.take(count);
+            pushed?;
         }
-        self.uses_given_buffers = uses_given_buffers;
-        Ok(())
-    }
-
-    async fn read_into<B: FrameBuffers>(
-        &mut self,
-        frames: &mut B,
-    ) -> Result<Option<usize>, CommError> {
-        loop {
-            if !self.input.is_empty() {
-                let mut rest = self.input.bytes();
-                let pushed = self.decoder.push(&mut rest, frames);
-                let count = self.input.bytes().len() - rest.len();
-                self.input.take(count);
-                pushed?;
-            }
-            let space = self.decoder.space(frames)?;
-            if space.is_empty() {
-                return Ok(self.decoder.prelude().map(|prelude| prelude.frame_count()));
-            }
-            let count = if space.len() < self.input.capacity {
-                if !self.input.fill(&mut self.io).await? {
-                    return if self.decoder.is_idle() {
-                        Ok(None)
-                    } else {
-                        Err(self.truncated())
-                    };
-                }
-                continue;
-            } else {
-                match self.io.read(space).await.map_err(CommError::Io)? {
-                    0 => return Err(self.truncated()),
-                    count => count,
-                }
-            };
-            self.decoder.advance(count)?;
+        let missing = match receiver.wanted()? {
+            Wanted::Nothing => return Ok(true),
+            Wanted::Frame { len, filled, .. } => len - filled,
+            _ => 0,
+        };
+        if !input.is_empty() {
+            continue;
+        }
+        let has_more = if missing < input.capacity {
+            input.fill(io).await?
+        } else {
+            let space = memory.space(receiver)?;
+            let count = space.read(io, missing).await.map_err(CommError::Io)?;
+            // No await point after bytes were read, so that a dropped future cannot lose them.
+            receiver.received(count)?;
+            count != 0
+        };
+        if !has_more {
+            receiver.end()?;
+            return Ok(false);
         }
     }
 }
@@ -309,17 +256,15 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
 impl<R> fmt::Debug for CommReader<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommReader")
-            .field("prefix", &self.prefix)
-            .field("failed", &self.failed)
+            .field("receiver", &self.receiver)
             .finish_non_exhaustive()
     }
 }
 
-/// Provides no buffers, since the decoder reads only preludes: frames are read into
-/// uninitialized memory, which it cannot access.
-struct NoFrames;
+/// No buffers, for a message that began in buffers which this call does not have.
+struct NoBuffers;
 
-impl FrameBuffers for NoFrames {
+impl FrameBuffers for NoBuffers {
     fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
         None
     }
@@ -354,28 +299,15 @@ impl Input {
     }
 
     fn bytes(&self) -> &[u8] {
-        self.bytes.get(self.taken..).ensured()
+        &self.bytes[self.taken..]
     }
 
     fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }
 
-    fn peek(&self, at_most: usize) -> &[u8] {
-        let bytes = self.bytes();
-        bytes.get(..at_most).unwrap_or(bytes)
-    }
-
     fn take(&mut self, count: usize) {
         self.taken += count;
-    }
-
-    fn take_into(&mut self, space: &mut [u8]) -> usize {
-        let bytes = self.peek(space.len());
-        let count = bytes.len();
-        space[..count].copy_from_slice(bytes);
-        self.take(count);
-        count
     }
 
     /// Reads once; `false` at the end of the stream. Cancel safe.
@@ -439,7 +371,7 @@ mod tests {
         // The second answer is shorter than the first bytes of a handshake.
         for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/"] {
             let mut reader = CommReader::new(answer.as_bytes(), Prefix::U64, Limits::HOST);
-            let error = reader.first_bytes().await.unwrap_err();
+            let error = reader.check_first_bytes().await.unwrap_err();
             assert!(matches!(error, CommError::PeerSpeaksHttp), "{error}");
         }
     }

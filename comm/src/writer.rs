@@ -2,14 +2,14 @@
 
 use core::fmt;
 use std::io::{self, IoSlice};
-use wire::invariant::Ensured;
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use wire::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
+use wire::comm::Sender;
+use wire::frame::Prefix;
 
 use crate::comm::SetTraffic;
 use crate::event::{Event, HalfLog};
-use crate::{Closed, CommError, Traffic, WriteHalf};
+use crate::{CommError, Traffic, WriteHalf};
 
 /// Frames below this many bytes are copied into the buffer after the prelude and sent
 /// with it; larger ones are sent without a copy.
@@ -32,26 +32,14 @@ const MAX_KEPT_LEN: usize = 4 << 10;
 /// ([`feed_message`](Self::feed_message)). Large frames are not copied.
 pub struct CommWriter<W = WriteHalf> {
     io: W,
-    prefix: Prefix,
+    pub(crate) sender: Sender,
     /// Bytes to send together.
     buffer: Vec<u8>,
     /// The length of the complete messages in the buffer, which are kept even if the
     /// next write is dropped.
     fed_len: usize,
-    state: State,
     set_traffic: Option<Box<SetTraffic>>,
     pub(crate) log: HalfLog,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Between messages.
-    Ready,
-    /// Part of a message was sent. Between calls, this means that the future that was
-    /// sending it was dropped.
-    Within,
-    Failed,
-    Closed,
 }
 
 impl<W: AsyncWrite + Unpin> CommWriter<W> {
@@ -59,10 +47,9 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     pub const fn new(io: W, prefix: Prefix) -> Self {
         Self {
             io,
-            prefix,
+            sender: Sender::new(prefix),
             buffer: Vec::new(),
             fed_len: 0,
-            state: State::Ready,
             set_traffic: None,
             log: HalfLog::new(),
         }
@@ -91,7 +78,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     /// This method is not cancel safe, but fails safely. If the future is dropped
     /// before the first byte was sent, the message is not sent. If it is dropped
     /// later, part of a message was sent, which no other may follow: every later
-    /// write returns [`Closed::WriteCancelled`], and the peer sees the connection end
+    /// write returns [`Closed::WriteCancelled`](crate::Closed::WriteCancelled), and the peer sees the connection end
     /// within a message when this half is dropped or closed.
     ///
     /// # Errors
@@ -142,7 +129,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     ///
     /// As [`write_message`](Self::write_message).
     pub async fn flush(&mut self) -> Result<(), CommError> {
-        self.check()?;
+        self.sender.check()?;
         self.buffer.truncate(self.fed_len);
         let outcome = self.send_rest().await;
         self.record_failure(outcome)?;
@@ -167,20 +154,13 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     ///
     /// The stream is ended in each case.
     pub async fn close(&mut self) -> Result<(), CommError> {
-        let flushed = match self.state {
-            State::Ready if self.fed_len != 0 => self.flush().await,
+        let flushed = match self.sender.check() {
+            Ok(()) if self.fed_len != 0 => self.flush().await,
             _ => Ok(()),
         };
+        let closed = self.sender.close().map_err(CommError::from);
         // The call that buffered a lost message has succeeded, so fail here.
-        let lost = match (flushed, self.state) {
-            (Err(error), _) => Some(error),
-            (Ok(()), State::Within) if self.fed_len != 0 => Some(Closed::WriteCancelled.into()),
-            (Ok(()), State::Failed) if self.fed_len != 0 => Some(Closed::AfterError.into()),
-            _ => None,
-        };
-        if self.state == State::Ready {
-            self.state = State::Closed;
-        }
+        let lost = flushed.err().or(closed.err().filter(|_| self.fed_len != 0));
         let outcome = match self.io.shutdown().await {
             // The peer has already closed the connection.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
@@ -193,33 +173,33 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         outcome
     }
 
-    fn check(&self) -> Result<(), CommError> {
-        match self.state {
-            State::Ready => Ok(()),
-            State::Within => Err(Closed::WriteCancelled.into()),
-            State::Failed => Err(Closed::AfterError.into()),
-            State::Closed => Err(Closed::Locally.into()),
+    /// Sends our handshake, if it is not empty.
+    pub(crate) async fn send_handshake(&mut self, handshake: &[u8]) -> Result<(), CommError> {
+        if !handshake.is_empty() {
+            self.buffer.extend_from_slice(handshake);
+            self.send_rest().await.map_err(CommError::Io)?;
         }
+        Ok(())
     }
 
     /// Writes the prelude of a message to the buffer.
     fn prepare<T: AsRef<[u8]>>(&mut self, frames: &[T]) -> Result<(), CommError> {
-        self.check()?;
-        let prelude_len = prelude_len(self.prefix, frames.len()).ok_or(EncodeError::TooLong)?;
+        self.sender.check()?;
+        let prelude_len = self.sender.prelude_len(frames.len())?;
         // Bytes after `fed_len` are of a write that was dropped before it sent any.
         self.buffer.truncate(self.fed_len);
         self.buffer.resize(self.fed_len + prelude_len, 0);
         let lengths = frames.iter().map(|frame| frame.as_ref().len() as u64);
-        let prelude = self.buffer.get_mut(self.fed_len..).ensured();
-        encode_prelude(self.prefix, lengths, prelude)?;
+        let prelude = &mut self.buffer[self.fed_len..];
+        self.sender.encode_prelude(lengths, prelude)?;
         Ok(())
     }
 
     fn record_failure(&mut self, outcome: io::Result<()>) -> Result<(), CommError> {
-        self.state = match outcome {
-            Ok(()) => State::Ready,
-            Err(_) => State::Failed,
-        };
+        match outcome {
+            Ok(()) => self.sender.wrote_message(),
+            Err(_) => self.sender.fail(),
+        }
         outcome.map_err(CommError::Io)
     }
 
@@ -273,18 +253,14 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.state = State::Within;
+            self.sender.wrote_part();
             let of_first = count.min(first.len());
-            first = first.get(of_first..).ensured();
-            second = second.get(count - of_first..).ensured();
+            first = &first[of_first..];
+            second = &second[count - of_first..];
         }
         self.buffer.clear();
         self.fed_len = 0;
         Ok(())
-    }
-
-    pub(crate) const fn set_prefix(&mut self, prefix: Prefix) {
-        self.prefix = prefix;
     }
 
     /// Returns the stream. Buffered messages are lost.
@@ -314,8 +290,7 @@ impl<W: AsyncWrite + Send + Unpin> wire::transport::CommWriter for CommWriter<W>
 impl<W> fmt::Debug for CommWriter<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CommWriter")
-            .field("prefix", &self.prefix)
-            .field("state", &self.state)
+            .field("sender", &self.sender)
             .finish_non_exhaustive()
     }
 }

@@ -129,14 +129,14 @@ pub async fn identity(
     address: &Address,
     transports: &Transports,
     options: &CommOptions,
-) -> Result<(Identity, daskwire_comm::Agreement), IdentityError> {
+) -> Result<(Identity, daskwire_comm::Agreement<'static>), IdentityError> {
     let timeout = options.handshake_timeout;
     let transports = transports.separate();
     let mut comm = transports.connect(address, options).await?;
     let answer = runtime::timeout(timeout, ask(&mut comm))
         .await
         .map_err(|_| IdentityError::Timeout(timeout))??;
-    let agreement = comm.agreement().clone();
+    let agreement = *comm.agreement();
     comm.close().await?;
     drop(comm);
     transports.close().await;

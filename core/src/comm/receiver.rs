@@ -145,7 +145,7 @@ impl<P: PreludeStorage> Receiver<P> {
         match self.decoder.space(frames) {
             Ok(space) => Ok(space),
             Err(error) => {
-                if !(is_unstarted && matches!(error.kind, FrameErrorKind::NoBuffer { .. })) {
+                if !(is_unstarted && is_no_buffer(&error)) {
                     self.state = State::Failed;
                 }
                 Err(error.into())
@@ -216,6 +216,30 @@ impl<P: PreludeStorage> Receiver<P> {
         Ok(self.decoder.advance(0)?)
     }
 
+    /// Copies bytes from the start of `input`, up to the end of the message, and advances
+    /// `input` past them. Returns whether the message is complete.
+    ///
+    /// # Errors
+    ///
+    /// As [`space`](Self::space) and [`received`](Self::received). `input` then begins with
+    /// the first byte that was not stored.
+    pub fn push<B>(&mut self, input: &mut &[u8], frames: &mut B) -> Result<bool, CommError>
+    where
+        B: FrameBuffers + ?Sized,
+    {
+        self.push_first(input)?;
+        if input.is_empty() || self.is_complete() {
+            return Ok(self.is_complete());
+        }
+        let outcome = self.decoder.push(input, frames);
+        if let Err(error) = outcome
+            && !(self.unstarted_frames_len().is_some() && is_no_buffer(&error))
+        {
+            self.state = State::Failed;
+        }
+        Ok(outcome?)
+    }
+
     /// Copies bytes of the prelude from the start of `input`, and advances `input` past
     /// them, for callers that read the frames into their own memory.
     ///
@@ -223,6 +247,13 @@ impl<P: PreludeStorage> Receiver<P> {
     ///
     /// As [`received`](Self::received).
     pub fn push_prelude(&mut self, input: &mut &[u8]) -> Result<(), CommError> {
+        self.push_first(input)?;
+        let outcome = self.decoder.push_prelude(input);
+        self.record(outcome.map_err(CommError::Frame))
+    }
+
+    /// Copies bytes that show the prefix of the peer, if it is not known yet.
+    fn push_first(&mut self, input: &mut &[u8]) -> Result<(), CommError> {
         self.check()?;
         if let State::Detect { filled, .. } = self.state {
             let space = self.first.get_mut(filled..).ensured();
@@ -232,11 +263,7 @@ impl<P: PreludeStorage> Receiver<P> {
             *input = rest;
             self.received(len)?;
         }
-        if matches!(self.state, State::Detect { .. }) {
-            return Ok(());
-        }
-        let outcome = self.decoder.push_prelude(input);
-        self.record(outcome.map_err(CommError::Frame))
+        Ok(())
     }
 
     /// Returns the message at the start of `input`, if it is complete there and nothing of
@@ -292,13 +319,26 @@ impl<P: PreludeStorage> Receiver<P> {
         self.state = State::Failed;
     }
 
+    /// Whether an error has ended the comm.
+    pub const fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failed)
+    }
+
     /// Whether the message is complete, the handshake included.
     pub const fn is_complete(&self) -> bool {
         self.decoder.is_complete()
     }
 
+    /// Whether nothing of the next message has been received.
+    pub const fn is_idle(&self) -> bool {
+        match self.state {
+            State::Detect { filled, .. } => filled == 0,
+            _ => self.decoder.is_idle(),
+        }
+    }
+
     /// Whether a part of the frames has arrived.
-    pub(super) fn is_within_frames(&self) -> bool {
+    pub fn is_within_frames(&self) -> bool {
         let wanted = self.decoder.wanted();
         matches!(wanted, Ok(Wanted::Frame { .. })) && self.unstarted_frames_len().is_none()
     }
@@ -314,6 +354,11 @@ impl<P: PreludeStorage> Receiver<P> {
             State::Ended | State::Failed => Err(CommError::Closed(Closed::AfterError)),
         }
     }
+}
+
+/// Whether the caller has supplied no buffer for a frame.
+const fn is_no_buffer(error: &FrameError) -> bool {
+    matches!(error.kind, FrameErrorKind::NoBuffer { .. })
 }
 
 impl<P> fmt::Debug for Receiver<P> {

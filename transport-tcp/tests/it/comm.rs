@@ -218,7 +218,7 @@ async fn both_sides_agree() {
     let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
     assert_eq!(ours.agreement(), theirs.agreement());
     let agreement = ours.agreement();
-    assert_eq!(agreement.pickle_protocol, 5);
+    assert_eq!(agreement.negotiated.pickle_protocol, 5);
     assert_eq!(agreement.layout, Layout::Modern);
     assert_eq!(agreement.prefix, Prefix::U64);
     assert_eq!(ours.peer_address(), theirs.local_address());
@@ -326,7 +326,7 @@ async fn connectors_can_use_a_given_format() {
     for wire in [WireFormat::Fixed { prefix, layout }, WireFormat::Detect] {
         let comm = against_connector(CLASSIC, wire).await.unwrap();
         assert_eq!(comm.agreement().layout, layout);
-        assert_eq!(comm.agreement().pickle_protocol, 4);
+        assert_eq!(comm.agreement().negotiated.pickle_protocol, 4);
     }
     let wire = WireFormat::Fixed { prefix, layout };
     let error = against_connector(MODERN, wire).await.unwrap_err();
@@ -1000,28 +1000,38 @@ async fn large_frames_have_their_own_memory() {
 }
 
 #[tokio::test]
-async fn the_two_ways_of_reading_are_not_mixed_within_a_message() {
-    let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+async fn a_message_is_not_continued_in_other_buffers() {
+    use wire::transport::CommReader as Trait;
     let bytes = message(Prefix::U64, &[&[7; 100_000]]);
-    let mut reader = CommReader::new(ours, Prefix::U64, Limits::HOST);
-    theirs.write_all(&bytes[..50_000]).await.unwrap();
-    let mut given: Vec<Vec<u8>> = Vec::new();
-    let began = {
-        let reading = wire::transport::CommReader::read_message(&mut reader, &mut given);
-        tokio::time::timeout(Duration::from_millis(50), reading).await
-    };
-    assert!(began.is_err(), "half a message is one");
-    theirs.write_all(&bytes[50_000..]).await.unwrap();
-    let error = CommReader::read_message(&mut reader).await.unwrap_err();
-    assert!(
-        matches!(error, CommError::Closed(Closed::OtherBuffers)),
-        "{error}"
-    );
-    assert!(!error.is_closed(), "the comm can be used: {error}");
-    // Reading in the first way continues.
-    let read = wire::transport::CommReader::read_message(&mut reader, &mut given).await;
-    assert_eq!(read.unwrap(), Some(1));
-    assert!(given == [vec![7; 100_000]]);
+    for is_given_first in [true, false] {
+        let (mut theirs, ours) = tokio::io::duplex(1 << 20);
+        let mut reader = CommReader::new(ours, Prefix::U64, Limits::HOST);
+        let mut given: Vec<Vec<u8>> = Vec::new();
+        theirs.write_all(&bytes[..50_000]).await.unwrap();
+        let short = Duration::from_millis(50);
+        let began = match is_given_first {
+            true => tokio::time::timeout(short, Trait::read_message(&mut reader, &mut given))
+                .await
+                .map(drop),
+            false => tokio::time::timeout(short, reader.read_message())
+                .await
+                .map(drop),
+        };
+        assert!(began.is_err(), "half a message is one");
+        theirs.write_all(&bytes[50_000..]).await.unwrap();
+        let outcome = match is_given_first {
+            true => reader.read_message().await.map(drop),
+            false => Trait::read_message(&mut reader, &mut given).await.map(drop),
+        };
+        let error = outcome.unwrap_err();
+        assert!(
+            matches!(error, CommError::Frame(error)
+                if matches!(error.kind, FrameErrorKind::NoBuffer { .. })),
+            "{error}"
+        );
+        let again = reader.read_message().await.unwrap_err();
+        assert!(matches!(again, CommError::Closed(Closed::AfterError)));
+    }
 }
 
 #[cfg(unix)]

@@ -72,7 +72,7 @@ pub(crate) fn table(identity: &Identity, now: f64) -> String {
 }
 
 /// The document of `daskwire identity --json`, described in `JSON.md`.
-pub(crate) fn document(identity: &Identity, agreement: &Agreement) -> Json {
+pub(crate) fn document(identity: &Identity, agreement: &Agreement<'_>) -> Json {
     let layout = match agreement.layout {
         Layout::Classic => "classic",
         Layout::Modern => "modern",
@@ -86,7 +86,7 @@ pub(crate) fn document(identity: &Identity, agreement: &Agreement) -> Json {
         "release": identity.release.map(|release| release.to_string()),
         "python": agreement.peer_python.map(dotted),
         "layout": layout,
-        "pickle_protocol": agreement.pickle_protocol,
+        "pickle_protocol": agreement.negotiated.pickle_protocol,
         "workers": identity.workers.iter().map(worker_json).collect::<Vec<_>>(),
     })
 }

@@ -353,7 +353,7 @@ async fn identity(arguments: &Identity) -> Result {
     }
     facts.push_str(&format!(
         "\n  comm       {layout} layout, pickle protocol {}\n",
-        agreement.pickle_protocol
+        agreement.negotiated.pickle_protocol
     ));
     let now = terminal::now();
     let table = identity::table(&identity, now).replacen('\n', &facts, 1);

@@ -551,7 +551,7 @@ fn requests_the_identity_of_a_real_scheduler() {
     assert_eq!(answer.kind, "Scheduler");
     assert_eq!(answer.address, scheduler.address());
     assert_eq!(agreement.layout, Layout::Modern);
-    assert_eq!(agreement.pickle_protocol, 5);
+    assert_eq!(agreement.negotiated.pickle_protocol, 5);
     let mut names: Vec<&str> = answer
         .workers
         .iter()
