@@ -10,6 +10,8 @@ use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireForma
 
 use crate::protocol::{ProtocolError, WorkerStatus, body_in};
 use crate::{Release, Value};
+#[cfg(any(feature = "client", feature = "worker"))]
+use crate::{RequestError, release::UnsupportedRelease};
 
 /// The identity of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -235,5 +237,37 @@ impl WorkerIdentity {
                 .get("status")
                 .map(|status| WorkerStatus::from(&*display(status))),
         }
+    }
+}
+
+/// Replaces the error of a first request by [`UnsupportedRelease`], if the cause is a
+/// scheduler with an older release, which may use another framing.
+#[cfg(any(feature = "client", feature = "worker"))]
+pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
+    error: RequestError,
+    scheduler: &Address,
+    transports: &Transports,
+    options: &CommOptions,
+    first: Release,
+    what: &'static str,
+) -> E {
+    let is_framing = matches!(
+        &error,
+        RequestError::Comm(error) if matches!(**error, CommError::Prefix { .. })
+    );
+    if !is_framing {
+        return error.into();
+    }
+    let options = CommOptions {
+        wire: WireFormat::Detect,
+        connect_retry: false,
+        ..options.clone()
+    };
+    match identity(scheduler, transports, &options).await {
+        Ok((identity, _)) => match Release::check(identity.release, first, what) {
+            Ok(()) => error.into(),
+            Err(unsupported) => unsupported.into(),
+        },
+        Err(_) => error.into(),
     }
 }

@@ -3,10 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use daskwire_comm::{Address, CommError, CommOptions, Transports, WireFormat};
-
-use crate::identity::identity;
-use crate::{RequestError, Value};
+use crate::Value;
 
 /// A release of `distributed`, such as 2026.8.0. Anything after the three
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
@@ -33,7 +30,7 @@ pub const FIRST_SUPPORTED: Release = Release::new(2022, 1, 0);
 /// The first release whose scheduler supports a client of this crate.
 ///
 /// Before 2022.1.0, a client transfers data and submits tasks; other operations
-/// fail with [`RequestError::Unsupported`]. Clients cannot connect to 2021.3.0,
+/// fail. Clients cannot connect to 2021.3.0,
 /// whose wire format no other release has.
 pub const FIRST_WITH_CLIENTS: Release = Release::new(2, 30, 1);
 
@@ -182,37 +179,6 @@ impl Release {
             Some(found) if found < first => Err(UnsupportedRelease { found, first, what }),
             _ => Ok(()),
         }
-    }
-}
-
-/// Replaces the error of a first request by [`UnsupportedRelease`], if the cause is a
-/// scheduler with an older release, which may use another framing.
-pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
-    error: RequestError,
-    scheduler: &Address,
-    transports: &Transports,
-    options: &CommOptions,
-    first: Release,
-    what: &'static str,
-) -> E {
-    let is_framing = matches!(
-        &error,
-        RequestError::Comm(error) if matches!(**error, CommError::Prefix { .. })
-    );
-    if !is_framing {
-        return error.into();
-    }
-    let options = CommOptions {
-        wire: WireFormat::Detect,
-        connect_retry: false,
-        ..options.clone()
-    };
-    match identity(scheduler, transports, &options).await {
-        Ok((identity, _)) => match Release::check(identity.release, first, what) {
-            Ok(()) => error.into(),
-            Err(unsupported) => unsupported.into(),
-        },
-        Err(_) => error.into(),
     }
 }
 

@@ -3,6 +3,8 @@
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::Token;
 
+use daskwire_comm::Traffic;
+
 use crate::channel::Channel;
 use crate::protocol::{Field, ProtocolError, Request, Source, Status};
 use crate::{RemoteError, RequestError};
@@ -21,7 +23,7 @@ impl Channel {
     /// Sends a request. After an error, the peer has not received all of it, and does
     /// not execute it.
     pub(crate) async fn send_request(&mut self, request: &Request) -> Result<(), RequestError> {
-        self.set_traffic(request.traffic());
+        self.set_traffic(traffic(request));
         self.sender.send(request).await
     }
 
@@ -109,5 +111,18 @@ impl<T: Field> Field for Reply<T> {
             Self::Value(value) => value.write(to),
             Self::Failed(status) => status.write(to),
         }
+    }
+}
+
+/// The kind of traffic of a request and its reply.
+pub(crate) const fn traffic(request: &Request) -> Traffic {
+    match request {
+        Request::HeartbeatWorker(_) | Request::RegisterClient(_) | Request::RegisterWorker(_) => {
+            Traffic::Control
+        }
+        Request::Gather(_) | Request::GetData(_) | Request::Scatter(_) | Request::UpdateData(_) => {
+            Traffic::Bulk
+        }
+        _ => Traffic::Normal,
     }
 }

@@ -4,12 +4,12 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Status, TaskError, TaskFuture};
 use crate::channel::within;
-use crate::dialect::Operation;
 use crate::protocol::{Keys, RetireWorkers, TaskState, Terminate, Unknown};
 use crate::{Key, RequestError, Value};
 

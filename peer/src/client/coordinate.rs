@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use daskwire_comm::runtime::{self, Instant, Task};
 use tokio::sync::watch;
 
+use super::operation::Operation;
 use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
 use crate::channel::within;
-use crate::dialect::Operation;
 use crate::pool::Deadlines;
 use crate::protocol::Unknown;
 use crate::value::WrongType;

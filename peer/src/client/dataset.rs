@@ -2,11 +2,11 @@
 
 use core::time::Duration;
 
+use super::operation::Operation;
 use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Status, TaskFuture};
-use crate::dialect::Operation;
 use crate::graph::futures_pickle;
 use crate::protocol::{Keys, Unknown};
 use crate::{Key, Release, RequestError, Serialized, Value};

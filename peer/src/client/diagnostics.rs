@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use daskwire_comm::runtime;
 
 use super::Client;
+use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
 use crate::channel::within;
-use crate::dialect::Operation;
 use crate::graph::{Function, instance_pickle};
 use crate::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,

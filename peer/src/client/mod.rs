@@ -34,6 +34,7 @@ mod diagnostics;
 mod error;
 mod event;
 mod future;
+mod operation;
 mod request;
 mod run;
 mod session;

@@ -1,8 +1,8 @@
 //! Requests to the scheduler that have no method of their own.
 
 use super::Client;
+use super::operation::Operation;
 use super::shared::Shared;
-use crate::dialect::Operation;
 use crate::protocol::{Request, WorkerNames};
 use crate::value::WrongType;
 use crate::{Key, RequestError, Value};

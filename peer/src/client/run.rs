@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::operation::Operation;
 use super::request::Workers;
 use super::{Call, Client};
-use crate::dialect::Operation;
 use crate::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
 use crate::protocol::{CallPickles, Unknown};
 use crate::request_error::from;

@@ -15,8 +15,9 @@ use crate::batched::{BatchSender, BatchWriter};
 use crate::channel::{Channel, Ends, Receiver, within};
 use crate::dialect::Dialect;
 use crate::event::{Level, emit, in_comm};
+use crate::identity;
 use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{self, FIRST_WITH_CLIENTS, UntestedRelease};
+use crate::release::{FIRST_WITH_CLIENTS, UntestedRelease};
 use crate::{Release, RequestError, Value};
 
 /// The client's name in errors.
@@ -87,7 +88,7 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     let versions: Value = match versions.await {
         Ok(versions) => versions,
         Err(error) => {
-            let explained = release::explain(
+            let explained = identity::explain(
                 error,
                 shared.address(),
                 &shared.options.transports,

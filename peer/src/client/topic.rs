@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
+use super::operation::Operation;
 use super::request::converted;
 use super::shared::Shared;
 use super::{Client, Disconnected};
-use crate::dialect::Operation;
 use crate::panic_flag::PanicFlag;
 use crate::protocol::{
     Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,

@@ -1,7 +1,5 @@
 //! Requests: messages that the peer replies to.
 
-use daskwire_comm::Traffic;
-
 use super::Unknown;
 use super::field::{Keys, Map, Nullable, WorkerNames, maps, ops};
 use super::status::WorkerStatus;
@@ -64,19 +62,6 @@ ops! {
 }
 
 impl Request {
-    /// The kind of traffic of the request and its reply.
-    pub(crate) const fn traffic(&self) -> Traffic {
-        match self {
-            Self::HeartbeatWorker(_) | Self::RegisterClient(_) | Self::RegisterWorker(_) => {
-                Traffic::Control
-            }
-            Self::Gather(_) | Self::GetData(_) | Self::Scatter(_) | Self::UpdateData(_) => {
-                Traffic::Bulk
-            }
-            _ => Traffic::Normal,
-        }
-    }
-
     /// Whether a peer that executes this request twice is in the same state as after
     /// once, and replies the same.
     pub(crate) const fn is_idempotent(&self) -> bool {

@@ -131,7 +131,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                 continue;
             }
         };
-        channel.set_traffic(request.traffic());
+        channel.set_traffic(crate::rpc::traffic(&request));
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));

@@ -35,6 +35,7 @@ use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
 use crate::channel::{Channel, Ends, Receiver};
 use crate::dialect::Dialect;
 use crate::event::{self, emit};
+use crate::identity;
 use crate::net::Connector;
 #[cfg(target_os = "linux")]
 use crate::panic_flag::PanicFlag;
@@ -42,7 +43,7 @@ use crate::pool::{Deadlines, Pool};
 #[cfg(target_os = "linux")]
 use crate::protocol::{Nullable, StartPython};
 use crate::protocol::{Request, Versions};
-use crate::release::{self, FIRST_SUPPORTED, UntestedRelease};
+use crate::release::{FIRST_SUPPORTED, UntestedRelease};
 use crate::{Release, RequestError, Value};
 
 /// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
@@ -220,7 +221,7 @@ async fn connect(
         Ok(comm) => Ok(comm),
         Err(error) => {
             let what = "a worker in Rust";
-            let explained = release::explain(
+            let explained = identity::explain(
                 error.into(),
                 scheduler,
                 transports,

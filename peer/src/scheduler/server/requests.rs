@@ -41,7 +41,7 @@ impl Shared {
                 return;
             }
             if let Ok(request) = &incoming.request {
-                channel.set_traffic(request.traffic());
+                channel.set_traffic(crate::rpc::traffic(request));
             }
             let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {
