@@ -15,8 +15,8 @@ use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
 use crate::brief::bounded;
 use crate::event::{Level, MessageEvent, emit};
 use crate::layout::Converter;
-use crate::protocol::{Field, Opener, ProtocolError, Source};
-use crate::scratch::{Encode, MessageScratch};
+use crate::protocol::{Body, Field, Opener, ProtocolError, Source, read_batch};
+use crate::scratch::MessageScratch;
 use crate::{RequestError, Value};
 
 /// An observer of every message sent or received, as `daskwire journey` shows them.
@@ -111,18 +111,6 @@ pub(crate) fn max_comms() -> usize {
 /// Number of frames that need no allocation. Most messages do not have more.
 const INLINE_FRAMES: usize = 8;
 
-/// A field as the body of a message.
-pub(crate) struct Body<'m, T>(pub(crate) &'m T);
-
-impl<T: Field> Encode for Body<'_, T> {
-    fn encode<'a>(
-        &'a self,
-        to: &mut daskwire::message::MessageBuilder<'_, 'a>,
-    ) -> Result<(), daskwire::message::BuildError> {
-        self.0.write(to)
-    }
-}
-
 /// The sending half of a comm.
 #[derive(Debug)]
 pub(crate) struct Sender {
@@ -211,14 +199,6 @@ impl Receiver {
     }
 }
 
-/// Reads a batch or a single message.
-pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
-    if matches!(source.reader.peek()?, daskwire::msgpack::Token::Map(_)) {
-        return Ok(vec![T::read(source)?]);
-    }
-    Vec::read(source)
-}
-
 /// A comm for typed messages, with both halves.
 #[derive(Debug)]
 pub(crate) struct Channel {
@@ -289,5 +269,25 @@ pub(crate) async fn within<T, E: From<RequestError>>(
     match runtime::timeout(after, future).await {
         Ok(result) => result,
         Err(_) => Err(RequestError::Timeout { what, after }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn observed_messages_are_shown_in_brief() {
+        let frame = vec![0; 1 << 20];
+        let observed = ObservedMessage {
+            local: "client",
+            peer: "scheduler",
+            is_leaving: true,
+            frames: &[&frame, b""],
+            at: Instant::now(),
+        };
+        for shown in [format!("{observed:?}"), format!("{observed:#?}")] {
+            assert!(shown.len() < 1 << 15, "{} bytes", shown.len());
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use daskwire::message::BuildError;
 
-use crate::channel::{Body, read_batch};
 use crate::graph::{Graph, GraphError};
+use crate::protocol::{Body, read_batch};
 use crate::protocol::{Field, Opener, ProtocolError};
 use crate::scheduler::state::State;
 use crate::scratch::MessageScratch;

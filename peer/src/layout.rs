@@ -132,10 +132,11 @@ mod tests {
             client: "a client".to_owned(),
             ..Scatter::default()
         });
-        let modern = MessageScratch::new().with_frames(&crate::channel::Body(&request), |frames| {
-            let copied = frames.iter().map(|frame| Bytes::copy_from_slice(frame));
-            copied.collect::<Vec<Bytes>>()
-        });
+        let modern =
+            MessageScratch::new().with_frames(&crate::protocol::Body(&request), |frames| {
+                let copied = frames.iter().map(|frame| Bytes::copy_from_slice(frame));
+                copied.collect::<Vec<Bytes>>()
+            });
         let modern = modern.expect("a message");
         let classic = Converter::new(Layout::Classic, Limits::HOST)
             .read(&modern)

@@ -22,11 +22,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use daskwire::Limits;
 use daskwire::message::{
-    Layout, Message, MessageError, MessageErrorKind, PayloadKind, ReadOptions, Workspace,
+    BuildError, Layout, Message, MessageBuilder, MessageError, MessageErrorKind, PayloadKind,
+    ReadOptions, Workspace,
 };
 use daskwire::msgpack::{Malformed, Reader, Token};
 
 use crate::brief::brief_debug;
+use crate::scratch::Encode;
 use crate::value::{Serialized, Value};
 
 pub(crate) use field::Field;
@@ -318,6 +320,23 @@ impl Unknown {
         self.extra.push((Value::from(name), value.into()));
         self
     }
+}
+
+/// A field as the body of a message.
+pub(crate) struct Body<'m, T>(pub(crate) &'m T);
+
+impl<T: Field> Encode for Body<'_, T> {
+    fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        self.0.write(to)
+    }
+}
+
+/// Reads a batch or a single message.
+pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
+    if matches!(source.reader.peek()?, Token::Map(_)) {
+        return Ok(vec![T::read(source)?]);
+    }
+    Vec::read(source)
 }
 
 #[cfg(test)]

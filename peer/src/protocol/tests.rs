@@ -1,6 +1,6 @@
 use super::*;
 use crate::Key;
-use crate::channel::{Body, read_batch};
+use crate::protocol::{Body, read_batch};
 use crate::scratch::MessageScratch;
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {

@@ -537,17 +537,9 @@ fn debug_output_is_bounded() {
     let Value::List(items) = wide(len) else {
         panic!("a list")
     };
-    let frame = vec![0; len];
-    let observed = crate::ObservedMessage {
-        local: "client",
-        peer: "scheduler",
-        is_leaving: true,
-        frames: &[&frame, b""],
-        at: std::time::Instant::now(),
-    };
     let array = array(len);
-    let shown: [&dyn fmt::Debug; 9] = [
-        &message, &keys, &argument, &task, &task.work, &graph, &items, &observed, &array,
+    let shown: [&dyn fmt::Debug; 8] = [
+        &message, &keys, &argument, &task, &task.work, &graph, &items, &array,
     ];
     for shown in shown {
         for shown in [format!("{shown:?}"), format!("{shown:#?}")] {

@@ -31,7 +31,7 @@ use rustix::net::{
 };
 
 use super::memory::{LONG, Region, SharedMemory};
-use crate::channel::Body;
+use crate::protocol::Body;
 use crate::protocol::{Field, Opener};
 use crate::scratch::MessageScratch;
 
