@@ -69,6 +69,7 @@
 )]
 
 mod batched;
+#[path = "../messages/src/brief.rs"]
 mod brief;
 mod channel;
 #[cfg(feature = "client")]
@@ -77,35 +78,45 @@ mod clock;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 #[cfg(any(feature = "client", feature = "worker"))]
+#[path = "../messages/src/dialect.rs"]
 mod dialect;
 mod error;
 mod event;
+#[path = "../messages/src/exception/mod.rs"]
 mod exception;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
 mod gather;
+#[path = "../messages/src/graph/mod.rs"]
 pub mod graph;
 pub mod identity;
+#[path = "../messages/src/key/mod.rs"]
 mod key;
 mod layout;
+#[path = "../messages/src/memory.rs"]
 pub mod memory;
 mod meter;
 mod net;
 mod panic_flag;
+#[path = "../messages/src/pickling.rs"]
 mod pickling;
 mod pool;
+#[path = "../messages/src/protocol/mod.rs"]
 pub mod protocol;
 pub mod relay;
+#[path = "../messages/src/release.rs"]
 pub mod release;
 mod request_error;
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
+#[path = "../messages/src/scratch.rs"]
 mod scratch;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 mod story;
+#[path = "../messages/src/value/mod.rs"]
 pub mod value;
 #[cfg(feature = "worker")]
 pub mod worker;
