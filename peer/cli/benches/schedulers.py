@@ -1,10 +1,10 @@
 """Runs programs on a scheduler with two workers, and prints their time, the processor time of the
-scheduler, and the peak memory of the workers.
+scheduler, the bytes that workers fetched from each other, and the peak memory of the workers.
 
 Usage: PYTHON peer/cli/benches/schedulers.py SCHEDULER WORKERS DASKWIRE
 
 SCHEDULER and WORKERS are `dask` or `daskwire`, and DASKWIRE is the path of the command. PYTHON has
-distributed, numpy and psutil. Compare the lines of runs with both schedulers, one after the other.
+distributed, dask[array] and psutil. Compare the lines of runs with both schedulers, one after the other.
 """
 
 import contextlib
@@ -16,9 +16,10 @@ import tempfile
 import threading
 import time
 
+import dask.array
 import numpy
 import psutil
-from distributed import Client
+from distributed import Client, wait
 
 
 def make(number, count):
@@ -68,6 +69,37 @@ def pipeline(client):
     return float(sum(client.gather(sums)))
 
 
+def compute(client, collection):
+    """Computes a collection of one number, whose tasks the client makes."""
+    (result,) = client.get(dict(collection.__dask_graph__()), collection.__dask_keys__())
+    return float(result)
+
+
+def transposed(client):
+    """The sum of x + x.T, for an array of 128 MB."""
+    x = dask.array.ones((4000, 4000), chunks=(500, 500)) * 2
+    return compute(client, (x + x.T).sum())
+
+
+def centred(client):
+    """The sum of (x - x.mean(axis=0)) ** 2, for an array of 128 MB."""
+    x = dask.array.arange(16_000_000, chunks=1_000_000).reshape((4000, 4000))
+    return compute(client, ((x - x.mean(axis=0)) ** 2).sum())
+
+
+def leaving(client):
+    """200 arrays of 2 MB that take 20 ms each, while a worker of three is retired."""
+    def slow(number):
+        time.sleep(0.02)
+        return make(number, 250_000)
+
+    arrays = [client.submit(slow, number) for number in range(200)]
+    wait(arrays[:60])
+    client.retire_workers([next(iter(client.scheduler_info()["workers"]))])
+    sums = [client.submit(numpy.sum, array) for array in arrays]
+    return float(sum(client.gather(sums)))
+
+
 @contextlib.contextmanager
 def started(command, ready=None):
     """Starts a process, and yields it with the rest of the line that contains `ready`."""
@@ -96,17 +128,44 @@ def main():
             "daskwire": [daskwire, "worker", address, "--python", python],
         }[workers]
         options += ["--nthreads", "1", "--memory-limit", "4GiB"]
-        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
         command += options
-        running = [
-            stack.enter_context(started([*command, "--local-directory", folder]))[0]
-            for folder in folders
-        ]
+        running = []
+
+        def start_worker():
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            own = [*command, "--local-directory", folder]
+            running.append(stack.enter_context(started(own))[0])
+
+        start_worker()
+        start_worker()
         client = stack.enter_context(Client(address, timeout=60))
         client.wait_for_workers(2, timeout=60)
         client.submit(operator.add, 1, 1).result()
-        for program in (small_functions, tree, map_reduce, stragglers, pipeline):
-            measure(program, client, psutil.Process(serving.pid), running)
+        scheduler = psutil.Process(serving.pid)
+        for program in (
+            small_functions,
+            tree,
+            map_reduce,
+            stragglers,
+            pipeline,
+            transposed,
+            centred,
+        ):
+            measure(program, client, scheduler, running)
+        start_worker()
+        client.wait_for_workers(3, timeout=60)
+        client.run(make, 0, 1)
+        measure(leaving, client, scheduler, running)
+
+
+def fetched(client):
+    """Returns the bytes that each worker has fetched so far; zero for workers in Rust."""
+
+    def count(dask_worker):
+        log = getattr(dask_worker, "transfer_incoming_log", ())
+        return sum(transfer["total"] for transfer in log)
+
+    return client.run(count)
 
 
 def measure(program, client, scheduler, workers):
@@ -124,6 +183,7 @@ def measure(program, client, scheduler, workers):
                     total += sum(process.memory_info().rss for process in processes)
             peak = max(peak, total)
 
+    before = fetched(client)
     watching = threading.Thread(target=watch)
     watching.start()
     busy = sum(scheduler.cpu_times()[:2])
@@ -133,9 +193,10 @@ def measure(program, client, scheduler, workers):
     busy = sum(scheduler.cpu_times()[:2]) - busy
     ended.set()
     watching.join()
+    moved = sum(count - before[worker] for worker, count in fetched(client).items())
     print(
         f"{program.__name__:16} {took:6.2f} s, scheduler {busy:5.2f} s, "
-        f"workers at most {peak / 1e6:5.0f} MB, result {result:g}",
+        f"{moved / 1e6:5.0f} MB moved, workers at most {peak / 1e6:5.0f} MB, result {result:g}",
         flush=True,
     )
 

@@ -39,6 +39,15 @@ impl Config {
         Self::of(&variables)
     }
 
+    /// The configuration with these settings.
+    #[cfg(test)]
+    pub(crate) fn of_json(settings: Value) -> Self {
+        match settings {
+            Value::Object(settings) => Self(settings),
+            _ => Self::default(),
+        }
+    }
+
     fn of(variables: &BTreeMap<String, String>) -> Result<Self> {
         let mut config = Self::default();
         for path in places(variables) {

@@ -13,7 +13,7 @@ use crate::value::Budget;
 
 /// The kinds of functions that a task calls. A task that calls none of these, such as one that
 /// is a value, runs on any worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Calls {
     /// Functions of workers in Rust, `native:NAME`.
     pub(crate) native: bool,

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::durations::Work;
 use super::model::{Queue, Stage, TaskId, Worker};
+use super::pool::Load;
 use super::versions::AllPackages;
 use super::{FIRE_AND_FORGET, State};
 
@@ -35,6 +36,7 @@ impl State {
             packages.add(&worker.packages);
         }
         assert_eq!(packages, self.packages);
+        self.check_pool();
         for (id, worker) in &self.workers {
             assert_eq!(self.by_address.get(&worker.address), Some(id));
             self.check_worker(worker);
@@ -45,7 +47,7 @@ impl State {
                 assert!(matches!(self.tasks[*task].stage, Stage::Processing(on) if on == *id));
             }
             for (_, task) in worker.stack.values().flatten() {
-                assert!(matches!(self.tasks[*task].stage, Stage::Queued(on) if on == *id));
+                assert!(matches!(self.tasks[*task].stage, Stage::Stacked(on) if on == *id));
             }
             for key in &worker.deletions {
                 let task = self.by_key.get(key).map(|task| &self.tasks[*task]);
@@ -68,6 +70,43 @@ impl State {
         let todo = &self.todo;
         assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());
         assert!(todo.ready.is_empty() && todo.open.is_empty());
+    }
+
+    fn check_pool(&self) {
+        let queued = self.tasks.iter();
+        let queued: Vec<_> = queued
+            .filter(|task| matches!(task.stage, Stage::Queued))
+            .collect();
+        assert_eq!(queued.len(), self.pool.len());
+        let mut work = Work::default();
+        for task in queued {
+            work.add(task.expected);
+        }
+        assert_eq!(work, self.pool.work());
+        for (id, worker) in &self.workers {
+            let load = |load: Load| (load.wait, load.busy);
+            let expected = Load::of(worker);
+            assert_eq!(worker.load.map(load), expected.map(load), "{id:?}");
+            let open = self.running.get(&worker.kind).map(|running| &running.open);
+            let place = worker.load.map(|load| (load, *id));
+            let is_found = place.is_none_or(|place| open.is_some_and(|open| open.contains(&place)));
+            assert!(is_found, "{id:?}");
+        }
+        for (kind, running) in &self.running {
+            let workers = || self.workers.values().filter(|worker| worker.kind == *kind);
+            let count = workers().filter(|worker| worker.is_running).count();
+            assert_eq!(running.count, count);
+            let open = workers().filter(|worker| worker.load.is_some()).count();
+            assert_eq!(running.open.len(), open);
+            let (first, has_open) = (self.first_in_pool(*kind), open > 0);
+            assert!(
+                first.is_none() || !has_open,
+                "a task of the pool could be sent"
+            );
+        }
+        for (calls, _) in self.pool.firsts() {
+            assert!(self.is_run(calls), "no worker runs {calls:?}");
+        }
     }
 
     fn check_task(&self, id: TaskId) {
@@ -122,7 +161,12 @@ impl State {
                 assert!(self.no_worker.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::Queued(on) => {
+            Stage::Queued => {
+                let calls = task.run_spec.as_ref().expect("it can run").calls;
+                assert!(self.pool.contains(calls, &(task.priority, id)));
+                assert_eq!(missing, 0);
+            }
+            Stage::Stacked(on) => {
                 let stack = &self.workers[on].stack;
                 let place = (task.priority, id);
                 assert!(stack.values().any(|queue| queue.contains(&place)));

@@ -3,9 +3,10 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::model::{RunSpec, Stage, Task, TaskId, Worker};
+use super::model::{Kind, RunSpec, Stage, Task, TaskId, Worker};
 use super::submission::Demands;
-use super::{State, WINDOW, WorkerId};
+use super::{State, WorkerId};
+use crate::graph::Calls;
 use crate::scheduler::step;
 
 /// Dask's initial assumption of the bandwidth between workers, in bytes per
@@ -53,6 +54,9 @@ impl State {
     /// Puts a ready task on the stack of a worker, or records that no worker
     /// qualifies.
     pub(super) fn assign(&mut self, id: TaskId) {
+        if self.put_into_pool(id) {
+            return;
+        }
         match self.choose(id) {
             Some(on) => self.queue(id, on),
             None => {
@@ -63,15 +67,22 @@ impl State {
     }
 
     pub(super) fn queue(&mut self, id: TaskId, on: WorkerId) {
-        let expected = self.durations.of(&self.tasks[id].key);
-        let task = &mut self.tasks[id];
-        task.expected = expected;
+        self.expect(id, on);
+        let task = &self.tasks[id];
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
             worker.push(&run_spec.demands.resources, task.priority, id);
-            worker.work.add(expected);
-            self.set_stage(id, Stage::Queued(on));
+            self.set_stage(id, Stage::Stacked(on));
             self.queued_count += 1;
             self.todo.open.insert(on);
+        }
+    }
+
+    /// Adds the run time that a task is expected to have to the work of a worker.
+    pub(super) fn expect(&mut self, id: TaskId, on: WorkerId) {
+        let expected = self.durations.of(&self.tasks[id].key);
+        self.tasks[id].expected = expected;
+        if let Some(worker) = self.workers.get_mut(&on) {
+            worker.work.add(expected);
         }
     }
 
@@ -159,10 +170,17 @@ impl State {
     /// Workers in Rust have some functions of Python, too. They get such tasks by name, and while
     /// no worker has joined that runs all of Python.
     fn has_functions(&self, run_spec: &RunSpec, worker: &Worker) -> bool {
-        let (calls, kind) = (run_spec.calls, worker.kind);
-        let has_python = kind.python
-            || run_spec.demands.name(worker)
-            || (!self.has_seen_python && !kind.embedded);
+        let kind = Kind {
+            python: worker.kind.python || run_spec.demands.name(worker),
+            ..worker.kind
+        };
+        self.runs(kind, run_spec.calls)
+    }
+
+    /// Whether workers of a kind run the kinds of functions that a task calls, see
+    /// [`has_functions`](Self::has_functions).
+    pub(super) fn runs(&self, kind: Kind, calls: Calls) -> bool {
+        let has_python = kind.python || (!self.has_seen_python && !kind.embedded);
         let is_replaced = calls.replaceable && kind.native && !kind.embedded;
         match calls.native {
             true => kind.native && (!calls.python || has_python),
@@ -182,33 +200,56 @@ impl State {
         held
     }
 
-    /// Sends a worker tasks from its stack while it has free slots.
-    pub(super) fn fill(&mut self, on: WorkerId) {
-        while let Some(worker) = self.workers.get_mut(&on)
-            && worker.is_running
-            && worker.busy_count() < worker.slot_count()
-            && worker.unwritten_len < WINDOW
+    /// Sends tasks to the workers whose load may have changed, and those of the pool to any.
+    pub(super) fn send_tasks(&mut self) {
+        let touched = core::mem::take(&mut self.todo.open);
+        for on in &touched {
+            self.fill(*on);
+        }
+        if self.pool.len() > 0 {
+            self.send_pool();
+            // Tasks on their stacks may have waited for tasks of the pool.
+            for on in &touched {
+                self.fill(*on);
+            }
+        }
+    }
+
+    /// Sends a worker tasks from its stack while it has free slots, and those of the pool that it
+    /// can run come later.
+    fn fill(&mut self, on: WorkerId) {
+        while let Some(worker) = self.workers.get(&on)
+            && worker.has_slot()
             && let Some(id) = worker.next()
         {
             let task = &self.tasks[id];
+            let first = self.first_in_pool(worker.kind);
+            if first.is_some_and(|(priority, _)| priority < task.priority) {
+                break;
+            }
+            let Some(worker) = self.workers.get_mut(&on) else {
+                break;
+            };
             if let Some(run_spec) = &task.run_spec {
                 worker.remove(&run_spec.demands.resources, task.priority, id);
             }
             self.queued_count -= 1;
             self.send(id, on);
         }
+        self.update_load(on);
     }
 
     /// Moves tasks from the ends of the longest stacks to idle workers, if fetching
     /// their inputs takes less time than waiting.
     pub(super) fn share(&mut self) {
-        while self.queued_count != 0
+        while self.policy.is_stealing
+            && self.queued_count != 0
+            && self.has_free_thread()
             && let Some((task, to)) = self.surplus()
         {
             self.unassign(task);
             self.queue(task, to);
-            self.todo.open.clear();
-            self.fill(to);
+            self.send_tasks();
         }
     }
 

@@ -1,6 +1,6 @@
 //! Numbers of workers for clusters that adapt to their tasks.
 
-use super::model::Worker;
+use super::model::{UNKNOWN_DURATION, Worker};
 use super::{State, WorkerId};
 use crate::Value;
 
@@ -73,25 +73,17 @@ impl State {
     /// The number of workers that suits the tasks, if all of them are to be done in
     /// `target_duration` seconds. Default: 5.
     pub fn desired_worker_count(&self, target_duration: Option<f64>) -> usize {
-        /// The expected run time of a task on a worker that has not run any, in seconds.
-        const UNKNOWN: f64 = 0.5;
         let target_duration = target_duration.filter(|duration| *duration > 0.0);
         let target_duration = target_duration.unwrap_or(5.0);
-        let mut tasks = self.no_worker.len();
+        let mut tasks = self.no_worker.len() + self.pool.len();
         let mut threads = 0;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let mut work = tasks as f64 * UNKNOWN;
+        let mut work = self.no_worker.len() as f64 * UNKNOWN_DURATION;
+        work += self.pool.work().seconds(UNKNOWN_DURATION);
         for worker in self.workers.values() {
-            let own = worker.processing.len() + worker.stack_count;
-            let pace = match worker.pace {
-                pace if pace > 0.0 => pace,
-                _ => UNKNOWN,
-            };
-            tasks += own;
+            tasks += worker.processing.len() + worker.stack_count;
             threads += worker.thread_count as usize;
-            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-            let own = own as f64 * pace;
-            work += own;
+            work += worker.busy_seconds() * f64::from(worker.thread_count);
         }
         #[expect(
             clippy::cast_possible_truncation,

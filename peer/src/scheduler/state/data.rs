@@ -184,7 +184,11 @@ impl State {
         for dependent in &dependents {
             match self.tasks[*dependent].stage {
                 Stage::Waiting => self.tasks[*dependent].missing_count += 1,
-                Stage::Ready | Stage::NoWorker | Stage::Queued(_) | Stage::Processing(_) => {
+                Stage::Ready
+                | Stage::NoWorker
+                | Stage::Queued
+                | Stage::Stacked(_)
+                | Stage::Processing(_) => {
                     if let Some(on) = self.unassign(*dependent) {
                         self.send_free(on, *dependent);
                     }

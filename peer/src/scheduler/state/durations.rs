@@ -14,6 +14,16 @@ const MAX_COUNT: usize = 1 << 14;
 pub(super) struct Durations(HashMap<Box<str>, Duration>);
 
 impl Durations {
+    /// Returns the run times that are expected by these prefixes, until a task has ended.
+    pub(super) fn new(defaults: &[(String, Duration)]) -> Self {
+        let defaults = defaults.iter().take(MAX_COUNT);
+        Self(
+            defaults
+                .map(|(prefix, duration)| (prefix.as_str().into(), *duration))
+                .collect(),
+        )
+    }
+
     /// The run time that a task is expected to have; `None` until a task with its prefix has
     /// ended.
     pub(super) fn of(&self, key: &Key) -> Option<Duration> {

@@ -69,8 +69,8 @@
 //! | waiting | needs results that are not in memory | when the last of them is |
 //! | ready | may run; only while an event is handled | to a worker at once |
 //! | no-worker | may run, but no worker qualifies | when one joins |
-//! | queued | waits on its worker's stack in the scheduler | when the worker has
-//! a slot |
+//! | queued | waits in the scheduler's pool, for any worker | when a worker has a slot |
+//! | stacked | waits on its worker's stack in the scheduler | when the worker has a slot |
 //! | processing | was sent to its worker | with its result |
 //! | memory | has a result, on workers | when the result is not needed, or all
 //! copies are lost |
@@ -78,8 +78,8 @@
 //!
 //! # Number of tasks sent to a worker
 //!
-//! A worker with *n* threads gets *n* tasks, and one more that it can start before the
-//! scheduler learns that another is done. For tasks shorter than two milliseconds, this
+//! A worker with *n* threads gets *n* tasks, and a tenth more that it can start before the
+//! scheduler learns that others are done (see [`Policy::saturation`]). For tasks shorter than two milliseconds, this
 //! is not enough to keep the worker busy: it gets tasks for two milliseconds in advance,
 //! at most 16 for each thread. All other tasks stay in the scheduler, where idle workers
 //! can take them over.
@@ -97,7 +97,8 @@ use crate::protocol::Keys;
 use crate::story::{Stimulus, Story};
 pub(super) use data::REPLACED;
 use durations::Durations;
-use model::{Client, Queue, Table, TaskId, Worker};
+use model::{Client, Kind, Queue, Table, TaskId, Worker};
+use pool::{Pool, Running};
 use send::free_keys;
 use submission::Failure;
 use versions::AllPackages;
@@ -115,6 +116,7 @@ mod data;
 mod durations;
 mod event;
 mod model;
+mod pool;
 mod query;
 mod retire;
 mod send;
@@ -159,6 +161,15 @@ pub struct Policy {
     /// Number of workers that may be lost while they run a task before the task fails.
     /// Default: 3.
     pub allowed_failures: u32,
+    /// Number of tasks that are sent to a worker for each of its threads, rounded up; more if they
+    /// take less than two milliseconds and the number exceeds one. Default: 1.1.
+    pub saturation: f64,
+    /// Whether tasks move from busy workers to idle ones. Default: true.
+    pub is_stealing: bool,
+    /// Run times that are expected of tasks by the prefix of their keys, until one has ended. Default:
+    /// one microsecond for `rechunk-split`, `split-shuffle`, `split-taskshuffle` and
+    /// `split-stage`.
+    pub durations: Vec<(String, Duration)>,
     /// Time after which a silent worker is removed, at least ten intervals of its
     /// heartbeats; `None` for never. Default: 5 minutes.
     pub worker_ttl: Option<Duration>,
@@ -170,6 +181,11 @@ impl Default for Policy {
             seed: 0,
             deletion_interval: Duration::from_millis(20),
             allowed_failures: 3,
+            saturation: 1.1,
+            is_stealing: true,
+            durations: SHORT
+                .map(|prefix| (prefix.to_owned(), Duration::from_micros(1)))
+                .into(),
             worker_ttl: Some(Duration::from_secs(300)),
         }
     }
@@ -211,6 +227,7 @@ pub struct State {
     /// The packages of the workers.
     packages: AllPackages,
     durations: Durations,
+    submission_count: u64,
     generation: u64,
     /// The time of the first submission of the generation.
     generation_began: Duration,
@@ -218,6 +235,9 @@ pub struct State {
     /// Number of tasks on stacks.
     queued_count: usize,
     no_worker: Queue,
+    pool: Pool,
+    /// The workers that accept tasks.
+    running: BTreeMap<Kind, Running>,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Follow-up work of the current event.
@@ -266,7 +286,7 @@ struct Todo {
     /// Tasks that are possibly no longer needed.
     unneeded: Vec<TaskId>,
     ready: Queue,
-    /// Workers that may take another task.
+    /// Workers whose load may have changed.
     open: BTreeSet<WorkerId>,
 }
 
@@ -275,7 +295,6 @@ impl State {
     pub fn new(policy: Policy) -> Self {
         Self {
             random: policy.seed,
-            policy,
             now: Duration::ZERO,
             stimulus: Stimulus::here("start", 0.0),
             story: Story::default(),
@@ -295,14 +314,18 @@ impl State {
             worker_names: HashMap::new(),
             has_seen_python: false,
             packages: AllPackages::default(),
-            durations: Durations::default(),
+            durations: Durations::new(&policy.durations),
+            submission_count: 0,
             generation: 0,
             generation_began: Duration::ZERO,
             run_count: 0,
             queued_count: 0,
             no_worker: Queue::new(),
+            pool: Pool::default(),
+            running: BTreeMap::new(),
             actions: Vec::new(),
             todo: Todo::default(),
+            policy,
             #[cfg(test)]
             panics_over: None,
         }
@@ -427,6 +450,14 @@ impl State {
         }
     }
 }
+
+/// The prefixes of tasks that only hand on parts of a result.
+const SHORT: [&str; 4] = [
+    "rechunk-split",
+    "split-shuffle",
+    "split-taskshuffle",
+    "split-stage",
+];
 
 /// Interval at which workers are asked for tasks that they have not started and others could run.
 const REVIEW_INTERVAL: Duration = Duration::from_millis(500);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::durations::Work;
+use super::pool::Load;
 use super::submission::{Demands, Failure, Resources};
 use super::versions::Packages;
 use super::{ClientId, WINDOW, WorkerId};
@@ -23,10 +24,12 @@ pub(super) struct Priority {
     /// Whether the task is a [root](super::State::is_root). Tasks that use results run earlier
     /// than those that make more of them.
     pub(super) is_root: bool,
-    /// The number of the submission.
+    /// The generation of the submission.
     pub(super) generation: u64,
     /// The position within the submission.
     pub(super) order: i64,
+    /// The number of the submission.
+    pub(super) submission: u64,
 }
 
 impl Default for Priority {
@@ -36,6 +39,7 @@ impl Default for Priority {
             is_root: false,
             generation: 0,
             order: 0,
+            submission: 0,
         }
     }
 }
@@ -50,7 +54,16 @@ impl PartialOrd for Priority {
 
 impl Ord for Priority {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        let rest = |priority: &Self| (priority.is_root, priority.generation, priority.order);
+        let rest = |priority: &Self| {
+            let Self {
+                user: _,
+                is_root,
+                generation,
+                order,
+                submission,
+            } = *priority;
+            (is_root, generation, order, submission)
+        };
         (self.user.total_cmp(&other.user)).then_with(|| rest(self).cmp(&rest(other)))
     }
 }
@@ -67,7 +80,10 @@ pub(super) enum Stage {
     Waiting,
     Ready,
     NoWorker,
-    Queued(WorkerId),
+    /// In the pool.
+    Queued,
+    /// On the stack of a worker.
+    Stacked(WorkerId),
     Processing(WorkerId),
     Memory,
     Erred(Arc<Failure>),
@@ -78,7 +94,12 @@ impl Stage {
     pub(super) const fn is_active(&self) -> bool {
         matches!(
             self,
-            Self::Waiting | Self::Ready | Self::NoWorker | Self::Queued(_) | Self::Processing(_)
+            Self::Waiting
+                | Self::Ready
+                | Self::NoWorker
+                | Self::Queued
+                | Self::Stacked(_)
+                | Self::Processing(_)
         )
     }
 
@@ -88,7 +109,7 @@ impl Stage {
             Self::Released => "released",
             Self::Waiting => "waiting",
             Self::Ready | Self::NoWorker => "no-worker",
-            Self::Queued(_) => "queued",
+            Self::Queued | Self::Stacked(_) => "queued",
             Self::Processing(_) => "processing",
             Self::Memory => "memory",
             Self::Erred(_) => "erred",
@@ -225,6 +246,8 @@ pub(super) struct Worker {
     /// How often other workers were asked to copy the worker's data.
     pub(super) retire_rounds: u64,
     pub(super) thread_count: u32,
+    /// The number of tasks sent to the worker for each thread, see [`Policy`](super::Policy).
+    pub(super) saturation: f64,
     pub(super) resources: Resources,
     pub(super) used: HashMap<String, f64>,
     pub(super) has: BTreeSet<TaskId>,
@@ -248,10 +271,12 @@ pub(super) struct Worker {
     /// be written.
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
+    /// The load by which the worker is found for tasks of the pool; `None` if it has no slot.
+    pub(super) load: Option<Load>,
 }
 
 /// The kinds of functions that a worker runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind {
     /// Whether it runs functions of Python.
     pub(super) python: bool,
@@ -314,17 +339,29 @@ impl Worker {
         /// Duration of the work that is sent in advance, in seconds.
         const AHEAD: f64 = 0.002;
         const MAX_AHEAD: f64 = 16.0;
-        let threads = self.thread_count as usize;
-        if self.pace <= 0.0 {
-            return threads + 1;
+        let saturated = (self.saturation * f64::from(self.thread_count)).ceil();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "casts saturate, and the number is at least 1"
+        )]
+        let saturated = saturated.max(1.0) as usize;
+        if self.pace <= 0.0 || self.saturation <= 1.0 {
+            return saturated;
         }
+        let threads = self.thread_count as usize;
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "from 0 to 16"
         )]
         let ahead = (AHEAD / self.pace).min(MAX_AHEAD) as usize;
-        threads + (ahead * threads).max(1)
+        saturated.max(threads + ahead * threads)
+    }
+
+    /// Whether the worker can be sent a task.
+    pub(super) fn has_slot(&self) -> bool {
+        self.is_running && self.busy_count() < self.slot_count() && self.unwritten_len < WINDOW
     }
 
     /// Whether the worker has a free thread, and is sent a task that is put on its stack.
@@ -398,4 +435,4 @@ impl Worker {
 }
 
 /// Dask's assumption of the run time of tasks until the first has ended, in seconds.
-const UNKNOWN_DURATION: f64 = 0.5;
+pub(super) const UNKNOWN_DURATION: f64 = 0.5;

@@ -191,7 +191,8 @@ impl State {
     /// or waits.
     pub fn idle_since(&self) -> Option<Duration> {
         let is_busy = |worker: &Worker| !worker.processing.is_empty() || worker.stack_count > 0;
-        let is_busy = !self.no_worker.is_empty() || self.workers.values().any(is_busy);
+        let is_busy =
+            !self.no_worker.is_empty() || self.pool.len() > 0 || self.workers.values().any(is_busy);
         (!is_busy).then_some(self.last_transition)
     }
 

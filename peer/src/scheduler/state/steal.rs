@@ -35,6 +35,7 @@ impl State {
             let threads = worker.thread_count as usize;
             let surplus = match worker.is_running {
                 false => worker.busy_count(),
+                true if !self.policy.is_stealing => 0,
                 true => free.min(worker.busy_count().saturating_sub(threads)),
             };
             if surplus == 0 || left == 0 {

@@ -32,6 +32,7 @@ impl State {
             self.settle();
             return;
         }
+        self.submission_count += 1;
         let generation = self.generation_of(submitting_task.as_ref(), fifo_timeout);
         // By index in the graph. Dependencies come before their dependents.
         let mut ids: Vec<TaskId> = Vec::with_capacity(tasks.len());
@@ -56,6 +57,7 @@ impl State {
                 is_root: false,
                 generation,
                 order: task.order,
+                submission: self.submission_count,
             };
             let run_spec = RunSpec {
                 payload: task.run_spec,

@@ -110,7 +110,12 @@ impl State {
             Stage::NoWorker => {
                 self.no_worker.remove(&place);
             }
-            Stage::Queued(on) => {
+            Stage::Queued => {
+                if let Some(run_spec) = &task.run_spec {
+                    self.pool.remove(run_spec.calls, &place, task.expected);
+                }
+            }
+            Stage::Stacked(on) => {
                 if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
                 {
                     worker.remove(&run_spec.demands.resources, task.priority, id);
@@ -172,9 +177,7 @@ impl State {
         while let Some((_, id)) = self.todo.ready.pop_first() {
             self.assign(id);
         }
-        while let Some(id) = self.todo.open.pop_first() {
-            self.fill(id);
-        }
+        self.send_tasks();
         self.share();
     }
 

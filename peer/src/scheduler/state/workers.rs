@@ -84,6 +84,7 @@ impl State {
             thread_count: u32::try_from(worker.nthreads)
                 .unwrap_or(MAX_THREADS)
                 .clamp(1, MAX_THREADS),
+            saturation: self.policy.saturation,
             resources: Resources::new(worker.resources),
             used: HashMap::new(),
             has: BTreeSet::new(),
@@ -98,6 +99,7 @@ impl State {
             deletions: BTreeSet::new(),
             unwritten_len: 0,
             last_seen: self.now,
+            load: None,
         };
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
@@ -114,6 +116,8 @@ impl State {
         if is_running {
             self.worker_running(id);
         }
+        // A first worker that runs Python may have paused.
+        self.empty_pool();
         self.settle();
         Ok(())
     }
@@ -267,6 +271,9 @@ impl State {
 
     /// Handles a worker that starts to accept tasks.
     pub(super) fn worker_running(&mut self, id: WorkerId) {
+        if let Some(worker) = self.workers.get(&id) {
+            self.count_running(worker.kind, true);
+        }
         self.todo.open.insert(id);
         for (priority, task) in core::mem::take(&mut self.no_worker) {
             self.set_stage(task, Stage::Ready);
@@ -287,7 +294,7 @@ impl State {
             _ => {}
         }
         worker.info.status = status;
-        let is_running = worker.is_running;
+        let (is_running, kind) = (worker.is_running, worker.kind);
         if is_running && !was_running {
             self.worker_running(id);
         } else if was_running && !is_running {
@@ -300,6 +307,9 @@ impl State {
                 }
                 self.make_ready(task);
             }
+            self.count_running(kind, false);
+            self.todo.open.insert(id);
+            self.empty_pool();
         }
     }
 
@@ -314,6 +324,8 @@ impl State {
         self.packages.remove(&worker.packages);
         self.todo.open.remove(&id);
         self.queued_count -= worker.stack_count;
+        self.remove_load(id, &worker);
+        self.empty_pool();
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
             let message = RemoveWorker {
                 worker: worker.address.clone(),

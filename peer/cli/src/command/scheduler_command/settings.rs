@@ -196,6 +196,24 @@ fn policy(config: &Config) -> Result<Policy> {
         None if config.is_nil(&setting("worker-ttl")) => policy.worker_ttl = None,
         None => {}
     }
+    let saturation = |number: &str| match number.trim_start_matches('.').parse() {
+        Ok(number) if number > 0.0 => Ok(number),
+        _ => Err("expected a number above 0".to_owned()),
+    };
+    if let Some(saturation) = config.parse(&setting("worker-saturation"), saturation)? {
+        policy.saturation = saturation;
+    }
+    if let Some(is_stealing) = config.bool(&setting("work-stealing")) {
+        policy.is_stealing = is_stealing;
+    }
+    let durations = setting("default-task-durations");
+    let prefixes = config.get(&durations).and_then(Value::as_object);
+    for prefix in prefixes.into_iter().flat_map(|prefixes| prefixes.keys()) {
+        if let Some(duration) = config.parse(&format!("{durations}.{prefix}"), duration)? {
+            policy.durations.retain(|(known, _)| known != prefix);
+            policy.durations.push((prefix.clone(), duration));
+        }
+    }
     Ok(policy)
 }
 
@@ -275,10 +293,12 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured.
-const HONOURED: [&str; 4] = [
+const HONOURED: [&str; 6] = [
     "allowed-failures",
     "contact-address",
     "idle-timeout",
+    "work-stealing",
+    "worker-saturation",
     "worker-ttl",
 ];
 
@@ -291,7 +311,9 @@ fn ignored(config: &Config) -> Vec<String> {
         let own = name.strip_prefix(SETTINGS).unwrap_or(name);
         let own = own.trim_start_matches('.');
         let default = defaults.get(own).unwrap_or(&Value::Null);
-        !HONOURED.contains(&own) && spelled(value) != spelled(default)
+        !HONOURED.contains(&own)
+            && !own.starts_with("default-task-durations.")
+            && spelled(value) != spelled(default)
     });
     ignored.map(|(name, _)| name).collect()
 }
@@ -312,18 +334,12 @@ const DEFAULTS: &str = r#"{
     "default-data-size": "1kiB",
     "reuse-broadcast-comm": true,
     "events-cleanup-delay": "1h",
-    "work-stealing": true,
     "work-stealing-interval": "1s",
-    "worker-saturation": 1.1,
     "rootish-taskgroup": 5,
     "rootish-taskgroup-dependencies": 5,
     "preload": [],
     "preload-argv": [],
     "unknown-task-duration": "500ms",
-    "default-task-durations.rechunk-split": "1us",
-    "default-task-durations.split-shuffle": "1us",
-    "default-task-durations.split-taskshuffle": "1us",
-    "default-task-durations.split-stage": "1us",
     "validate": false,
     "dashboard.status.task-stream-length": 1000,
     "dashboard.tasks.task-stream-length": 100000,
@@ -348,3 +364,48 @@ const DEFAULTS: &str = r#"{
         {"class": "distributed.active_memory_manager.ReduceReplicas"}
     ]
 }"#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_policy_follows_the_settings() {
+        let of = |settings: Value| {
+            policy(&Config::of_json(
+                json!({"distributed": {"scheduler": settings}}),
+            ))
+        };
+        let default = of(json!({})).expect("no settings");
+        assert_eq!(default, Policy::default());
+        let set = of(json!({
+            "worker-saturation": ".inf",
+            "work_stealing": false,
+            "default-task-durations": {"my_load": "2 s", "split-stage": "1ms"},
+            "worker-ttl": null,
+        }));
+        let set = set.expect("valid settings");
+        assert!(set.saturation.is_infinite() && !set.is_stealing && set.worker_ttl.is_none());
+        let of_prefix = |prefix| {
+            let known = set.durations.iter();
+            let mut known = known.filter(|(known, _)| known == prefix);
+            (known.next().map(|(_, duration)| *duration), known.count())
+        };
+        assert_eq!(of_prefix("my_load"), (Some(Duration::from_secs(2)), 0));
+        assert_eq!(
+            of_prefix("split-stage"),
+            (Some(Duration::from_millis(1)), 0)
+        );
+        assert_eq!(
+            of_prefix("rechunk-split"),
+            (Some(Duration::from_micros(1)), 0)
+        );
+        for wrong in [json!("much"), json!(0), json!(-1.5)] {
+            let error = of(json!({"worker-saturation": wrong})).expect_err("it is wrong");
+            assert!(
+                error.to_string().contains("expected a number above 0"),
+                "{error}"
+            );
+        }
+    }
+}

@@ -265,6 +265,20 @@ fn worker_restrictions_take_logarithmic_time() {
 }
 
 #[test]
+fn tasks_that_run_anywhere_cost_the_same_with_more_workers() {
+    let steps = |workers: usize| {
+        let mut cluster = Eager::new(workers);
+        let tasks = (0..5_000).map(|number| constant(name(number)));
+        count(|| {
+            cluster.submit(tasks, names(5_000));
+            cluster.work();
+        })
+    };
+    let (few, many) = (steps(10), steps(1_000));
+    assert!(many <= few * 11 / 10, "{few} and {many} steps");
+}
+
+#[test]
 fn stealing_skips_unsuitable_tasks_in_linear_time() {
     assert_linear(200, |size| {
         let mut cluster = Eager::new(size);

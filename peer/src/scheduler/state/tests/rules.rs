@@ -515,12 +515,108 @@ fn idle_workers_take_over_tasks_that_wait_for_a_thread() {
 }
 
 #[test]
-fn idle_workers_take_over_queued_tasks() {
+fn tasks_that_may_run_anywhere_run_in_order_across_workers() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
+    let names: Vec<String> = (0..10).map(|number| format!("t-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    cluster.submit(client, keys.iter().map(|key| add(key, &[])), &keys);
+    assert_eq!(cluster.status("t-2"), Some(TaskState::Queued));
+    let second = cluster.worker("tcp://b:1", 1);
+    for (number, key) in keys.iter().enumerate() {
+        let on = match number {
+            0 | 1 => first,
+            // The first worker takes no further one until it has finished one.
+            _ => second,
+        };
+        assert_eq!(cluster.assigned_to(key), Some(on), "{key}");
+        if on == second {
+            cluster.finish(second, key);
+        }
+    }
+}
+
+#[test]
+fn tasks_that_use_results_run_before_tasks_of_the_pool() {
+    let mut cluster = Cluster::new();
+    let worker = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let keys = ["a", "b", "c", "d"];
+    cluster.submit(client, keys.map(|key| add(key, &[])), &keys);
+    cluster.submit(client, [add("sum", &["a", "b"])], &["sum"]);
+    let first = [("priority", Value::from(10))];
+    cluster.submit_with(client, [add("urgent", &[])], &["urgent"], &first);
+    cluster.sent_to_worker(worker);
+    cluster.finish(worker, "a");
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task urgent"]);
+    cluster.finish(worker, "b");
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task sum"]);
+    cluster.finish(worker, "urgent");
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task c"]);
+    // A worker that pauses gets none, and one that returns does.
+    let status = |status| WorkerStatusChange {
+        status,
+        ..WorkerStatusChange::default()
+    };
+    cluster.report(worker, status(WorkerStatus::Paused));
+    assert_eq!(cluster.status("d"), Some(TaskState::NoWorker));
+    cluster.finish(worker, "sum");
+    cluster.finish(worker, "c");
+    assert_eq!(cluster.sent_to_worker(worker), [""; 0]);
+    cluster.report(worker, status(WorkerStatus::Running));
+    assert_eq!(cluster.sent_to_worker(worker), ["compute-task d"]);
+}
+
+#[test]
+fn saturation_is_the_number_of_tasks_sent_for_each_thread() {
+    for (saturation, threads, expected) in [
+        (1.1, 1, 2),
+        (1.1, 20, 22),
+        (1.0, 4, 4),
+        (0.1, 4, 1),
+        (f64::INFINITY, 1, 50),
+    ] {
+        let mut cluster = Cluster::new();
+        cluster.state.policy.saturation = saturation;
+        let worker = cluster.worker("tcp://a:1", threads);
+        let client = cluster.client("me");
+        let names: Vec<String> = (0..50).map(|number| format!("t-{number}")).collect();
+        let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+        cluster.submit(client, keys.iter().map(|key| add(key, &[])), &keys);
+        assert_eq!(cluster.running.len(), expected, "{saturation}");
+        if saturation <= 1.0 {
+            // No tasks in advance, however short they are.
+            cluster.finish_after(worker, "t-0", 0.000_01);
+            assert_eq!(cluster.running.len(), expected, "{saturation}");
+        }
+    }
+}
+
+#[test]
+fn tasks_stay_where_they_are_without_stealing() {
+    let mut cluster = Cluster::new();
+    cluster.state.policy.is_stealing = false;
+    let first = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let both = [("workers", Value::list(["tcp://a:1", "tcp://b:1"]))];
     let tasks = ["a", "b", "c", "d"].map(|key| add(key, &[]));
-    cluster.submit(client, tasks, &["a", "b", "c", "d"]);
+    cluster.submit_with(client, tasks, &["a", "b", "c", "d"], &both);
+    let second = cluster.worker("tcp://b:1", 1);
+    cluster.sent_to_worker(first);
+    cluster.pass(1000);
+    assert_eq!(cluster.sent_to_worker(first), [""; 0]);
+    assert_eq!(cluster.sent_to_worker(second), [""; 0]);
+}
+
+#[test]
+fn idle_workers_take_over_stacked_tasks() {
+    let mut cluster = Cluster::new();
+    let first = cluster.worker("tcp://a:1", 1);
+    let client = cluster.client("me");
+    let both = [("workers", Value::list(["tcp://a:1", "tcp://b:1"]))];
+    let tasks = ["a", "b", "c", "d"].map(|key| add(key, &[]));
+    cluster.submit_with(client, tasks, &["a", "b", "c", "d"], &both);
     assert_eq!(cluster.status("d"), Some(TaskState::Queued));
     let second = cluster.worker("tcp://b:1", 1);
     // The last tasks first, because the first start soon.

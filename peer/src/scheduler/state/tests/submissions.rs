@@ -85,3 +85,36 @@ fn a_graph_with_lost_dependencies_is_cancelled_as_a_whole() {
     let sent = cluster.sent_to_client(client);
     assert_eq!(sent, ["cancelled-keys three four lost dependencies"]);
 }
+
+// ROLES SCHEDULER-8
+#[test]
+fn submissions_of_one_generation_run_in_their_order() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("client");
+    let worker = cluster.worker("tcp://a", 1);
+    let names: Vec<String> = (0..20).map(|number| format!("t-{number}")).collect();
+    let keys: Vec<&str> = names.iter().map(String::as_str).collect();
+    // The places of earlier tasks are used again, in another order.
+    submit(&mut cluster, client, "kept", None, "60s");
+    for _ in 0..2 {
+        cluster.sent_to_worker(worker);
+        for key in &keys {
+            submit(&mut cluster, client, key, None, "60s");
+        }
+        let mut order = Vec::new();
+        while let Some((_, key)) = cluster.running.keys().next().cloned() {
+            order.extend(cluster.sent_to_worker(worker));
+            cluster.finish(worker, &key.to_string());
+        }
+        order.retain(|op| !op.ends_with("kept"));
+        let expected: Vec<String> = keys
+            .iter()
+            .map(|key| format!("compute-task {key}"))
+            .collect();
+        order.retain(|op| op.starts_with("compute-task"));
+        assert_eq!(order, expected);
+        cluster.release(client, &keys[..7]);
+        cluster.release(client, &keys[7..]);
+        cluster.pass(1000);
+    }
+}
