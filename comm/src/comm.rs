@@ -487,7 +487,7 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         WireFormat::Fixed { prefix, layout } => (prefix, layout),
         WireFormat::Auto | WireFormat::Detect => (Prefix::U64, Layout::Modern),
     };
-    let mut reader = CommReader::new(reader, prefix, options.limits);
+    let mut reader = CommReader::new(reader, prefix, Limits::HANDSHAKE);
     let mut writer = CommWriter::new(writer, prefix);
     reader.set_pool(options.pool.clone());
 
@@ -502,7 +502,8 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
         false => HandshakeRole::Initiate(layout),
     };
     let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
-    let shaking = Handshaking::begin(ours, role, receiver, sender, Limits::HANDSHAKE)?;
+    let shaking = Handshaking::new(ours, role);
+    shaking.begin(receiver, sender, Limits::HANDSHAKE)?;
     let mut bytes = [0; HANDSHAKE_LEN];
     let len = shaking.greeting(prefix, &mut bytes)?;
     // Concurrently: the handshake may be larger than the buffers of the
@@ -511,6 +512,6 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     let ((), theirs) = tokio::try_join!(sending, reader.read_handshake())?;
     let (agreement, len) = shaking.agree(reader.receiver.prefix(), &theirs, &mut bytes)?;
     writer.send_handshake(&bytes[..len]).await?;
-    shaking.finish(&mut reader.receiver, &mut writer.sender);
+    shaking.finish(&mut reader.receiver, &mut writer.sender, options.limits);
     Ok((reader, writer, agreement))
 }

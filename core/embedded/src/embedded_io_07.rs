@@ -469,7 +469,8 @@ where
     S: AsMut<[u8]>,
 {
     let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
-    let shaking = Handshaking::begin(*ours, role, receiver, sender, Limits::HANDSHAKE)?;
+    let (shaking, limits) = (Handshaking::new(*ours, role), *receiver.limits());
+    shaking.begin(receiver, sender, Limits::HANDSHAKE)?;
     let (mut arena, mut out) = (Arena::new(scratch), [0; HANDSHAKE_LEN]);
     let len = shaking.greeting(sender.prefix(), &mut out)?;
     writer.send_handshake(&out, len)?;
@@ -477,7 +478,7 @@ where
     received.map_err(CommError::reading)?;
     let (agreement, len) = shaking.agree_stored(receiver, arena.filled(), &mut out)?;
     writer.send_handshake(&out, len)?;
-    shaking.finish(&mut reader.receiver, &mut writer.sender);
+    shaking.finish(&mut reader.receiver, &mut writer.sender, limits);
     Ok(agreement)
 }
 

@@ -3,10 +3,9 @@
 use core::ops::Deref;
 
 use super::{Agreement, CommError, CommOptions, Handshaking, Outgoing, Receiver};
-use crate::BufferTooSmall;
 use crate::Limits;
 use crate::copy;
-use crate::frame::{Arena, EncodeError, Prelude};
+use crate::frame::{Arena, Prelude};
 use crate::invariant::Ensured as _;
 
 /// One end of a comm, without I/O; see the [module](super).
@@ -25,6 +24,7 @@ pub struct Comm<'b, const FRAMES: usize> {
     arena: Arena<'b>,
     outgoing: Outgoing<'b>,
     handshaking: Handshaking<'b>,
+    limits: Limits,
     agreement: Option<Agreement<'b>>,
     /// Whether the message that has arrived was taken.
     is_taken: bool,
@@ -53,21 +53,18 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         incoming: &'b mut [u8],
         outgoing: &'b mut [u8],
     ) -> Result<Self, CommError> {
-        let limits = Self::limits(options.limits);
+        let limits = const { Self::limits(Limits::HANDSHAKE) };
         let mut receiver = Receiver::new(options.prefix, [[0; 8]; FRAMES], limits);
         let mut outgoing = Outgoing::new(options.prefix, outgoing);
-        let limits = const { Self::limits(Limits::HANDSHAKE) };
-        let (sender, out) = outgoing.parts();
-        let (ours, role) = (options.handshake, options.role);
-        let handshaking = Handshaking::begin(ours, role, &mut receiver, sender, limits)?;
-        BufferTooSmall::check(out, handshaking.max_len()).map_err(EncodeError::BufferTooSmall)?;
-        let len = handshaking.greeting(options.prefix, out)?;
-        outgoing.queued(len);
+        let handshaking = Handshaking::new(options.handshake, options.role);
+        handshaking.begin(&mut receiver, &mut outgoing.sender, limits)?;
+        outgoing.greet(&handshaking)?;
         Ok(Self {
             receiver,
             arena: Arena::new(incoming),
             outgoing,
             handshaking,
+            limits: Self::limits(options.limits),
             agreement: None,
             is_taken: false,
         })
@@ -110,7 +107,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
             let (sender, out) = self.outgoing.parts();
             let (receiver, frames) = (&mut self.receiver, self.arena.filled());
             let (agreement, reply_len) = self.handshaking.agree_stored(receiver, frames, out)?;
-            self.handshaking.finish(receiver, sender);
+            self.handshaking.finish(receiver, sender, self.limits);
             self.outgoing.queued(reply_len);
             self.agreement = Some(agreement);
         }

@@ -37,24 +37,26 @@ pub struct Agreement<'h> {
 }
 
 impl<'h> Handshaking<'h> {
+    /// Creates the handshake of one side.
+    pub const fn new(ours: Handshake<'h>, role: HandshakeRole) -> Self {
+        Self { ours, role }
+    }
+
     /// Begins the handshake on both halves of a connection that has just been established.
     ///
-    /// `limits` apply to the handshake of the peer: [`Limits::HANDSHAKE`], or less. The
-    /// limits of the receiver apply after it.
+    /// `limits` apply to the handshake of the peer: [`Limits::HANDSHAKE`], or less.
     ///
     /// # Errors
     ///
     /// [`CommError::Closed`] if one of the halves is closed or has failed.
     pub fn begin<P: PreludeStorage>(
-        ours: Handshake<'h>,
-        role: HandshakeRole,
+        &self,
         receiver: &mut Receiver<P>,
         sender: &mut Sender,
         limits: Limits,
-    ) -> Result<Self, CommError> {
-        let begun = receiver.begin_handshake(role, limits);
-        sender.begin_handshake().and(begun)?;
-        Ok(Self { ours, role })
+    ) -> Result<(), CommError> {
+        let begun = receiver.begin_handshake(self.role, limits);
+        sender.begin_handshake().and(begun)
     }
 
     /// Writes the message to send first to the start of `out`, and returns its length in
@@ -62,22 +64,15 @@ impl<'h> Handshaking<'h> {
     ///
     /// # Errors
     ///
-    /// [`CommError::Encode`] if `out` is too small.
+    /// [`CommError::Encode`] if `out` is too small, also for the longest reply.
     pub fn greeting(&self, prefix: Prefix, out: &mut [u8]) -> Result<usize, CommError> {
         match self.role {
             HandshakeRole::Initiate(layout) => Ok(self.encode(prefix, layout, out)?),
-            HandshakeRole::Respond => Ok(0),
+            HandshakeRole::Respond => {
+                self.encode(Prefix::U64, Layout::Classic, out)?;
+                Ok(0)
+            }
         }
-    }
-
-    /// The number of bytes that this side sends in its handshake, at most.
-    pub fn max_len(&self) -> usize {
-        let layout = match self.role {
-            HandshakeRole::Initiate(layout) => layout,
-            HandshakeRole::Respond => Layout::Classic,
-        };
-        let (prelude_len, len) = self.lens(Prefix::U64, layout);
-        prelude_len.saturating_add(len)
     }
 
     /// Reads the handshake of the peer from its frames. Writes our reply, if the peer was
@@ -127,37 +122,41 @@ impl<'h> Handshaking<'h> {
         self.agree(receiver.prefix(), frames, out)
     }
 
-    /// Opens both halves for messages.
-    pub fn finish<P: PreludeStorage>(self, receiver: &mut Receiver<P>, sender: &mut Sender) {
-        receiver.open();
+    /// Opens both halves for messages, to which `limits` apply.
+    pub fn finish<P: PreludeStorage>(
+        &self,
+        receiver: &mut Receiver<P>,
+        sender: &mut Sender,
+        limits: Limits,
+    ) {
+        receiver.open(limits);
         sender.open(receiver.prefix());
     }
 
     /// Writes our handshake: in the classic layout an empty header precedes the document.
     fn encode(&self, prefix: Prefix, layout: Layout, out: &mut [u8]) -> Result<usize, EncodeError> {
-        let (prelude_len, len) = self.lens(prefix, layout);
+        let frame_count = match layout {
+            Layout::Classic => 2,
+            Layout::Modern => 1,
+        };
+        let prelude_len = prelude_len(prefix, frame_count).ok_or(EncodeError::TooLong)?;
+        let available = out.len();
+        let (prelude, document) = out.split_at_mut_checked(prelude_len).unwrap_or_default();
+        let space = document.len();
+        let mut writer = Writer::new(document);
+        self.ours.encode(&mut writer);
+        let len = writer.len();
         let needed = prelude_len.saturating_add(len);
-        let out = BufferTooSmall::check(out, needed).map_err(EncodeError::BufferTooSmall)?;
+        if len > space {
+            let short = BufferTooSmall { needed, available };
+            return Err(EncodeError::BufferTooSmall(short));
+        }
         let lengths = [0, len as u64];
         let lengths = match layout {
             Layout::Classic => &lengths[..],
             Layout::Modern => &lengths[1..],
         };
-        encode_prelude(prefix, lengths.iter().copied(), out)?;
-        let document = out.get_mut(prelude_len..).unwrap_or_default();
-        self.ours.encode(&mut Writer::new(document));
+        encode_prelude(prefix, lengths.iter().copied(), prelude)?;
         Ok(needed)
-    }
-
-    /// The lengths of the prelude and of the document of our handshake, in bytes.
-    fn lens(&self, prefix: Prefix, layout: Layout) -> (usize, usize) {
-        let mut measure = Writer::new(&mut []);
-        self.ours.encode(&mut measure);
-        let frame_count = match layout {
-            Layout::Classic => 2,
-            Layout::Modern => 1,
-        };
-        let prelude_len = prelude_len(prefix, frame_count).unwrap_or(usize::MAX);
-        (prelude_len, measure.len())
     }
 }

@@ -35,8 +35,6 @@ use crate::invariant::Ensured as _;
 /// with larger buffers, or with others.
 pub struct Receiver<P> {
     decoder: FrameDecoder<P>,
-    /// The limits for messages after the handshake.
-    limits: Limits,
     /// The first bytes of a handshake, which show the prefix of the peer.
     first: [u8; 8],
     state: State,
@@ -63,7 +61,6 @@ impl<P: PreludeStorage> Receiver<P> {
     pub const fn new(prefix: Prefix, storage: P, limits: Limits) -> Self {
         Self {
             decoder: FrameDecoder::new(prefix, storage, limits),
-            limits,
             first: [0; 8],
             state: State::Open,
         }
@@ -89,9 +86,9 @@ impl<P: PreludeStorage> Receiver<P> {
         Ok(())
     }
 
-    /// Ends the handshake; the limits of the comm apply from here on.
-    pub(super) fn open(&mut self) {
-        self.decoder.reset_with(self.limits);
+    /// Ends the handshake; these limits apply from here on.
+    pub(super) fn open(&mut self, limits: Limits) {
+        self.decoder.reset_with(limits);
         self.state = State::Open;
     }
 
@@ -101,9 +98,9 @@ impl<P: PreludeStorage> Receiver<P> {
         self.decoder.prefix()
     }
 
-    /// The limits for messages after the handshake.
+    /// The limits for messages: during the handshake, those for it.
     pub const fn limits(&self) -> &Limits {
-        &self.limits
+        self.decoder.limits()
     }
 
     /// Begins the next message if the last one is complete; one that has begun continues.
@@ -273,7 +270,7 @@ impl<P: PreludeStorage> Receiver<P> {
         if self.state != State::Open || !self.decoder.is_idle() {
             return None;
         }
-        FramedMessage::parse(input, self.prefix(), &self.limits).ok()
+        FramedMessage::parse(input, self.prefix(), self.limits()).ok()
     }
 
     /// Records an error, which is final.

@@ -404,6 +404,11 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
     }
 
+    /// The limits for messages.
+    pub const fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     /// The prefix of the messages.
     pub const fn prefix(&self) -> Prefix {
         self.prefix

@@ -619,9 +619,10 @@ impl Checker {
     /// The bytes covered by the prefix so far: the prelude and the frames whose
     /// lengths were checked.
     fn counted(&self) -> u64 {
+        // `lengths_len` has checked that the lengths fit in the address space.
         self.frame_count
-            .saturating_add(1)
-            .saturating_mul(8)
+            .wrapping_add(1)
+            .wrapping_mul(8)
             .saturating_add(self.frames_len)
     }
 
@@ -634,7 +635,7 @@ impl Checker {
         for length in lengths {
             let len = u64::from_le_bytes(*length);
             let index = self.seen;
-            let at = (self.prefix.head_len() as u64).saturating_add(index.saturating_mul(8));
+            let at = (self.prefix.head_len() as u64).wrapping_add(index.wrapping_mul(8));
             let fault = |kind: FrameErrorKind| Err(kind.at(at));
             // PROTOCOL FRAME-11
             if len > limits.frame_len {

@@ -5,7 +5,7 @@ use crate::support::{Random, vector};
 use daskwire::comm::{
     Agreement, Closed, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole, outgoing_len,
 };
-use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix};
+use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix, encode_prelude};
 use daskwire::handshake::Handshake;
 use daskwire::message::Layout;
 use daskwire::{BufferTooSmall, Error};
@@ -229,6 +229,53 @@ fn buffer_errors_have_the_needed_length_and_can_be_retried() {
     // Without frames it is no message.
     let error = comm.send(&[]).unwrap_err();
     assert_eq!(error, CommError::Encode(EncodeError::NoFrames));
+}
+
+#[test]
+fn messages_are_queued_in_parts() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    let frames: [&[u8]; 3] = [b"body", b"", &[7; 500]];
+    let lengths = frames.iter().map(|frame| frame.len() as u64);
+    let mut whole = vec![0; 16 + 8 * 3];
+    encode_prelude(Prefix::U64, lengths.clone(), &mut whole).unwrap();
+    whole.extend(frames.concat());
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 128]);
+    let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+    assert_eq!(comm.outgoing().append(b"before the handshake"), 0);
+    comm.push(&mut &theirs[..]).unwrap();
+    comm.sent(comm.unsent().len());
+    let (outgoing, mut sent) = (comm.outgoing(), Vec::new());
+    outgoing.begin(lengths).unwrap();
+    let mut data = &frames.concat()[..];
+    while !data.is_empty() {
+        let count = outgoing.append(data);
+        data = &data[count..];
+        if !data.is_empty() {
+            // Nothing else is sent within a message.
+            assert!(outgoing.body_space().is_empty());
+            assert!(outgoing.send(&[b"\xc0"]).is_err());
+        }
+        let unsent = outgoing.unsent();
+        sent.extend_from_slice(&unsent[..unsent.len().div_ceil(2)]);
+        outgoing.sent(unsent.len().div_ceil(2));
+    }
+    assert_eq!(outgoing.append(b"after the end"), 0);
+    sent.extend_from_slice(outgoing.unsent());
+    outgoing.sent(usize::MAX);
+    assert_eq!(sent, whole);
+    // A message of one frame, written in place.
+    let space = outgoing.body_space();
+    assert_eq!(space.len(), 128 - 24);
+    space[..2].copy_from_slice(b"\xc0\xc1");
+    assert!(outgoing.send_written(105).is_err());
+    outgoing.send_written(2).unwrap();
+    assert_eq!(outgoing.unsent().len(), 26);
+    assert!(outgoing.unsent().ends_with(b"\x02\0\0\0\0\0\0\0\xc0\xc1"));
+    // A comm that has failed appends nothing, also within a message.
+    outgoing.begin([100].into_iter()).unwrap();
+    comm.push(&mut &[0xff; 24][..]).unwrap_err();
+    assert_eq!(comm.outgoing().append(b"more"), 0);
+    has_failed(&mut comm);
 }
 
 #[test]

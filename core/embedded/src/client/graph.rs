@@ -1,6 +1,5 @@
 //! Graphs with one task, for the scheduler.
 
-use daskwire::frame::{Prefix, prelude_len};
 use daskwire::msgpack::{Reader, Writer};
 use daskwire_pickle::Writer as PickleWriter;
 
@@ -79,16 +78,5 @@ pub(super) fn send_graph(outgoing: &mut Outgoing<'_>, key: &[u8], task: &[u8]) -
     let Ok(header) = writer.finish() else {
         return false;
     };
-    let frames = [body, header, task];
-    let len = frames.iter().map(|frame| frame.len());
-    let prelude = prelude_len(Prefix::U64, frames.len());
-    let needed = prelude.map(|prelude| len.fold(prelude, usize::saturating_add));
-    if needed.is_none_or(|needed| needed > outgoing.room()) {
-        return false;
-    }
-    outgoing.send_prelude(frames.iter().map(|frame| frame.len() as u64));
-    for frame in frames {
-        outgoing.append(frame);
-    }
-    true
+    outgoing.send_frames(&[body, header, task])
 }

@@ -7,13 +7,22 @@ mod skip;
 #[cfg(test)]
 mod tests;
 
+use daskwire::comm::{HandshakeRole, Handshaking};
+use daskwire::frame::Prefix;
 use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
+use daskwire::message::Layout;
 
 use crate::role::Wanted;
 
 pub(crate) use incoming::{Incoming, MAX_FRAMES, Piece, Received, field, items, str_field};
 pub(crate) use outgoing::Outgoing;
+
+/// The handshake of both roles, each of which sends it first.
+const HANDSHAKE: Handshaking<'static> = Handshaking::new(
+    Handshake::new(None),
+    HandshakeRole::Initiate(Layout::Modern),
+);
 
 /// The buffers of one link, which receives messages with up to `FRAMES` frames.
 pub(crate) struct LinkBuffers<const FRAMES: usize, const IN: usize, const OUT: usize> {
@@ -78,11 +87,7 @@ impl<'b> Link<'b> {
             state: State::Closed,
             has_progress: false,
             incoming: Incoming::new(lengths, incoming),
-            outgoing: Outgoing {
-                bytes: outgoing,
-                start: 0,
-                end: 0,
-            },
+            outgoing: Outgoing::new(outgoing),
         }
     }
 
@@ -104,15 +109,16 @@ impl<'b> Link<'b> {
         self.reset();
         self.state = State::Handshake;
         self.has_progress = true;
-        self.outgoing
-            .send(|writer| Handshake::new(None).encode(writer));
+        if self.outgoing.0.greet(&HANDSHAKE).is_err() {
+            self.state = State::Failed;
+        }
     }
 
     /// Forgets the connection, with everything received and unsent.
     pub(crate) fn reset(&mut self) {
         self.state = State::Closed;
         self.incoming.restart();
-        (self.outgoing.start, self.outgoing.end) = (0, 0);
+        self.outgoing.0.reset();
     }
 
     /// Closes the comm after the unsent messages.
@@ -197,12 +203,20 @@ impl<'b> Link<'b> {
         if incoming.received(count).is_none() {
             self.state = State::Failed;
         } else if self.state == State::Handshake && incoming.is_complete() {
-            self.state = match incoming.check_handshake() {
-                Some(()) => State::Open,
-                None => State::Failed,
-            };
-            incoming.discard_message();
+            self.finish_handshake();
         }
+    }
+
+    /// Reads the handshake of the peer. Its codec does not matter: our handshake names
+    /// none, so that nothing is compressed (PROTOCOL HANDSHAKE-3).
+    fn finish_handshake(&mut self) {
+        let mut slots = [&[][..]; 2];
+        let frames = self.incoming.frames(&mut slots).unwrap_or_default();
+        self.state = match HANDSHAKE.agree(Prefix::U64, frames, &mut []) {
+            Ok((agreement, _)) if agreement.layout == Layout::Modern => State::Open,
+            _ => State::Failed,
+        };
+        self.incoming.discard_message();
     }
 
     /// Whether a message has arrived.
@@ -212,19 +226,13 @@ impl<'b> Link<'b> {
 
     /// The bytes to send.
     pub(crate) fn unsent(&self) -> &[u8] {
-        let outgoing = &self.outgoing;
-        let unsent = outgoing.bytes.get(outgoing.start..outgoing.end);
-        unsent.ensured()
+        self.outgoing.0.unsent()
     }
 
     /// Records that `count` bytes were sent.
     pub(crate) fn sent(&mut self, count: usize) {
         self.has_progress |= count != 0;
-        let outgoing = &mut self.outgoing;
-        outgoing.start = outgoing.start.saturating_add(count).min(outgoing.end);
-        if outgoing.is_empty() {
-            (outgoing.start, outgoing.end) = (0, 0);
-        }
+        self.outgoing.0.sent(count);
     }
 }
 

@@ -119,7 +119,7 @@ impl<const KEYS: usize, const DATA: usize, const PEERS: usize> Worker<'_, KEYS, 
         }
         let outgoing = &mut self.requests.outgoing;
         let sent = match sent {
-            None if !outgoing.send_prelude([len as u64].into_iter()) => return,
+            None if !outgoing.send_prelude(core::iter::once(len as u64)) => return,
             sent => sent.unwrap_or_default(),
         };
         let mut start = 0_usize;
