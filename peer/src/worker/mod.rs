@@ -119,8 +119,7 @@ struct Shared {
     versions: Value,
     /// The messages and fields that the scheduler's release supports.
     dialect: Dialect,
-    /// Whether tasks that this worker cannot run are returned to the scheduler.
-    gives_back: bool,
+    gives_back: scheduler_plugin::GivesBack,
     others: OtherWorkers,
     store: Store,
     tasks_done: TasksDone,

@@ -66,6 +66,17 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
     Err(RemoteError::of_fields(exception, reply.get("traceback")).into())
 }
 
+/// Whether a worker gives back tasks that it cannot run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GivesBack {
+    /// To a scheduler that may not know other workers.
+    Never,
+    /// To Dask's scheduler, if another worker may run them.
+    ToOthers,
+    /// To a scheduler of this project, which fails those that no worker runs.
+    Always,
+}
+
 /// The workers of the cluster, as the scheduler last reported them, with the time of the
 /// request.
 #[derive(Debug, Default)]
@@ -133,7 +144,13 @@ impl Shared {
         allowed: Option<Vec<Value>>,
     ) {
         let event = if self.has_others(allowed.as_deref()).await {
-            Event::Unsupported(executed)
+            let reason = match &executed.outcome {
+                Err(failure) if self.gives_back == GivesBack::Always => {
+                    Some(failure.exception_text.clone())
+                }
+                _ => None,
+            };
+            Event::Unsupported { executed, reason }
         } else {
             if let Err(failure) = &executed.outcome {
                 self.report_failure(&executed.key, &failure.exception_text);
@@ -143,10 +160,12 @@ impl Shared {
         self.handle([event]);
     }
 
-    /// Whether the scheduler runs Dask, and has another worker that may run a task.
+    /// Whether the scheduler may have another worker that runs a task.
     async fn has_others(&self, allowed: Option<&[Value]>) -> bool {
-        if !self.gives_back {
-            return false;
+        match self.gives_back {
+            GivesBack::Never => return false,
+            GivesBack::Always => return true,
+            GivesBack::ToOthers => {}
         }
         // The lock is held during the request, so that only one of many tasks sends it.
         let mut last = self.others.0.lock().await;

@@ -73,6 +73,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let SchedulerVersions {
         versions,
         release,
+        is_own,
         dialect,
     } = scheduler_versions(&builder, &pool, &notify, deadline).await?;
     // Install the plugin before the scheduler can assign tasks to the worker.
@@ -141,7 +142,11 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         python,
         versions,
         dialect,
-        gives_back: release.is_some(),
+        gives_back: match release {
+            Some(_) => scheduler_plugin::GivesBack::ToOthers,
+            None if is_own => scheduler_plugin::GivesBack::Always,
+            None => scheduler_plugin::GivesBack::Never,
+        },
         others: OtherWorkers::default(),
         store,
         tasks_done: TasksDone::default(),
@@ -272,6 +277,8 @@ struct SchedulerVersions {
     versions: Value,
     /// The release, if the scheduler runs Dask.
     release: Option<Release>,
+    /// Whether it is a scheduler of this project.
+    is_own: bool,
     dialect: Dialect,
 }
 
@@ -314,6 +321,10 @@ async fn scheduler_versions(
     let release = Release::of_versions(&versions);
     Release::check(release, FIRST_SUPPORTED, "a worker in Rust")?;
     let dialect = Dialect::of_versions(&versions);
+    let own = versions
+        .get("packages")
+        .and_then(|packages| packages.get("daskwire"));
+    let is_own = own.is_some_and(|version| version.as_str().is_some());
     // The worker registers with the scheduler's own versions, to avoid a warning about
     // mismatches.
     let versions = match versions {
@@ -326,6 +337,7 @@ async fn scheduler_versions(
     Ok(SchedulerVersions {
         versions,
         release,
+        is_own,
         dialect,
     })
 }

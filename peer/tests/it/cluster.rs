@@ -2,12 +2,14 @@
 
 use core::time::Duration;
 
+use daskwire_comm::CommOptions;
 use daskwire_peer::client::TaskError;
 use daskwire_peer::client::{Route, Status, SubmitOptions, TaskFuture};
 use daskwire_peer::cluster::{LocalCluster, StartError};
 use daskwire_peer::graph::{Argument, Graph, Task};
-use daskwire_peer::worker::Functions;
-use daskwire_peer::{Array, Key, RemoteError, Value};
+use daskwire_peer::scheduler::{Options, Scheduler};
+use daskwire_peer::worker::{Functions, Worker};
+use daskwire_peer::{Array, Client, Key, RemoteError, Value};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -199,4 +201,54 @@ async fn an_address_without_a_transport_is_an_error_of_starting() {
     assert!(matches!(error, StartError::Listen(_)), "{error}");
     let error = daskwire_peer::Error::from(error).to_string();
     assert!(error.contains("no transport for unknown://"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_that_only_some_workers_have_run_there() {
+    let address = "inproc://some-functions".parse().expect("an address");
+    let transports = daskwire_peer::transports();
+    let listener = transports.bind(&address, CommOptions::default()).await;
+    let listener = listener.expect("it is free");
+    let scheduler = Scheduler::start(vec![listener], Options::default()).expect("a scheduler");
+    let address = scheduler.address().clone();
+    let functions = [
+        Functions::new().function("hypot", |x: f64, y: f64| x.hypot(y)),
+        Functions::new().function("double", |x: i64| 2 * x),
+        Functions::new(),
+    ];
+    let mut workers = Vec::new();
+    for functions in functions {
+        let worker = Worker::builder(address.clone()).functions(functions);
+        workers.push(worker.start().await.expect("a worker"));
+    }
+    let client = Client::connect(&address.to_string()).await;
+    let client = client.expect("a client");
+    let submit = |function: &str, number: i64| {
+        let arguments = match function {
+            "native:hypot" => vec![3 * number, 4 * number],
+            _ => vec![number],
+        };
+        client.submit(function, arguments).expect("submitted")
+    };
+    for number in 0..10 {
+        let hypot = submit("native:hypot", number);
+        let double = submit("native:double", number);
+        let none = submit("native:no_such_function", number);
+        assert_eq!(result(&hypot).await, Value::from(5.0 * number as f64));
+        assert_eq!(result(&double).await, Value::from(2 * number));
+        let error = none
+            .result_within(TIMEOUT)
+            .await
+            .expect_err("no worker has it");
+        let error = error.to_string();
+        assert!(error.contains("NotImplementedError"), "{error}");
+        assert!(error.contains("workers asked: 3"), "{error}");
+        assert!(
+            error.contains("native:no_such_function, which is not registered with it"),
+            "{error}"
+        );
+    }
+    client.close().await.expect("closed");
+    drop(workers);
+    scheduler.close().await;
 }

@@ -307,7 +307,7 @@ impl Unknown {
     }
 
     /// The value of a field.
-    #[cfg(all(feature = "worker", target_os = "linux"))]
+    #[cfg(any(feature = "scheduler", all(feature = "worker", target_os = "linux")))]
     pub(crate) fn value(&self, name: &str) -> Option<&Value> {
         let mut fields = self.extra.iter();
         let (_, value) = fields.find(|(key, _)| key.as_str() == Some(name))?;

@@ -220,6 +220,9 @@ impl Shared {
             }
             Request::CloseComm(_) => Reply::CloseComm,
             Request::Terminate(_) => Reply::Terminate,
+            Request::Unknown(request) if installs_routing(&request) => {
+                Reply::Value(Value::dict([("status", "OK")]))
+            }
             other => {
                 let op = other.op();
                 self.notify(&Notice::UnknownOp {
@@ -262,6 +265,18 @@ impl Shared {
         });
         Reply::Value(identity)
     }
+}
+
+/// Whether a worker in Rust asks for the plugin that makes Dask's scheduler place tasks by the
+/// functions of workers. This scheduler does so itself.
+// ROLES WORKER-8
+fn installs_routing(request: &Unknown) -> bool {
+    const INSTALL: &[u8] = b"names['install'](dask_scheduler)";
+    let function = || match request.value("function") {
+        Some(Value::Bytes(function)) => function.windows(INSTALL.len()).any(|part| part == INSTALL),
+        _ => false,
+    };
+    request.op == "run_function" && function()
 }
 
 /// The versions in the form of Dask's. The packages are those of Python, which the scheduler does

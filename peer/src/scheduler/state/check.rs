@@ -104,6 +104,9 @@ impl State {
                 "a task of the pool could be sent"
             );
         }
+        for id in self.returned.keys() {
+            assert!(self.tasks[*id].stage.is_active());
+        }
         for (calls, _) in self.pool.firsts() {
             assert!(self.is_run(calls), "no worker runs {calls:?}");
         }

@@ -23,7 +23,7 @@ const MAX_CANDIDATES: usize = 4;
 const MAX_TRIED: usize = 16;
 
 impl Demands {
-    fn allow(&self, worker: &Worker) -> bool {
+    pub(super) fn allow(&self, worker: &Worker) -> bool {
         let compare = |one: &String, other: &String| {
             step();
             one.cmp(other)
@@ -39,7 +39,7 @@ impl Demands {
     }
 
     /// Whether the worker has these resources in total.
-    fn fit(&self, worker: &Worker) -> bool {
+    pub(super) fn fit(&self, worker: &Worker) -> bool {
         let mut resources = self.resources.0.iter();
         resources.all(|(name, amount)| worker.resources.get(name) >= *amount)
     }
@@ -100,10 +100,10 @@ impl State {
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
         let demands = &run_spec.demands;
-        let loose = |worker: &Worker| {
-            worker.is_running && demands.fit(worker) && self.has_functions(run_spec, worker)
+        let loose = |on: WorkerId, worker: &Worker| {
+            worker.is_running && demands.fit(worker) && self.may_run(id, run_spec, (on, worker))
         };
-        let strict = |worker: &Worker| loose(worker) && demands.allow(worker);
+        let strict = |on, worker: &Worker| loose(on, worker) && demands.allow(worker);
         let held = self.held(task);
         let needed = task.dependencies.iter().map(|id| &self.tasks[*id]);
         let needed: u128 = needed.map(|task| u128::from(task.nbytes)).sum();
@@ -126,23 +126,23 @@ impl State {
         };
         let mut random = self.random;
         let mut best = pick(
-            &mut holders().filter(|(_, worker, _)| strict(worker)),
+            &mut holders().filter(|(on, worker, _)| strict(*on, worker)),
             &mut random,
         );
         if best.is_none() {
             best = pick(
-                &mut all().filter(|(_, worker, _)| strict(worker)),
+                &mut all().filter(|(on, worker, _)| strict(*on, worker)),
                 &mut random,
             );
         }
         if best.is_none() && demands.allow_other_workers {
             best = pick(
-                &mut holders().filter(|(_, worker, _)| loose(worker)),
+                &mut holders().filter(|(on, worker, _)| loose(*on, worker)),
                 &mut random,
             );
             if best.is_none() {
                 best = pick(
-                    &mut all().filter(|(_, worker, _)| loose(worker)),
+                    &mut all().filter(|(on, worker, _)| loose(*on, worker)),
                     &mut random,
                 );
             }
@@ -156,29 +156,35 @@ impl State {
         let run_spec = self.tasks[id].run_spec.as_ref();
         run_spec.is_some_and(|run_spec| {
             let demands = &run_spec.demands;
-            let mut running = self.workers.values().filter(|worker| worker.is_running);
-            running.any(|worker| {
+            let mut running = self.workers.iter().filter(|(_, worker)| worker.is_running);
+            running.any(|(on, worker)| {
                 demands.fit(worker)
-                    && self.has_functions(run_spec, worker)
+                    && self.may_run(id, run_spec, (*on, worker))
                     && (demands.allow_other_workers || demands.allow(worker))
             })
         })
     }
 
-    /// Whether a worker runs the kinds of functions that a task calls.
+    /// Whether a worker runs the kinds of functions that a task calls, and has not given the task
+    /// back.
     ///
     /// Workers in Rust have some functions of Python, too. They get such tasks by name, and while
     /// no worker has joined that runs all of Python.
-    fn has_functions(&self, run_spec: &RunSpec, worker: &Worker) -> bool {
+    pub(super) fn may_run(
+        &self,
+        id: TaskId,
+        run_spec: &RunSpec,
+        (on, worker): (WorkerId, &Worker),
+    ) -> bool {
         let kind = Kind {
             python: worker.kind.python || run_spec.demands.name(worker),
             ..worker.kind
         };
-        self.runs(kind, run_spec.calls)
+        self.runs(kind, run_spec.calls) && !self.has_returned(id, on)
     }
 
     /// Whether workers of a kind run the kinds of functions that a task calls, see
-    /// [`has_functions`](Self::has_functions).
+    /// [`may_run`](Self::may_run).
     pub(super) fn runs(&self, kind: Kind, calls: Calls) -> bool {
         let has_python = kind.python || (!self.has_seen_python && !kind.embedded);
         let is_replaced = calls.replaceable && kind.native && !kind.embedded;
@@ -304,7 +310,7 @@ impl State {
         let demands = &run_spec.demands;
         if !demands.allow(thief)
             || !thief.has_left(&demands.resources)
-            || !self.has_functions(run_spec, thief)
+            || !self.may_run(id, run_spec, (to, thief))
         {
             return false;
         }

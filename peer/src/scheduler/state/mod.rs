@@ -119,6 +119,7 @@ mod model;
 mod pool;
 mod query;
 mod retire;
+mod returned;
 mod send;
 mod steal;
 mod submission;
@@ -236,6 +237,8 @@ pub struct State {
     queued_count: usize,
     no_worker: Queue,
     pool: Pool,
+    /// The workers that have given back tasks, because they cannot run them.
+    returned: BTreeMap<TaskId, BTreeSet<WorkerId>>,
     /// The workers that accept tasks.
     running: BTreeMap<Kind, Running>,
     /// Actions of the current event.
@@ -322,6 +325,7 @@ impl State {
             queued_count: 0,
             no_worker: Queue::new(),
             pool: Pool::default(),
+            returned: BTreeMap::new(),
             running: BTreeMap::new(),
             actions: Vec::new(),
             todo: Todo::default(),

@@ -135,6 +135,9 @@ impl State {
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
         let demands = &run_spec.demands;
+        if self.returned.contains_key(&id) {
+            return None;
+        }
         if !task.priority.is_root || !demands.workers.is_empty() || !demands.resources.is_empty() {
             return None;
         }

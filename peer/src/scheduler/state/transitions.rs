@@ -18,12 +18,16 @@ impl State {
             Stage::Ready => task.shown,
             _ => stage.name(),
         };
+        let is_done = matches!(stage, Stage::Memory | Stage::Erred(_) | Stage::Released);
         task.stage = stage;
         let from = core::mem::replace(&mut task.shown, to);
         if from != to {
             self.last_transition = self.now;
             let key = task.key.clone();
             self.record(key, from, to);
+        }
+        if is_done {
+            self.forget_returns(id);
         }
     }
 

@@ -50,11 +50,19 @@ pub(super) fn check(versions: &Value, role: &'static str) -> Result<(), Unsuppor
 }
 
 impl Packages {
-    /// Parses the versions that a peer registers with.
+    /// Parses the versions that a peer registers with. A peer without Python has no packages: it
+    /// may register the versions of the scheduler, to which all of them are unknown.
     pub(super) fn read(versions: &Value) -> Self {
         let Some(Value::Dict(packages)) = versions.get("packages") else {
             return Self::default();
         };
+        let is_python = |(name, version): &(Value, Value)| {
+            let is_there = version.as_str().is_some_and(|version| version != "None");
+            name.as_str() == Some("python") && is_there
+        };
+        if !packages.iter().any(is_python) {
+            return Self::default();
+        }
         let named = packages.iter().filter_map(|(name, version)| {
             let version = version.as_str().unwrap_or("None");
             let is_short = |name: &&str| name.len() <= MAX_LEN && version.len() <= MAX_LEN;
@@ -173,8 +181,13 @@ mod tests {
     use super::*;
 
     fn packages(versions: &[(&str, &str)]) -> Packages {
+        let python = [("python", "3.13")].into_iter();
+        let python = python.filter(|_| versions.iter().all(|(name, _)| *name != "python"));
         let packages = versions.iter().map(|(name, version)| (*name, *version));
-        Packages::read(&Value::dict([("packages", Value::dict(packages))]))
+        Packages::read(&Value::dict([(
+            "packages",
+            Value::dict(python.chain(packages)),
+        )]))
     }
 
     #[test]
@@ -231,6 +244,15 @@ mod tests {
             all.remove(left);
         }
         assert_eq!(all, AllPackages::default());
+    }
+
+    #[test]
+    fn peers_without_python_have_no_packages() {
+        let unknown = [("python", Value::None), ("numpy", Value::None)];
+        let own = ("daskwire", Value::from("0.1.0"));
+        let packages = Value::dict(unknown.into_iter().chain([own]));
+        let read = Packages::read(&Value::dict([("packages", packages)]));
+        assert_eq!(read, Packages::default());
     }
 
     #[test]

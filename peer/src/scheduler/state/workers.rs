@@ -226,14 +226,7 @@ impl State {
                 }
             }
             FromWorker::WorkerStatusChange(message) => self.status_changed(id, message.status),
-            FromWorker::Reschedule(message) => {
-                if let Some(task) = self.by_key.get(&message.key).copied()
-                    && matches!(self.tasks[task].stage, Stage::Processing(on) if on == id)
-                {
-                    self.unassign(task);
-                    self.make_ready(task);
-                }
-            }
+            FromWorker::Reschedule(message) => self.reschedule(id, &message),
             FromWorker::LongRunning(message) => {
                 if let Some(task) = self.processed(id, &message.key, message.run_id)
                     && let Some(worker) = self.workers.get_mut(&id)

@@ -316,7 +316,7 @@ impl State {
     }
 
     /// Prepares to return a task that cannot run here.
-    pub(super) fn unsupported(&mut self, executed: Executed) {
+    pub(super) fn unsupported(&mut self, executed: Executed, reason: Option<String>) {
         let key = executed.key.clone();
         let computation = self.tasks.get(&key).and_then(|task| {
             let computation = task.computation.as_ref()?;
@@ -332,6 +332,7 @@ impl State {
         let task = self.tasks.get_mut(&key);
         if let Some(computation) = task.and_then(|task| task.computation.as_mut()) {
             computation.is_unsupported = true;
+            computation.reason = reason;
         }
         self.set_phase(&key, Phase::Waiting);
         let event = Box::new(Event::GiveBack(key));
@@ -360,9 +361,10 @@ impl State {
             task.computation.as_ref().filter(|_| is_waiting)
         });
         // The task may have been freed or stolen meanwhile.
-        if !computation.is_some_and(|computation| computation.is_unsupported) {
+        let Some(computation) = computation.filter(|computation| computation.is_unsupported) else {
             return;
-        }
+        };
+        let reason = computation.reason.clone();
         self.withdraw(key);
         // ROLES WORKER-7: a paused status is the only way to make the scheduler choose another
         // worker. Otherwise it may find this one the least busy again.
@@ -370,7 +372,7 @@ impl State {
         if is_running {
             self.send_status(WorkerStatus::Paused);
         }
-        self.send_reschedule(key, "task-unsupported");
+        self.send_reschedule(key, "task-unsupported", reason);
         if is_running {
             self.send_status(WorkerStatus::Running);
         }
@@ -484,15 +486,16 @@ impl State {
             self.remove(key);
         }
         if is_computed {
-            self.send_reschedule(key, reason);
+            self.send_reschedule(key, reason, None);
         }
     }
 
-    fn send_reschedule(&mut self, key: &Key, reason: &str) {
+    fn send_reschedule(&mut self, key: &Key, stimulus_id: &str, reason: Option<String>) {
+        let reason = reason.map(|reason| (Value::from("reason"), Value::from(reason)));
         self.send(Reschedule {
             key: key.clone(),
-            stimulus_id: stimulus(reason, self.now),
-            ..Reschedule::default()
+            stimulus_id: stimulus(stimulus_id, self.now),
+            extra: reason.into_iter().collect(),
         });
     }
 

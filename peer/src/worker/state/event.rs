@@ -83,7 +83,13 @@ pub enum Event {
     /// A task could not run because it needs a feature that this worker lacks, such as
     /// Python. It is returned to the scheduler, for other workers, however often it is
     /// assigned. A task that only this worker may run must be reported as failed instead.
-    Unsupported(Executed),
+    Unsupported {
+        /// The task, and how it failed.
+        executed: Executed,
+        /// The reason, for schedulers whose failure contains it if no worker runs the task. Dask's
+        /// do not know the field.
+        reason: Option<String>,
+    },
     /// The pause before a task is returned to the scheduler is over.
     GiveBack(Key),
     /// An executing task no longer counts towards [`Limits::nthreads`]: it waits for other
@@ -146,7 +152,7 @@ impl Event {
             },
             Self::Executed(executed) if executed.outcome.is_err() => "task-erred",
             Self::Executed(_) => "task-finished",
-            Self::Unsupported(_) | Self::GiveBack(_) => "task-unsupported",
+            Self::Unsupported { .. } | Self::GiveBack(_) => "task-unsupported",
             Self::Seceded { .. } => "secede",
             Self::Rejoin(_) => "rejoin",
             Self::Restarted(_) => "restart",

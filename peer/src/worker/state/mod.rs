@@ -301,7 +301,7 @@ impl State {
         match event {
             Event::FromScheduler(message) => self.handle_message(message),
             Event::Executed(executed) => self.executed(executed),
-            Event::Unsupported(executed) => self.unsupported(executed),
+            Event::Unsupported { executed, reason } => self.unsupported(executed, reason),
             Event::GiveBack(key) => self.give_back(&key),
             Event::InputsLost { key, lost } => {
                 self.lost(&lost);

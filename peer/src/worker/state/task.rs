@@ -151,6 +151,8 @@ pub(super) struct Computation {
     pub(super) annotations: Option<Value>,
     /// Whether the task could not run here, and waits to be returned to the scheduler.
     pub(super) is_unsupported: bool,
+    /// The reason why it is not supported, if the scheduler is told.
+    pub(super) reason: Option<String>,
     /// Whether this run was reported to the scheduler as one that has seceded.
     pub(super) is_reported_seceded: bool,
     /// The whole message while the task executes for an earlier run, or while the key is in

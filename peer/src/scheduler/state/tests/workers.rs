@@ -242,3 +242,64 @@ fn a_worker_that_ends_unasked_counts_for_its_tasks() {
     }
     assert_eq!(cluster.status("y"), Some(TaskState::NoWorker));
 }
+
+// ROLES WORKER-7
+#[test]
+fn a_task_that_a_worker_gives_back_runs_on_another_or_fails() {
+    let mut cluster = Cluster::new();
+    let client = cluster.client("me");
+    let first = worker_of(&mut cluster, "tcp://a:1", &["native"]);
+    let second = worker_of(&mut cluster, "tcp://b:1", &["native"]);
+    worker_of(&mut cluster, "tcp://c:1", &[]);
+    let give_back = |cluster: &mut Cluster, on, key: &str, stimulus: &str| {
+        let found = cluster.running.remove(&(on, Key::from(key)));
+        found.expect("it was sent there");
+        let message = Reschedule {
+            key: Key::from(key),
+            stimulus_id: stimulus.to_owned(),
+            extra: vec![(Value::from("reason"), Value::from("no hypot"))],
+        };
+        cluster.report(on, message);
+    };
+    let submit = |cluster: &mut Cluster, key| {
+        cluster.submit(client, [Node::new(key, "native:hypot", [3, 4])], &[key]);
+        cluster.assigned_to(key).expect("two workers run it")
+    };
+    let other = |on| if on == first { second } else { first };
+    // For another reason, a worker may get the task again.
+    let on = submit(&mut cluster, "x");
+    give_back(&mut cluster, on, "x", "reschedule-1");
+    assert_eq!(cluster.assigned_to("x"), Some(on));
+    give_back(&mut cluster, on, "x", "task-unsupported-1");
+    assert_eq!(cluster.assigned_to("x"), Some(other(on)));
+    cluster.finish(other(on), "x");
+    let on = submit(&mut cluster, "y");
+    give_back(&mut cluster, on, "y", "task-unsupported-1");
+    let on = other(on);
+    assert_eq!(cluster.assigned_to("y"), Some(on));
+    // A worker that has paused may have the function.
+    let third = worker_of(&mut cluster, "tcp://d:1", &["native"]);
+    let status = |status| WorkerStatusChange {
+        status,
+        ..WorkerStatusChange::default()
+    };
+    cluster.report(third, status(WorkerStatus::Paused));
+    give_back(&mut cluster, on, "y", "task-unsupported-1");
+    assert_eq!(cluster.status("y"), Some(TaskState::NoWorker));
+    cluster.report(third, status(WorkerStatus::Running));
+    assert_eq!(cluster.assigned_to("y"), Some(third));
+    cluster.sent_to_client(client);
+    give_back(&mut cluster, third, "y", "task-unsupported-1");
+    let [erred] = &cluster.sent_to_client(client)[..] else {
+        panic!("no worker is left");
+    };
+    assert!(
+        erred.starts_with("task-erred y NotImplementedError"),
+        "{erred}"
+    );
+    assert!(erred.contains("workers asked: 3): no hypot"), "{erred}");
+    // If it is retried, the workers are asked again.
+    cluster.handle(Event::Retry(vec![Key::from("y")]));
+    let on = cluster.assigned_to("y").expect("any of them");
+    cluster.finish(on, "y");
+}

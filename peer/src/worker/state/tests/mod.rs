@@ -79,7 +79,10 @@ impl Worker {
     }
 
     fn unsupported(&mut self, key: &str) -> Vec<String> {
-        self.event(Event::Unsupported(failure(key)))
+        self.event(Event::Unsupported {
+            executed: failure(key),
+            reason: None,
+        })
     }
 
     /// Answers the first pending request to a peer.

@@ -85,7 +85,10 @@ fn random_events_leave_a_consistent_state() {
                 }
                 19 if !runs.is_empty() => {
                     let key = runs.swap_remove(random(runs.len()));
-                    Event::Unsupported(failure(&key.to_string()))
+                    Event::Unsupported {
+                        executed: failure(&key.to_string()),
+                        reason: None,
+                    }
                 }
                 15 => Event::Lost(vec![key.into()]),
                 16 => Event::Paused(random(2) == 0),
