@@ -69,75 +69,53 @@
 )]
 
 mod batched;
-#[path = "../messages/src/brief.rs"]
-mod brief;
 mod channel;
 #[cfg(feature = "client")]
 pub mod client;
 mod clock;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
-#[cfg(any(feature = "client", feature = "worker"))]
-#[path = "../messages/src/dialect.rs"]
-mod dialect;
 mod error;
 mod event;
-#[path = "../messages/src/exception/mod.rs"]
-mod exception;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
 mod gather;
-#[path = "../messages/src/graph/mod.rs"]
-pub mod graph;
 pub mod identity;
-#[path = "../messages/src/key/mod.rs"]
-mod key;
 mod layout;
-#[path = "../messages/src/memory.rs"]
-pub mod memory;
 mod meter;
 mod net;
 mod panic_flag;
-#[path = "../messages/src/pickling.rs"]
-mod pickling;
 mod pool;
-#[path = "../messages/src/protocol/mod.rs"]
-pub mod protocol;
 pub mod relay;
-#[path = "../messages/src/release.rs"]
-pub mod release;
 mod request_error;
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
-#[path = "../messages/src/scratch.rs"]
-mod scratch;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 mod story;
-#[path = "../messages/src/value/mod.rs"]
-pub mod value;
 #[cfg(feature = "worker")]
 pub mod worker;
+
+#[allow(unused_imports, reason = "each role uses some of them")]
+use daskwire_messages::{brief, dialect, exception, key, pickling, scratch};
+pub use daskwire_messages::{graph, memory, protocol, release, value};
 
 pub use channel::{ObservedMessage, Observer};
 #[cfg(feature = "client")]
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
+pub use daskwire_messages::{Array, Key, Release, RemoteError, Serialized, Value};
 pub use error::Error;
-pub use exception::RemoteError;
-pub use key::Key;
 pub use meter::Meter;
 pub use net::transports;
 #[cfg(feature = "tls")]
 pub use net::transports_with_tls;
-pub use release::Release;
 pub use request_error::RequestError;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub use story::{Stimulus, TaskChange, TaskEvent};
-pub use value::{Array, Serialized, Value};
 
 /// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "client", feature = "tcp"))]

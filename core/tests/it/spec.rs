@@ -324,6 +324,7 @@ fn tree() -> Tree {
             "comm",
             "transport-tcp",
             "peer",
+            "peer/messages",
         ]
         .iter()
         .flat_map(|member| files(&repository.join(member).join(folder), "rs"))

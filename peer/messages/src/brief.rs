@@ -8,9 +8,9 @@ pub(crate) const MAX_LEN: usize = 1 << 14;
 /// The maximum length of the data shown of one byte string, in bytes.
 const MAX_DATA: usize = 64;
 
-/// Formats with `write`. After [`MAX_LEN`] bytes the output ends with an ellipsis, and
+/// Formats with `write`. After `MAX_LEN` bytes the output ends with an ellipsis, and
 /// `write` gets an error, so that it does not go on.
-pub(crate) fn bounded(
+pub fn bounded(
     f: &mut fmt::Formatter<'_>,
     write: impl Fn(&mut fmt::Formatter<'_>) -> fmt::Result,
 ) -> fmt::Result {
@@ -76,6 +76,8 @@ impl fmt::Debug for Data<'_> {
 
 /// Implements `Debug` with bounded output, in the form of `derive`, for an enum of named or
 /// single unnamed fields, or a struct.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! brief_debug {
     (enum $type:ident {
         $($(#[$attribute:meta])* $variant:ident $(($($item:ident),+))? $({ $($field:ident),+ })?,)*
@@ -84,7 +86,7 @@ macro_rules! brief_debug {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 $crate::brief::bounded(f, |f| match self {
                     $($(#[$attribute])* Self::$variant $(($($item),+))? $({ $($field),+ })? => {
-                        $crate::brief::fields!(
+                        $crate::brief_fields!(
                             f, $variant $(($($item),+))? $({ $($field),+ })?
                         )
                     })*
@@ -96,13 +98,15 @@ macro_rules! brief_debug {
         impl core::fmt::Debug for $type {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 let Self { $($field),+ } = self;
-                $crate::brief::bounded(f, |f| $crate::brief::fields!(f, $type { $($field),+ }))
+                $crate::brief::bounded(f, |f| $crate::brief_fields!(f, $type { $($field),+ }))
             }
         }
     };
 }
 
-macro_rules! fields {
+#[doc(hidden)]
+#[macro_export]
+macro_rules! brief_fields {
     ($f:ident, $name:ident) => {
         $f.write_str(stringify!($name))
     };
@@ -113,5 +117,3 @@ macro_rules! fields {
         $f.debug_struct(stringify!($name))$(.field(stringify!($field), $field))+.finish()
     };
 }
-
-pub(crate) use {brief_debug, fields};

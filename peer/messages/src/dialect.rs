@@ -1,17 +1,16 @@
 //! Differences between the protocols of the releases of Dask.
 //!
 //! The roles read the release of a scheduler from its reply to `versions`, and write
-//! their messages in the [`Dialect`] of that release. [`CHANGES`] is the table, with
+//! their messages in the [`Dialect`] of that release. `CHANGES` is the table, with
 //! a row for each release that changed something.
 
 use crate::pickling::Pickling;
-#[cfg(feature = "worker")]
 use crate::protocol::{FromWorker, Unknown};
 use crate::{Key, Release, Value};
 
 /// The form in which a client submits tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum GraphForm {
+pub enum GraphForm {
     /// `tasks` and `dependencies`: each task by itself, as a tuple.
     Tasks,
     /// `graph_header` and `graph_frames`: the pickle of a `HighLevelGraph` of tasks
@@ -23,7 +22,7 @@ pub(crate) enum GraphForm {
 
 /// The form of the tasks of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TaskForm {
+pub enum TaskForm {
     /// A tuple of a function and arguments, where a result is a `WrappedKey`.
     WrappedKeys,
     /// A tuple of a function and arguments, where a result is a `TaskRef`.
@@ -34,7 +33,7 @@ pub(crate) enum TaskForm {
 
 /// The way in which a client cancels tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cancellation {
+pub enum Cancellation {
     /// Releases the tasks.
     Release,
     /// Sends `cancel-keys` without a reason.
@@ -45,7 +44,7 @@ pub(crate) enum Cancellation {
 
 /// The metric of the data that a worker spilled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SpillMetric {
+pub enum SpillMetric {
     /// `spilled_nbytes`: the size in memory.
     Number,
     /// `spilled_nbytes`: the sizes in memory and on disk.
@@ -56,38 +55,41 @@ pub(crate) enum SpillMetric {
 
 /// The properties of the protocol of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Dialect {
-    pub(crate) graph_form: GraphForm,
+pub struct Dialect {
+    /// The form in which a client submits tasks.
+    pub graph_form: GraphForm,
     /// Whether `update-graph` has `span_metadata`.
-    pub(crate) has_span_metadata: bool,
-    pub(crate) cancellation: Cancellation,
+    pub has_span_metadata: bool,
+    /// The way in which a client cancels tasks.
+    pub cancellation: Cancellation,
     /// Whether keys may be other than strings.
     pub(crate) has_tuple_keys: bool,
     /// Whether a worker reports data that a client sends it, unless the message
     /// disables the report.
-    pub(crate) reports_updates: bool,
+    pub reports_updates: bool,
     /// Whether `identity` takes a number of workers.
-    pub(crate) limits_identity: bool,
+    pub limits_identity: bool,
     /// Whether `register-worker` has `server_id`.
-    pub(crate) has_server_id: bool,
-    pub(crate) spill_metric: SpillMetric,
+    pub has_server_id: bool,
+    /// The metric of the data that a worker spilled.
+    pub spill_metric: SpillMetric,
     /// Whether the heartbeats of workers have `extensions`.
-    pub(crate) has_heartbeat_extensions: bool,
+    pub has_heartbeat_extensions: bool,
     /// Whether all messages of workers have `stimulus_id`, except `reschedule`.
-    pub(crate) has_worker_stimulus: bool,
+    pub has_worker_stimulus: bool,
     /// Whether `reschedule` has `stimulus_id`.
     pub(crate) has_reschedule_stimulus: bool,
     /// Whether a worker asks for holders by `request-refresh-who-has`; before, by the
     /// request `who_has`.
-    pub(crate) refreshes_holders: bool,
+    pub refreshes_holders: bool,
     /// Whether the headers of payloads have the keys of their class in `sub-header`.
-    pub(crate) nests_headers: bool,
+    pub nests_headers: bool,
     /// Whether `ncores_running` lists the workers that take data; before, `ncores` does.
-    pub(crate) has_running_workers: bool,
+    pub has_running_workers: bool,
     /// Whether the scheduler answers `report-key` for keys that it does not know.
-    pub(crate) answers_unknown_keys: bool,
+    pub answers_unknown_keys: bool,
     /// The settings for writing pickles.
-    pub(crate) pickling: Pickling,
+    pub pickling: Pickling,
 }
 
 /// The first release with a change, and the change.
@@ -177,7 +179,7 @@ impl Dialect {
     };
 
     /// The dialect of the newest release.
-    pub(crate) const NEWEST: Self = Self {
+    pub const NEWEST: Self = Self {
         graph_form: GraphForm::Expression,
         has_span_metadata: true,
         cancellation: Cancellation::WithReason,
@@ -197,7 +199,7 @@ impl Dialect {
     };
 
     /// The dialect of a scheduler from its reply to `versions`.
-    pub(crate) fn of_versions(versions: &Value) -> Self {
+    pub fn of_versions(versions: &Value) -> Self {
         Self {
             pickling: Pickling::of_versions(versions),
             ..Self::of(Release::of_versions(versions))
@@ -205,7 +207,7 @@ impl Dialect {
     }
 
     /// The dialect of a release; the newest for a scheduler that does not run Dask.
-    pub(crate) fn of(release: Option<Release>) -> Self {
+    pub fn of(release: Option<Release>) -> Self {
         const LAST: Release = CHANGES[CHANGES.len() - 1].0;
         let Some(release) = release.filter(|release| *release < LAST) else {
             return Self::NEWEST;
@@ -221,7 +223,7 @@ impl Dialect {
 
     /// The key in the form of the release: if its keys can only be strings, other
     /// keys are formatted as in Python.
-    pub(crate) fn key(&self, key: &Key) -> Key {
+    pub fn key(&self, key: &Key) -> Key {
         if self.has_tuple_keys || key.as_str().is_some() {
             key.clone()
         } else {
@@ -230,11 +232,10 @@ impl Dialect {
     }
 }
 
-#[cfg(feature = "worker")]
 impl Dialect {
     /// The message without the fields that the release does not accept.
     // ROLES WORKER-1
-    pub(crate) fn worker_message(&self, message: FromWorker) -> FromWorker {
+    pub fn worker_message(&self, message: FromWorker) -> FromWorker {
         let has_stimulus = match message {
             FromWorker::Reschedule(_) => self.has_reschedule_stimulus,
             _ => self.has_worker_stimulus,
@@ -262,7 +263,6 @@ mod tests {
     use super::*;
 
     // ROLES WORKER-1
-    #[cfg(feature = "worker")]
     #[test]
     fn old_schedulers_get_no_fields_that_they_refuse() {
         use crate::protocol::{ReleaseWorkerData, Reschedule};

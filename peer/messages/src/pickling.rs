@@ -3,34 +3,32 @@
 use daskwire_numpy::NumpyModules;
 use daskwire_pickle::{Framing, Protocol, WriterOptions};
 
-#[cfg(any(feature = "client", feature = "worker"))]
 use crate::{Release, Value};
 
 /// The settings for writing pickles that all readers of a cluster understand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pickling {
+pub struct Pickling {
     /// The names of numpy's modules in pickles.
     // ROLES CLIENT-10
-    pub(crate) numpy: NumpyModules,
+    pub numpy: NumpyModules,
     // ROLES CLIENT-13
     pub(crate) protocol: Protocol,
 }
 
 impl Pickling {
-    pub(crate) const NEWEST: Self = Self {
+    pub const NEWEST: Self = Self {
         numpy: NumpyModules::Underscore,
         protocol: Protocol::V5,
     };
 
     /// Pickles that all releases of Python read from 3.4 on.
-    pub(crate) const PORTABLE: WriterOptions = WriterOptions {
+    pub const PORTABLE: WriterOptions = WriterOptions {
         protocol: Protocol::V4,
         framing: Framing::Frames,
     };
 
     /// The pickling for a scheduler, from its reply to `versions`.
-    #[cfg(any(feature = "client", feature = "worker"))]
-    pub(crate) fn of_versions(versions: &Value) -> Self {
+    pub fn of_versions(versions: &Value) -> Self {
         let numpy = versions.get("packages");
         let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
         let python = versions.get("host");
@@ -58,10 +56,9 @@ impl Pickling {
 
 /// The first Python that reads pickles of protocol 5. A version of Python is read as
 /// that of Dask: three numbers, and anything after them.
-#[cfg(any(feature = "client", feature = "worker"))]
 const FIRST_WITH_PROTOCOL_5: Release = Release::new(3, 8, 0);
 
-#[cfg(all(test, any(feature = "client", feature = "worker")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

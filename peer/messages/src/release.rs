@@ -9,10 +9,10 @@ use crate::Value;
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
 /// ```
-/// use daskwire_peer::release::{FIRST_SUPPORTED, Release};
+/// use daskwire_messages::release::{FIRST_SUPPORTED, Release};
 /// let release: Release = "2021.12.0".parse()?;
 /// assert!(release < FIRST_SUPPORTED);
-/// # Ok::<(), daskwire_peer::release::ParseReleaseError>(())
+/// # Ok::<(), daskwire_messages::release::ParseReleaseError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Release {
@@ -43,7 +43,6 @@ pub const LAST_TESTED: Release = Release::new(2026, 8, 0);
 
 /// A warning that a scheduler runs a release that is newer than [`LAST_TESTED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct UntestedRelease {
     /// The scheduler's release.
     pub found: Release,
@@ -52,8 +51,7 @@ pub struct UntestedRelease {
 impl UntestedRelease {
     /// The warning about a scheduler with this release, if it is newer than the tested
     /// ones.
-    #[cfg(any(feature = "client", feature = "worker"))]
-    pub(crate) fn of(found: Option<Release>) -> Option<Self> {
+    pub fn of(found: Option<Release>) -> Option<Self> {
         let found = found.filter(|found| *found > LAST_TESTED)?;
         Some(Self { found })
     }
@@ -89,7 +87,6 @@ impl core::error::Error for ParseReleaseError {}
 
 /// The error that a scheduler's release is too old for a client or worker of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct UnsupportedRelease {
     /// The scheduler's release.
     pub found: Release,
@@ -115,7 +112,6 @@ impl core::error::Error for UnsupportedRelease {}
 /// The error that the release of a client or worker is too old for a scheduler of this
 /// crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct UnsupportedPeer {
     /// The peer's release.
     pub found: Release,
@@ -150,7 +146,7 @@ impl Release {
 
     /// The release of a scheduler from its reply to `versions`; `None` if it does
     /// not run Dask.
-    pub(crate) fn of_versions(versions: &Value) -> Option<Self> {
+    pub fn of_versions(versions: &Value) -> Option<Self> {
         let packages = versions.get("packages")?;
         let version = match packages.get("distributed") {
             Some(version) => version.as_str(),
@@ -170,7 +166,11 @@ impl Release {
     }
 
     /// Returns an error for releases before `first`.
-    pub(crate) fn check(
+    ///
+    /// # Errors
+    ///
+    /// If the release is older.
+    pub fn check(
         found: Option<Self>,
         first: Self,
         what: &'static str,

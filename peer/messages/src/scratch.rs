@@ -68,7 +68,7 @@ impl PickleScratch {
 }
 
 /// Writes a single pickle.
-pub(crate) fn pickle<E: From<pickle::WriteError>>(
+pub fn pickle<E: From<pickle::WriteError>>(
     options: pickle::WriterOptions,
     write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
 ) -> Result<Vec<u8>, E> {
@@ -81,14 +81,14 @@ pub(crate) fn pickle<E: From<pickle::WriteError>>(
 }
 
 /// A value that can be written into a message: the whole body, or a part of it.
-pub(crate) trait Encode {
+pub trait Encode {
     /// Writes the value as the next value of the body, with its payloads.
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
 
 /// Reusable buffers for building messages.
 #[derive(Debug)]
-pub(crate) struct MessageScratch {
+pub struct MessageScratch {
     layout: Layout,
     body: Vec<u8>,
     headers: Vec<u8>,
@@ -97,12 +97,18 @@ pub(crate) struct MessageScratch {
     workspace: Workspace,
 }
 
+impl Default for MessageScratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MessageScratch {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::for_layout(Layout::Modern)
     }
 
-    pub(crate) fn for_layout(layout: Layout) -> Self {
+    pub fn for_layout(layout: Layout) -> Self {
         Self {
             layout,
             body: vec![0; 512],
@@ -113,7 +119,7 @@ impl MessageScratch {
     }
 
     /// Builds a message and calls `read` with its frames.
-    pub(crate) fn with_frames<R>(
+    pub fn with_frames<R>(
         &mut self,
         message: &impl Encode,
         read: impl FnOnce(&[&[u8]]) -> R,
@@ -127,18 +133,18 @@ impl MessageScratch {
         }
     }
 
-    pub(crate) fn slots<'a>(&self) -> Vec<&'a [u8]> {
+    pub fn slots<'a>(&self) -> Vec<&'a [u8]> {
         vec![&[]; self.slot_count]
     }
 
     /// The number of frames that fit.
-    pub(crate) const fn slot_count(&self) -> usize {
+    pub const fn slot_count(&self) -> usize {
         self.slot_count
     }
 
     /// Builds a message and returns its frames. If they do not fit, call
     /// [`grow`](Self::grow) and try again.
-    pub(crate) fn build<'s, 'a>(
+    pub fn build<'s, 'a>(
         &'a mut self,
         message: &'a impl Encode,
         slots: &'s mut [&'a [u8]],
@@ -157,7 +163,7 @@ impl MessageScratch {
     }
 
     /// Grows the buffer that was too small; returns other errors.
-    pub(crate) fn grow(&mut self, error: BuildError) -> Result<(), BuildError> {
+    pub fn grow(&mut self, error: BuildError) -> Result<(), BuildError> {
         match error {
             BuildError::Body(msgpack::WriteError::BufferTooSmall(short)) => {
                 self.body.resize(short.needed.max(2 * self.body.len()), 0);
@@ -175,7 +181,7 @@ impl MessageScratch {
     }
 
     /// Releases the memory of a large message.
-    pub(crate) fn shrink(&mut self) {
+    pub fn shrink(&mut self) {
         const MAX_KEPT_LEN: usize = 1 << 20;
         if self.body.len() > MAX_KEPT_LEN
             || self.headers.len() > MAX_KEPT_LEN

@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-use super::outcome::Outcome;
 use super::store::Opened;
-use crate::brief::brief_debug;
+use crate::value::Outcome;
 use crate::{RemoteError, Value};
+use daskwire_messages::brief_debug;
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 

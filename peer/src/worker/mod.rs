@@ -46,7 +46,6 @@ mod memory;
 mod metrics;
 #[cfg(target_os = "linux")]
 mod nanny_plugins;
-mod outcome;
 #[cfg(target_os = "linux")]
 mod python;
 mod run;
@@ -81,13 +80,13 @@ use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
 
+pub use crate::value::Outcome;
 pub use builder::{Builder, TransferLimits};
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
-pub use outcome::Outcome;
 pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};

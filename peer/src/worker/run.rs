@@ -175,7 +175,7 @@ impl Shared {
                 let description = metrics::describe(&datum);
                 Ok((datum, description))
             }
-            Err(fault) => Err((fault.error().to_string(), fault.error().to_failure())),
+            Err(fault) => Err((fault.error().to_string(), fault.error().into())),
         };
         let steps = steps.take();
         let stop = now();

@@ -3,6 +3,7 @@
 mod class;
 mod remote;
 mod text;
+mod write;
 
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
@@ -16,14 +17,8 @@ use class::{Class, Kind, is_builtin_type, kind};
 use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
 
 pub use remote::RemoteError;
-#[cfg(any(feature = "scheduler", test))]
-pub(crate) use remote::exception;
-#[cfg(any(
-    feature = "scheduler",
-    all(feature = "worker", target_os = "linux"),
-    test
-))]
-pub(crate) use remote::killed_worker;
+pub use remote::exception;
+pub use remote::killed_worker;
 
 /// Maximum number of causes that are read, and of groups within groups.
 const CAUSES: usize = 16;

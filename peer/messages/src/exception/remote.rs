@@ -135,7 +135,7 @@ impl RemoteError {
     /// error without an own class is a `RuntimeError`.
     ///
     /// ```
-    /// use daskwire_peer::RemoteError;
+    /// use daskwire_messages::RemoteError;
     /// let error = "x".parse::<i64>().expect_err("no number");
     /// let error = RemoteError::of_error(error.into());
     /// assert_eq!(error.to_string(), "RuntimeError: invalid digit found in string");
@@ -165,7 +165,7 @@ impl RemoteError {
     }
 
     /// Reads the fields `exception` and `traceback` of a message.
-    pub(crate) fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
+    pub fn of_fields(exception: &Value, traceback: Option<&Value>) -> Self {
         Self::read(exception, traceback).0
     }
 
@@ -197,7 +197,7 @@ impl RemoteError {
     }
 
     /// Reads a reply that reports an exception.
-    pub(crate) fn of_status(status: &Status) -> Self {
+    pub fn of_status(status: &Status) -> Self {
         let (mut error, is_approximate) = match &status.exception {
             Some(exception) => Self::read(exception, status.traceback.as_ref()),
             None => {
@@ -242,7 +242,7 @@ fn class_of(error: &(dyn core::error::Error + 'static)) -> &'static str {
 }
 
 /// The pickle of an exception of a builtin class.
-pub(crate) fn exception(class: &str, message: &str) -> Serialized {
+pub fn exception(class: &str, message: &str) -> Serialized {
     pickled(|writer| {
         writer.reduce().global("builtins", class).tuple(1);
         writer.str(message);
@@ -253,7 +253,7 @@ const KILLED_WORKER: &str = "distributed.scheduler.KilledWorker";
 
 /// The exception that Dask raises for a task that repeatedly kills workers. The message of the
 /// class has no place for details, which are in the note.
-pub(crate) fn killed_worker(
+pub fn killed_worker(
     key: &Key,
     last_worker: &str,
     allowed_failures: u32,

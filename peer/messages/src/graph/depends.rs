@@ -14,13 +14,13 @@ use crate::value::Budget;
 /// The kinds of functions that a task calls. A task that calls none of these, such as one that
 /// is a value, runs on any worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Calls {
+pub struct Calls {
     /// Functions of workers in Rust, `native:NAME`.
-    pub(crate) native: bool,
+    pub native: bool,
     /// Functions of Python.
-    pub(crate) python: bool,
+    pub python: bool,
     /// Functions of Python that a worker in Rust may replace by its own.
-    pub(crate) replaceable: bool,
+    pub replaceable: bool,
 }
 
 /// Finds the keys that tasks of one graph depend on, and what the tasks call.

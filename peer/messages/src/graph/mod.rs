@@ -13,34 +13,27 @@ mod expression;
 mod outline;
 mod plan;
 mod read;
-#[cfg(feature = "worker")]
 mod read_tuple;
 mod spec;
-#[cfg(feature = "client")]
 mod tuple;
 mod write;
 
 use core::fmt;
 use std::sync::Arc;
 
-use crate::brief::brief_debug;
 use crate::{Key, Value};
 
-#[cfg(feature = "scheduler")]
-pub(crate) use depends::Calls;
+pub use depends::Calls;
 pub use error::GraphError;
-#[cfg(feature = "scheduler")]
-pub(crate) use outline::Outline;
-#[cfg(all(feature = "worker", target_os = "linux"))]
-pub(crate) use read::REPLACED_BY;
-#[cfg(feature = "scheduler")]
-pub(crate) use write::opened_by_task;
-#[cfg(feature = "client")]
-pub(crate) use write::{call_pickles, futures_pickle, instance_pickle};
+pub use outline::Outline;
+pub use read::REPLACED_BY;
+#[doc(hidden)]
+pub use tuple::Tasks;
+pub use write::opened_by_task;
+pub use write::{call_pickles, futures_pickle, instance_pickle};
 
 /// A function that a task calls.
 #[derive(Clone, PartialEq)]
-#[non_exhaustive]
 pub enum Function {
     /// A Python function. The scheduler must be able to import it, even if only
     /// workers call it.
@@ -144,7 +137,6 @@ impl fmt::Display for Function {
 
 /// An argument of a task.
 #[derive(Clone, PartialEq)]
-#[non_exhaustive]
 pub enum Argument {
     /// A value that is sent with the task.
     Value(Value),
@@ -246,8 +238,8 @@ impl Argument {
 /// types, or an array, slice or vector of one type.
 ///
 /// ```
-/// use daskwire_peer::Key;
-/// use daskwire_peer::graph::{Argument, Arguments};
+/// use daskwire_messages::Key;
+/// use daskwire_messages::graph::{Argument, Arguments};
 ///
 /// let x = Key::from("x");
 /// let arguments = (&x, 2, "three").into_arguments();
@@ -316,8 +308,8 @@ tuples! {
 /// A task: a key and the work that produces its result.
 ///
 /// ```
-/// use daskwire_peer::graph::{Argument, Task};
-/// use daskwire_peer::Key;
+/// use daskwire_messages::graph::{Argument, Task};
+/// use daskwire_messages::Key;
 ///
 /// let x = Key::from("x");
 /// let task = Task::new("z", "operator.add", [Argument::from(&x), Argument::from(1)]);
@@ -335,7 +327,6 @@ brief_debug!(struct Task { key, work, });
 
 /// The work of a task.
 #[derive(Clone, PartialEq)]
-#[non_exhaustive]
 pub enum Work {
     /// A function call.
     Call {
@@ -474,8 +465,8 @@ impl Work {
 /// Tasks that are submitted together.
 ///
 /// ```
-/// use daskwire_peer::graph::{Argument, Graph, Task};
-/// use daskwire_peer::Key;
+/// use daskwire_messages::graph::{Argument, Graph, Task};
+/// use daskwire_messages::Key;
 ///
 /// let graph: Graph = (0..10_i64)
 ///     .map(|i| Task::new(Key::list(["sum".into(), i.into()]), "operator.add", [i, i]))

@@ -29,16 +29,19 @@ pub(super) const LARGE: usize = 32 << 10;
 
 /// The part of a task that a scheduler needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outline {
-    pub(crate) key: Key,
+pub struct Outline {
+    /// The key of the task.
+    pub key: Key,
     /// The keys that the task depends on, sorted.
-    pub(crate) dependencies: Vec<Key>,
-    pub(crate) calls: Calls,
-    pub(crate) run_spec: Serialized,
+    pub dependencies: Vec<Key>,
+    /// The functions that the task calls.
+    pub calls: Calls,
+    /// The pickle of the task, for workers.
+    pub run_spec: Serialized,
     /// The annotations of the task's layer, a dictionary.
-    pub(crate) annotations: Option<Arc<Value>>,
+    pub annotations: Option<Arc<Value>>,
     /// Whether the client does not know the task: other tasks share its value.
-    pub(crate) is_shared: bool,
+    pub is_shared: bool,
 }
 
 impl Graph {
@@ -51,7 +54,7 @@ impl Graph {
     /// # Errors
     ///
     /// As [`read`](Self::read), and if a task cannot be copied.
-    pub(crate) fn read_outline(
+    pub fn read_outline(
         expression: &Serialized,
         wanted: Option<&[Key]>,
     ) -> Result<Vec<Outline>, GraphError> {

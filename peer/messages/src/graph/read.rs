@@ -4,7 +4,6 @@ use bytes::Bytes;
 use daskwire_pickle::tree::{self, Node, Tree};
 
 use super::error::unexpected;
-#[cfg(feature = "worker")]
 use super::spec::has_named_slots;
 use super::spec::{
     CONTAINER_STATE, ELEVEN_SLOTS, NINE_SLOTS, SPEC, Spec, TASK_STATE, is_spec, key_of,
@@ -101,8 +100,11 @@ impl Task {
 
     /// Like [`read`](Self::read), for the tasks of all releases: those before 2024.11
     /// have the keys of inputs among their arguments.
-    #[cfg(feature = "worker")]
-    pub(crate) fn read_with_inputs(
+    ///
+    /// # Errors
+    ///
+    /// If the graph or a pickle in it is malformed, or has parts that cannot be read.
+    pub fn read_with_inputs(
         run_spec: &Serialized,
         key: &Key,
         is_input: &dyn Fn(&Key) -> bool,
@@ -651,4 +653,4 @@ pub(super) fn is_container(node: Node<'_, '_>, class: &str) -> bool {
 }
 
 /// The attribute of a partial that names the native function in its place.
-pub(crate) const REPLACED_BY: &str = "daskwire_native";
+pub const REPLACED_BY: &str = "daskwire_native";

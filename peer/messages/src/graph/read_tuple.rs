@@ -25,7 +25,7 @@ impl ComputeTask {
     /// Takes the task out of the message. Three pickles are put into one, as byte
     /// strings.
     // ROLES WORKER-3
-    pub(crate) fn take_run_spec(&mut self) -> Serialized {
+    pub fn take_run_spec(&mut self) -> Serialized {
         let field = |name: &str| {
             let mut fields = self.extra.iter();
             let found = fields.find(|(field, _)| field.as_str() == Some(name));

@@ -150,7 +150,6 @@ fn named_slots<'t, 'p>(class: &str, state: Node<'t, 'p>) -> Option<Vec<Node<'t, 
 }
 
 /// Whether a node's state has named slots.
-#[cfg(feature = "worker")]
 pub(super) fn has_named_slots(node: Node<'_, '_>, budget: &Budget) -> Result<bool, GraphError> {
     let (Some((class, _)), Some(state)) = (class_of(node), state_of(node, budget)?) else {
         return Ok(false);

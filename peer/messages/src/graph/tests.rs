@@ -518,7 +518,6 @@ fn arguments_may_be_nested_deeper_than_the_stack() {
 }
 
 /// The tuples that older releases take, as Python shows them.
-#[cfg(feature = "client")]
 mod tuples {
     use daskwire_pickle::tree::{Node, Tree, Value as TreeValue};
 
@@ -642,7 +641,6 @@ mod tuples {
 /// `sorted([3, 1, 2], reverse=True)` as a scheduler of 2024.12.0 sends it, and
 /// `add(a, [b, 1], {'c': 2})` of 2024.11.2, where results are in plain containers.
 // ROLES WORKER-2
-#[cfg(feature = "worker")]
 #[test]
 fn slots_are_read_by_their_names() {
     const SORTED: &str = "80059541010000000000008c0f6461736b2e5f7461736b5f73706563948c045461736b9493942981944e7d94288c0466756e63948c086275696c74696e73948c06736f727465649493948c04617267739468008c044c6973749493942981947d948c056b6c617373948c086275696c74696e73948c046c697374949394737d9428680e6811680568068c0767657461747472949394680b8c0c746f5f636f6e7461696e6572948694529468094b034b014b0287948c066b7761726773947d948c065f746f6b656e944e8c085f69735f636f726f944e8c055f72657072944e8c036b6579944e8c0d5f646570656e64656e636965739428919475869462859468197d948c0772657665727365948873681b4e681c89681d4e681e8c27736f727465642d373539643438346339303263623932626461356234326565383531336439316694681f6820758694622e";
@@ -664,7 +662,6 @@ fn slots_are_read_by_their_names() {
 }
 
 /// Tasks as schedulers before 2024.11 send them.
-#[cfg(feature = "worker")]
 mod tuple_tasks {
     use daskwire_pickle::{Writer, WriterOptions};
 

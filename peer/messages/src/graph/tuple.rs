@@ -39,18 +39,22 @@ struct TupleWriter<'g> {
 
 /// A graph as the fields of `update-graph` up to 2023.3.
 #[derive(Debug)]
-pub(crate) struct Tasks {
+pub struct Tasks {
     /// The tasks.
-    pub(crate) tasks: Vec<(Key, CallPickles)>,
+    pub tasks: Vec<(Key, CallPickles)>,
     /// The dependencies of the tasks that have any.
-    pub(crate) dependencies: Vec<(Key, Vec<Key>)>,
+    pub dependencies: Vec<(Key, Vec<Key>)>,
     /// An order in which tasks come after their dependencies.
-    pub(crate) priority: Vec<(Key, i64)>,
+    pub priority: Vec<(Key, i64)>,
 }
 
 impl Graph {
     /// The pickle of this graph as a `HighLevelGraph`, in a `ToPickle`.
-    pub(crate) fn to_layers(&self, dialect: &Dialect, form: TaskForm) -> Result<Bytes, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn to_layers(&self, dialect: &Dialect, form: TaskForm) -> Result<Bytes, ValueError> {
         let reference = match form {
             TaskForm::WrappedKeys => Reference::Object("distributed.utils_comm", "WrappedKey"),
             TaskForm::References | TaskForm::Nodes => {
@@ -84,7 +88,11 @@ impl Graph {
     }
 
     /// The tasks as the fields of `update-graph` up to 2023.3.
-    pub(crate) fn to_tasks(&self, dialect: &Dialect) -> Result<Tasks, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn to_tasks(&self, dialect: &Dialect) -> Result<Tasks, ValueError> {
         let mut tasks = Vec::with_capacity(self.tasks.len());
         let mut dependencies = Vec::new();
         for task in &self.tasks {

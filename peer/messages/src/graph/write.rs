@@ -4,17 +4,14 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
-#[cfg(feature = "scheduler")]
 use daskwire::invariant::Ensured as _;
 use daskwire_pickle::Writer;
 
 use super::spec::SPEC;
 use super::{Argument, Function, Graph, Part, Task, Work, keys_in};
 use crate::Key;
-#[cfg(feature = "client")]
 use crate::Value;
 use crate::pickling::Pickling;
-#[cfg(feature = "client")]
 use crate::protocol::CallPickles;
 use crate::scratch;
 use crate::value::{Serialized, ValueError};
@@ -60,7 +57,11 @@ impl Graph {
 
     /// Like [`to_expression`](Self::to_expression), for the readers of a
     /// cluster.
-    pub(crate) fn to_expression_for(&self, pickling: Pickling) -> Result<Serialized, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn to_expression_for(&self, pickling: Pickling) -> Result<Serialized, ValueError> {
         let token = crate::key::identifier();
         let pickle = scratch::pickle(pickling.options(), |writer| {
             let mut names = Names::new(pickling);
@@ -191,8 +192,7 @@ impl Task {
 /// message, and ends if that fails.
 ///
 /// Returns `run_spec` if it is not the pickle of a task.
-#[cfg(feature = "scheduler")]
-pub(crate) fn opened_by_task<'k>(
+pub fn opened_by_task<'k>(
     run_spec: &Serialized,
     key: &Key,
     dependencies: impl ExactSizeIterator<Item = &'k Key> + Clone,
@@ -285,8 +285,7 @@ impl Task {
 /// # Errors
 ///
 /// If an argument contains a [`Serialized`] value that cannot be opened.
-#[cfg(feature = "client")]
-pub(crate) fn call_pickles(
+pub fn call_pickles(
     function: &Function,
     arguments: &[Value],
     keywords: &[(String, Value)],
@@ -316,8 +315,11 @@ pub(crate) fn call_pickles(
 }
 
 /// The pickle of a list of the futures with these keys, as Python clients have them.
-#[cfg(feature = "client")]
-pub(crate) fn futures_pickle(keys: &[&Key]) -> Result<Bytes, ValueError> {
+///
+/// # Errors
+///
+/// If a value cannot be serialized, or a payload cannot be read.
+pub fn futures_pickle(keys: &[&Key]) -> Result<Bytes, ValueError> {
     let pickle = scratch::pickle(Pickling::PORTABLE, |writer| {
         writer.list(keys.len());
         for key in keys {
@@ -334,8 +336,7 @@ pub(crate) fn futures_pickle(keys: &[&Key]) -> Result<Bytes, ValueError> {
 /// # Errors
 ///
 /// As [`call_pickles`].
-#[cfg(feature = "client")]
-pub(crate) fn instance_pickle(
+pub fn instance_pickle(
     class: &Function,
     arguments: Option<&[Value]>,
     state: &[(&str, Value)],

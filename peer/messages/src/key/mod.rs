@@ -31,7 +31,7 @@ const SHORT: usize = 64;
 /// the existing result. Cloning a key is cheap.
 ///
 /// ```
-/// use daskwire_peer::Key;
+/// use daskwire_messages::Key;
 /// let key = Key::from("add-1");
 /// assert_eq!(key.as_str(), Some("add-1"));
 /// let block = Key::list([Key::from("x"), Key::from(0)]);
@@ -104,7 +104,7 @@ impl Key {
     }
 
     /// The key as a value.
-    pub(crate) fn to_value(&self) -> Value {
+    pub fn to_value(&self) -> Value {
         let document = [Bytes::copy_from_slice(self.as_msgpack())];
         let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
         value.ensured()
@@ -139,7 +139,7 @@ impl Key {
     /// of `dask.utils.key_split`.
     ///
     /// ```
-    /// use daskwire_peer::Key;
+    /// use daskwire_messages::Key;
     /// let key = Key::from("inc-5f0c3e6a-1b7d-4d3e-9a59-0242ac120002");
     /// assert_eq!(key.prefix(), "inc");
     /// ```
@@ -157,7 +157,7 @@ impl Key {
     }
 
     /// Writes the key in its Python form, with lists as tuples.
-    pub(crate) fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
+    pub fn pickle(&self, writer: &mut pickle::Writer<'_, '_>) {
         let mut reader = Reader::new(self.as_msgpack());
         while !reader.is_empty() {
             match reader.token() {
@@ -175,20 +175,17 @@ impl Key {
     }
 
     /// Whether both keys are clones of one key.
-    #[cfg(feature = "client")]
-    pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
+    pub fn is_clone_of(&self, other: &Self) -> bool {
         self.address() == other.address()
     }
 
     /// The address of the memory that the key shares with its clones.
-    #[cfg(feature = "client")]
-    pub(crate) fn address(&self) -> usize {
+    pub fn address(&self) -> usize {
         self.as_msgpack().as_ptr().addr()
     }
 
     /// An equal key that is a clone of no other.
-    #[cfg(feature = "client")]
-    pub(crate) fn separate(&self) -> Self {
+    pub fn separate(&self) -> Self {
         Self::encoded(self.as_msgpack())
     }
 
@@ -378,7 +375,7 @@ impl fmt::Debug for Key {
 }
 
 /// Returns 128 random bits as a string.
-pub(crate) fn identifier() -> String {
+pub fn identifier() -> String {
     use std::hash::{BuildHasher as _, RandomState};
     // Each state is keyed by the operating system's random bits and a counter.
     let bits = |word: u64| RandomState::new().hash_one(word);

@@ -13,11 +13,15 @@ use crate::Key;
 use crate::value::{Serialized, Value};
 
 /// A type that can be a field of a message.
-pub(crate) trait Field: Sized {
+pub trait Field: Sized {
     /// The value of an absent field; `None` if the field is mandatory.
     const ABSENT: Option<fn() -> Self> = None;
 
     /// Reads the field as the next value of a body.
+    ///
+    /// # Errors
+    ///
+    /// If the message is malformed.
     fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError>;
 
     /// Whether the field is omitted from the message.
@@ -31,6 +35,10 @@ pub(crate) trait Field: Sized {
     }
 
     /// Writes the field as the next value of a body.
+    ///
+    /// # Errors
+    ///
+    /// If the message is too large for its format or for the buffers.
     fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError>;
 }
 
@@ -496,7 +504,7 @@ macro_rules! maps {
             pub extra: Vec<(crate::Value, crate::Value)>,
         }
 
-        $crate::brief::brief_debug!(struct $name { $($field,)* extra, });
+        $crate::brief_debug!(struct $name { $($field,)* extra, });
 
         impl crate::protocol::Field for $name {
             fn read(
@@ -583,7 +591,6 @@ macro_rules! ops {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $op:literal,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
-        #[non_exhaustive]
         #[allow(clippy::large_enum_variant, reason = "most messages are of the large variants")]
         pub enum $name {
             $(
@@ -607,7 +614,7 @@ macro_rules! ops {
         impl $name {
             /// The op, unless it is unknown.
             #[allow(dead_code, reason = "used for some of the enums")]
-            pub(crate) const fn known_op(&self) -> Option<&'static str> {
+            pub const fn known_op(&self) -> Option<&'static str> {
                 match self {
                     $(Self::$variant(_) => Some($op),)*
                     Self::Unknown(_) => None,

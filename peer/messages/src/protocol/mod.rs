@@ -9,7 +9,6 @@
 //! `op` is not an error but [`Unknown`], because plugins add their own.
 
 mod field;
-#[cfg(all(feature = "worker", target_os = "linux"))]
 mod python;
 mod reply;
 mod request;
@@ -27,14 +26,12 @@ use daskwire::message::{
 };
 use daskwire::msgpack::{Malformed, Reader, Token};
 
-use crate::brief::brief_debug;
 use crate::scratch::Encode;
 use crate::value::{Serialized, Value};
 
-pub(crate) use field::Field;
+pub use field::Field;
 pub use field::{Keys, Nullable, Sizes, WorkerNames};
-#[cfg(all(feature = "worker", target_os = "linux"))]
-pub(crate) use python::*;
+pub use python::*;
 pub use reply::*;
 pub use request::*;
 pub use status::{ReplyStatus, TaskState, WorkerStatus};
@@ -99,8 +96,9 @@ impl From<Malformed> for ProtocolError {
 /// The input of a message that is being parsed: the rest of its body, and the frames
 /// that its placeholders refer to.
 #[derive(Clone, Debug)]
-pub(crate) struct Source<'a> {
-    pub(crate) reader: Reader<'a>,
+pub struct Source<'a> {
+    /// The rest of the body.
+    pub reader: Reader<'a>,
     frames: &'a [Bytes],
     /// `None` for a document without payloads.
     message: Option<Message<'a, Bytes>>,
@@ -118,20 +116,25 @@ pub fn body(frames: &[Bytes]) -> Result<Value, ProtocolError> {
 }
 
 /// Parses a body in the layout of an older release.
-pub(crate) fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, ProtocolError> {
+///
+/// # Errors
+///
+/// If the message is malformed.
+pub fn body_in(frames: &[Bytes], layout: Layout) -> Result<Value, ProtocolError> {
     Opener::default().read_in(layout, frames, Value::read)
 }
 
 /// Opens messages, and reuses the memory of earlier ones.
 #[derive(Debug, Default)]
-pub(crate) struct Opener {
+pub struct Opener {
     workspace: Workspace,
     /// The limits of messages, if they are not the default.
     limits: Option<Arc<Limits>>,
 }
 
 impl Opener {
-    pub(crate) fn new(limits: Limits) -> Self {
+    /// Creates an opener with these limits of messages and payloads.
+    pub fn new(limits: Limits) -> Self {
         Self {
             workspace: Workspace::default(),
             limits: (limits != Limits::default()).then(|| Arc::new(limits)),
@@ -139,7 +142,11 @@ impl Opener {
     }
 
     /// Validates a whole message, then reads it.
-    pub(crate) fn read<T>(
+    ///
+    /// # Errors
+    ///
+    /// If the message is malformed.
+    pub fn read<T>(
         &mut self,
         frames: &[Bytes],
         read: impl FnOnce(&mut Source<'_>) -> Result<T, ProtocolError>,
@@ -169,7 +176,11 @@ impl Opener {
 
 impl<'a> Source<'a> {
     /// Returns the source of a document without payloads.
-    pub(crate) fn new(frames: &'a [Bytes]) -> Result<Self, ProtocolError> {
+    ///
+    /// # Errors
+    ///
+    /// If the message is malformed.
+    pub fn new(frames: &'a [Bytes]) -> Result<Self, ProtocolError> {
         let document = frames.first().map(AsRef::as_ref).unwrap_or_default();
         // Check completeness and limits, as the core does for the body of a
         // message.
@@ -184,7 +195,8 @@ impl<'a> Source<'a> {
         })
     }
 
-    pub(crate) fn unexpected(&self, expected: &'static str) -> ProtocolError {
+    /// The error of a value that is not the expected one.
+    pub fn unexpected(&self, expected: &'static str) -> ProtocolError {
         ProtocolError::Unexpected {
             at: self.reader.position(),
             expected,
@@ -307,8 +319,7 @@ impl Unknown {
     }
 
     /// The value of a field.
-    #[cfg(any(feature = "scheduler", all(feature = "worker", target_os = "linux")))]
-    pub(crate) fn value(&self, name: &str) -> Option<&Value> {
+    pub fn value(&self, name: &str) -> Option<&Value> {
         let mut fields = self.extra.iter();
         let (_, value) = fields.find(|(key, _)| key.as_str() == Some(name))?;
         Some(value)
@@ -323,7 +334,7 @@ impl Unknown {
 }
 
 /// A field as the body of a message.
-pub(crate) struct Body<'m, T>(pub(crate) &'m T);
+pub struct Body<'m, T>(pub &'m T);
 
 impl<T: Field> Encode for Body<'_, T> {
     fn encode<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
@@ -332,7 +343,11 @@ impl<T: Field> Encode for Body<'_, T> {
 }
 
 /// Reads a batch or a single message.
-pub(crate) fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
+///
+/// # Errors
+///
+/// If the message is malformed.
+pub fn read_batch<T: Field>(source: &mut Source<'_>) -> Result<Vec<T>, ProtocolError> {
     if matches!(source.reader.peek()?, Token::Map(_)) {
         return Ok(vec![T::read(source)?]);
     }

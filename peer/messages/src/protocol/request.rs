@@ -64,7 +64,7 @@ ops! {
 impl Request {
     /// Whether a peer that executes this request twice is in the same state as after
     /// once, and replies the same.
-    pub(crate) const fn is_idempotent(&self) -> bool {
+    pub const fn is_idempotent(&self) -> bool {
         matches!(
             self,
             Self::Identity(_)

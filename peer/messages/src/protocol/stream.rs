@@ -538,9 +538,8 @@ pub enum RunSpec {
 }
 
 impl RunSpec {
-    /// The payload.
-    #[cfg(test)]
-    pub(crate) fn payload(&self) -> Option<&Serialized> {
+    /// The pickle of the task, of a release with one.
+    pub fn payload(&self) -> Option<&Serialized> {
         match self {
             Self::Payload(payload) => Some(payload),
             _ => None,

@@ -14,7 +14,7 @@ use super::{Array, Items, Serialized, Value};
 /// The error that a value, or a part of it, is not of the requested type.
 ///
 /// ```
-/// use daskwire_peer::Value;
+/// use daskwire_messages::Value;
 /// let value = Value::list([Value::from(1), Value::from("two")]);
 /// let error = Vec::<i64>::try_from(value).expect_err("a string is no integer");
 /// assert_eq!(error.to_string(), "expected i64, found str at [1]");
@@ -32,7 +32,8 @@ pub struct WrongType {
 }
 
 impl WrongType {
-    pub(crate) fn new(wanted: impl Into<Cow<'static, str>>, value: &Value) -> Self {
+    /// Returns the error that `value` is not of the wanted type.
+    pub fn new(wanted: impl Into<Cow<'static, str>>, value: &Value) -> Self {
         Self {
             wanted: wanted.into(),
             found: match value {

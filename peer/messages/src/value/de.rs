@@ -16,7 +16,7 @@ use super::{Items, MAX_DEPTH, Value, ValueError};
 /// and expected, and where.
 ///
 /// ```
-/// use daskwire_peer::Value;
+/// use daskwire_messages::Value;
 /// let value = Value::dict([("sizes", vec![Value::from(1), Value::from("two")])]);
 /// let error = value
 ///     .deserialize::<std::collections::HashMap<String, Vec<u8>>>()
@@ -83,7 +83,7 @@ impl Value {
     /// numbers, UUIDs and paths are strings, time differences are seconds.
     ///
     /// ```
-    /// use daskwire_peer::Value;
+    /// use daskwire_messages::Value;
     /// # use serde::Deserialize;
     /// #[derive(Deserialize)]
     /// struct Fit {
@@ -94,7 +94,7 @@ impl Value {
     /// let value = Value::dict([("slope", Value::from(2)), ("points", points)]);
     /// let fit: Fit = value.deserialize()?;
     /// assert_eq!((fit.slope, fit.points[0]), (2.0, (1, 2)));
-    /// # Ok::<(), daskwire_peer::value::SerdeError>(())
+    /// # Ok::<(), daskwire_messages::value::SerdeError>(())
     /// ```
     ///
     /// # Errors
@@ -114,18 +114,19 @@ impl Value {
 /// function of a worker; see `Functions::function`.
 ///
 /// ```
-/// # #[cfg(feature = "worker")] {
-/// use daskwire_peer::value::Serde;
-/// use daskwire_peer::worker::Functions;
+/// use daskwire_messages::Value;
+/// use daskwire_messages::value::{IntoValue, Serde};
 /// # use serde::{Deserialize, Serialize};
 /// #[derive(Deserialize, Serialize)]
 /// struct Point {
 ///     x: f64,
 ///     y: f64,
 /// }
-/// let functions = Functions::new()
-///     .function("mirror", |Serde(Point { x, y }): Serde<Point>| Serde(Point { x: y, y: x }));
-/// # }
+/// let mirror = |Serde(Point { x, y }): Serde<Point>| Serde(Point { x: y, y: x });
+/// let point = Value::dict([("x", 1.5), ("y", 2.0)]);
+/// let mirrored = mirror(point.try_into()?).into_value()?;
+/// assert_eq!(mirrored, Value::dict([("x", 2.0), ("y", 1.5)]));
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Serde<T>(pub T);

@@ -11,7 +11,11 @@ const MAX_RESERVED: u32 = 1 << 8;
 
 impl Value {
     /// Reads the next value of a body; payloads stay unopened.
-    pub(crate) fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+    ///
+    /// # Errors
+    ///
+    /// If the message is malformed.
+    pub fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
         Self::read_within(source, MAX_DEPTH + 1)
     }
 

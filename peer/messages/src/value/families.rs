@@ -18,7 +18,7 @@ impl Serialized {
     /// # Errors
     ///
     /// If the value, or a part of it, has no such form.
-    pub(crate) fn for_families(
+    pub fn for_families(
         &self,
         families: &[String],
         pickling: Pickling,
@@ -39,7 +39,7 @@ impl Serialized {
     }
 
     /// The payload by which a receiver learns that a value could not be serialized.
-    pub(crate) fn not_sent(reason: &str) -> Self {
+    pub fn not_sent(reason: &str) -> Self {
         let header = entries(2, |writer| {
             writer.str("serializer").str("error");
             writer.str("num-sub-frames").u64(1);

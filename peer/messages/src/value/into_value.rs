@@ -19,9 +19,8 @@ use super::{Array, Object, Serialized, Value};
 /// return it from functions, also within those containers:
 ///
 /// ```
-/// use daskwire_peer::Value;
-/// use daskwire_peer::value::IntoValue;
-/// use daskwire_peer::worker::Functions;
+/// use daskwire_messages::Value;
+/// use daskwire_messages::value::IntoValue;
 ///
 /// struct Point(f64, f64);
 ///
@@ -31,12 +30,9 @@ use super::{Array, Object, Serialized, Value};
 ///     }
 /// }
 ///
-/// let functions = Functions::new()
-///     .function("corners", |x: f64, y: f64| vec![Point(0.0, 0.0), Point(x, y)]);
-/// let arguments = [Value::from(1.5), Value::from(2.0)].into_iter().collect();
-/// let corners = functions.call("corners", arguments).expect("registered")?;
+/// let corners = vec![Point(0.0, 0.0), Point(1.5, 2.0)].into_value()?;
 /// assert_eq!(corners.to_string(), "[(0.0, 0.0), (1.5, 2.0)]");
-/// # Ok::<(), daskwire_peer::RemoteError>(())
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 pub trait IntoValue {
     /// Converts to a value.

@@ -14,8 +14,8 @@ use crate::brief::bounded;
 /// Converts from and to a vector.
 ///
 /// ```
-/// use daskwire_peer::Value;
-/// use daskwire_peer::value::Items;
+/// use daskwire_messages::Value;
+/// use daskwire_messages::value::Items;
 /// let items = Items::from(vec![Value::from(1), Value::from(2)]);
 /// let twice = Value::list([Value::List(items.clone()), Value::List(items)]);
 /// assert_eq!(twice.to_string(), "[[1, 2], [1, 2]]");
@@ -31,7 +31,7 @@ struct Shared<T> {
 
 /// Totals of items, computed once.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Totals {
+pub struct Totals {
     /// Levels of nested containers, including this one.
     pub(crate) depth: usize,
     /// Number of values, counted at each occurrence.
@@ -39,7 +39,7 @@ pub(crate) struct Totals {
     /// The sum of [`Value::nbytes`].
     pub(crate) nbytes: u64,
     /// Whether an instance of a class is among the values.
-    pub(crate) has_objects: bool,
+    pub has_objects: bool,
     /// Whether any of the values [needs a check](Value::needs_check).
     pub(crate) needs_check: bool,
 }
@@ -100,7 +100,7 @@ mod sealed {
 
 impl<T: Item> Items<T> {
     /// The totals of the items.
-    pub(crate) fn totals(&self) -> Totals {
+    pub fn totals(&self) -> Totals {
         let empty = Totals {
             depth: 1,
             ..Totals::default()

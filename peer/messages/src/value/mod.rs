@@ -18,7 +18,6 @@ mod de;
 #[cfg(feature = "rust_decimal")]
 mod decimal;
 mod document;
-#[cfg(feature = "worker")]
 mod families;
 #[cfg(feature = "half")]
 mod half;
@@ -33,6 +32,7 @@ mod ndarray_017;
 mod num_complex_04;
 mod numpy_repr;
 mod object;
+mod outcome;
 #[cfg(feature = "arrow")]
 mod pandas;
 mod pickled;
@@ -52,7 +52,7 @@ use bytes::Bytes;
 use daskwire_numpy::NumpyError;
 pub use daskwire_numpy::{Datetime64, Timedelta64, unit};
 
-use crate::brief::{Data, bounded, fields};
+use crate::brief::{Data, bounded};
 
 pub use array::Array;
 #[cfg(feature = "arrow")]
@@ -62,9 +62,11 @@ pub use convert::WrongType;
 #[cfg(feature = "serde")]
 pub use de::{Serde, SerdeError};
 pub use into_value::IntoValue;
-pub(crate) use items::Totals;
+#[doc(hidden)]
+pub use items::Totals;
 pub use items::{Item, Items};
 pub use object::Object;
+pub use outcome::Outcome;
 pub(crate) use pickled::{TreeReader, describe};
 pub(crate) use repr::{quote_of, write_escaped};
 pub use serialized::Serialized;
@@ -85,7 +87,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// strings, items or array data:
 ///
 /// ```
-/// use daskwire_peer::Value;
+/// use daskwire_messages::Value;
 /// let value = Value::list([Value::from(1), Value::from("two"), Value::from(2.5)]);
 /// assert_eq!(value.to_string(), "[1, 'two', 2.5]");
 /// let Value::List(items) = value else { panic!("a list") };
@@ -94,7 +96,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// // Bytes need their own constructor: a vector of numbers is a list.
 /// assert_eq!(Value::bytes(vec![3, 1, 2]).to_string(), r"b'\x03\x01\x02'");
 /// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
-/// # Ok::<(), daskwire_peer::value::WrongType>(())
+/// # Ok::<(), daskwire_messages::value::WrongType>(())
 /// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
@@ -145,23 +147,23 @@ impl fmt::Debug for Value {
             f.debug_tuple(name).field(&Data(data)).finish()
         };
         bounded(f, |f| match self {
-            Self::None => fields!(f, None),
-            Self::Bool(value) => fields!(f, Bool(value)),
-            Self::Int(value) => fields!(f, Int(value)),
+            Self::None => crate::brief_fields!(f, None),
+            Self::Bool(value) => crate::brief_fields!(f, Bool(value)),
+            Self::Int(value) => crate::brief_fields!(f, Int(value)),
             Self::LargeInt(bytes) => data(f, "LargeInt", bytes),
-            Self::Float(value) => fields!(f, Float(value)),
-            Self::Complex(real, imaginary) => fields!(f, Complex(real, imaginary)),
-            Self::Str(string) => fields!(f, Str(string)),
+            Self::Float(value) => crate::brief_fields!(f, Float(value)),
+            Self::Complex(real, imaginary) => crate::brief_fields!(f, Complex(real, imaginary)),
+            Self::Str(string) => crate::brief_fields!(f, Str(string)),
             Self::Bytes(bytes) => data(f, "Bytes", bytes),
             Self::ByteArray(bytes) => data(f, "ByteArray", bytes),
-            Self::List(items) => fields!(f, List(items)),
-            Self::Tuple(items) => fields!(f, Tuple(items)),
-            Self::Set(items) => fields!(f, Set(items)),
-            Self::FrozenSet(items) => fields!(f, FrozenSet(items)),
-            Self::Dict(entries) => fields!(f, Dict(entries)),
-            Self::Array(array) => fields!(f, Array(array)),
-            Self::Object(object) => fields!(f, Object(object)),
-            Self::Serialized(serialized) => fields!(f, Serialized(serialized)),
+            Self::List(items) => crate::brief_fields!(f, List(items)),
+            Self::Tuple(items) => crate::brief_fields!(f, Tuple(items)),
+            Self::Set(items) => crate::brief_fields!(f, Set(items)),
+            Self::FrozenSet(items) => crate::brief_fields!(f, FrozenSet(items)),
+            Self::Dict(entries) => crate::brief_fields!(f, Dict(entries)),
+            Self::Array(array) => crate::brief_fields!(f, Array(array)),
+            Self::Object(object) => crate::brief_fields!(f, Object(object)),
+            Self::Serialized(serialized) => crate::brief_fields!(f, Serialized(serialized)),
         })
     }
 }
@@ -345,7 +347,7 @@ impl Value {
     /// Returns a string as it is, and any other value as it is displayed.
     ///
     /// ```
-    /// use daskwire_peer::Value;
+    /// use daskwire_messages::Value;
     /// assert_eq!(Value::from("x").to_string(), "'x'");
     /// assert_eq!(Value::from("x").to_unquoted(), "x");
     /// assert_eq!(Value::list(["x"]).to_unquoted(), "['x']");
@@ -402,7 +404,7 @@ impl Value {
     }
 
     /// The totals of a container's items.
-    pub(crate) fn totals(&self) -> Option<Totals> {
+    pub fn totals(&self) -> Option<Totals> {
         match self {
             Self::List(items) | Self::Tuple(items) | Self::Set(items) | Self::FrozenSet(items) => {
                 Some(items.totals())
@@ -421,7 +423,7 @@ impl Value {
 
     /// Whether serializing the value may fail, or has to copy an array. Other values can
     /// always be serialized.
-    pub(crate) fn needs_check(&self) -> bool {
+    pub fn needs_check(&self) -> bool {
         match self {
             Self::Array(array) => !pickled::is_contiguous(array),
             Self::Object(object) if !object.is_importable() => true,
@@ -438,7 +440,11 @@ impl Value {
 
     /// Returns the value if it can be traversed safely: it is neither nested too
     /// deep nor shared too often.
-    pub(crate) fn checked(self) -> Result<Self, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn checked(self) -> Result<Self, ValueError> {
         match self.totals() {
             Some(totals) if totals.depth > MAX_DEPTH || totals.count > MAX_COUNT => {
                 Err(ValueError::TooLarge)

@@ -370,7 +370,7 @@ fn names() -> &'static Registry<Known> {
 }
 
 /// Reads a pickle. Array data is not copied.
-pub(crate) fn read(
+pub(super) fn read(
     pickle: &Bytes,
     buffers: &[Bytes],
     unknown: UnknownParts,

@@ -39,11 +39,11 @@ const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 /// compressed or not. Cloning copies no data.
 ///
 /// ```
-/// use daskwire_peer::{Serialized, Value};
+/// use daskwire_messages::{Serialized, Value};
 /// let serialized = Serialized::of(&Value::from("some text"))?;
 /// assert_eq!(serialized.to_string(), "<pickle of 23 bytes>");
 /// assert_eq!(serialized.open()?, Value::from("some text"));
-/// # Ok::<(), daskwire_peer::value::ValueError>(())
+/// # Ok::<(), daskwire_messages::value::ValueError>(())
 /// ```
 #[derive(Clone)]
 pub struct Serialized {
@@ -105,7 +105,11 @@ impl Serialized {
     }
 
     /// Like [`of`](Self::of), with pickles that all readers of a cluster understand.
-    pub(crate) fn with_pickling(value: &Value, pickling: Pickling) -> Result<Self, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn with_pickling(value: &Value, pickling: Pickling) -> Result<Self, ValueError> {
         let protocol = pickling.protocol;
         let built = match value {
             Value::Serialized(serialized) => return Ok(serialized.clone()),
@@ -121,16 +125,14 @@ impl Serialized {
     }
 
     /// The payload of `bytes` that all releases of Python read from 3.4 on.
-    #[cfg(feature = "worker")]
-    pub(crate) fn of_bytes(bytes: &Bytes) -> Self {
+    pub fn of_bytes(bytes: &Bytes) -> Self {
         Self::built(&[bytes], &Content::Bytes(bytes, Protocol::V4)).ensured()
     }
 
     /// The payload for readers before 2021.11.0: the keys of a class are in the header
     /// itself, not in `sub-header`.
     // PROTOCOL HEADER-4
-    #[cfg(feature = "client")]
-    pub(crate) fn flat(mut self) -> Self {
+    pub fn flat(mut self) -> Self {
         let flat = flat_header(self.header());
         if let (Some(flat), Some(header)) = (flat, self.message.get_mut(1)) {
             *header = flat.into();
@@ -153,7 +155,7 @@ impl Serialized {
     }
 
     /// Wraps a complete pickle without buffers.
-    pub(crate) fn of_written_pickle(pickle: Bytes) -> Self {
+    pub fn of_written_pickle(pickle: Bytes) -> Self {
         if pickle.len() > SHARD_LEN {
             return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new())).ensured();
         }
@@ -168,7 +170,6 @@ impl Serialized {
     }
 
     /// A payload of this header and these frames.
-    #[cfg(feature = "worker")]
     pub(super) fn of_parts(header: Bytes, frames: Vec<Bytes>) -> Self {
         let body = Bytes::from_static(BODY[0]);
         let message = [body, header].into_iter().chain(frames);
@@ -176,7 +177,6 @@ impl Serialized {
     }
 
     /// Whether the payload is a `__Pickled__`.
-    #[cfg(feature = "worker")]
     pub(crate) fn is_pickled(&self) -> bool {
         self.kind == PayloadKind::Pickled
     }
@@ -201,7 +201,7 @@ impl Serialized {
 
     /// A `__Pickled__` payload, which Python opens wherever it arrives, also in
     /// the scheduler.
-    pub(crate) fn pickled(pickle: &[u8]) -> Self {
+    pub fn pickled(pickle: &[u8]) -> Self {
         // The output of `MessageBuilder::pickled_payload`, written in one pass
         // because a scheduler does this for each task.
         let mut header = Vec::with_capacity(pickle.len().saturating_add(64));
@@ -271,13 +271,13 @@ impl Serialized {
     }
 
     /// A message that consists of this payload: body, header, frames.
-    pub(crate) fn message(&self) -> &[Bytes] {
+    pub fn message(&self) -> &[Bytes] {
         &self.message
     }
 
     /// The payload of a message that consists of one payload; `None` for other
     /// messages.
-    pub(crate) fn of_message(message: Vec<Bytes>) -> Option<Self> {
+    pub fn of_message(message: Vec<Bytes>) -> Option<Self> {
         let kind = match message.first() {
             Some(body) if body == BODY[0] => PayloadKind::Serialized,
             Some(body) if body == BODY[1] => PayloadKind::Pickled,
@@ -287,8 +287,7 @@ impl Serialized {
     }
 
     /// The same payload with each frame replaced by the result of `place`.
-    #[cfg(all(feature = "worker", target_os = "linux"))]
-    pub(crate) fn map_frames(&self, place: impl FnMut(&Bytes) -> Bytes) -> Self {
+    pub fn map_frames(&self, place: impl FnMut(&Bytes) -> Bytes) -> Self {
         let head = self.message.iter().take(2).cloned();
         Self {
             kind: self.kind,
@@ -374,7 +373,11 @@ impl Serialized {
 
     /// Like [`open`](Self::open); adds to `copied_len` the bytes copied because
     /// they were compressed or split.
-    pub(crate) fn open_measuring(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If a value cannot be serialized, or a payload cannot be read.
+    pub fn open_measuring(&self, copied_len: &mut u64) -> Result<Value, ValueError> {
         self.open_with(UnknownParts::Refused, copied_len)
     }
 
@@ -400,7 +403,7 @@ impl Serialized {
     /// # Errors
     ///
     /// As [`open`](Self::open).
-    pub(crate) fn pickle(&self) -> Result<(Bytes, Vec<Bytes>), ValueError> {
+    pub fn pickle(&self) -> Result<(Bytes, Vec<Bytes>), ValueError> {
         if let Some(pickle) = self.plain_pickle() {
             return Ok((pickle, Vec::new()));
         }
@@ -466,7 +469,6 @@ impl Encode for Content<'_> {
 
 /// The header with the entries of its `sub-header` moved into the header itself; `None`
 /// without a `sub-header`.
-#[cfg(feature = "client")]
 fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(header);
     let mut entries: Vec<(&[u8], &[u8])> = Vec::new();
@@ -715,7 +717,6 @@ mod tests {
     }
 
     // PROTOCOL HEADER-4
-    #[cfg(feature = "client")]
     #[test]
     fn flat_headers_have_the_keys_of_their_class() {
         let array = Array::from_slice(&[2], &[1.5, 2.5]).expect("an array");

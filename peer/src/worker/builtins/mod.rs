@@ -17,7 +17,6 @@ use number::{
 };
 
 pub(super) use container::distinct;
-pub(super) use format::repr;
 
 type Result<T> = core::result::Result<T, RemoteError>;
 

@@ -37,7 +37,7 @@ impl Shared {
         let steps = Steps::default();
         let failed = |message: &str| {
             let error = RemoteError::new("RuntimeError", message);
-            (error.to_string(), error.to_failure())
+            (error.to_string(), (&error).into())
         };
         let mut deaths: u64 = 0;
         // Actors and shuffles have state, which only the host keeps.

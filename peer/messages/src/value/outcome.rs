@@ -1,10 +1,10 @@
 //! The return values of a worker's functions.
 
-use crate::value::IntoValue;
-use crate::{RemoteError, Value};
+use super::{IntoValue, Value};
+use crate::RemoteError;
 
-/// A function's return value: a type with [`IntoValue`], or a [`Result`] of it. An error of the conversion, as of an array with too many
-/// dimensions, is the error of the task.
+/// A function's return value: a type with [`IntoValue`], or a [`Result`] of it. An error of
+/// the conversion, as of an array with too many dimensions, is the error of the task.
 pub trait Outcome {
     /// Converts into the result of a task.
     ///
