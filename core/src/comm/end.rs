@@ -187,13 +187,15 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         self.agreement
     }
 
-    /// Checks that the stream of the peer may end here: between two messages.
+    /// Records the end of the peer's stream, which may end between two messages. Messages
+    /// can still be sent then.
     ///
     /// # Errors
     ///
-    /// [`Closed`](super::Closed) with the reason.
-    pub fn end(&self) -> Result<(), CommError> {
-        self.receiver.check_end()
+    /// [`Closed`](super::Closed) with the reason, which is final.
+    pub fn end(&mut self) -> Result<(), CommError> {
+        let ended = self.receiver.end();
+        ended.inspect_err(|_| self.outgoing.fail())
     }
 
     /// Continues with another buffer for the frames that arrive, after

@@ -281,34 +281,24 @@ impl<P: PreludeStorage> Receiver<P> {
         outcome
     }
 
-    /// Checks that the stream of the peer may end here: between two messages.
+    /// Records the end of the stream, which may end between two messages.
     ///
     /// # Errors
     ///
     /// [`Closed::BeforeHandshake`], [`Closed::WithinMessage`] or [`Closed::AfterError`].
-    pub fn check_end(&self) -> Result<(), CommError> {
-        match self.state {
-            State::Failed => Err(Closed::AfterError.into()),
-            State::Detect { .. } => Err(Closed::BeforeHandshake.into()),
-            State::Handshake | State::Open | State::Ended => {
-                let ended = self.decoder.end();
-                ended.map_err(|error| Closed::WithinMessage(error).into())
-            }
-        }
-    }
-
-    /// Records the end of the stream.
-    ///
-    /// # Errors
-    ///
-    /// As [`check_end`](Self::check_end).
     pub fn end(&mut self) -> Result<(), CommError> {
-        let outcome = self.check_end();
+        let outcome = match self.state {
+            State::Failed => Err(Closed::AfterError),
+            State::Detect { .. } => Err(Closed::BeforeHandshake),
+            State::Handshake | State::Open | State::Ended => {
+                self.decoder.end().map_err(Closed::WithinMessage)
+            }
+        };
         self.state = match outcome {
             Ok(()) => State::Ended,
             Err(_) => State::Failed,
         };
-        outcome
+        Ok(outcome?)
     }
 
     /// Ends the comm after an error of the stream.

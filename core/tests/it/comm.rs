@@ -89,7 +89,7 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
                     assert!(up || down || server.has_message() || sent < messages.len());
                 }
             }
-            for end in [&client, &server] {
+            for end in [&mut client, &mut server] {
                 let agreement = end.agreement().unwrap();
                 assert_eq!(agreement.layout, layout);
                 assert_eq!(agreement.prefix, theirs.prefix);
@@ -157,20 +157,28 @@ fn a_buffer_without_room_for_our_handshake_is_refused_at_once() {
 fn a_stream_may_end_only_between_messages() {
     let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
     for len in 0..theirs.len() {
-        let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
-        let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
-        comm.push(&mut &theirs[..len]).unwrap();
-        let error = comm.end().unwrap_err();
-        let is_before = error == CommError::Closed(Closed::BeforeHandshake);
-        assert_eq!(is_before, len < 8, "{error}");
-        comm.push(&mut &theirs[len..]).unwrap();
-        assert_eq!(comm.end(), Ok(()));
-        comm.push(&mut &theirs[..9]).unwrap();
-        let error = comm.end().unwrap_err();
-        assert!(
-            matches!(error, CommError::Closed(Closed::WithinMessage(error))
-            if matches!(error.kind, FrameErrorKind::Truncated { .. }))
-        );
+        for is_open in [false, true] {
+            let (mut incoming, mut outgoing) = ([0; HANDSHAKE_LEN], [0; HANDSHAKE_LEN]);
+            let mut comm = End::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing).unwrap();
+            if is_open {
+                comm.push(&mut &theirs[..]).unwrap();
+            }
+            comm.push(&mut &theirs[..len]).unwrap();
+            if is_open && len == 0 {
+                assert_eq!(comm.end(), Ok(()));
+                comm.send(&[b"it can still send"]).unwrap();
+                continue;
+            }
+            let error = comm.end().unwrap_err();
+            let is_before = error == CommError::Closed(Closed::BeforeHandshake);
+            assert_eq!(is_before, !is_open && len < 8, "{error}");
+            assert!(
+                is_before
+                    || matches!(error, CommError::Closed(Closed::WithinMessage(error))
+                        if matches!(error.kind, FrameErrorKind::Truncated { .. }))
+            );
+            has_failed(&mut comm);
+        }
     }
 }
 

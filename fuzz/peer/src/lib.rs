@@ -6,6 +6,7 @@
 
 mod capture;
 mod documents;
+mod ends;
 mod graphs;
 mod input;
 mod machines;
@@ -29,6 +30,7 @@ use daskwire_fuzz::CORE;
 
 use capture::capture;
 use documents::documents;
+use ends::ends;
 use graphs::graph;
 use machines::{client_machine, scheduler_machine, worker_machine};
 use messages::messages;
@@ -49,6 +51,8 @@ daskwire_fuzz::targets! {
     spill_file: None,
     documents: None,
     capture: CORE,
+    // Both ends have buffers for the longest handshake.
+    ends: None,
     worker_machine: None,
     scheduler_machine: None,
     client_machine: None,
