@@ -4,6 +4,9 @@
 //! their messages in the [`Dialect`] of that release. `CHANGES` is the table, with
 //! a row for each release that changed something.
 
+use daskwire_numpy::NumpyModules;
+use daskwire_pickle::Protocol;
+
 use crate::pickling::Pickling;
 use crate::protocol::{FromWorker, Unknown};
 use crate::{Key, Release, Value};
@@ -257,6 +260,53 @@ impl Dialect {
         })
     }
 }
+
+impl Release {
+    /// The release of a scheduler from its reply to `versions`; `None` if it does
+    /// not run Dask.
+    pub fn of_versions(versions: &Value) -> Option<Self> {
+        let packages = versions.get("packages")?;
+        let version = match packages.get("distributed") {
+            Some(version) => version.as_str(),
+            // Lists of names and versions, before 2.0.
+            None => match packages.get("required") {
+                Some(Value::List(entries)) => entries.iter().find_map(|entry| match entry {
+                    Value::List(pair) | Value::Tuple(pair) => match &pair[..] {
+                        [name, version] if name.as_str() == Some("distributed") => version.as_str(),
+                        _ => None,
+                    },
+                    _ => None,
+                }),
+                _ => None,
+            },
+        };
+        version?.parse().ok()
+    }
+}
+
+impl Pickling {
+    /// The pickling for a scheduler, from its reply to `versions`.
+    pub fn of_versions(versions: &Value) -> Self {
+        let numpy = versions.get("packages");
+        let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
+        let python = versions.get("host");
+        let python = python.and_then(|host| host.get("python")?.as_str()?.parse::<Release>().ok());
+        Self {
+            numpy: match numpy {
+                Some(version) if version.starts_with("1.") => NumpyModules::Core,
+                _ => NumpyModules::Underscore,
+            },
+            protocol: match python {
+                Some(python) if python < FIRST_WITH_PROTOCOL_5 => Protocol::V4,
+                _ => Protocol::V5,
+            },
+        }
+    }
+}
+
+/// The first Python that reads pickles of protocol 5. A version of Python is read as
+/// that of Dask: three numbers, and anything after them.
+const FIRST_WITH_PROTOCOL_5: Release = Release::new(3, 8, 0);
 
 #[cfg(test)]
 mod tests {

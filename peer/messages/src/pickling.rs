@@ -3,8 +3,6 @@
 use daskwire_numpy::NumpyModules;
 use daskwire_pickle::{Framing, Protocol, WriterOptions};
 
-use crate::{Release, Value};
-
 /// The settings for writing pickles that all readers of a cluster understand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pickling {
@@ -27,24 +25,6 @@ impl Pickling {
         framing: Framing::Frames,
     };
 
-    /// The pickling for a scheduler, from its reply to `versions`.
-    pub fn of_versions(versions: &Value) -> Self {
-        let numpy = versions.get("packages");
-        let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
-        let python = versions.get("host");
-        let python = python.and_then(|host| host.get("python")?.as_str()?.parse::<Release>().ok());
-        Self {
-            numpy: match numpy {
-                Some(version) if version.starts_with("1.") => NumpyModules::Core,
-                _ => NumpyModules::Underscore,
-            },
-            protocol: match python {
-                Some(python) if python < FIRST_WITH_PROTOCOL_5 => Protocol::V4,
-                _ => Protocol::V5,
-            },
-        }
-    }
-
     /// The options of a pickle.
     pub(crate) const fn options(self) -> WriterOptions {
         WriterOptions {
@@ -54,13 +34,10 @@ impl Pickling {
     }
 }
 
-/// The first Python that reads pickles of protocol 5. A version of Python is read as
-/// that of Dask: three numbers, and anything after them.
-const FIRST_WITH_PROTOCOL_5: Release = Release::new(3, 8, 0);
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Value;
 
     // ROLES CLIENT-10, CLIENT-13
     #[test]

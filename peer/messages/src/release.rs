@@ -3,8 +3,6 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::Value;
-
 /// A release of `distributed`, such as 2026.8.0. Anything after the three
 /// numbers, as in the development version `2026.8.1+5.gdeadbee`, is ignored.
 ///
@@ -144,27 +142,6 @@ impl Release {
         }
     }
 
-    /// The release of a scheduler from its reply to `versions`; `None` if it does
-    /// not run Dask.
-    pub fn of_versions(versions: &Value) -> Option<Self> {
-        let packages = versions.get("packages")?;
-        let version = match packages.get("distributed") {
-            Some(version) => version.as_str(),
-            // Lists of names and versions, before 2.0.
-            None => match packages.get("required") {
-                Some(Value::List(entries)) => entries.iter().find_map(|entry| match entry {
-                    Value::List(pair) | Value::Tuple(pair) => match &pair[..] {
-                        [name, version] if name.as_str() == Some("distributed") => version.as_str(),
-                        _ => None,
-                    },
-                    _ => None,
-                }),
-                _ => None,
-            },
-        };
-        version?.parse().ok()
-    }
-
     /// Returns an error for releases before `first`.
     ///
     /// # Errors
@@ -208,6 +185,7 @@ impl fmt::Display for Release {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Value;
 
     #[test]
     fn releases_are_read_and_compared_by_their_numbers() {

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use super::store::Opened;
-use crate::value::Outcome;
+use crate::exception::Outcome;
 use crate::{RemoteError, Value};
 use daskwire_messages::brief_debug;
 

@@ -80,7 +80,7 @@ use crate::panic_flag::PanicFlag;
 use crate::pool::Pool;
 use crate::protocol::LogEvent;
 
-pub use crate::value::Outcome;
+pub use crate::exception::Outcome;
 pub use builder::{Builder, TransferLimits};
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions};

@@ -1,6 +1,7 @@
 //! Exceptions of peers, and exceptions in pickles, as Python's `str()` shows them.
 
 mod class;
+mod outcome;
 mod remote;
 mod text;
 mod write;
@@ -16,6 +17,7 @@ use crate::value::{self, TreeReader};
 use class::{Class, Kind, is_builtin_type, kind};
 use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
 
+pub use outcome::Outcome;
 pub use remote::RemoteError;
 pub use remote::exception;
 pub use remote::killed_worker;

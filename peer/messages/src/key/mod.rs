@@ -16,7 +16,7 @@ use daskwire_pickle as pickle;
 use triomphe::ThinArc;
 
 use crate::Value;
-use crate::protocol::Source;
+use crate::value::source::Source;
 
 /// Maximum nesting of a key's parts. Dask's own keys have two levels.
 const DEPTH: u32 = 16;

@@ -1,7 +1,13 @@
+use core::fmt;
+
+use bytes::Bytes;
+use daskwire::message::MessageErrorKind;
+
 use super::*;
 use crate::Key;
 use crate::protocol::{Body, read_batch};
 use crate::scratch::MessageScratch;
+use crate::value::Serialized;
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {
     MessageScratch::new()

@@ -3,8 +3,8 @@
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::{Token, Writer};
 
+use super::source::{ProtocolError, Source};
 use super::{MAX_DEPTH, Value};
-use crate::protocol::{ProtocolError, Source};
 
 /// Maximum capacity reserved in advance: a few bytes can announce many items.
 const MAX_RESERVED: u32 = 1 << 8;

@@ -32,7 +32,6 @@ mod ndarray_017;
 mod num_complex_04;
 mod numpy_repr;
 mod object;
-mod outcome;
 #[cfg(feature = "arrow")]
 mod pandas;
 mod pickled;
@@ -40,6 +39,7 @@ mod repr;
 #[cfg(feature = "serde")]
 mod ser;
 mod serialized;
+pub(crate) mod source;
 mod text;
 mod time;
 #[cfg(feature = "uuid")]
@@ -66,7 +66,6 @@ pub use into_value::IntoValue;
 pub use items::Totals;
 pub use items::{Item, Items};
 pub use object::Object;
-pub use outcome::Outcome;
 pub(crate) use pickled::{TreeReader, describe};
 pub(crate) use repr::{quote_of, write_escaped};
 pub use serialized::Serialized;

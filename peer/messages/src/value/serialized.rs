@@ -17,10 +17,10 @@ use daskwire_numpy::{
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{PickleBuffer, Protocol};
 
+use super::source::Source;
 use super::{Array, MAX_DEPTH, UnknownParts, Value, ValueError, pickled};
 use crate::memory;
 use crate::pickling::Pickling;
-use crate::protocol::Source;
 use crate::scratch::{self, Encode, MessageScratch};
 
 /// The body of a message that consists of one payload.

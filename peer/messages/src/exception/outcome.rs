@@ -1,7 +1,7 @@
 //! The return values of a worker's functions.
 
-use super::{IntoValue, Value};
-use crate::RemoteError;
+use super::RemoteError;
+use crate::value::{IntoValue, Value};
 
 /// A function's return value: a type with [`IntoValue`], or a [`Result`] of it. An error of
 /// the conversion, as of an array with too many dimensions, is the error of the task.
