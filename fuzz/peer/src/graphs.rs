@@ -1,7 +1,7 @@
 //! Graphs and tasks, as pickles.
 
+use crate::message::{outlines, pickle_payload};
 use bytes::Bytes;
-use daskwire_peer::fuzzing;
 use daskwire_peer::graph::{Graph, Task};
 use daskwire_peer::protocol::UpdateGraph;
 use daskwire_peer::scheduler::state::Submission;
@@ -44,14 +44,14 @@ pub(crate) fn graph(input: &[u8]) {
         },
     };
     BUDGET.check(pickle.len(), || {
-        let expression = fuzzing::pickle_payload(pickle);
+        let expression = pickle_payload(pickle);
         let _ = Submission::read(UpdateGraph {
             expr_ser: expression.clone(),
             ..UpdateGraph::default()
         });
         // As in a worker: the whole pickle as one task.
         task(&expression, &Key::from("x"));
-        let outlines = fuzzing::outlines(&expression);
+        let outlines = outlines(&expression);
         let Ok(graph) = Graph::read(&expression) else {
             return;
         };

@@ -10,6 +10,7 @@ mod ends;
 mod graphs;
 mod input;
 mod machines;
+mod message;
 mod messages;
 mod opened;
 #[cfg(target_os = "linux")]

@@ -1,7 +1,7 @@
 //! Typed messages.
 
+use crate::message::Message;
 use bytes::Bytes;
-use daskwire_peer::fuzzing::Message;
 use daskwire_peer::protocol::{
     DataReply, FromClient, FromWorker, HeartbeatReply, RegisterWorkerReply, Request, Status,
     ToClient, ToWorker, UpdateDataReply,

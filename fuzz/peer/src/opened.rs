@@ -4,9 +4,9 @@ use core::fmt::{self, Write as _};
 use core::hash::Hasher as _;
 use std::hash::DefaultHasher;
 
+use crate::message::{Message as _, pickle_payload};
 use bytes::Bytes;
 use daskwire::compression::Codec;
-use daskwire_peer::fuzzing::{self, Message as _};
 use daskwire_peer::{Array, Serialized, Value};
 
 use crate::input::{Choices, repeated, wire_len};
@@ -167,7 +167,7 @@ pub(crate) fn pickled(input: &[u8]) {
                 _ => repeated(choices.0).into(),
             };
             BUDGET.check(pickle.len(), || {
-                if let Ok(value) = fuzzing::pickle_payload(pickle.clone()).open() {
+                if let Ok(value) = pickle_payload(pickle.clone()).open() {
                     hold(&value);
                     write_again(&value);
                 }
@@ -222,7 +222,7 @@ pub(crate) fn value(choices: &mut Choices<'_>, depth: usize, count: &mut usize) 
             let inner = value(choices, depth - 1, count);
             Serialized::of(&inner).map_or(Value::None, Value::Serialized)
         }
-        _ => Value::Serialized(fuzzing::pickle_payload(Bytes::copy_from_slice({
+        _ => Value::Serialized(pickle_payload(Bytes::copy_from_slice({
             let len = choices.below(64);
             choices.bytes(len)
         }))),

@@ -1,7 +1,8 @@
 //! Messages of the Python processes of a worker.
 
+use crate::message::Message;
 use daskwire_fuzz::budget::{Budget, Linear};
-use daskwire_peer::fuzzing::{Message, read_from_python};
+use daskwire_peer::fuzzing::read_from_python;
 
 use crate::input::Choices;
 use crate::messages::{self, round_trip};

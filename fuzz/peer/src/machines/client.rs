@@ -4,8 +4,9 @@
 use core::time::Duration;
 use std::collections::HashMap;
 
+use crate::message::Message as _;
 use daskwire_peer::client::state::{Action, Event, Hold, Reconnect, State, Status};
-use daskwire_peer::fuzzing::{self, Message as _};
+use daskwire_peer::fuzzing;
 use daskwire_peer::protocol::{
     CancelledKeys, FromClient, KeyInMemory, Keys, LostData, Restart, TaskErredForClient,
     TaskRetried, ToClient, UpdateGraph,

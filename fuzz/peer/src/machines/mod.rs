@@ -4,9 +4,9 @@ mod client;
 mod scheduler;
 mod worker;
 
+use crate::message::Message;
 use bytes::Bytes;
 use daskwire_fuzz::budget::{Budget, Linear};
-use daskwire_peer::fuzzing::Message;
 use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::{Key, Value};
 

@@ -2,7 +2,8 @@
 
 use core::time::Duration;
 
-use daskwire_peer::fuzzing::{self, Message as _};
+use crate::message::Message as _;
+use daskwire_peer::fuzzing;
 use daskwire_peer::graph::{Argument, Graph, Task};
 use daskwire_peer::protocol::{
     AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, FromClient, FromWorker, Keys,

@@ -4,7 +4,8 @@
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use daskwire_peer::fuzzing::{self, Message as _};
+use crate::message::Message as _;
+use daskwire_peer::fuzzing;
 use daskwire_peer::protocol::{
     AcquireReplicas, CancelCompute, ComputeTask, FreeKeys, Keys, Nullable, RefreshWhoHas,
     RemoveReplicas, RemoveWorker, StealRequest, ToWorker, WorkerStatus, WorkerStatusChange,

@@ -9,7 +9,6 @@ use bytes::Bytes;
 
 use super::link::{self, Link};
 use super::memory::{self, SharedMemory};
-use crate::fuzzing::Message;
 use crate::protocol::FromPython;
 
 /// Reads messages as from the socket of a Python process, up to the first error.
@@ -20,7 +19,7 @@ use crate::protocol::FromPython;
 /// # Panics
 ///
 /// If the system provides no sockets or files, or the pieces exceed the buffer of a socket.
-pub fn read_from_python(files: &[&[u8]], pieces: &[(usize, &[u8])]) -> Vec<impl Message + use<>> {
+pub fn read_from_python(files: &[&[u8]], pieces: &[(usize, &[u8])]) -> Vec<FromPython> {
     static MEMORY: OnceLock<Arc<SharedMemory>> = OnceLock::new();
     let memory = MEMORY.get_or_init(|| Arc::new(SharedMemory::new()));
     let files = files.iter().map(|contents| {
@@ -39,5 +38,5 @@ pub fn read_from_python(files: &[&[u8]], pieces: &[(usize, &[u8])]) -> Vec<impl 
     }
     drop(process);
     let mut link = Link::new(socket, Arc::clone(memory));
-    iter::from_fn(|| link.receive::<FromPython>().ok()).collect()
+    iter::from_fn(|| link.receive().ok()).collect()
 }
