@@ -2,7 +2,7 @@
 //! `cargo run -p daskwire-embedded --example identity_blocking -- 127.0.0.1:8786`
 
 use std::error::Error;
-use std::io::{Read as _, Write as _};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use daskwire::comm::{Comm, CommOptions};
@@ -16,20 +16,12 @@ pub(crate) fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address)?;
     let (mut incoming, mut outgoing) = ([0; 64 << 10], [0; 256]);
     let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing)?;
-    let mut is_asked = false;
-    while !comm.has_message() {
-        if comm.is_open() && !is_asked {
-            comm.send(&[IDENTITY])?;
-            is_asked = true;
-        }
-        stream.write_all(comm.unsent())?;
-        comm.sent(comm.unsent().len());
-        match stream.read(comm.space()?)? {
-            0 => return Err("the scheduler closed the connection".into()),
-            count => comm.received(count)?,
-        }
-    }
-    let (frames, _) = comm.take_message().ok_or("no message")?;
+    comm.drive(&mut stream, Read::read, Write::write)?; // the handshake
+    comm.send(&[IDENTITY])?;
+    comm.drive(&mut stream, Read::read, Write::write)?; // the reply
+    let (frames, _) = comm
+        .take_message()
+        .ok_or("the scheduler closed the connection")?;
     let (options, mut scratch) = (ReadOptions::default(), Scratch::<8, 1>::new());
     let mut reader = Message::open(&frames, Layout::Modern, &options, &mut scratch)?.reader();
     reader.find("workers")?;

@@ -2,8 +2,9 @@
 //! heap, no std, and a stream of embedded-io-async, such as a socket of
 //! embassy-net. A firmware calls it with buffers from a `StaticCell`.
 
-use daskwire::comm::{Comm, CommError, CommOptions};
+use daskwire::comm::{Comm, CommOptions, DriveError};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
+use daskwire_embedded::embedded_io_async_07::drive;
 use embedded_io_async_07::{Read, Write};
 
 /// `{"op": "identity", "reply": true}`
@@ -20,26 +21,30 @@ pub async fn worker_count<S: Read + Write>(
     outgoing: &mut [u8; 256],
 ) -> Result<Option<u32>, daskwire::Error> {
     let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, incoming, outgoing)?;
-    let mut is_asked = false;
-    while !comm.has_message() {
-        if comm.is_open() && !is_asked {
-            comm.send(&[IDENTITY])?;
-            is_asked = true;
-        }
-        let sent = stream.write_all(comm.unsent()).await;
-        comm.sent(comm.unsent().len());
-        let count = stream.read(comm.space()?).await.unwrap_or(0);
-        if sent.is_err() || count == 0 {
-            comm.end()?;
-            return Ok(None);
-        }
-        comm.received(count)?;
+    run(&mut comm, stream).await?; // the handshake
+    if !comm.is_open() {
+        return Ok(None);
     }
-    let (frames, _) = comm.take_message().ok_or(CommError::NotOpen)?;
+    comm.send(&[IDENTITY])?;
+    run(&mut comm, stream).await?; // the reply
+    let Some((frames, _)) = comm.take_message() else {
+        return Ok(None);
+    };
     let (options, mut scratch) = (ReadOptions::default(), Scratch::<8, 1>::new());
     let mut reader = Message::open(&frames, Layout::Modern, &options, &mut scratch)?.reader();
     reader.find("workers")?;
     Ok(Some(reader.map()?))
+}
+
+/// Drives a comm until the next event, or until the socket fails.
+async fn run<S: Read + Write>(
+    comm: &mut Comm<'_, 1>,
+    stream: &mut S,
+) -> Result<(), daskwire::Error> {
+    match drive(comm, stream).await {
+        Err(DriveError::Comm(error)) => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn main() {}

@@ -16,20 +16,14 @@ pub(crate) async fn worker_count(address: &str) -> Result<u32, Box<dyn Error>> {
     let mut stream = TcpStream::connect(address).await?;
     let (mut incoming, mut outgoing) = (vec![0; 64 << 10], [0; 256]);
     let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing)?;
-    let mut is_asked = false;
-    while !comm.has_message() {
-        if comm.is_open() && !is_asked {
-            comm.send(&[IDENTITY])?;
-            is_asked = true;
-        }
-        stream.write_all(comm.unsent()).await?;
-        comm.sent(comm.unsent().len());
-        match stream.read(comm.space()?).await? {
-            0 => return Err("the scheduler closed the connection".into()),
-            count => comm.received(count)?,
-        }
-    }
-    let (frames, _) = comm.take_message().ok_or("no message")?;
+    let read = async |stream: &mut TcpStream, space: &mut [u8]| stream.read(space).await;
+    let write = async |stream: &mut TcpStream, bytes: &[u8]| stream.write(bytes).await;
+    comm.drive_async(&mut stream, read, write).await?; // the handshake
+    comm.send(&[IDENTITY])?;
+    comm.drive_async(&mut stream, read, write).await?; // the reply
+    let (frames, _) = comm
+        .take_message()
+        .ok_or("the scheduler closed the connection")?;
     let (options, mut scratch) = (ReadOptions::default(), Scratch::<8, 1>::new());
     let mut reader = Message::open(&frames, Layout::Modern, &options, &mut scratch)?.reader();
     reader.find("workers")?;

@@ -142,7 +142,7 @@ for process in "${waiting[@]}"; do
 done
 ends web-server 1 "failed: .* declares .* frames; the limit is"
 ends noise 1 "failed: .* declares .* frames; the limit is"
-ends zeros 1 "failed: .* is not a handshake"
+ends zeros 1 "failed: .* has no frames"
 ends no-handshake 1 "failed: .* has no .compression."
 ends full 0 "scheduler full: 1 worker$"
 ends too-long 1 "failed: .*frame 0 has a declared length of $((room + 1)) bytes; the limit is $room"

@@ -80,7 +80,7 @@ use embedded_io_07::{Error, ErrorKind, Read, Write};
 
 use super::comm_state::{gather, without_io};
 use daskwire::Limits;
-use daskwire::comm::{self, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
+use daskwire::comm::{self, Comm, DriveError, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
@@ -412,6 +412,25 @@ where
     async fn close(&mut self) -> Result<(), Self::Error> {
         Self::close(self)
     }
+}
+
+/// Sends what `comm` has queued and receives, as [`Comm::drive`] does, over one stream for
+/// both directions.
+///
+/// # Errors
+///
+/// As [`Comm::drive`].
+pub fn drive<S: Read + Write, const FRAMES: usize>(
+    comm: &mut Comm<'_, FRAMES>,
+    stream: &mut S,
+) -> Result<bool, DriveError<S::Error>> {
+    let read = |stream: &mut S, space: &mut [u8]| stream.read(space);
+    let write = |stream: &mut S, bytes: &[u8]| {
+        let count = stream.write(bytes)?;
+        stream.flush()?;
+        Ok(count)
+    };
+    comm.drive(stream, read, write)
 }
 
 /// Does the handshake over a new reader and writer.

@@ -86,7 +86,7 @@ use embedded_io_async_07::{Error as _, ErrorKind, Read, Write};
 use super::comm_state::{gather, without_io};
 use super::embedded_io_07::rest_after;
 use daskwire::Limits;
-use daskwire::comm::{HANDSHAKE_LEN, Handshaking, Receiver, Sender};
+use daskwire::comm::{Comm, DriveError, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
 use daskwire::invariant::Ensured as _;
@@ -273,6 +273,29 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
             }
         }
     }
+}
+
+/// Sends what `comm` has queued and receives, as [`Comm::drive_async`] does, over one stream for
+/// both directions.
+///
+/// # Cancel safety
+///
+/// As [`Comm::drive_async`].
+///
+/// # Errors
+///
+/// As [`Comm::drive_async`].
+pub async fn drive<S: Read + Write, const FRAMES: usize>(
+    comm: &mut Comm<'_, FRAMES>,
+    stream: &mut S,
+) -> Result<bool, DriveError<S::Error>> {
+    let read = async |stream: &mut S, space: &mut [u8]| stream.read(space).await;
+    let write = async |stream: &mut S, bytes: &[u8]| {
+        let count = stream.write(bytes).await?;
+        stream.flush().await?;
+        Ok(count)
+    };
+    comm.drive_async(stream, read, write).await
 }
 
 /// Does the handshake over a new reader and writer.

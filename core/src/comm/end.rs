@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use super::{Agreement, CommError, CommOptions, Handshaking, Outgoing, Receiver};
+use super::{Agreement, CommError, CommOptions, DriveError, Handshaking, Outgoing, Receiver};
 use crate::Limits;
 use crate::copy;
 use crate::frame::{Arena, Prelude};
@@ -28,6 +28,9 @@ pub struct Comm<'b, const FRAMES: usize> {
     agreement: Option<Agreement<'b>>,
     /// Whether the message that has arrived was taken.
     is_taken: bool,
+    /// Whether a call of `drive` has begun before the handshake was complete, and did not
+    /// end since.
+    drives_handshake: bool,
 }
 
 impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
@@ -67,6 +70,7 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
             limits: Self::limits(options.limits),
             agreement: None,
             is_taken: false,
+            drives_handshake: false,
         })
     }
 
@@ -133,6 +137,113 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
             self.received(len)?;
         }
         Ok(self.has_message())
+    }
+
+    /// Sends what is queued and receives, until the handshake is complete or, if it was,
+    /// until a message has arrived. Returns false if the peer closes the comm before.
+    ///
+    /// `read` and `write` are called for each operation: `Read::read` and `Write::write` for
+    /// a stream of std or of embedded-io. Another call continues after an error of the
+    /// stream, such as an interruption.
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use daskwire::comm::{Comm, CommOptions, DriveError, HANDSHAKE_LEN};
+    ///
+    /// /// Sends a request and prints the length of the reply.
+    /// fn ask<S: Read + Write>(stream: &mut S) -> Result<(), DriveError<std::io::Error>> {
+    ///     let (mut incoming, mut outgoing) = ([0; 4096], [0; HANDSHAKE_LEN]);
+    ///     let mut comm = Comm::<1>::new(CommOptions::CONNECTOR, &mut incoming, &mut outgoing)?;
+    ///     comm.drive(stream, Read::read, Write::write)?; // the handshake
+    ///     comm.send(&[b"\x82\xa2op\xa8identity\xa5reply\xc3"])?;
+    ///     comm.drive(stream, Read::read, Write::write)?; // the reply
+    ///     if let Some((frames, _)) = comm.take_message() {
+    ///         println!("{} bytes", frames[0].len());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`space`](Self::space), [`received`](Self::received) and
+    /// [`end`](Self::end), and those of the stream.
+    pub fn drive<S: ?Sized, E>(
+        &mut self,
+        stream: &mut S,
+        mut read: impl FnMut(&mut S, &mut [u8]) -> Result<usize, E>,
+        mut write: impl FnMut(&mut S, &[u8]) -> Result<usize, E>,
+    ) -> Result<bool, DriveError<E>> {
+        self.drives_handshake |= !self.is_open();
+        loop {
+            while !self.unsent().is_empty() {
+                self.wrote(write(stream, self.unsent()))?;
+            }
+            if self.has_event() {
+                return Ok(true);
+            }
+            let read = read(stream, self.space()?);
+            if self.has_ended(read)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// As [`drive`](Self::drive), for a stream that is not blocking.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe if the operations of the stream are.
+    ///
+    /// # Errors
+    ///
+    /// As [`drive`](Self::drive).
+    pub async fn drive_async<S: ?Sized, E>(
+        &mut self,
+        stream: &mut S,
+        mut read: impl AsyncFnMut(&mut S, &mut [u8]) -> Result<usize, E>,
+        mut write: impl AsyncFnMut(&mut S, &[u8]) -> Result<usize, E>,
+    ) -> Result<bool, DriveError<E>> {
+        self.drives_handshake |= !self.is_open();
+        loop {
+            while !self.unsent().is_empty() {
+                let written = write(stream, self.unsent()).await;
+                self.wrote(written)?;
+            }
+            if self.has_event() {
+                return Ok(true);
+            }
+            let read = read(stream, self.space()?).await;
+            if self.has_ended(read)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Whether a message has arrived, or the handshake that is driven is complete.
+    fn has_event(&mut self) -> bool {
+        let has_opened = self.is_open() && core::mem::take(&mut self.drives_handshake);
+        has_opened || self.has_message()
+    }
+
+    fn wrote<E>(&mut self, written: Result<usize, E>) -> Result<(), DriveError<E>> {
+        match written.map_err(DriveError::Io)? {
+            0 => Err(DriveError::WriteZero),
+            count => {
+                self.sent(count);
+                Ok(())
+            }
+        }
+    }
+
+    /// Records the outcome of a read, and returns whether the stream has ended.
+    fn has_ended<E>(&mut self, read: Result<usize, E>) -> Result<bool, DriveError<E>> {
+        let count = read.map_err(DriveError::Io)?;
+        match count {
+            0 => self.end()?,
+            _ => self.received(count)?,
+        }
+        Ok(count == 0)
     }
 
     /// Whether a message has arrived and was not taken.

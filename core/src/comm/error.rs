@@ -36,6 +36,18 @@ pub enum CommError {
     MessageWaiting,
 }
 
+/// The error of [`Comm::drive`](super::Comm::drive) over a stream whose error is `E`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum DriveError<E> {
+    /// The comm failed.
+    Comm(CommError),
+    /// The stream accepted no bytes.
+    WriteZero,
+    /// The stream failed. What was received and queued before is kept.
+    Io(E),
+}
+
 /// The reason why a comm is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -111,6 +123,24 @@ impl fmt::Display for Closed {
 }
 
 impl core::error::Error for Closed {}
+
+impl<E: fmt::Display> fmt::Display for DriveError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Comm(error) => error.fmt(f),
+            Self::WriteZero => f.write_str("the stream accepted no bytes"),
+            Self::Io(error) => write!(f, "the stream failed: {error}"),
+        }
+    }
+}
+
+impl<E: core::error::Error> core::error::Error for DriveError<E> {}
+
+impl<E> From<CommError> for DriveError<E> {
+    fn from(error: CommError) -> Self {
+        Self::Comm(error)
+    }
+}
 
 macro_rules! from {
     ($($variant:ident: $error:ty),+ $(,)?) => {

@@ -11,6 +11,9 @@
 //! 3. Take each message with [`take_message`](Comm::take_message), and
 //!    [`send`](Comm::send) others once the comm [is open](Comm::is_open).
 //!
+//! [`drive`](Comm::drive) and [`drive_async`](Comm::drive_async) do the first two for a
+//! stream.
+//!
 //! ```
 //! use daskwire::comm::{Comm, CommOptions, HANDSHAKE_LEN};
 //! use daskwire::message::{Layout, Message, ReadOptions, Scratch};
@@ -72,7 +75,7 @@ use crate::handshake::Handshake;
 use crate::message::Layout;
 
 pub use end::{Comm, Frames};
-pub use error::{Closed, CommError};
+pub use error::{Closed, CommError, DriveError};
 pub use handshaking::{Agreement, Handshaking};
 pub use outgoing::Outgoing;
 pub use receiver::Receiver;

@@ -3,7 +3,8 @@
 
 use crate::support::{Random, vector};
 use daskwire::comm::{
-    Agreement, Closed, Comm, CommError, CommOptions, HANDSHAKE_LEN, HandshakeRole, outgoing_len,
+    Agreement, Closed, Comm, CommError, CommOptions, DriveError, HANDSHAKE_LEN, HandshakeRole,
+    outgoing_len,
 };
 use daskwire::frame::{EncodeError, FrameError, FrameErrorKind, Prefix, encode_prelude};
 use daskwire::handshake::Handshake;
@@ -284,6 +285,81 @@ fn messages_are_queued_in_parts() {
     comm.push(&mut &[0xff; 24][..]).unwrap_err();
     assert_eq!(comm.outgoing().append(b"more"), 0);
     has_failed(&mut comm);
+}
+
+/// A stream that moves one byte at a time, and is interrupted each second time.
+struct Interrupted {
+    arriving: Vec<u8>,
+    sent: Vec<u8>,
+    operations: usize,
+}
+
+impl Interrupted {
+    fn operate(&mut self) -> Result<(), &'static str> {
+        self.operations += 1;
+        match self.operations % 2 {
+            0 => Err("interrupted"),
+            _ => Ok(()),
+        }
+    }
+
+    fn read(&mut self, space: &mut [u8]) -> Result<usize, &'static str> {
+        self.operate()?;
+        if self.arriving.is_empty() {
+            return Ok(0);
+        }
+        space[0] = self.arriving.remove(0);
+        Ok(1)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, &'static str> {
+        self.operate()?;
+        self.sent.push(bytes[0]);
+        Ok(1)
+    }
+}
+
+#[test]
+fn a_comm_is_driven_over_a_stream_that_is_interrupted() {
+    let theirs = vector("modern-nosplit-2026.8.0/handshake").bytes;
+    let mut message = b"\x12\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x91\xc0".to_vec();
+    for (options, cut) in [(CommOptions::CONNECTOR, 0), (CommOptions::LISTENER, 1)] {
+        message.truncate(message.len() - cut);
+        let mut stream = Interrupted {
+            arriving: [&theirs[..], &message].concat(),
+            sent: Vec::new(),
+            operations: 0,
+        };
+        let (mut incoming, mut outgoing) = ([0; 128], [0; 256]);
+        let mut comm = End::new(options, &mut incoming, &mut outgoing).unwrap();
+        let run = |comm: &mut End<'_>, stream: &mut Interrupted| loop {
+            match comm.drive(stream, Interrupted::read, Interrupted::write) {
+                Err(DriveError::Io(error)) => assert_eq!(error, "interrupted"),
+                outcome => break outcome,
+            }
+        };
+        assert_eq!(run(&mut comm, &mut stream), Ok(true));
+        assert!(comm.is_open());
+        if cut == 0 {
+            assert!(!comm.has_message());
+            comm.send(&[b"queued"]).unwrap();
+            assert_eq!(run(&mut comm, &mut stream), Ok(true));
+            assert!(stream.sent.ends_with(b"queued"));
+            assert_eq!(*comm.take_message().unwrap().0, [b"\x91\xc0"]);
+            assert_eq!(run(&mut comm, &mut stream), Ok(false));
+        } else {
+            let error = run(&mut comm, &mut stream).unwrap_err();
+            let is_within = matches!(
+                error,
+                DriveError::Comm(CommError::Closed(Closed::WithinMessage(_)))
+            );
+            assert!(is_within, "{error}");
+        }
+    }
+    let (mut incoming, mut outgoing) = ([0; 128], [0; 256]);
+    let mut comm = End::new(CommOptions::LISTENER, &mut incoming, &mut outgoing).unwrap();
+    let nothing = comm.drive(&mut (), |_, _| Ok::<_, ()>(0), |_, _| Ok(0));
+    assert_eq!(nothing, Err(DriveError::WriteZero));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //!       tcp://127.0.0.1:43737
 //! ```
 //!
-//! To port it to another chip, replace `uart.rs`: [`receive`] and [`send`] are
+//! To port it to another chip, replace `uart.rs`: [`read`] and [`write`] are
 //! the only functions that use the stream. A driver that implements
 //! `embedded-io`, or a TCP socket of smoltcp, can take its place; the functions
 //! can also be async.
@@ -27,8 +27,7 @@
 use core::fmt::{self, Write};
 
 use daskwire::Limits;
-use daskwire::frame::{Arena, FrameDecoder, Prefix, encode_prelude};
-use daskwire::handshake::{Handshake, detect_prefix};
+use daskwire::comm::{Comm, CommError, CommOptions, DriveError, HANDSHAKE_LEN};
 use daskwire::message::{Layout, Message, ReadOptions, Scratch};
 use daskwire::msgpack::Writer;
 
@@ -64,18 +63,6 @@ const LIMITS: Limits = Limits {
     decompressed_len: 0,
 };
 
-/// The limits of the handshake, which has about 70 bytes.
-const HANDSHAKE_LIMITS: Limits = Limits {
-    frame_count: 2,
-    frame_len: 512,
-    message_len: 512,
-    document_len: 512,
-    ..Limits::HANDSHAKE
-};
-
-/// The lengths have 8 bytes for each frame.
-type Decoder = FrameDecoder<[u8; 8 * FRAME_COUNT]>;
-
 fn program(out: &mut Semihosting) -> bool {
     #[cfg(feature = "break-no-panic")]
     core::hint::black_box(core::hint::black_box([1_u8; 3])[core::hint::black_box(3)]);
@@ -94,55 +81,58 @@ fn program(out: &mut Semihosting) -> bool {
     asked.is_ok() && printed.is_ok()
 }
 
+/// The serial line, with the time at which the conversation has to be over.
+struct Line<'u> {
+    uart: &'u mut Uart,
+    deadline: Deadline,
+}
+
 /// Runs the conversation. Each side waits for the other to finish. Dask does not
 /// require this order, but a line without flow control does.
 fn ask(uart: &mut Uart, out: &mut dyn Write) -> Result<(), Fault> {
-    let mut deadline = Deadline::after(PATIENCE.saturating_mul(TICKS_PER_SECOND));
-    let mut storage = [0; MESSAGE_LEN];
-    let mut arena = Arena::new(&mut storage);
-
-    // A scheduler sends first, and its first 8 bytes show the framing of its
-    // release.
-    let mut first = [0; 8];
-    fill(uart, &mut first, &mut deadline)?;
-    let prefix = detect_prefix(&first).ok_or(Fault::NoHandshake)?;
-    let mut decoder = Decoder::new(prefix, [0; 8 * FRAME_COUNT], HANDSHAKE_LIMITS);
-    decoder.push(&mut &first[..], &mut arena)?;
-    receive(uart, &mut decoder, &mut arena, &mut deadline)?;
-    let prelude = decoder.prelude().ok_or(Fault::NoHandshake)?;
-    let mut slots = [&[][..]; FRAME_COUNT];
-    let frames = prelude.split(arena.filled(), &mut slots)?;
-    let (theirs, layout) = Handshake::from_frames(frames, &HANDSHAKE_LIMITS)?;
-
-    // Without a codec, the reply is not compressed.
-    let ours = Handshake::new(None);
-    let agreed = ours.negotiate(&theirs);
-    let name = match layout {
+    let deadline = Deadline::after(PATIENCE.saturating_mul(TICKS_PER_SECOND));
+    let line = &mut Line { uart, deadline };
+    let (mut incoming, mut outgoing) = ([0; MESSAGE_LEN], [0; HANDSHAKE_LEN]);
+    let options = CommOptions {
+        limits: LIMITS,
+        // Without a codec, the reply is not compressed.
+        ..CommOptions::CONNECTOR
+    };
+    let mut comm = Comm::<FRAME_COUNT>::new(options, &mut incoming, &mut outgoing)?;
+    comm.drive(line, read, write)?;
+    let agreement = comm.agreement().ok_or(Fault::NoHandshake)?;
+    let name = match agreement.layout {
         Layout::Modern => "modern",
         Layout::Classic => "classic",
     };
-    let pickle_protocol = agreed.pickle_protocol;
+    let pickle_protocol = agreement.negotiated.pickle_protocol;
     writeln!(
         out,
         "    handshake: {name} layout, pickle protocol {pickle_protocol}"
     )?;
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
-    ours.encode(&mut writer);
-    send(uart, prefix, layout, writer.finish()?, &mut deadline)?;
-
-    let mut writer = Writer::new(&mut buffer);
     writer.map(2);
     writer.str("op").str("identity");
     writer.str("reply").bool(true);
-    send(uart, prefix, layout, writer.finish()?, &mut deadline)?;
+    let body = writer.finish()?;
+    // A message without payloads has an empty header in the classic layout.
+    match agreement.layout {
+        Layout::Modern => comm.send(&[body])?,
+        Layout::Classic => comm.send(&[&[], body])?,
+    }
+    comm.drive(line, read, write)?;
+    let (frames, _) = comm.take_message().ok_or(Fault::NoIdentity)?;
+    show(&frames, agreement.layout, out)
+}
 
-    decoder.reset_with(LIMITS);
-    receive(uart, &mut decoder, &mut arena, &mut deadline)?;
-    let prelude = decoder.prelude().ok_or(Fault::NoIdentity)?;
-    let mut slots = [&[][..]; FRAME_COUNT];
-    let frames = prelude.split(arena.filled(), &mut slots)?;
-    show(frames, layout, out)
+fn read(line: &mut Line<'_>, space: &mut [u8]) -> Result<usize, UartError> {
+    line.uart.read(space, &mut line.deadline)
+}
+
+fn write(line: &mut Line<'_>, bytes: &[u8]) -> Result<usize, UartError> {
+    line.uart.write(bytes, &mut line.deadline)?;
+    Ok(bytes.len())
 }
 
 /// Prints the reply to `identity`.
@@ -171,55 +161,6 @@ fn show(frames: &[&[u8]], layout: Layout, out: &mut dyn Write) -> Result<(), Fau
     Ok(())
 }
 
-/// Reads until the message is complete.
-fn receive(
-    uart: &mut Uart,
-    decoder: &mut Decoder,
-    arena: &mut Arena<'_>,
-    deadline: &mut Deadline,
-) -> Result<(), Fault> {
-    loop {
-        let space = decoder.space(arena)?;
-        if space.is_empty() {
-            return Ok(());
-        }
-        let len = uart.read(space, deadline)?;
-        decoder.advance(len)?;
-    }
-}
-
-/// Reads bytes until `into` is full.
-fn fill(uart: &mut Uart, mut into: &mut [u8], deadline: &mut Deadline) -> Result<(), UartError> {
-    while !into.is_empty() {
-        let len = uart.read(into, deadline)?;
-        into = into.get_mut(len..).unwrap_or_default();
-    }
-    Ok(())
-}
-
-/// Sends a message without payloads: its body, preceded by an empty header in
-/// the classic layout.
-fn send(
-    uart: &mut Uart,
-    prefix: Prefix,
-    layout: Layout,
-    body: &[u8],
-    deadline: &mut Deadline,
-) -> Result<(), Fault> {
-    let frames: &[&[u8]] = match layout {
-        Layout::Modern => &[body],
-        Layout::Classic => &[&[], body],
-    };
-    let mut prelude = [0; 32];
-    let lengths = frames.iter().map(|frame| frame.len() as u64);
-    let len = encode_prelude(prefix, lengths, &mut prelude)?;
-    uart.write(prelude.get(..len).unwrap_or_default(), deadline)?;
-    for frame in frames {
-        uart.write(frame, deadline)?;
-    }
-    Ok(())
-}
-
 /// The reason why there is no reply.
 #[derive(Clone, Copy)]
 enum Fault {
@@ -229,20 +170,16 @@ enum Fault {
     NoIdentity,
     /// The serial line failed.
     Uart(UartError),
-    /// The peer violated the framing or the limits.
-    Frame(daskwire::frame::FrameError),
-    /// The handshake of the peer is invalid.
-    Handshake(daskwire::handshake::HandshakeError),
+    /// The peer violated the protocol or the limits, or a buffer is too small.
+    Comm(CommError),
+    /// The line has accepted nothing.
+    Full,
     /// The reply is not a valid message.
     Message(daskwire::message::MessageError),
     /// A value in the reply is malformed.
     Document(daskwire::msgpack::Malformed),
     /// The body of a sent message does not fit in its buffer.
     Write(daskwire::msgpack::WriteError),
-    /// The prelude of a sent message does not fit in its buffer.
-    Encode(daskwire::frame::EncodeError),
-    /// The frames of the reply do not fit in their buffers.
-    Buffer(daskwire::frame::SplitError),
     /// The output could not be written.
     Text(fmt::Error),
 }
@@ -260,6 +197,7 @@ macro_rules! from {
                 match self {
                     Self::NoHandshake => f.write_str("the peer's first message is not a handshake"),
                     Self::NoIdentity => f.write_str("the answer has no `id` or no `workers`"),
+                    Self::Full => f.write_str("the line has accepted nothing"),
                     $(Self::$variant(error) => error.fmt(f),)+
                 }
             }
@@ -269,12 +207,19 @@ macro_rules! from {
 
 from! {
     Uart: UartError,
-    Frame: daskwire::frame::FrameError,
-    Handshake: daskwire::handshake::HandshakeError,
+    Comm: CommError,
     Message: daskwire::message::MessageError,
     Document: daskwire::msgpack::Malformed,
     Write: daskwire::msgpack::WriteError,
-    Encode: daskwire::frame::EncodeError,
-    Buffer: daskwire::frame::SplitError,
     Text: fmt::Error,
+}
+
+impl From<DriveError<UartError>> for Fault {
+    fn from(error: DriveError<UartError>) -> Self {
+        match error {
+            DriveError::Comm(error) => Self::Comm(error),
+            DriveError::WriteZero => Self::Full,
+            DriveError::Io(error) => Self::Uart(error),
+        }
+    }
 }
