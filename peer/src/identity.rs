@@ -1,7 +1,6 @@
 //! Requests for the identity of a scheduler and its workers.
 
 use core::time::Duration;
-use daskwire::invariant::Ensured;
 
 use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
@@ -160,7 +159,7 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
     writer.map(2).str("op").str(op).str("reply").bool(true);
-    let request = writer.finish().ensured();
+    let request = writer.finish().expect("an invariant");
     let layout = comm.agreement().layout;
     match layout {
         Layout::Modern => comm.write_message(&[request]).await?,

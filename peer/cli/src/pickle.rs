@@ -4,7 +4,6 @@
 //! are strings, names, or results of calls. No value is built. What cannot be
 //! determined this way is reported as unknown.
 
-use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::io::{self, Write};
@@ -353,7 +352,9 @@ impl<'p> Machine<'p, '_> {
             // Python 3 decodes ASCII byte strings.
             (_, Argument::ByteString(bytes)) => Some(Known::Str(bytes)),
             (O::String, Argument::Line(line)) => {
-                let quoted = line.get(1..line.len().saturating_sub(1)).ensured();
+                let quoted = line
+                    .get(1..line.len().saturating_sub(1))
+                    .expect("an invariant");
                 Some(self.string_of(quoted, Unescaped::string(line)))
             }
             (O::Unicode, Argument::Line(line)) => {

@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use daskwire::display::is_printable;
-use daskwire::invariant::Ensured;
 use serde::Serialize as _;
 use serde_json::ser::{CompactFormatter, Formatter};
 
@@ -14,7 +13,7 @@ pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
     // Serializing a value and writing to a vector cannot fail.
     let _ = value.serialize(&mut serializer);
-    String::from_utf8(out).ensured()
+    String::from_utf8(out).expect("an invariant")
 }
 
 struct PrintableJson;
@@ -30,7 +29,7 @@ impl Formatter for PrintableJson {
             let (plain, escaped) = rest.split_at(at);
             CompactFormatter.write_string_fragment(writer, plain)?;
             let mut characters = escaped.chars();
-            let character = characters.next().ensured();
+            let character = characters.next().expect("an invariant");
             for unit in character.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
             }

@@ -2,7 +2,6 @@
 //! buffer, so output that did not fit is written again into a buffer of the right
 //! size.
 
-use daskwire::invariant::Ensured;
 use daskwire::message::{BuildError, BuilderBuffers, Layout, MessageBuilder, Workspace};
 use daskwire::msgpack;
 use daskwire_pickle as pickle;
@@ -63,7 +62,7 @@ impl PickleScratch {
                 Err(error) => return Err(error.into()),
             }
         };
-        Ok(self.out.get(..len).ensured())
+        Ok(self.out.get(..len).expect("an invariant"))
     }
 }
 

@@ -5,7 +5,6 @@
 //! passes through this module, which escapes characters that are not
 //! [printable](daskwire::display::is_printable).
 
-use daskwire::invariant::Ensured;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +26,7 @@ impl<W: Write> Write for Escaping<W> {
                 let (plain, escaped) = rest.split_at(at);
                 self.0.write_all(plain.as_bytes())?;
                 let mut characters = escaped.chars();
-                let character = characters.next().ensured();
+                let character = characters.next().expect("an invariant");
                 write!(self.0, "{}", character.escape_default())?;
                 rest = characters.as_str();
             }

@@ -2,7 +2,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use daskwire::invariant::Ensured;
 use daskwire::message::{
     Item, Layout, Message, PathElement, Payload, PayloadKind, Walk, Workspace,
 };
@@ -204,7 +203,7 @@ fn payload(payload: Payload<'_, &[u8]>, path: Value, options: &Options) -> Resul
         let mut start = 0;
         ends.iter()
             .map(|&end| {
-                let frame = bytes.get(start..end).ensured();
+                let frame = bytes.get(start..end).expect("an invariant");
                 start = end;
                 shown(frame, options)
             })

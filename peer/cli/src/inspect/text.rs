@@ -1,6 +1,5 @@
 //! Messages as text.
 
-use daskwire::invariant::Ensured;
 use std::fmt::Write as _;
 
 use daskwire::display::{Document, Printable};
@@ -259,7 +258,7 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     match layout {
         Layout::Modern => set(0, "body".into()),
         Layout::Classic => {
-            let header = message.frames().first().copied().ensured();
+            let header = message.frames().first().copied().expect("an invariant");
             let body = match body_codec(header)? {
                 Some(codec) => {
                     let len = message.body().len() as u64;

@@ -1,7 +1,6 @@
 //! Exceptions of peers, read without executing Python.
 
 use core::fmt;
-use daskwire::invariant::Ensured;
 
 use daskwire_pickle::Writer;
 use daskwire_pickle::tree::Tree;
@@ -264,7 +263,7 @@ pub fn killed_worker(
             writer.build();
         }
         writer.reduce();
-        let (module, name) = KILLED_WORKER.rsplit_once('.').ensured();
+        let (module, name) = KILLED_WORKER.rsplit_once('.').expect("an invariant");
         writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
@@ -285,7 +284,7 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
         Ok::<(), daskwire_pickle::WriteError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::of_written_pickle(pickle.ensured().into())
+    Serialized::of_written_pickle(pickle.expect("an invariant").into())
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use core::cell::Cell;
 use core::fmt::{self, Write as _};
-use daskwire::invariant::Ensured;
 
 use daskwire_pickle::tree;
 
@@ -68,7 +67,7 @@ impl fmt::Write for Limited<'_> {
             len = len.saturating_sub(1);
         }
         self.left.set(left.saturating_sub(len));
-        self.string.push_str(part.get(..len).ensured());
+        self.string.push_str(part.get(..len).expect("an invariant"));
         if len == part.len() {
             Ok(())
         } else {

@@ -5,7 +5,6 @@
 //! arguments that may be tasks themselves.
 
 use bytes::Bytes;
-use daskwire::invariant::Ensured;
 use daskwire_pickle::tree::{self, Node, Tree};
 use daskwire_pickle::{Writer, WriterOptions};
 
@@ -52,7 +51,7 @@ impl ComputeTask {
             Ok::<(), ValueError>(())
         });
         // Cannot fail: the buffer grows as needed.
-        Serialized::pickled(&pickle.ensured())
+        Serialized::pickled(&pickle.expect("an invariant"))
     }
 }
 

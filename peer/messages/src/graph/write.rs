@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bytes::Bytes;
-use daskwire::invariant::Ensured as _;
 use daskwire_pickle::Writer;
 
 use super::spec::SPEC;
@@ -225,7 +224,7 @@ pub fn opened_by_task<'k>(
         Ok::<(), ValueError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::pickled(&pickle.ensured())
+    Serialized::pickled(&pickle.expect("an invariant"))
 }
 
 impl Task {

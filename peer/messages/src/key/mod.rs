@@ -6,7 +6,6 @@ use core::cmp::Ordering;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 use core::str::FromStr;
-use daskwire::invariant::Ensured;
 use std::borrow::Cow;
 use std::sync::OnceLock;
 
@@ -107,7 +106,7 @@ impl Key {
     pub fn to_value(&self) -> Value {
         let document = [Bytes::copy_from_slice(self.as_msgpack())];
         let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
-        value.ensured()
+        value.expect("an invariant")
     }
 
     /// The string, if the key is one.

@@ -3,7 +3,6 @@
 //! Schedulers and workers keep statistics for each prefix for as long as they
 //! run, so each prefix that Dask would not compute leaks memory there.
 
-use daskwire::invariant::Ensured;
 use std::borrow::Cow;
 
 /// The prefix of keys that are not strings, and of those without a name.
@@ -12,12 +11,12 @@ pub(super) const OTHER: &str = "Other";
 /// The prefix of a key that is a string, or that begins with one.
 pub(super) fn split(key: &str) -> Cow<'_, str> {
     let mut words = key.split('-');
-    let first = words.next().ensured();
+    let first = words.next().expect("an invariant");
     let name = match first.chars().next() {
         None => return OTHER.into(),
         Some(letter) if is_letter(letter) => first,
         Some(_) => {
-            let name = first.split(',').next().ensured();
+            let name = first.split(',').next().expect("an invariant");
             name.trim_matches(['_', '\'', '(', ')', '"'])
         }
     };

@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use daskwire::invariant::Ensured;
 use std::sync::Arc;
 
 use bytemuck::NoUninit;
@@ -168,7 +167,10 @@ impl Array {
 
     /// The number of elements.
     pub fn len(&self) -> usize {
-        self.properties.dimensions.item_count().ensured()
+        self.properties
+            .dimensions
+            .item_count()
+            .expect("an invariant")
     }
 
     /// Whether there are no elements.

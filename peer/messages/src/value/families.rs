@@ -2,7 +2,6 @@
 //! clients without pickle.
 
 use bytes::Bytes;
-use daskwire::invariant::Ensured;
 use daskwire::message::{PayloadHeader, PayloadKind, Serializer};
 use daskwire::msgpack::{Reader, Writer};
 
@@ -208,8 +207,11 @@ fn embed(payload: &Serialized, frames: &mut Vec<Bytes>) -> Result<Vec<u8>, Value
     frames.extend(logical);
     let mut reader = Reader::new(payload.header());
     let mut kept: Vec<(&[u8], &[u8])> = Vec::new();
-    for _ in 0..reader.map().ensured() {
-        let (key, value) = (reader.skip().ensured(), reader.skip().ensured());
+    for _ in 0..reader.map().expect("an invariant") {
+        let (key, value) = (
+            reader.skip().expect("an invariant"),
+            reader.skip().expect("an invariant"),
+        );
         let is_of_frames = match Reader::new(key).raw_str() {
             Ok(name) => FRAME_ENTRIES.iter().any(|entry| name == *entry),
             Err(_) => false,
@@ -237,7 +239,7 @@ const FRAME_ENTRIES: [&str; 4] = [
 fn entries(count: usize, write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
     let mut out = Vec::new();
     scratch::msgpack(&mut out, |writer| {
-        writer.map(u32::try_from(count).ensured());
+        writer.map(u32::try_from(count).expect("an invariant"));
         write(writer);
     });
     out
@@ -246,10 +248,13 @@ fn entries(count: usize, write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
 /// Adds an entry to a map.
 fn with_entry(map: &[u8], write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
     let mut reader = Reader::new(map);
-    let count = reader.map().ensured();
+    let count = reader.map().expect("an invariant");
     let mut all = Vec::new();
     for _ in 0..count {
-        all.push((reader.skip().ensured(), reader.skip().ensured()));
+        all.push((
+            reader.skip().expect("an invariant"),
+            reader.skip().expect("an invariant"),
+        ));
     }
     entries(all.len().saturating_add(1), |writer| {
         for (key, value) in &all {

@@ -1,6 +1,5 @@
 //! The retirement of workers.
 
-use daskwire::invariant::Ensured;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -90,7 +89,7 @@ impl State {
             let Some(index) = index.checked_rem(others.len() as u64) else {
                 return;
             };
-            let other = others[usize::try_from(index).ensured()];
+            let other = others[usize::try_from(index).expect("an invariant")];
             let message = copies.entry(other).or_default();
             let holder = vec![worker.address.clone()];
             message.who_has.push((task.key.clone(), holder));

@@ -4,7 +4,6 @@
 use core::cmp::Ordering;
 use core::fmt;
 use core::time::Duration;
-use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -483,10 +482,10 @@ fn ordered(
     let places = places(&dependencies)?;
     let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
     for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
-        let place = places.get(number).copied().ensured();
+        let place = places.get(number).copied().expect("an invariant");
         for dependency in &mut dependencies {
             if let Dependency::Inside(number) = dependency {
-                *number = places.get(*number).copied().ensured();
+                *number = places.get(*number).copied().expect("an invariant");
             }
         }
         let order = given.get(&task.key).copied();

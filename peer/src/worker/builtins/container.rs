@@ -1,7 +1,6 @@
 //! Comparison, truth, length, iteration and indexing.
 
 use core::cmp::Ordering;
-use daskwire::invariant::Ensured;
 
 use super::format::bounded_repr;
 use super::index::Index;
@@ -80,7 +79,7 @@ pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     drop(index);
     let mut is_first = is_first.into_iter();
     let mut items = items;
-    items.retain(|_| is_first.next().ensured());
+    items.retain(|_| is_first.next().expect("an invariant"));
     Ok(items)
 }
 
@@ -230,7 +229,7 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Str(string) => {
             let index = position(string.chars().count())?;
             let found = string.chars().nth(index);
-            Ok(Value::from(found.map(String::from).ensured()))
+            Ok(Value::from(found.map(String::from).expect("an invariant")))
         }
         Value::Array(_) => Err(not_covered("items of arrays")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),

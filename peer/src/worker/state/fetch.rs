@@ -1,7 +1,6 @@
 //! Data: its arrival, its holders, and the requests to them.
 
 use core::mem::take;
-use daskwire::invariant::Ensured;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -90,8 +89,8 @@ impl State {
             let mut hasher = DefaultHasher::new();
             (&self.address, key).hash(&mut hasher);
             let len = known.len() as u64;
-            let first = hasher.finish().checked_rem(len).ensured();
-            known.rotate_left(usize::try_from(first).ensured());
+            let first = hasher.finish().checked_rem(len).expect("an invariant");
+            known.rotate_left(usize::try_from(first).expect("an invariant"));
             known.sort_by_key(|peer| self.peers.get(peer).is_some_and(|state| state.is_busy));
         }
         if let Some(task) = self.tasks.get_mut(key) {
