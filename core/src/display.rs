@@ -15,7 +15,7 @@
 use core::fmt;
 
 use crate::Limits;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Malformed, MalformedKind, Reader, Token};
 
 /// The maximum depth of nesting shown; deeper values are shown as their size.
@@ -75,7 +75,7 @@ impl fmt::Display for Printable<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0;
         while let Some(at) = rest.find(|character| !is_printable(character)) {
-            let (plain, after) = rest.split_at_checked(at).ensured();
+            let (plain, after) = rest.split_at_checked(at).or_default_if_bug();
             f.write_str(plain)?;
             let mut characters = after.chars();
             if let Some(character) = characters.next() {

@@ -159,7 +159,7 @@ async fn request(comm: &mut Comm, op: &str) -> Result<Value, IdentityError> {
     let mut buffer = [0; 64];
     let mut writer = Writer::new(&mut buffer);
     writer.map(2).str("op").str(op).str("reply").bool(true);
-    let request = writer.finish().expect("an invariant");
+    let request = writer.finish().expect("a short request");
     let layout = comm.agreement().layout;
     match layout {
         Layout::Modern => comm.write_message(&[request]).await?,

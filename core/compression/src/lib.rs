@@ -87,7 +87,7 @@ extern crate alloc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 pub use buffer::BufferTooSmall;
 // Used by the other crates of this workspace.
@@ -327,7 +327,7 @@ pub fn decompress(
     if codec == Codec::Zlib {
         return zlib::decompress(frame, out, max_len);
     }
-    let declared = decompressed_len(codec, frame, max_len)?.ensured();
+    let declared = decompressed_len(codec, frame, max_len)?.or_default_if_bug();
     let needed = usize::try_from(declared).unwrap_or(usize::MAX);
     let out = BufferTooSmall::check(out, needed)?;
     match codec {
@@ -368,13 +368,18 @@ pub fn decompress_onto(
         Codec::Zlib => zlib::decompress_onto(frame, out, max_len),
         #[cfg(feature = "zstd")]
         Codec::Zstd => decompressed_len(codec, frame, max_len)
-            .and_then(|declared| zstd::decompress_onto(frame, out, declared.ensured())),
+            .and_then(|declared| zstd::decompress_onto(frame, out, declared.or_default_if_bug())),
         codec => decompressed_len(codec, frame, max_len).and_then(|declared| {
             grow(
                 out,
-                usize::try_from(declared.ensured()).unwrap_or(usize::MAX),
+                usize::try_from(declared.or_default_if_bug()).unwrap_or(usize::MAX),
             )?;
-            decompress(codec, frame, out.get_mut(start..).ensured(), max_len)
+            decompress(
+                codec,
+                frame,
+                out.get_mut(start..).or_default_if_bug(),
+                max_len,
+            )
         }),
     };
     if result.is_err() {

@@ -1,6 +1,6 @@
 //! The sampling rules that decide whether to compress a frame.
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Compression, CompressionError};
 
 /// The rule that decides whether a frame is sent compressed
@@ -137,7 +137,7 @@ impl Policy {
             .saturating_add(1);
         let mut draw_position = || {
             let drawn = random(position_count).checked_rem(position_count);
-            usize::try_from(drawn.ensured()).ensured()
+            usize::try_from(drawn.or_default_if_bug()).or_default_if_bug()
         };
         let mut len = 0_usize;
         let mut at = draw_position();
@@ -151,14 +151,14 @@ impl Policy {
                 end = end.min(next);
             }
             let sample = frame.get(at..end).unwrap_or_default();
-            let room = joined.get_mut(len..).ensured();
+            let room = joined.get_mut(len..).or_default_if_bug();
             if let Some(room) = room.get_mut(..sample.len()) {
                 crate::copy::copy(room, sample);
                 len = len.saturating_add(sample.len());
             }
             at = next;
         }
-        let joined = joined.get(..len).ensured();
+        let joined = joined.get(..len).or_default_if_bug();
         let packed_len = compression.compress(joined, packed)?;
         Ok(self.is_worthwhile(len, packed_len))
     }

@@ -7,7 +7,7 @@
 
 use crate::copy::{copy_back, copy_literal};
 use crate::input::Input;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Codec, Compression, CompressionError};
 
 /// The size of the blocks that are compressed separately, so that copy offsets
@@ -188,11 +188,11 @@ fn slot(word: u32, shift: u32) -> usize {
 /// The number of equal bytes at two offsets; `second` is greater than `first`.
 #[inline]
 fn common_len(block: &[u8], first: usize, second: usize) -> usize {
-    let after = block.get(second..).ensured();
+    let after = block.get(second..).or_default_if_bug();
     let before = block
         .get(first..)
         .and_then(|part| part.get(..after.len()))
-        .ensured();
+        .or_default_if_bug();
     let (after_words, after_rest) = after.as_chunks::<8>();
     let (before_words, before_rest) = before.as_chunks::<8>();
     let mut len = 0_usize;
@@ -216,7 +216,7 @@ fn compress_block(block: &[u8], table: &mut [u16], output: &mut Output<'_>) {
     let slots = block.len().next_power_of_two().max(MIN_SLOTS);
     let slots = slots.min(table.len());
     let shift = 32_u32.wrapping_sub(slots.trailing_zeros());
-    let table = table.get_mut(..slots).ensured();
+    let table = table.get_mut(..slots).or_default_if_bug();
     table.fill(0);
 
     let mut emitted = 0_usize;
@@ -244,10 +244,10 @@ fn compress_block(block: &[u8], table: &mut [u16], output: &mut Output<'_>) {
             misses = misses.wrapping_add(1);
         };
         let Some(candidate) = found else {
-            output.literal(block.get(emitted..).ensured());
+            output.literal(block.get(emitted..).or_default_if_bug());
             return;
         };
-        output.literal(block.get(emitted..at).ensured());
+        output.literal(block.get(emitted..at).or_default_if_bug());
         // Consecutive matches have no literal between them.
         let mut candidate = candidate;
         loop {
@@ -277,7 +277,7 @@ fn compress_block(block: &[u8], table: &mut [u16], output: &mut Output<'_>) {
             }
         }
         if at >= limit {
-            output.literal(block.get(emitted..).ensured());
+            output.literal(block.get(emitted..).or_default_if_bug());
             return;
         }
         at = at.wrapping_add(1);

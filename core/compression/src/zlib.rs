@@ -8,7 +8,7 @@ use miniz_oxide::inflate::core::inflate_flags::{
 };
 use miniz_oxide::inflate::core::{DecompressorOxide, decompress as inflate};
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Codec, CompressionError};
 
 /// Decompresses to the start of `out`. The format has no declared length. Uses
@@ -21,7 +21,7 @@ pub(crate) fn decompress(
     let available = out.len();
     let limited = usize::try_from(limit).unwrap_or(usize::MAX);
     let space = available.min(limited);
-    let out = out.get_mut(..space).ensured();
+    let out = out.get_mut(..space).or_default_if_bug();
     let mut stream = Stream::new(frame);
     if stream.fill(out)? {
         return Ok(stream.written);
@@ -48,7 +48,7 @@ pub(crate) fn decompress_onto(
     let mut space = frame.len().saturating_mul(USUAL_RATIO).min(limited);
     loop {
         crate::grow(out, space.saturating_sub(stream.written))?;
-        if stream.fill(out.get_mut(start..).ensured())? {
+        if stream.fill(out.get_mut(start..).or_default_if_bug())? {
             out.truncate(start.saturating_add(stream.written));
             return Ok(stream.written);
         }
@@ -81,7 +81,7 @@ impl<'f> Stream<'f> {
     /// `out` is full. Returns whether it has ended.
     fn fill(&mut self, out: &mut [u8]) -> Result<bool, CompressionError> {
         let flags = TINFL_FLAG_PARSE_ZLIB_HEADER | TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
-        let rest = self.frame.get(self.consumed..).ensured();
+        let rest = self.frame.get(self.consumed..).or_default_if_bug();
         let (status, consumed, written) = inflate(&mut self.state, rest, out, self.written, flags);
         self.consumed = self.consumed.saturating_add(consumed);
         self.written = self.written.saturating_add(written);

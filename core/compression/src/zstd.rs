@@ -3,7 +3,7 @@
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use ruzstd::io::Read as _;
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{Codec, CompressionError};
 
 fn malformed(at: usize, reason: &'static str) -> CompressionError {
@@ -63,7 +63,7 @@ const MAX_WINDOW_LEN: u64 = 128 << 20;
 pub(crate) fn decompress(frame: &[u8], out: &mut [u8]) -> Result<(), CompressionError> {
     let mut written = 0_usize;
     decode(frame, out.len() as u64, |decoder| {
-        let place = out.get_mut(written..).ensured();
+        let place = out.get_mut(written..).or_default_if_bug();
         let len = decoder.read(place).unwrap_or_default();
         written = written.saturating_add(len);
         Ok(len)
@@ -91,7 +91,7 @@ pub(crate) fn decompress_onto(
         }
         let start = out.len();
         crate::grow(out, len)?;
-        let place = out.get_mut(start..).ensured();
+        let place = out.get_mut(start..).or_default_if_bug();
         let len = decoder.read(place).unwrap_or_default();
         written = written.saturating_add(len);
         Ok(len)

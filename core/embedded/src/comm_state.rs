@@ -1,6 +1,6 @@
 //! What the adapters for blocking and for async streams share.
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 
 /// Copies frames to `buffer` after the first `filled` bytes while they fit.
 /// Returns the bytes to send, the frame to send after them without copying
@@ -16,14 +16,14 @@ pub(super) fn gather<'b, 'f, 's>(
             (large, frames) = (frame, after);
             break;
         }
-        let rest = buffer.get_mut(filled..).ensured();
+        let rest = buffer.get_mut(filled..).or_default_if_bug();
         let Some(place) = rest.get_mut(..frame.len()) else {
             break;
         };
         crate::copy(place, frame);
         (filled, frames) = (filled.saturating_add(frame.len()), after);
     }
-    (buffer.get(..filled).ensured(), large, frames)
+    (buffer.get(..filled).or_default_if_bug(), large, frames)
 }
 
 /// The methods of `MessageReader` and `MessageWriter` that do no I/O, which are the same for

@@ -83,7 +83,7 @@ use daskwire::Limits;
 use daskwire::comm::{self, Comm, DriveError, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::transport::{CommReader, CommWriter, TransportError};
 
 pub use daskwire::comm::{Agreement, Closed, HandshakeRole};
@@ -374,7 +374,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         out: &[u8],
         len: usize,
     ) -> Result<(), CommError<StreamError<R, W::Error>>> {
-        let bytes = out.get(..len).ensured();
+        let bytes = out.get(..len).or_default_if_bug();
         if !bytes.is_empty() {
             let sent = write(&mut self.io, &mut self.sender, bytes);
             sent.map_err(CommError::writing)?;

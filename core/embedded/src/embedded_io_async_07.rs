@@ -89,7 +89,7 @@ use daskwire::Limits;
 use daskwire::comm::{Comm, DriveError, HANDSHAKE_LEN, Handshaking, Receiver, Sender};
 use daskwire::frame::{Arena, FrameBuffers, Prefix, Prelude, PreludeStorage};
 use daskwire::handshake::Handshake;
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 
 pub use super::embedded_io_07::{
     Agreement, Closed, CommError, HandshakeResult, HandshakeRole, StreamError,
@@ -252,7 +252,7 @@ impl<W: Write, S: AsMut<[u8]>> MessageWriter<W, S> {
         out: &[u8],
         len: usize,
     ) -> Result<(), CommError<StreamError<R, W::Error>>> {
-        let bytes = out.get(..len).ensured();
+        let bytes = out.get(..len).or_default_if_bug();
         if !bytes.is_empty() {
             let sent = write(&mut self.io, &mut self.sender, bytes).await;
             sent.map_err(CommError::writing)?;

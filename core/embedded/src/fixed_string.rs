@@ -1,7 +1,7 @@
 //! Strings of fixed size.
 
 use core::fmt::{self, Write};
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 
 /// A string of at most `N` bytes. Writing more is an error, and writes nothing.
 #[derive(Clone, Copy, Debug)]
@@ -31,14 +31,14 @@ impl<const N: usize> FixedString<N> {
 
     /// The string written so far.
     pub(crate) fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).ensured();
-        core::str::from_utf8(bytes).ensured()
+        let bytes = self.bytes.get(..self.len).or_default_if_bug();
+        core::str::from_utf8(bytes).or_default_if_bug()
     }
 }
 
 impl<const N: usize> Write for FixedString<N> {
     fn write_str(&mut self, string: &str) -> fmt::Result {
-        let space = self.bytes.get_mut(self.len..).ensured();
+        let space = self.bytes.get_mut(self.len..).or_default_if_bug();
         let space = space.get_mut(..string.len()).ok_or(fmt::Error)?;
         crate::copy(space, string.as_bytes());
         self.len = self.len.saturating_add(string.len());

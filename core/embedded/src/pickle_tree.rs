@@ -3,7 +3,7 @@
 //! A pickle is a program for a stack machine. This runs the part that builds
 //! values and stores calls as data; nothing is imported or called.
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire_pickle::{Argument, Limits, Opcode, OutOfBandReader, Reader};
 
 /// The maximum number of values in a pickle. A task with two numbers has 27.
@@ -115,7 +115,7 @@ impl<'p> Tree<'p> {
             let node = match (item.token.opcode, item.token.argument) {
                 _ if item.data.is_some() => {
                     let data = item.data.map(|data| data.bytes);
-                    Node::Bytes(data.ensured())
+                    Node::Bytes(data.or_default_if_bug())
                 }
                 (Opcode::None, _) => Node::None,
                 (Opcode::NewTrue, _) => Node::Bool(true),
@@ -184,7 +184,7 @@ impl<'p> Tree<'p> {
                     continue;
                 }
                 (Opcode::BinGet | Opcode::LongBinGet, Argument::Index(index)) => {
-                    let memo = memo.get(..memo_count).ensured();
+                    let memo = memo.get(..memo_count).or_default_if_bug();
                     let id = usize::try_from(index)
                         .ok()
                         .and_then(|index| memo.get(index));
@@ -224,7 +224,7 @@ impl<'p> Tree<'p> {
         };
         let start = usize::from(items.start);
         let end = start.wrapping_add(usize::from(items.count));
-        let range = self.items.get(start..end).ensured();
+        let range = self.items.get(start..end).or_default_if_bug();
         range.iter().map(|id| Id(*id))
     }
 
@@ -300,7 +300,7 @@ impl<'p> Tree<'p> {
         if ids.contains(&MARK) {
             return Err(TreeError::Malformed);
         }
-        let space = self.items.get_mut(self.item_count..).ensured();
+        let space = self.items.get_mut(self.item_count..).or_default_if_bug();
         let space = space.get_mut(..ids.len()).ok_or(TreeError::TooLarge)?;
         crate::copy(space, ids);
         self.item_count = self.item_count.wrapping_add(ids.len());
@@ -342,7 +342,7 @@ impl Stack {
     /// Removes the topmost mark and returns the offset of the first value above
     /// it.
     fn mark(&mut self) -> Result<usize, TreeError> {
-        let ids = self.ids.get_mut(..self.len).ensured();
+        let ids = self.ids.get_mut(..self.len).or_default_if_bug();
         let at = ids.iter().rposition(|id| *id == MARK);
         let at = at.ok_or(TreeError::Malformed)?;
         crate::link::shift(ids, at.wrapping_add(1), self.len, at);

@@ -2,7 +2,7 @@
 
 use crate::link::shift;
 use crate::value::{Failure, NO_ROOM, Out, TypeName, Value};
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 
 /// The maximum number of inputs of a task.
 pub(crate) const MAX_INPUTS: usize = 8;
@@ -289,9 +289,9 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
     /// A part of an entry.
     pub(crate) fn part(&self, id: EntryId, part: Part) -> &[u8] {
         let span = self.get(id).parts.get(part as usize);
-        let span = span.copied().ensured();
+        let span = span.copied().or_default_if_bug();
         let end = span.start.saturating_add(span.len);
-        self.bytes.get(span.start..end).ensured()
+        self.bytes.get(span.start..end).or_default_if_bug()
     }
 
     /// The value of an entry, if it has one.
@@ -352,7 +352,12 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         part: Part,
         bytes: &[&[u8]],
     ) -> Result<(), Failure> {
-        let old = self.get(id).parts.get(part as usize).copied().ensured();
+        let old = self
+            .get(id)
+            .parts
+            .get(part as usize)
+            .copied()
+            .or_default_if_bug();
         let added = bytes
             .iter()
             .fold(0_usize, |sum, next| sum.saturating_add(next.len()));
@@ -362,7 +367,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let (before, space) = self.bytes.split_at_mut_checked(start).ok_or(NO_ROOM)?;
         let mut space = space.get_mut(..len).ok_or(NO_ROOM)?;
         let old_end = old.start.saturating_add(old.len);
-        let old_bytes = before.get(old.start..old_end).ensured();
+        let old_bytes = before.get(old.start..old_end).or_default_if_bug();
         for next in core::iter::once(&old_bytes).chain(bytes) {
             crate::copy(space, next);
             space = space.split_at_mut_checked(next.len()).ok_or(NO_ROOM)?.1;
@@ -482,7 +487,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let old = self.part(id, Part::Key);
         let len = old.len();
         crate::copy(&mut key, old);
-        let new = self.add(key.get(..len).ensured(), State::Wanted)?;
+        let new = self.add(key.get(..len).or_default_if_bug(), State::Wanted)?;
         if let Some(entry) = self.get_mut(id) {
             entry.is_removed = true;
         }
@@ -577,7 +582,7 @@ impl<const KEYS: usize, const DATA: usize> Store<KEYS, DATA> {
         let place = self
             .get_mut(id)
             .and_then(|entry| entry.parts.get_mut(part as usize));
-        let span = place.map(core::mem::take).ensured();
+        let span = place.map(core::mem::take).or_default_if_bug();
         if span.len == 0 {
             return;
         }
@@ -600,15 +605,17 @@ pub(crate) struct StoreView<'v> {
 
 impl<'v> StoreView<'v> {
     fn part(&self, entry: &Entry, part: Part) -> &'v [u8] {
-        let span = entry.parts.get(part as usize).copied().ensured();
+        let span = entry.parts.get(part as usize).copied().or_default_if_bug();
         let end = span.start.saturating_add(span.len);
-        self.bytes.get(span.start..end).ensured()
+        self.bytes.get(span.start..end).or_default_if_bug()
     }
 
     /// The task of an entry.
     pub(crate) fn spec(&self, id: EntryId) -> &'v [u8] {
         let entry = self.entries.get(usize::from(id.0));
-        entry.map(|entry| self.part(entry, Part::Spec)).ensured()
+        entry
+            .map(|entry| self.part(entry, Part::Spec))
+            .or_default_if_bug()
     }
 
     /// The value of a key.

@@ -8,7 +8,7 @@ use super::{
     NumpyError, NumpyErrorKind, Order,
 };
 use daskwire::BufferTooSmall;
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 
 /// An array over borrowed bytes, with its element type and dimensions.
 ///
@@ -268,7 +268,7 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
         let (bytes, item_len) = (self.bytes, self.dtype.item_len());
         Offsets::new(self.dimensions).map(move |offset| {
             let end = offset.saturating_add(item_len);
-            bytes.get(offset..end).ensured()
+            bytes.get(offset..end).or_default_if_bug()
         })
     }
 
@@ -432,7 +432,11 @@ impl<E: Element> Iterator for Contiguous<'_, E> {
 
     #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let len = self.rest.len().checked_div(item_len::<E>()).ensured();
+        let len = self
+            .rest
+            .len()
+            .checked_div(item_len::<E>())
+            .or_default_if_bug();
         (len, Some(len))
     }
 }

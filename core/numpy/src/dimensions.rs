@@ -1,7 +1,7 @@
 //! The shape and strides of an array.
 
 use core::fmt;
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 
 /// The maximum number of dimensions, as in numpy 2; 32 before.
 pub const MAX_DIMENSIONS: usize = 64;
@@ -324,12 +324,12 @@ impl<const MAX: usize> Dimensions<MAX> {
 
     /// The number of elements along each dimension.
     pub fn shape(&self) -> &[usize] {
-        self.shape.get(..self.count).ensured()
+        self.shape.get(..self.count).or_default_if_bug()
     }
 
     /// The distance of elements along each dimension, in bytes.
     pub fn strides(&self) -> &[usize] {
-        self.strides.get(..self.count).ensured()
+        self.strides.get(..self.count).or_default_if_bug()
     }
 
     /// The total number of elements; `None` if it overflows.
@@ -450,7 +450,7 @@ impl<const MAX: usize> Offsets<MAX> {
             dimensions,
             indices: [0; MAX],
             next: 0,
-            left: dimensions.item_count().ensured(),
+            left: dimensions.item_count().or_default_if_bug(),
         }
     }
 }
@@ -464,7 +464,7 @@ impl<const MAX: usize> Iterator for Offsets<MAX> {
         let axes = self.dimensions.shape().iter();
         let axes = axes.zip(self.dimensions.strides());
         let indices = self.indices.get_mut(..self.dimensions.count);
-        for ((count, stride), index) in axes.zip(indices.ensured()).rev() {
+        for ((count, stride), index) in axes.zip(indices.or_default_if_bug()).rev() {
             let next = index.saturating_add(1);
             if next < *count {
                 *index = next;

@@ -1,7 +1,7 @@
 //! Element types, and their Rust equivalents.
 
 use core::fmt;
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 
 /// The type of an array's elements: numpy's `dtype` as a kind, a byte order and
 /// a length.
@@ -597,9 +597,9 @@ pub struct DTypeString {
 impl DTypeString {
     /// The type string.
     pub fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..self.len).ensured();
+        let bytes = self.bytes.get(..self.len).or_default_if_bug();
         // All of it is ASCII.
-        core::str::from_utf8(bytes).ensured()
+        core::str::from_utf8(bytes).or_default_if_bug()
     }
 
     fn push(&mut self, byte: u8) {
@@ -615,7 +615,7 @@ impl DTypeString {
         let mut first = digits.len();
         for (index, place) in digits.iter_mut().enumerate().rev() {
             // Less than 10, so the conversion is lossless.
-            let digit = u8::try_from(number % 10).ensured();
+            let digit = u8::try_from(number % 10).or_default_if_bug();
             *place = b'0'.wrapping_add(digit);
             first = index;
             number /= 10;

@@ -1,7 +1,7 @@
 //! Access to native elements without copying.
 
 use bytemuck::{NoUninit, Pod};
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 
 use super::{Array, Element, NumpyError, NumpyErrorKind};
 
@@ -42,5 +42,5 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
 /// # Ok::<(), NumpyError>(())
 /// ```
 pub fn as_bytes<E: Element + NoUninit>(elements: &[E]) -> &[u8] {
-    bytemuck::try_cast_slice(elements).ensured()
+    bytemuck::try_cast_slice(elements).or_default_if_bug()
 }

@@ -1,7 +1,7 @@
 //! Conversion of arrays to views of ndarray 0.17.
 
 use bytemuck::Pod;
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 use ndarray_017::{ArrayViewD, IxDyn, ShapeBuilder as _};
 
 use super::{Array, DimensionsError, Element, NumpyError, NumpyErrorKind};
@@ -43,7 +43,7 @@ impl<'d, const MAX: usize> Array<'d, MAX> {
             if stride.checked_rem(size_of::<E>()) != Some(0) {
                 return Err(not_contiguous);
             }
-            *stride = stride.checked_div(size_of::<E>()).ensured();
+            *stride = stride.checked_div(size_of::<E>()).or_default_if_bug();
         }
         ArrayViewD::from_shape(IxDyn(self.shape()).strides(strides), elements)
             .map_err(|_| not_contiguous)

@@ -2,7 +2,7 @@
 
 use super::{Description, NumpyError, NumpyErrorKind};
 use daskwire::BufferTooSmall;
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 use daskwire::message::{ItemList, LogicalFrame, MessageError, Payload, PayloadKind};
 use daskwire_pickle::{Mutability, OutOfBandReader, PickleBuffer, Reader};
 
@@ -113,7 +113,7 @@ impl<'a, T: AsRef<[u8]>> PickledPayload<'a, T> {
             .frames()
             .len()
             .saturating_sub(self.buffer_count);
-        let buffers = self.payload.frames().get(first..).ensured();
+        let buffers = self.payload.frames().get(first..).or_default_if_bug();
         let mut places = buffers.iter();
         for _ in 0..self.buffer_count {
             let frame = self.slice(frames.next())?;

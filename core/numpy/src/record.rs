@@ -3,7 +3,7 @@
 use super::{DType, DTypeError, Dimensions, Order};
 #[cfg(feature = "alloc")]
 use crate::known::{TreeFields, TreeRecord};
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 use daskwire::msgpack::{Malformed, Reader, Token};
 
 /// The maximum depth of nested records.
@@ -252,7 +252,7 @@ enum Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn list(list: &'a [u8], at: usize) -> Self {
-        let mut reader = Reader::new(list.get(at..).ensured());
+        let mut reader = Reader::new(list.get(at..).or_default_if_bug());
         // The list has been validated before.
         let _ = reader.array();
         Self::List {
@@ -307,7 +307,7 @@ fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeErr
     }
     let mut levels = [Open::default(); MAX_DEPTH as usize];
     let mut open_count = 0_usize;
-    let mut reader = Reader::new(list.get(at..).ensured());
+    let mut reader = Reader::new(list.get(at..).or_default_if_bug());
     let fault = |error| malformed(at, error);
     let field_count = reader.array().map_err(fault)?;
     let mut now = Open {
@@ -354,7 +354,7 @@ fn measure(list: &[u8], at: usize, depth: u8) -> Result<(usize, usize), DTypeErr
                     return Ok((field_count as usize, now.len));
                 };
                 let done = now;
-                now = levels.get(outer).copied().ensured();
+                now = levels.get(outer).copied().or_default_if_bug();
                 open_count = outer;
                 (done.len, done.has_shape)
             }
@@ -410,7 +410,7 @@ fn listed<'a>(
     depth: u8,
 ) -> Result<Field<'a>, DTypeError> {
     let base = *at;
-    let mut reader = Reader::new(list.get(base..).ensured());
+    let mut reader = Reader::new(list.get(base..).or_default_if_bug());
     let fault = |error| malformed(base, error);
     let part_count = reader.array().map_err(fault)?;
     let title = match reader.peek().map_err(fault)? {

@@ -5,7 +5,7 @@ use super::{
     Array, ByteOrder, Class, DType, DimensionsError, Kind, NumpyError, NumpyErrorKind, Order,
     PayloadWriteError,
 };
-use daskwire::invariant::Ensured;
+use daskwire::invariant::OrDefaultIfBug;
 use daskwire::message::{HeaderEntries, Layout, MessageBuilder, PayloadKind, SHARD_LEN, shards};
 use daskwire::msgpack;
 use daskwire_pickle::{Mutability, PickleBuffer, Placement, Protocol, Writer};
@@ -355,14 +355,14 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
     let mut pickle = [0_u8; 64];
     let mut len = 0_usize;
     let mut put = |bytes: &[u8]| {
-        let rest = pickle.get_mut(len..).ensured();
+        let rest = pickle.get_mut(len..).or_default_if_bug();
         if let Some(place) = rest.get_mut(..bytes.len()) {
             crate::copy(place, bytes);
         }
         len = len.saturating_add(bytes.len());
     };
     // The names are constants of `Class` and shorter than 256 bytes.
-    let short = |len: usize| u8::try_from(len).ensured();
+    let short = |len: usize| u8::try_from(len).or_default_if_bug();
     let names_len = class.module.len().saturating_add(class.name.len());
     let frame_len = short(names_len.saturating_add(9));
     put(&[
@@ -384,7 +384,7 @@ fn write_class(writer: &mut msgpack::Writer<'_>, class: Class<'_>, protocol: Pro
         put(b"\x94");
     }
     put(b"\x93\x94.");
-    writer.bin(pickle.get(..len).ensured());
+    writer.bin(pickle.get(..len).or_default_if_bug());
 }
 
 /// The format of a `memoryview` of such elements; only formats with the same

@@ -3,7 +3,7 @@
 use super::escapes::{StringFault, check_string, check_unicode};
 use super::{BigInt, Decimal, DecimalFloat, Opcode, PickleError, PickleErrorKind, PyStr};
 use crate::Limits;
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 
 /// One opcode of a pickle, with its argument.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -229,7 +229,7 @@ impl<'p> Reader<'p> {
     #[inline(always)]
     pub(super) fn take(&mut self, opcode: Opcode) -> Result<Token<'p>, PickleError> {
         let offset = self.position();
-        let after = self.rest.get(1..).ensured();
+        let after = self.rest.get(1..).or_default_if_bug();
         match argument(opcode, after, self.text_opcodes) {
             Ok((argument, rest)) => {
                 let len = self.rest.len().wrapping_sub(rest.len());

@@ -1,7 +1,7 @@
 //! Strings and numbers in the encodings of a pickle, and their validation.
 
 use core::fmt;
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 
 /// A string in UTF-8 that may contain surrogates.
 ///
@@ -28,7 +28,7 @@ impl<'p> PyStr<'p> {
     fn not_ascii(bytes: &'p [u8]) -> Result<Self, usize> {
         let mut rest = bytes;
         while let Err(error) = core::str::from_utf8(rest) {
-            let after = rest.get(error.valid_up_to()..).ensured();
+            let after = rest.get(error.valid_up_to()..).or_default_if_bug();
             match after.split_first_chunk() {
                 Some(([0xed, 0xa0..=0xbf, 0x80..=0xbf], after)) => rest = after,
                 _ => return Err(bytes.len().wrapping_sub(after.len())),
@@ -90,8 +90,10 @@ impl fmt::Debug for PyStr<'_> {
             let (good, after) = match core::str::from_utf8(rest) {
                 Ok(good) => (good, &[][..]),
                 Err(error) => {
-                    let (good, after) = rest.split_at_checked(error.valid_up_to()).ensured();
-                    (core::str::from_utf8(good).ensured(), after)
+                    let (good, after) = rest
+                        .split_at_checked(error.valid_up_to())
+                        .or_default_if_bug();
+                    (core::str::from_utf8(good).or_default_if_bug(), after)
                 }
             };
             write!(f, "{}", good.escape_debug())?;

@@ -6,7 +6,7 @@ use super::{Agreement, CommError, CommOptions, DriveError, Handshaking, Outgoing
 use crate::Limits;
 use crate::copy;
 use crate::frame::{Arena, Prelude};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// One end of a comm, without I/O; see the [module](super).
 ///
@@ -131,8 +131,8 @@ impl<'b, const FRAMES: usize> Comm<'b, FRAMES> {
         while !input.is_empty() && !self.has_message() {
             let space = self.space()?;
             let len = space.len().min(input.len());
-            let (now, later) = input.split_at_checked(len).ensured();
-            copy(space.get_mut(..len).ensured(), now);
+            let (now, later) = input.split_at_checked(len).or_default_if_bug();
+            copy(space.get_mut(..len).or_default_if_bug(), now);
             *input = later;
             self.received(len)?;
         }
@@ -356,6 +356,6 @@ impl<'m, const FRAMES: usize> Deref for Frames<'m, FRAMES> {
     type Target = [&'m [u8]];
 
     fn deref(&self) -> &Self::Target {
-        self.slots.get(..self.count).ensured()
+        self.slots.get(..self.count).or_default_if_bug()
     }
 }

@@ -4,7 +4,7 @@ use super::{CommError, Handshaking, Sender};
 use crate::BufferTooSmall;
 use crate::copy;
 use crate::frame::{EncodeError, Prefix, prelude_len};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// The outgoing side of a [`Comm`](super::Comm): messages that are not sent yet, in a
 /// buffer of the caller.
@@ -91,14 +91,14 @@ impl<'b> Outgoing<'b> {
         if self.room() < needed {
             return Err(self.too_small(needed));
         }
-        let free = self.buffer.get_mut(self.end..).ensured();
+        let free = self.buffer.get_mut(self.end..).or_default_if_bug();
         self.sender.encode_prelude([len as u64], free)?;
         self.queued(needed);
         Ok(())
     }
 
     fn body_prelude_len(&self) -> usize {
-        prelude_len(self.sender.prefix(), 1).ensured()
+        prelude_len(self.sender.prefix(), 1).or_default_if_bug()
     }
 
     /// Queues the prelude of a message. Its frames follow by [`append`](Self::append), and
@@ -113,7 +113,7 @@ impl<'b> Outgoing<'b> {
     {
         self.sender.check()?;
         self.compact();
-        let free = self.buffer.get_mut(self.end..).ensured();
+        let free = self.buffer.get_mut(self.end..).or_default_if_bug();
         let frame_count = lengths.len();
         let len = self.sender.encode_prelude(lengths, free)?;
         self.queued(len);
@@ -124,7 +124,7 @@ impl<'b> Outgoing<'b> {
     /// Owes the frames of the prelude that was queued last.
     #[inline(never)]
     fn owe_last(&mut self, frame_count: usize) {
-        let queued = self.buffer.get(..self.end).ensured();
+        let queued = self.buffer.get(..self.end).or_default_if_bug();
         let (_, words) = queued.as_rchunks::<8>();
         let lengths = words.iter().rev().take(frame_count);
         let lengths = lengths.map(|word| u64::from_le_bytes(*word));
@@ -138,10 +138,10 @@ impl<'b> Outgoing<'b> {
             return 0;
         }
         self.compact();
-        let free = self.buffer.get_mut(self.end..).ensured();
+        let free = self.buffer.get_mut(self.end..).or_default_if_bug();
         let owed = usize::try_from(self.owed).unwrap_or(usize::MAX);
         let len = free.len().min(bytes.len()).min(owed);
-        copy(free, bytes.get(..len).ensured());
+        copy(free, bytes.get(..len).or_default_if_bug());
         self.queued(len);
         self.owe(self.owed.saturating_sub(len as u64));
         len
@@ -168,7 +168,7 @@ impl<'b> Outgoing<'b> {
 
     /// The bytes to send, in order.
     pub fn unsent(&self) -> &[u8] {
-        self.buffer.get(self.start..self.end).ensured()
+        self.buffer.get(self.start..self.end).or_default_if_bug()
     }
 
     /// Records that the first `count` of the [`unsent`](Self::unsent) bytes
@@ -194,7 +194,10 @@ impl<'b> Outgoing<'b> {
 
     /// The sender, and the free space after the unsent bytes.
     pub(super) fn parts(&mut self) -> (&mut Sender, &mut [u8]) {
-        (&mut self.sender, self.buffer.get_mut(self.end..).ensured())
+        (
+            &mut self.sender,
+            self.buffer.get_mut(self.end..).or_default_if_bug(),
+        )
     }
 
     /// Records that so many bytes were written to the free space.
@@ -215,7 +218,7 @@ impl<'b> Outgoing<'b> {
             for to in 0..unsent {
                 let from = self.buffer.get(self.start.saturating_add(to)).copied();
                 if let Some(to) = self.buffer.get_mut(to) {
-                    *to = from.ensured();
+                    *to = from.or_default_if_bug();
                 }
             }
             (self.start, self.end) = (0, unsent);

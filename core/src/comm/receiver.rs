@@ -10,7 +10,7 @@ use crate::frame::{
     PreludeStorage, Wanted,
 };
 use crate::handshake::detect_prefix;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// The receiving half of a comm, without its stream: what to read next, where the bytes
 /// are stored, and which errors are final.
@@ -136,7 +136,7 @@ impl<P: PreludeStorage> Receiver<P> {
     {
         self.check()?;
         if let State::Detect { filled, .. } = self.state {
-            return Ok(self.first.get_mut(filled..).ensured());
+            return Ok(self.first.get_mut(filled..).or_default_if_bug());
         }
         let is_unstarted = self.unstarted_frames_len().is_some();
         match self.decoder.space(frames) {
@@ -253,9 +253,9 @@ impl<P: PreludeStorage> Receiver<P> {
     fn push_first(&mut self, input: &mut &[u8]) -> Result<(), CommError> {
         self.check()?;
         if let State::Detect { filled, .. } = self.state {
-            let space = self.first.get_mut(filled..).ensured();
+            let space = self.first.get_mut(filled..).or_default_if_bug();
             let len = space.len().min(input.len());
-            let (first, rest) = input.split_at_checked(len).ensured();
+            let (first, rest) = input.split_at_checked(len).or_default_if_bug();
             copy(space, first);
             *input = rest;
             self.received(len)?;

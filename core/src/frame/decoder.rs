@@ -2,7 +2,7 @@
 
 use super::{Checker, FrameBuffers, FrameError, FrameErrorKind, Prefix, Prelude, PreludeStorage};
 use crate::copy;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Limits};
 
 /// Incremental decoder for the messages of a byte stream.
@@ -160,7 +160,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         let (len, filled) = (self.len, self.filled);
         match self.state {
-            State::Head => Ok(self.head.get_mut(filled..len).ensured()),
+            State::Head => Ok(self.head.get_mut(filled..len).or_default_if_bug()),
             State::Lengths => {
                 let available = self.storage.capacity();
                 match self.storage.space(filled, len) {
@@ -175,7 +175,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
             State::Frames { index, .. } => match frames.buffer(index, len, filled) {
                 Some(space) if !space.is_empty() => {
                     let end = space.len().min(len.wrapping_sub(filled));
-                    Ok(space.get_mut(..end).ensured())
+                    Ok(space.get_mut(..end).or_default_if_bug())
                 }
                 _ => Err(FrameError {
                     at: self.position(),
@@ -435,7 +435,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         if matches!(self.state, State::Lengths) {
             // Each length is checked when its last byte has arrived.
             let whole = self.storage.bytes().get(filled_before & !7..self.filled);
-            let (lengths, _) = whole.ensured().as_chunks();
+            let (lengths, _) = whole.or_default_if_bug().as_chunks();
             self.checker.lengths(lengths, &self.limits)?;
         }
         if self.filled < self.len {
@@ -443,7 +443,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         }
         match self.state {
             State::Head => {
-                let head = self.head.get(..self.len).ensured();
+                let head = self.head.get(..self.len).or_default_if_bug();
                 self.checker = Checker::new(self.prefix, head, &self.limits)?;
                 self.begin(State::Lengths, self.checker.lengths_len()?);
             }
@@ -465,7 +465,7 @@ impl<P: PreludeStorage> FrameDecoder<P> {
         let (lengths, _) = self.storage.bytes().as_chunks::<8>();
         let count = usize::try_from(self.checker.frame_count).unwrap_or(usize::MAX);
         // A frame begins only when all lengths are stored.
-        let lengths = lengths.get(..count).ensured();
+        let lengths = lengths.get(..count).or_default_if_bug();
         let mut ahead = lengths.iter().enumerate().skip(index);
         // `Checker::lengths` has checked that each length fits in a usize.
         let next = ahead.find_map(|(index, length)| {

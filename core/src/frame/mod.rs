@@ -49,7 +49,7 @@ mod storage;
 
 use core::fmt;
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::{BufferTooSmall, Limits};
 
 pub use decoder::{FrameDecoder, Wanted};
@@ -546,7 +546,7 @@ impl Checker {
             Prefix::None => None,
             Prefix::U64 => words.next(),
         };
-        let frame_count = words.next().ensured();
+        let frame_count = words.next().or_default_if_bug();
         let fault = |at, kind: FrameErrorKind| Err(kind.at(at));
         // The frame count can be as large as 2^64 - 1 if the limit allows it.
         let min = frame_count.saturating_add(1).saturating_mul(8);

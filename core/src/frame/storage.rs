@@ -1,6 +1,6 @@
 //! Caller-supplied buffers for the frames and the prelude of a message.
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// Buffers for the frames of one message, supplied by the caller.
 ///
@@ -178,7 +178,7 @@ impl<'a> Arena<'a> {
     /// The part of the slice that was used for frames so far. All of it has
     /// been filled once the message is complete.
     pub fn filled(&self) -> &[u8] {
-        self.bytes.get(..self.end).ensured()
+        self.bytes.get(..self.end).or_default_if_bug()
     }
 
     /// Discards the frames of the last message. The next message does this when

@@ -11,7 +11,7 @@ use super::slot::{Slot, offset};
 use super::{EnumMember, Item, Layout, Message, MessageError, Payload, PayloadKind};
 use crate::BufferTooSmall;
 use crate::compression::{Codec, Compression, CompressionError, Policy};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
 
 /// Dask's maximum length of a payload frame before splitting, in bytes: 64 MiB
@@ -119,7 +119,7 @@ impl<'a> FrameCompressor<'_, 'a> {
         };
         let (packed, rest) = core::mem::take(&mut self.out)
             .split_at_mut_checked(len)
-            .ensured();
+            .or_default_if_bug();
         self.out = rest;
         Ok(packed)
     }
@@ -151,7 +151,7 @@ pub fn shards(
     item_len: usize,
 ) -> impl Iterator<Item = &[u8]> + Clone {
     let item_len = item_len.max(1);
-    let items = shard_len.checked_div(item_len).ensured().max(1);
+    let items = shard_len.checked_div(item_len).or_default_if_bug().max(1);
     let step = if frame.len() <= shard_len {
         frame.len().max(1)
     } else {
@@ -462,7 +462,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         let compressor = self.compressor.as_ref();
         let codec = compressor.map(|compressor| compressor.compression.codec());
         let slots = core::mem::take(&mut self.slots);
-        let sent = slots.get(first..).ensured();
+        let sent = slots.get(first..).or_default_if_bug();
         let pieces = pieces.zip(sent).map(|((index, plain), sent)| Piece {
             index,
             plain_len: plain.len() as u64,
@@ -610,7 +610,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
         let count = self.slot_count;
         let slots: &'s [&'a [u8]] = self.slots;
-        Ok(slots.get(..count).ensured())
+        Ok(slots.get(..count).or_default_if_bug())
     }
 
     /// The payload header of the classic layout (PROTOCOL CLASSIC-4, CLASSIC-7).
@@ -626,9 +626,13 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         body: &[u8],
         mut writer: Writer<'w>,
     ) -> Result<Writer<'w>, BuildError> {
-        let payloads = self.pending.as_slice().get(..self.pending_count).ensured();
+        let payloads = self
+            .pending
+            .as_slice()
+            .get(..self.pending_count)
+            .or_default_if_bug();
         let start = self.slots.len().saturating_sub(self.pending_count);
-        let headers = self.slots.get(start..).ensured();
+        let headers = self.slots.get(start..).or_default_if_bug();
         write_payload_header(&mut writer, body, payloads, headers, &mut self.levels)?;
         Ok(writer)
     }
@@ -652,7 +656,7 @@ impl<'s, 'a> MessageBuilder<'s, 'a> {
         }
         let (space, rest) = core::mem::take(&mut self.headers)
             .split_at_mut_checked(len)
-            .ensured();
+            .or_default_if_bug();
         self.headers = rest;
         self.headers_len = needed;
         Ok(space)

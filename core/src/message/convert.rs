@@ -3,7 +3,7 @@
 use super::builder::{BuildError, narrow, not_convertible, write_split};
 use super::header::{ItemList, is_common, is_tagged_dtype};
 use super::{MessageError, MessageErrorKind, Payload, PayloadHeader, Serializer};
-use crate::invariant::Ensured;
+use crate::invariant::OrDefaultIfBug;
 use crate::msgpack::{Reader, Token, Writer};
 
 /// Conversion of a classic header to the modern layout (PROTOCOL FORWARD-5).
@@ -63,7 +63,10 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let header = self.payload.header();
         let groups = || {
             let groups = self.payload.groups().ok();
-            groups.into_iter().flatten().map(Ensured::ensured)
+            groups
+                .into_iter()
+                .flatten()
+                .map(OrDefaultIfBug::or_default_if_bug)
         };
         if let Some(counts) = header.get("split-num-sub-frames")
             && let Some(offsets) = header.get("split-offsets")
@@ -92,7 +95,7 @@ impl<'p, 'a, T: AsRef<[u8]>> ToModern<'p, 'a, T> {
         let Ok(mut elements) = Elements::new(header) else {
             return;
         };
-        while let Some((element, frame_count)) = elements.next().ensured() {
+        while let Some((element, frame_count)) = elements.next().or_default_if_bug() {
             if element.is_collection().unwrap_or_default() {
                 write_collection_start(writer, &element, 0);
                 write_elements_start(writer, &element);
@@ -342,7 +345,7 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     let mut pickle = [0_u8; 2 + 2 * 257 + 2];
     let mut len = 0_usize;
     let mut put = |bytes: &[u8]| {
-        let rest = pickle.get_mut(len..).ensured();
+        let rest = pickle.get_mut(len..).or_default_if_bug();
         if let Some(place) = rest.get_mut(..bytes.len()) {
             crate::copy(place, bytes);
         }
@@ -351,11 +354,11 @@ fn write_class_pickle(writer: &mut Writer<'_>, module: &str, name: &str) {
     put(b"\x80\x04");
     for string in [module, name] {
         // Both have been checked to be shorter than 256 bytes.
-        put(&[0x8c, u8::try_from(string.len()).ensured()]);
+        put(&[0x8c, u8::try_from(string.len()).or_default_if_bug()]);
         put(string.as_bytes());
     }
     put(b"\x93.");
-    writer.bin(pickle.get(..len).ensured());
+    writer.bin(pickle.get(..len).or_default_if_bug());
 }
 
 /// Writes `count` booleans. Default for missing flags: true.
@@ -481,9 +484,9 @@ impl<'p, 'a, T: AsRef<[u8]>> ToClassic<'p, 'a, T> {
             .ok()
             .into_iter()
             .flatten()
-            .map(|len| len.ok().flatten().ensured());
+            .map(|len| len.ok().flatten().or_default_if_bug());
         let groups = self.payload.groups().ok().into_iter().flatten();
-        for group in groups.map(Ensured::ensured) {
+        for group in groups.map(OrDefaultIfBug::or_default_if_bug) {
             let len = lens
                 .by_ref()
                 .take(group.len())

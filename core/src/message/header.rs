@@ -4,7 +4,7 @@ use super::level::{Container, VALIDATED};
 use super::slot::offset;
 use super::{MessageError, MessageErrorKind};
 use crate::Limits;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Kind, Malformed, MalformedKind, RawStr, Reader, Token, pick};
 
 /// The header of a payload.
@@ -262,7 +262,7 @@ impl<'a> PayloadHeader<'a> {
 
     /// A reader at the value with this offset.
     fn value(&self, offset: usize) -> Reader<'a> {
-        let rest = self.document.get(offset..).ensured();
+        let rest = self.document.get(offset..).or_default_if_bug();
         Reader::with_limits(rest, &VALIDATED)
     }
 

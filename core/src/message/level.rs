@@ -2,7 +2,7 @@
 
 use super::slot::offset;
 use crate::Limits;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Reader, Token};
 
 /// Limits for a document that has been validated before.
@@ -87,8 +87,10 @@ impl Container {
 
     /// The encoded key of the current pair.
     pub(super) fn key<'b>(&self, body: &'b [u8]) -> &'b [u8] {
-        let rest = body.get(self.key as usize..).ensured();
-        Reader::with_limits(rest, &VALIDATED).skip().ensured()
+        let rest = body.get(self.key as usize..).or_default_if_bug();
+        Reader::with_limits(rest, &VALIDATED)
+            .skip()
+            .or_default_if_bug()
     }
 }
 

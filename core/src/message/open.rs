@@ -9,7 +9,7 @@ use super::slot::{Slot, Table, offset, sort, span};
 use super::{CodecName, Layout, Message, MessageError, MessageErrorKind, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::Codec;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{MalformedKind, Reader, Token};
 
 impl<'a, T: AsRef<[u8]>> Message<'a, T> {
@@ -103,7 +103,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
         })?;
         table.pack();
         let count = table.count;
-        let slots = slots.into_slice().get_mut(..count).ensured();
+        let slots = slots.into_slice().get_mut(..count).or_default_if_bug();
         // In the order of the body, and new entries of a map in that of `keys`.
         sort(slots, &|a, b| {
             let key = |slot: &Slot| {
@@ -125,7 +125,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             set_frame_limits(placeholders, frames.len())?;
         }
         let slots: &'a [Slot] = slots;
-        let (payloads, specials) = slots.split_at_checked(payload_count).ensured();
+        let (payloads, specials) = slots.split_at_checked(payload_count).or_default_if_bug();
         Ok(Self {
             layout,
             frames,

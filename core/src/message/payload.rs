@@ -8,7 +8,7 @@ use super::slot::{Slot, span};
 use super::{Layout, Message, MessageError, MessageErrorKind, PayloadHeader, ReadOptions};
 use crate::BufferTooSmall;
 use crate::compression::{self, Codec, CompressionError};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// The kind of a payload's placeholder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +72,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
             Slot::Path(entry) if self.layout.is_classic() => {
                 let slot = self.payloads.get(entry.by_number as usize);
                 let entry = slot.and_then(|slot| slot.path()).ok_or(none)?;
-                let document = self.frames.get(2).map(AsRef::as_ref).ensured();
+                let document = self.frames.get(2).map(AsRef::as_ref).or_default_if_bug();
                 let header = span(document, entry.header);
                 let first_frame = entry.first_frame as usize;
                 let end = first_frame.saturating_add(entry.frame_count as usize);
@@ -80,7 +80,7 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
                     layout: self.layout,
                     kind: PayloadKind::Serialized,
                     header: PayloadHeader::validated(header, 2, entry.header.0 as usize)?,
-                    frames: self.frames.get(first_frame..end).ensured(),
+                    frames: self.frames.get(first_frame..end).or_default_if_bug(),
                     first_frame,
                     bytestring: entry.bytestring,
                     path: Some(span(document, entry.path)),
@@ -459,7 +459,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<&'o [u8], MessageError> {
         let mut filled = 0_usize;
         let write = |frame: SubFrame<'a>| {
-            let space = out.get_mut(filled..).ensured();
+            let space = out.get_mut(filled..).or_default_if_bug();
             let len = frame
                 .write_to(space, &self.options)
                 .map_err(|error| self.in_all(error, filled))?;
@@ -467,7 +467,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
             Ok(filled)
         };
         let len = self.merge(write, end)?;
-        Ok(out.get(..len).ensured())
+        Ok(out.get(..len).or_default_if_bug())
     }
 
     /// Calls `write` for the frames in logical order, which returns the number
@@ -577,7 +577,7 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
         let mut by_index = ByIndex::new(self.sub_frames()?);
         Ok(self.groups()?.map(move |group| {
             let group = group?;
-            let parts = frames.get(group.clone()).ensured();
+            let parts = frames.get(group.clone()).or_default_if_bug();
             let mut compressed = false;
             for index in group {
                 if let Some(frame) = by_index.frame(index) {
@@ -736,7 +736,7 @@ impl Split<'_> {
         {
             // Both fit, since the number of frames is a usize.
             let (first, end) = (usize::try_from(offset), usize::try_from(end));
-            return Ok(first.ensured()..end.ensured());
+            return Ok(first.or_default_if_bug()..end.or_default_if_bug());
         }
         Err(self.fault(MessageErrorKind::SplitLists))
     }
@@ -968,7 +968,7 @@ impl<'o> LogicalFrames<'o> {
         let bytes = self.bytes;
         let mut start = 0;
         self.ends.iter().map(move |&end| {
-            let frame = bytes.get(start..end).ensured();
+            let frame = bytes.get(start..end).or_default_if_bug();
             start = end;
             frame
         })

@@ -6,7 +6,7 @@ use super::classic::ClassicEntry;
 use super::scratch::Storage;
 use super::{Layout, PayloadKind};
 use crate::BufferTooSmall;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// A payload, set or enum member of a body. Offsets in documents fit in 32 bits,
 /// since [`Limits::document_len`](crate::Limits::document_len) is capped. The tag of
@@ -73,7 +73,9 @@ impl Slot {
 
 /// The bytes of a span of a document.
 pub(super) fn span(document: &[u8], (start, end): (u32, u32)) -> &[u8] {
-    document.get(start as usize..end as usize).ensured()
+    document
+        .get(start as usize..end as usize)
+        .or_default_if_bug()
 }
 
 /// A table that is filled from the start. It keeps counting when it is full, so
@@ -129,7 +131,11 @@ impl<'t, 's> Table<'t, 's> {
     /// Moves the free entries to the end.
     pub(super) fn pack(&mut self) {
         if self.has_free {
-            let entries = self.slots.as_mut().get_mut(..self.count).ensured();
+            let entries = self
+                .slots
+                .as_mut()
+                .get_mut(..self.count)
+                .or_default_if_bug();
             self.count = keep(entries, |slot| !matches!(slot, Slot::Free));
         }
     }

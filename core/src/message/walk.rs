@@ -6,7 +6,7 @@ use super::scratch::Storage;
 use super::slot::{Slot, offset, span};
 use super::{EnumMember, Item, Layout, Message, MessageError, MessageErrorKind, PathElement};
 use crate::BufferTooSmall;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Reader, Token};
 
 /// Iterator over the items of a message's body.
@@ -140,7 +140,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         let body = self.message.body;
         let levels = self.levels.as_slice();
         let open = self.depth.min(levels.len());
-        let levels = levels.get(..open).ensured();
+        let levels = levels.get(..open).or_default_if_bug();
         let containers = levels.iter().filter_map(|level| match level {
             Level::Walk(level) => Some(level.container),
             _ => None,
@@ -231,7 +231,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             }
             if slot.path().is_some_and(|entry| entry.present) {
                 self.next_payload = payload.saturating_add(1);
-                self.reader.skip().ensured();
+                self.reader.skip().or_default_if_bug();
                 // The replaced value may contain sets and enum members.
                 let after = self.reader.position();
                 let specials = self.message.specials.iter().skip(self.next_special);
@@ -254,7 +254,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 }
                 Slot::Set { end, list, .. } => {
                     self.seek(list);
-                    let count = self.reader.array().ensured();
+                    let count = self.reader.array().or_default_if_bug();
                     self.push(Container::new(Nesting::Set, count), (0, 0), end)?;
                     return Ok(Item::Set(count));
                 }
@@ -292,7 +292,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     /// Begins a new entry of the current map: the key from the path of a payload.
     fn insert(&mut self, payload: usize) -> Result<Item<'a>, MessageError> {
-        let key = self.last_element(payload).ensured();
+        let key = self.last_element(payload).or_default_if_bug();
         let mut reader = Reader::with_limits(key, &VALIDATED);
         let token = validated(&mut reader);
         self.state = match token.child_count() {
@@ -327,7 +327,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     fn seek(&mut self, to: u32) {
         let rest = self.message.body.get(to as usize..);
-        self.reader.seek(rest.ensured());
+        self.reader.seek(rest.or_default_if_bug());
     }
 
     #[cold]
@@ -335,7 +335,10 @@ impl<'a, 'w> Walk<'a, 'w> {
         let available = self.levels.as_slice().len();
         let body = Reader::with_limits(self.message.body, &VALIDATED);
         // A payload in an empty container takes a level of its own.
-        let needed = body.levels().ensured().max(self.depth.saturating_add(1));
+        let needed = body
+            .levels()
+            .or_default_if_bug()
+            .max(self.depth.saturating_add(1));
         let kind = MessageErrorKind::TooFewLevels(BufferTooSmall { needed, available });
         let frame = usize::from(self.message.layout.is_classic());
         MessageError::new(frame, self.reader.position(), kind)

@@ -2,7 +2,7 @@
 
 use super::{Kind, Malformed, MalformedKind, RawStr, Str, Token};
 use crate::Limits;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 
 /// Pull reader for one document. It copies and allocates nothing.
 ///
@@ -391,7 +391,7 @@ impl<'a> Reader<'a> {
         let start = self.rest;
         self.skip_values(1)?;
         let len = start.len().wrapping_sub(self.rest.len());
-        Ok(start.get(..len).ensured())
+        Ok(start.get(..len).or_default_if_bug())
     }
 
     /// Reads the head of a map and moves to the value of `key`.
@@ -652,7 +652,7 @@ impl<'a> Reader<'a> {
                     return Ok(deepest);
                 };
                 depth = above;
-                owed = outer.get(depth).copied().ensured();
+                owed = outer.get(depth).copied().or_default_if_bug();
             }
             let at = self.position();
             // `token` has checked the count against the item limit, a u32.

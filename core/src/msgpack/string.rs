@@ -1,6 +1,6 @@
 //! Strings before and after the validation of their UTF-8.
 
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use core::fmt;
 
 /// A string as it is in the document, without UTF-8 validation.
@@ -68,7 +68,7 @@ impl<'a> Str<'a> {
     /// Validates the bytes a second time, since only unsafe code could avoid
     /// that.
     pub fn to_str(self) -> &'a str {
-        core::str::from_utf8(self.0).ensured()
+        core::str::from_utf8(self.0).or_default_if_bug()
     }
 
     /// The length of the string, in bytes.

@@ -310,7 +310,7 @@ fn order_by_payload(value: &mut Value) -> u64 {
 
 /// Concatenates the prefix, the prelude and the frames.
 fn stream(prefix: Prefix, frames: &[&[u8]]) -> Vec<u8> {
-    let len = prelude_len(prefix, frames.len()).expect("an invariant");
+    let len = prelude_len(prefix, frames.len()).expect("frames in memory");
     let mut stream = vec![0; len];
     // A message has at least one frame, and all of them are in memory.
     let lengths = frames.iter().map(|frame| frame.len() as u64);

@@ -13,7 +13,7 @@ pub(crate) fn json(value: &serde_json::Value) -> String {
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableJson);
     // Serializing a value and writing to a vector cannot fail.
     let _ = value.serialize(&mut serializer);
-    String::from_utf8(out).expect("an invariant")
+    String::from_utf8(out).expect("JSON is UTF-8")
 }
 
 struct PrintableJson;
@@ -29,7 +29,7 @@ impl Formatter for PrintableJson {
             let (plain, escaped) = rest.split_at(at);
             CompactFormatter.write_string_fragment(writer, plain)?;
             let mut characters = escaped.chars();
-            let character = characters.next().expect("an invariant");
+            let character = characters.next().expect("the escaped one");
             for unit in character.encode_utf16(&mut [0; 2]) {
                 write!(writer, "\\u{unit:04x}")?;
             }

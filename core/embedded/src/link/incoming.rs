@@ -5,7 +5,7 @@
 //! checks and errors, which the roles do not report, take 4.5 kB of flash.
 
 use daskwire::Limits;
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::message::{Layout, Message, Payload, PayloadKind, ReadOptions, Scratch};
 use daskwire::msgpack::{Reader, Token};
 
@@ -75,7 +75,7 @@ struct Window<'b> {
 
 impl Window<'_> {
     fn filled(&self) -> &[u8] {
-        self.bytes.get(self.start..self.end).ensured()
+        self.bytes.get(self.start..self.end).or_default_if_bug()
     }
 
     fn clear(&mut self) {
@@ -99,7 +99,7 @@ impl Window<'_> {
             shift(self.bytes, self.start, self.end, 0);
             (self.start, self.end) = (0, self.end.saturating_sub(self.start));
         }
-        self.bytes.get_mut(self.end..).ensured()
+        self.bytes.get_mut(self.end..).or_default_if_bug()
     }
 }
 
@@ -179,7 +179,7 @@ impl<'b> Incoming<'b> {
             _ => self.window.free(),
         };
         let len = free.len().min(missing);
-        free.get_mut(..len).ensured()
+        free.get_mut(..len).or_default_if_bug()
     }
 
     /// Records that `count` bytes were written to [`space`](Self::space). `None` if the
@@ -190,7 +190,12 @@ impl<'b> Incoming<'b> {
         match self.part {
             Part::Head if self.missing == 0 => {
                 // The hint is not needed: the lengths decide (PROTOCOL FRAME-7).
-                let count = self.window.filled().last_chunk().copied().ensured();
+                let count = self
+                    .window
+                    .filled()
+                    .last_chunk()
+                    .copied()
+                    .or_default_if_bug();
                 let count = u64::from_le_bytes(count);
                 // PROTOCOL FRAME-10
                 if count == 0 || (!self.in_pieces && count > self.lengths.len() as u64) {
@@ -202,7 +207,7 @@ impl<'b> Incoming<'b> {
             Part::Lengths => {
                 self.read_lengths()?;
                 if self.missing == 0 {
-                    let lengths = self.lengths.get(..self.known).ensured();
+                    let lengths = self.lengths.get(..self.known).or_default_if_bug();
                     let len = lengths
                         .iter()
                         .try_fold(self.rest_len, |sum, len| sum.checked_add(u64::from(*len)))?;
@@ -246,7 +251,7 @@ impl<'b> Incoming<'b> {
         if frame == self.known && self.rest_len != 0 {
             return Some(self.rest_len);
         }
-        let lengths = self.lengths.get(..self.known).ensured();
+        let lengths = self.lengths.get(..self.known).or_default_if_bug();
         lengths.get(frame).map(|len| u64::from(*len))
     }
 
@@ -267,11 +272,11 @@ impl<'b> Incoming<'b> {
                 _ => (window_len, false),
             };
             let is_full = self.window.is_full();
-            let bytes = self.window.filled().get(..arrived).ensured();
+            let bytes = self.window.filled().get(..arrived).or_default_if_bug();
             if self.frame != 0 {
                 let frame = self.frame;
                 let is_known = frame < self.known;
-                let bytes = self.window.filled().get(..arrived).ensured();
+                let bytes = self.window.filled().get(..arrived).or_default_if_bug();
                 return match (is_whole, is_full) {
                     (true, _) if self.taken == 0 && is_known => Piece::Frame(frame, bytes),
                     (true, _) | (_, true) => Piece::Part(frame, bytes),
@@ -313,9 +318,11 @@ impl<'b> Incoming<'b> {
                     let value = Reader::with_limits(bytes, &LIMITS).skip();
                     let value_len = value.ok().map(<[u8]>::len);
                     return match value_len {
-                        Some(len) => Piece::Value(self.window.filled().get(..len).ensured()),
+                        Some(len) => {
+                            Piece::Value(self.window.filled().get(..len).or_default_if_bug())
+                        }
                         None if is_cut => {
-                            Piece::Start(self.window.filled().get(..arrived).ensured())
+                            Piece::Start(self.window.filled().get(..arrived).or_default_if_bug())
                         }
                         None => Piece::Incomplete,
                     };

@@ -10,7 +10,7 @@ mod tests;
 use daskwire::comm::{HandshakeRole, Handshaking};
 use daskwire::frame::Prefix;
 use daskwire::handshake::Handshake;
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::message::Layout;
 
 use crate::role::Wanted;
@@ -243,7 +243,7 @@ pub(crate) fn shift(bytes: &mut [u8], from: usize, end: usize, to: usize) {
         return;
     }
     for at in from..end {
-        let byte = bytes.get(at).copied().ensured();
+        let byte = bytes.get(at).copied().or_default_if_bug();
         if let Some(target) = bytes.get_mut(at.wrapping_sub(gap)) {
             *target = byte;
         }

@@ -1,7 +1,7 @@
 //! Numpy arrays.
 
 use super::Value;
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 
 /// The maximum number of dimensions of an array.
 pub const MAX_DIMENSIONS: usize = 4;
@@ -110,7 +110,7 @@ impl<'a> Array<'a> {
     /// The length in each dimension.
     pub fn shape(&self) -> &[u32] {
         let count = usize::from(self.dimensions);
-        self.shape.get(..count).ensured()
+        self.shape.get(..count).or_default_if_bug()
     }
 
     /// The bytes of the elements.
@@ -121,7 +121,7 @@ impl<'a> Array<'a> {
     /// The number of elements.
     pub fn len(&self) -> usize {
         let item_len = self.element_type.item_len();
-        self.bytes.len().checked_div(item_len).ensured()
+        self.bytes.len().checked_div(item_len).or_default_if_bug()
     }
 
     /// Whether there are no elements.
@@ -177,7 +177,7 @@ pub(super) fn row_major(
 ) -> impl Iterator<Item = i64> + use<'_> {
     let item_len = i64::from(element_type.len);
     (1..=shape.len()).map(move |after| {
-        let inner = shape.get(after..).ensured();
+        let inner = shape.get(after..).or_default_if_bug();
         inner
             .iter()
             .fold(item_len, |stride, len| stride.saturating_mul((*len).into()))

@@ -2,7 +2,7 @@
 
 use core::fmt::Write as _;
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
 
 use super::array::array_len;
@@ -174,7 +174,7 @@ impl<'o> Out<'o> {
             *place = byte;
             head_len = head_len.wrapping_add(1);
         }
-        self.put(head.get(..head_len).ensured(), len)
+        self.put(head.get(..head_len).or_default_if_bug(), len)
     }
 
     /// Returns an array of one dimension with these elements, as `float64`.
@@ -194,7 +194,7 @@ impl<'o> Out<'o> {
     /// The bytes of a result of [`bytes`](Self::bytes), to be changed in place;
     /// empty for other results.
     pub fn as_mut_bytes(&mut self) -> &mut [u8] {
-        match self.buffer.get_mut(..self.len).ensured() {
+        match self.buffer.get_mut(..self.len).or_default_if_bug() {
             [BYTES, bytes @ ..] => bytes,
             _ => &mut [],
         }
@@ -206,7 +206,7 @@ impl<'o> Out<'o> {
         let space = self.buffer.get_mut(..end).ok_or(NO_ROOM)?;
         self.len = end;
         crate::copy(space, head);
-        Ok(space.get_mut(head.len()..).ensured())
+        Ok(space.get_mut(head.len()..).or_default_if_bug())
     }
 }
 
@@ -259,7 +259,7 @@ impl Failure {
         while !self.message.is_char_boundary(end) {
             end = end.saturating_sub(1);
         }
-        self.message.get(..end).ensured()
+        self.message.get(..end).or_default_if_bug()
     }
 
     /// The message, with the type of the value that was refused.

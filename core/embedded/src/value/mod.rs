@@ -7,7 +7,7 @@ mod tests;
 
 use core::fmt::Write as _;
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::message::{Payload, PayloadKind, Serializer};
 use daskwire::msgpack::{Token, Writer};
 use daskwire_pickle::{Writer as PickleWriter, WriterLevel};
@@ -231,7 +231,7 @@ impl<'a> Value<'a> {
                             *shape.get_mut(count).ok_or(refused)? = length.ok_or(refused)?;
                             count = count.wrapping_add(1);
                         }
-                        let shape = shape.get(..count).ensured();
+                        let shape = shape.get(..count).or_default_if_bug();
                         let strides = own.strides().ok().flatten().ok_or(refused)?;
                         let dtype = dtype.ok_or(refused)?;
                         if strides.count_left() as usize != shape.len() {
@@ -294,7 +294,7 @@ impl<'a> Value<'a> {
             Self::Array(_) => writer.global("numpy", "ndarray"),
             _ => writer.global("builtins", self.type_name()),
         };
-        writer.finish().ensured()
+        writer.finish().or_default_if_bug()
     }
 
     /// Writes the header of the payload with this value.
@@ -310,7 +310,7 @@ impl<'a> Value<'a> {
                 writer.map(5).str("sub-header").map(4);
                 let dtype = array.element_type.name();
                 writer.str("dtype").array(2).u64(0).str_bytes(&dtype);
-                let count = u32::try_from(array.shape().len()).ensured();
+                let count = u32::try_from(array.shape().len()).or_default_if_bug();
                 writer.str("shape").array(count);
                 for len in array.shape() {
                     writer.u64((*len).into());

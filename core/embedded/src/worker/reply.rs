@@ -1,6 +1,6 @@
 //! The reply to `get_data`, which may be longer than any buffer.
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::msgpack::Writer;
 
 use crate::link::Outgoing;
@@ -87,9 +87,11 @@ impl<const KEYS: usize> DataReply<KEYS> {
         let Some(index) = piece.checked_sub(1) else {
             let len = piece_len(&mut bytes, |writer| {
                 writer.map(2).str("status").str("OK");
-                writer.str("data").map(u32::try_from(self.count).ensured());
+                writer
+                    .str("data")
+                    .map(u32::try_from(self.count).or_default_if_bug());
             });
-            return use_piece(bytes.get(..len).ensured());
+            return use_piece(bytes.get(..len).or_default_if_bug());
         };
         let (index, is_entry, is_header) = match index.checked_sub(self.count) {
             None => (index, true, false),
@@ -105,10 +107,10 @@ impl<const KEYS: usize> DataReply<KEYS> {
                 writer.encoded(store.part(id, Part::Key));
                 writer.map(1).str("__Serialized__").u64(frame as u64);
             });
-            use_piece(bytes.get(..len).ensured())
+            use_piece(bytes.get(..len).or_default_if_bug())
         } else if is_header {
             let len = piece_len(&mut bytes, |writer| value.write_header(writer));
-            use_piece(bytes.get(..len).ensured())
+            use_piece(bytes.get(..len).or_default_if_bug())
         } else {
             use_piece(value.frame(&mut bytes).unwrap_or_default())
         }
@@ -131,7 +133,7 @@ impl<const KEYS: usize> DataReply<KEYS> {
         while self.piece <= end {
             let offset = self.offset;
             let (sent, left) = self.with_piece(self.piece, store, |piece| {
-                let rest = piece.get(offset..).ensured();
+                let rest = piece.get(offset..).or_default_if_bug();
                 let sent = outgoing.append(rest);
                 (sent, rest.len().saturating_sub(sent))
             });

@@ -1,6 +1,6 @@
 //! The execution of a task.
 
-use daskwire::invariant::Ensured as _;
+use daskwire::invariant::OrDefaultIfBug as _;
 use daskwire::msgpack::Writer;
 
 use crate::pickle_tree::{Id, Node, Tree};
@@ -39,7 +39,7 @@ pub(super) fn run(
         count = count.wrapping_add(1);
         rest = after;
     }
-    let parts = parts.get(..count).ensured();
+    let parts = parts.get(..count).or_default_if_bug();
     let (pickle, buffers) = parts.split_first().ok_or(refused)?;
     let mut tree = Tree::new();
     tree.read(pickle, buffers)?;

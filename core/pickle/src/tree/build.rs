@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 
 use super::{Kind, Op, Slot, Tree};
 use crate::Limits;
@@ -496,7 +496,7 @@ impl<'p> Builder<'p> {
         kind: Kind,
         start: usize,
     ) -> Step<()> {
-        let items = self.stack.get(start..).ensured();
+        let items = self.stack.get(start..).or_default_if_bug();
         let count = items.len();
         let len = self.tree.pickle.len();
         make_room(
@@ -560,7 +560,7 @@ impl<'p> Builder<'p> {
 
     fn attach_marked(&mut self, opcode: Opcode, op: Op, kind: Kind, expected: Operand) -> Step<()> {
         let mark = self.pop_mark(opcode)?;
-        let items = self.stack.get(mark..).ensured();
+        let items = self.stack.get(mark..).or_default_if_bug();
         let below = match mark.checked_sub(1) {
             Some(below) if below >= self.stack_floor() => self.stack.get(below),
             _ => None,
@@ -578,7 +578,7 @@ impl<'p> Builder<'p> {
         }
         self.check_container(target, kind, opcode, expected)?;
         let items = core::mem::take(&mut self.stack);
-        let attached = self.attach(target, op, items.get(mark..).ensured());
+        let attached = self.attach(target, op, items.get(mark..).or_default_if_bug());
         self.stack = items;
         self.stack.truncate(mark);
         attached

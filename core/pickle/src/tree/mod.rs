@@ -47,7 +47,7 @@
 //! [`PickleErrorKind`]: super::PickleErrorKind
 
 use alloc::vec::Vec;
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 
 use super::{Opcode, PickleError, Reader};
 use crate::Limits;
@@ -314,13 +314,16 @@ impl<'p> Tree<'p> {
         let start = to_usize(start);
         match count {
             0 => &[],
-            count => self.words.get(start..start.saturating_add(count)).ensured(),
+            count => self
+                .words
+                .get(start..start.saturating_add(count))
+                .or_default_if_bug(),
         }
     }
 
     /// The opcode of a value and the bytes after it.
     fn opcode_at(&self, slot: Slot) -> (Opcode, &'p [u8]) {
-        let rest = self.pickle.get(slot.offset()..).ensured();
+        let rest = self.pickle.get(slot.offset()..).or_default_if_bug();
         let (first, rest) = rest.split_first().unwrap_or((&0, &[]));
         (Opcode::from_byte(*first).unwrap_or(Opcode::None), rest)
     }

@@ -6,7 +6,7 @@ use super::{
     Walk,
 };
 use crate::{Argument, BigInt, Opcode, PyStr};
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 
 /// A reference to one value of a tree.
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ impl<'t, 'p> Node<'t, 'p> {
             kind @ (Kind::Buffer | Kind::ReadOnlyBuffer) => {
                 let index = to_usize(slot.link);
                 Value::Buffer {
-                    data: self.tree.buffers.get(index).copied().ensured(),
+                    data: self.tree.buffers.get(index).copied().or_default_if_bug(),
                     index,
                     read_only: matches!(kind, Kind::ReadOnlyBuffer),
                 }
@@ -61,7 +61,7 @@ impl<'t, 'p> Node<'t, 'p> {
                 _ => 0,
             }),
             Kind::PersistentLine => Value::PersistentLine(match self.tree.argument_at(slot) {
-                Argument::Line(line) => core::str::from_utf8(line).ensured(),
+                Argument::Line(line) => core::str::from_utf8(line).or_default_if_bug(),
                 _ => "",
             }),
             Kind::Persistent => Value::Persistent(self.operands(slot)[0]),
@@ -285,7 +285,7 @@ impl<'t, 'p> Node<'t, 'p> {
         let (opcode, rest) = self.tree.opcode_at(slot);
         if let Opcode::Long1 | Opcode::Long4 = opcode {
             let bytes = counted(opcode, rest).get(..to_usize(slot.link));
-            return Int::Big(BigInt::known(bytes.ensured()));
+            return Int::Big(BigInt::known(bytes.or_default_if_bug()));
         }
         match self.tree.argument_at(slot) {
             Argument::Decimal(value) => Int::Decimal(value),
@@ -343,17 +343,20 @@ fn counted(opcode: Opcode, rest: &[u8]) -> &[u8] {
     let crate::ArgumentForm::Counted(len) = opcode.argument_form() else {
         return &[];
     };
-    let (head, rest) = rest.split_at_checked(len.into()).ensured();
+    let (head, rest) = rest.split_at_checked(len.into()).or_default_if_bug();
     let mut count = [0; 8];
     for (to, from) in count.iter_mut().zip(head) {
         *to = *from;
     }
     let count = usize::try_from(u64::from_le_bytes(count)).unwrap_or(usize::MAX);
-    rest.get(..count).ensured()
+    rest.get(..count).or_default_if_bug()
 }
 
 /// A line that a reader has validated, and the bytes after it.
 fn line(rest: &[u8]) -> (&[u8], &[u8]) {
     let mut parts = rest.splitn(2, |byte| *byte == b'\n');
-    (parts.next().ensured(), parts.next().ensured())
+    (
+        parts.next().or_default_if_bug(),
+        parts.next().or_default_if_bug(),
+    )
 }

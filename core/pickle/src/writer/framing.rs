@@ -2,7 +2,7 @@
 
 use super::{Framing, Writer};
 use crate::Opcode;
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 use daskwire_compression::measure::{append, short};
 
 impl Writer<'_, '_> {
@@ -82,7 +82,7 @@ impl Writer<'_, '_> {
         }
         // The existing contents, at most 3 bytes, move after the header.
         let mut moved = [0; MIN_FRAME_LEN];
-        let moved = moved.get_mut(..before).ensured();
+        let moved = moved.get_mut(..before).or_default_if_bug();
         for (to, from) in moved.iter_mut().zip(self.out.iter().skip(start)) {
             *to = *from;
         }

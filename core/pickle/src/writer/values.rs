@@ -2,7 +2,7 @@
 
 use super::{Kind, Protocol, WriteError, Writer, WriterLevel};
 use crate::{Mutability, Opcode, PickleBuffer, Placement};
-use daskwire_compression::invariant::Ensured;
+use daskwire_compression::invariant::OrDefaultIfBug;
 use daskwire_compression::measure::append;
 
 impl Writer<'_, '_> {
@@ -414,7 +414,7 @@ fn shortest(twos_complement: &[u8]) -> &[u8] {
     while let [rest @ .., before, last] = bytes
         && matches!((*before < 0x80, *last), (true, 0) | (false, 0xff))
     {
-        bytes = bytes.get(..rest.len().wrapping_add(1)).ensured();
+        bytes = bytes.get(..rest.len().wrapping_add(1)).or_default_if_bug();
     }
     bytes
 }

@@ -1,7 +1,7 @@
 //! The payload header of a classic message that is built.
 
 use crate::BufferTooSmall;
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::message::BuildError;
 use crate::message::builder::narrow;
 use crate::message::level::{Container, Level, Nesting};
@@ -75,7 +75,7 @@ fn for_each_path(
             && slot.start() == at
         {
             payloads.next();
-            let path = levels.as_slice().get(..depth).ensured();
+            let path = levels.as_slice().get(..depth).or_default_if_bug();
             found(path, header, slot.is_bytestring());
         }
         let container = Container::of(token);

@@ -4,7 +4,7 @@ use core::cmp::Ordering;
 
 use super::ClassicEntry;
 use super::path::{Elements, compare_next, compare_tokens};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::message::level::{Container, Nesting, VALIDATED};
 use crate::message::open::Scan;
 use crate::message::slot::{Slot, offset, span};
@@ -47,7 +47,7 @@ impl Scan<'_> {
         slots: &mut [Slot],
     ) -> Result<(usize, usize), MessageError> {
         let (low, high) = below;
-        for slot in slots.get_mut(low..high).ensured() {
+        for slot in slots.get_mut(low..high).or_default_if_bug() {
             let Slot::Path(entry) = slot else {
                 continue;
             };
@@ -58,7 +58,7 @@ impl Scan<'_> {
                 0 => entry.path.0.saturating_add(offset(elements.position())),
                 _ => {
                     let mut last = reader_at(self.paths, entry.cursor);
-                    last.skip().ensured();
+                    last.skip().or_default_if_bug();
                     entry.cursor.saturating_add(offset(last.position()))
                 }
             };
@@ -103,9 +103,9 @@ impl Scan<'_> {
                 self.element_order(container, depth, entry)
             })
         };
-        let part = slots.get(range.0..range.1).ensured();
+        let part = slots.get(range.0..range.1).or_default_if_bug();
         let low = part.partition_point(|slot| order(slot).is_lt());
-        let rest = part.get(low..).ensured();
+        let rest = part.get(low..).or_default_if_bug();
         let len = rest.partition_point(|slot| order(slot).is_le());
         let low = range.0.saturating_add(low);
         (low, low.saturating_add(len))
@@ -132,7 +132,7 @@ impl Scan<'_> {
 
 /// Records for payloads in a value that the body has it at `key`, if in a map.
 pub(in crate::message) fn leave(slots: &mut [Slot], (low, high): (usize, usize), key: u32) {
-    for slot in slots.get_mut(low..high).ensured() {
+    for slot in slots.get_mut(low..high).or_default_if_bug() {
         if let Slot::Path(entry) = slot {
             entry.cursor = key;
         }
@@ -160,5 +160,5 @@ fn follow(entry: &mut ClassicEntry, depth: usize) -> Result<(), MessageError> {
 }
 
 fn reader_at(document: &[u8], at: u32) -> Reader<'_> {
-    Reader::with_limits(document.get(at as usize..).ensured(), &VALIDATED)
+    Reader::with_limits(document.get(at as usize..).or_default_if_bug(), &VALIDATED)
 }

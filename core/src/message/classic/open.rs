@@ -3,7 +3,7 @@
 use super::ClassicEntry;
 use super::path::{begins_with, compare_paths};
 use crate::compression::{self, CompressionError};
-use crate::invariant::Ensured as _;
+use crate::invariant::OrDefaultIfBug as _;
 use crate::message::open::{check_len, codec_entry, no_body};
 use crate::message::scratch::Storage;
 use crate::message::slot::{Slot, keep, offset, sort, span};
@@ -61,7 +61,7 @@ pub(in crate::message) fn open_body<'a, T: AsRef<[u8]>>(
     loop {
         let out = storage.as_mut();
         match compression::decompress(codec, body, out, max_len) {
-            Ok(len) => return Ok(storage.into_slice().get(..len).ensured()),
+            Ok(len) => return Ok(storage.into_slice().get(..len).or_default_if_bug()),
             // Without a declared length (zlib) the next step is a guess.
             Err(CompressionError::BufferTooSmall(short))
                 if storage.reserve(short.needed.max(short.available.saturating_mul(2))) => {}
@@ -126,7 +126,7 @@ impl<'a> ClassicHeader<'a> {
 
         // First all headers, sorted by their paths.
         let mut headers = self.headers;
-        let slots = slots.get_mut(..self.header_count).ensured();
+        let slots = slots.get_mut(..self.header_count).or_default_if_bug();
         for slot in slots.iter_mut() {
             let path = next_span(&mut headers).map_err(&malformed)?;
             let header = next_span(&mut headers).map_err(&malformed)?;
@@ -194,7 +194,7 @@ impl<'a> ClassicHeader<'a> {
         let count = keep(slots, |entry| {
             entry.path().is_some_and(|entry| entry.claimed)
         });
-        let slots = slots.get_mut(..count).ensured();
+        let slots = slots.get_mut(..count).or_default_if_bug();
         for pair in slots.windows(2) {
             if let [shorter, longer] = pair
                 && begins_with(path_of(document, longer), path_of(document, shorter))

@@ -26,7 +26,7 @@ impl<W: Write> Write for Escaping<W> {
                 let (plain, escaped) = rest.split_at(at);
                 self.0.write_all(plain.as_bytes())?;
                 let mut characters = escaped.chars();
-                let character = characters.next().expect("an invariant");
+                let character = characters.next().expect("the escaped one");
                 write!(self.0, "{}", character.escape_default())?;
                 rest = characters.as_str();
             }

@@ -154,7 +154,7 @@ impl<'a> Inspector<'a> {
     ///
     /// If the framing is malformed. Nothing can be read after that.
     pub fn next_message(&mut self) -> Result<Option<Recorded<'a>>, InspectError> {
-        let rest = self.stream.get(self.offset..).expect("an invariant");
+        let rest = &self.stream[self.offset..];
         let offset = self.offset as u64;
         let fault = |kind| InspectError { offset, kind };
         if rest.is_empty() {

@@ -333,8 +333,7 @@ struct Cut<'t> {
 impl std::io::Write for Cut<'_> {
     fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
         let len = data.len().min(self.max_len.saturating_sub(self.json.len()));
-        self.json
-            .extend_from_slice(data.get(..len).expect("an invariant"));
+        self.json.extend_from_slice(&data[..len]);
         #[cfg(test)]
         tests::WRITTEN.set(tests::WRITTEN.get() + len);
         Ok(len)
@@ -363,7 +362,7 @@ fn python_key(key: &Value, json: Vec<u8>) -> PythonKey {
             Some(small) if small.unsigned_abs() < MAX_PLAIN => number(small as f64),
             Some(large) => PythonKey::Integer(large.into()),
             None => {
-                let value = value.as_f64().expect("an invariant");
+                let value = value.as_f64().expect("a number");
                 #[allow(clippy::cast_possible_truncation)] // integral, and below 2^100
                 if value.fract() == 0.0
                     && value.abs() >= 9_007_199_254_740_992.0

@@ -258,7 +258,7 @@ fn roles(layout: Layout, message: &Message<'_, &[u8]>) -> Result<Vec<String>> {
     match layout {
         Layout::Modern => set(0, "body".into()),
         Layout::Classic => {
-            let header = message.frames().first().copied().expect("an invariant");
+            let header = message.frames()[0];
             let body = match body_codec(header)? {
                 Some(codec) => {
                     let len = message.body().len() as u64;

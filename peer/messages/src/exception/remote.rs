@@ -263,7 +263,7 @@ pub fn killed_worker(
             writer.build();
         }
         writer.reduce();
-        let (module, name) = KILLED_WORKER.rsplit_once('.').expect("an invariant");
+        let (module, name) = KILLED_WORKER.rsplit_once('.').expect("a dotted name");
         writer.global(module, name);
         writer.tuple(3);
         key.pickle(writer);
@@ -284,7 +284,7 @@ fn pickled(write: impl Fn(&mut Writer<'_, '_>)) -> Serialized {
         Ok::<(), daskwire_pickle::WriteError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::of_written_pickle(pickle.expect("an invariant").into())
+    Serialized::of_written_pickle(pickle.expect("a buffer that grows").into())
 }
 
 #[cfg(test)]

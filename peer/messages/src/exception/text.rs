@@ -67,7 +67,7 @@ impl fmt::Write for Limited<'_> {
             len = len.saturating_sub(1);
         }
         self.left.set(left.saturating_sub(len));
-        self.string.push_str(part.get(..len).expect("an invariant"));
+        self.string.push_str(&part[..len]);
         if len == part.len() {
             Ok(())
         } else {

@@ -51,7 +51,7 @@ impl ComputeTask {
             Ok::<(), ValueError>(())
         });
         // Cannot fail: the buffer grows as needed.
-        Serialized::pickled(&pickle.expect("an invariant"))
+        Serialized::pickled(&pickle.expect("a buffer that grows"))
     }
 }
 

@@ -224,7 +224,7 @@ pub fn opened_by_task<'k>(
         Ok::<(), ValueError>(())
     });
     // Cannot fail: the buffer grows as needed.
-    Serialized::pickled(&pickle.expect("an invariant"))
+    Serialized::pickled(&pickle.expect("a buffer that grows"))
 }
 
 impl Task {

@@ -106,7 +106,7 @@ impl Key {
     pub fn to_value(&self) -> Value {
         let document = [Bytes::copy_from_slice(self.as_msgpack())];
         let value = Source::new(&document).and_then(|mut source| Value::read(&mut source));
-        value.expect("an invariant")
+        value.expect("a key is a document")
     }
 
     /// The string, if the key is one.

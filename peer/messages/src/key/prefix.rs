@@ -11,12 +11,12 @@ pub(super) const OTHER: &str = "Other";
 /// The prefix of a key that is a string, or that begins with one.
 pub(super) fn split(key: &str) -> Cow<'_, str> {
     let mut words = key.split('-');
-    let first = words.next().expect("an invariant");
+    let first = words.next().expect("a split has a part");
     let name = match first.chars().next() {
         None => return OTHER.into(),
         Some(letter) if is_letter(letter) => first,
         Some(_) => {
-            let name = first.split(',').next().expect("an invariant");
+            let name = first.split(',').next().expect("a split has a part");
             name.trim_matches(['_', '\'', '(', ')', '"'])
         }
     };

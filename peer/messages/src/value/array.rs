@@ -170,7 +170,7 @@ impl Array {
         self.properties
             .dimensions
             .item_count()
-            .expect("an invariant")
+            .expect("checked when it was made")
     }
 
     /// Whether there are no elements.

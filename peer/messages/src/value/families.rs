@@ -207,10 +207,10 @@ fn embed(payload: &Serialized, frames: &mut Vec<Bytes>) -> Result<Vec<u8>, Value
     frames.extend(logical);
     let mut reader = Reader::new(payload.header());
     let mut kept: Vec<(&[u8], &[u8])> = Vec::new();
-    for _ in 0..reader.map().expect("an invariant") {
+    for _ in 0..reader.map().expect("a header") {
         let (key, value) = (
-            reader.skip().expect("an invariant"),
-            reader.skip().expect("an invariant"),
+            reader.skip().expect("a key"),
+            reader.skip().expect("a value"),
         );
         let is_of_frames = match Reader::new(key).raw_str() {
             Ok(name) => FRAME_ENTRIES.iter().any(|entry| name == *entry),
@@ -239,7 +239,7 @@ const FRAME_ENTRIES: [&str; 4] = [
 fn entries(count: usize, write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
     let mut out = Vec::new();
     scratch::msgpack(&mut out, |writer| {
-        writer.map(u32::try_from(count).expect("an invariant"));
+        writer.map(u32::try_from(count).expect("few entries"));
         write(writer);
     });
     out
@@ -248,12 +248,12 @@ fn entries(count: usize, write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
 /// Adds an entry to a map.
 fn with_entry(map: &[u8], write: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
     let mut reader = Reader::new(map);
-    let count = reader.map().expect("an invariant");
+    let count = reader.map().expect("a header");
     let mut all = Vec::new();
     for _ in 0..count {
         all.push((
-            reader.skip().expect("an invariant"),
-            reader.skip().expect("an invariant"),
+            reader.skip().expect("a key"),
+            reader.skip().expect("a value"),
         ));
     }
     entries(all.len().saturating_add(1), |writer| {

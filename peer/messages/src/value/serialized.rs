@@ -120,12 +120,12 @@ impl Serialized {
             },
             _ => return Self::of_pickle(value, pickling),
         };
-        Ok(built.expect("an invariant"))
+        Ok(built.expect("buffers that grow"))
     }
 
     /// The payload of `bytes` that all releases of Python read from 3.4 on.
     pub fn of_bytes(bytes: &Bytes) -> Self {
-        Self::built(&[bytes], &Content::Bytes(bytes, Protocol::V4)).expect("an invariant")
+        Self::built(&[bytes], &Content::Bytes(bytes, Protocol::V4)).expect("buffers that grow")
     }
 
     /// The payload for readers before 2021.11.0: the keys of a class are in the header
@@ -150,14 +150,14 @@ impl Serialized {
         sources.extend(arrays.iter().map(|array| array.bytes()));
         let buffers = arrays.iter().map(|array| pickled::buffer(array)).collect();
         // Cannot fail: the buffers grow as needed.
-        Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).expect("an invariant"))
+        Ok(Self::built(&sources, &Content::Pickle(&pickle, buffers)).expect("buffers that grow"))
     }
 
     /// Wraps a complete pickle without buffers.
     pub fn of_written_pickle(pickle: Bytes) -> Self {
         if pickle.len() > SHARD_LEN {
             return Self::built(&[&pickle], &Content::Pickle(&pickle, Vec::new()))
-                .expect("an invariant");
+                .expect("buffers that grow");
         }
         Self::new(
             PayloadKind::Serialized,
@@ -309,15 +309,12 @@ impl Serialized {
 
     /// The header as it was sent: a MessagePack map.
     pub fn header(&self) -> &[u8] {
-        self.message
-            .get(1)
-            .map(AsRef::as_ref)
-            .expect("an invariant")
+        self.message[1].as_ref()
     }
 
     /// The frames after the header, as they were sent.
     pub fn frames(&self) -> &[Bytes] {
-        self.message.get(2..).expect("an invariant")
+        &self.message[2..]
     }
 
     /// The length of all frames, in bytes.
@@ -415,7 +412,7 @@ impl Serialized {
             let header = payload.header();
             if self.kind == PayloadKind::Pickled {
                 let pickle = header.pickled_object()?.unwrap_or_default();
-                let header = self.message.get(1).cloned().expect("an invariant");
+                let header = self.message[1].clone();
                 return Ok((header.slice_ref(pickle), frames));
             }
             match Description::of(header)? {
@@ -494,7 +491,7 @@ fn flat_header(header: &[u8]) -> Option<Vec<u8>> {
     }
     let mut flat = Vec::with_capacity(header.len());
     scratch::msgpack(&mut flat, |writer| {
-        writer.map(u32::try_from(entries.len()).expect("an invariant"));
+        writer.map(u32::try_from(entries.len()).expect("few entries"));
         for (key, value) in &entries {
             writer.encoded(key).encoded(value);
         }

@@ -89,7 +89,7 @@ impl State {
             let Some(index) = index.checked_rem(others.len() as u64) else {
                 return;
             };
-            let other = others[usize::try_from(index).expect("an invariant")];
+            let other = others[usize::try_from(index).expect("an index")];
             let message = copies.entry(other).or_default();
             let holder = vec![worker.address.clone()];
             message.who_has.push((task.key.clone(), holder));

@@ -482,10 +482,10 @@ fn ordered(
     let places = places(&dependencies)?;
     let mut sorted: Vec<(usize, Submitted)> = Vec::with_capacity(tasks.len());
     for (number, (task, mut dependencies)) in tasks.into_iter().zip(dependencies).enumerate() {
-        let place = places.get(number).copied().expect("an invariant");
+        let place = places[number];
         for dependency in &mut dependencies {
             if let Dependency::Inside(number) = dependency {
-                *number = places.get(*number).copied().expect("an invariant");
+                *number = places[*number];
             }
         }
         let order = given.get(&task.key).copied();

@@ -79,7 +79,7 @@ pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     drop(index);
     let mut is_first = is_first.into_iter();
     let mut items = items;
-    items.retain(|_| is_first.next().expect("an invariant"));
+    items.retain(|_| is_first.next().expect("one for each item"));
     Ok(items)
 }
 
@@ -229,7 +229,9 @@ pub(super) fn getitem(from: &Value, index: &Value) -> Result<Value> {
         Value::Str(string) => {
             let index = position(string.chars().count())?;
             let found = string.chars().nth(index);
-            Ok(Value::from(found.map(String::from).expect("an invariant")))
+            Ok(Value::from(String::from(
+                found.expect("a position in the string"),
+            )))
         }
         Value::Array(_) => Err(not_covered("items of arrays")),
         Value::Serialized(what) => Err(not_covered(&format!("an item of {what}"))),

@@ -89,8 +89,8 @@ impl State {
             let mut hasher = DefaultHasher::new();
             (&self.address, key).hash(&mut hasher);
             let len = known.len() as u64;
-            let first = hasher.finish().checked_rem(len).expect("an invariant");
-            known.rotate_left(usize::try_from(first).expect("an invariant"));
+            let first = hasher.finish() % len;
+            known.rotate_left(usize::try_from(first).expect("an index"));
             known.sort_by_key(|peer| self.peers.get(peer).is_some_and(|state| state.is_busy));
         }
         if let Some(task) = self.tasks.get_mut(key) {
