@@ -98,7 +98,7 @@ pub use pool::{BufferPool, FrameBlock, FrameMemory};
 pub use reader::CommReader;
 pub use transport::{
     BoxFuture, ConnectError, ConnectOptions, Listen, PendingConnection, Traffic, Transport,
-    Transports, Wrap, connect, connect_raw, host_and_port, is_lasting,
+    Transports, Wrap, connect, connect_raw, host_and_port, is_permanent,
 };
 pub use writer::CommWriter;
 

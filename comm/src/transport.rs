@@ -63,7 +63,7 @@ pub trait Transport: Send + Sync {
     /// Creates a transport with the same options that shares no connection with this one,
     /// so that it can be closed separately. Default: `None`, for transports without
     /// shared connections.
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
+    fn with_own_connections(&self) -> Option<Arc<dyn Transport>> {
         None
     }
 }
@@ -127,8 +127,8 @@ macro_rules! delegate_transport {
                 (**self).close()
             }
 
-            fn separate(&self) -> Option<Arc<dyn Transport>> {
-                (**self).separate()
+            fn with_own_connections(&self) -> Option<Arc<dyn Transport>> {
+                (**self).with_own_connections()
             }
         }
     )*};
@@ -535,9 +535,12 @@ impl Transports {
     /// Creates the same transports without the connections of these, for a client or worker
     /// that is closed separately.
     #[must_use]
-    pub fn separate(&self) -> Self {
-        let separate =
-            |transport: &Arc<dyn Transport>| transport.separate().unwrap_or(Arc::clone(transport));
+    pub fn with_own_connections(&self) -> Self {
+        let separate = |transport: &Arc<dyn Transport>| {
+            transport
+                .with_own_connections()
+                .unwrap_or(Arc::clone(transport))
+        };
         Self(self.0.iter().map(separate).collect())
     }
 }
@@ -728,7 +731,7 @@ impl<'a> Attempts<'a> {
                 self.last = Some(CommError::Timeout { phase, after });
             }
             ConnectError::Fatal(error) => return Err(error),
-            ConnectError::Failed(error) if is_lasting(&error) => return Err(failed(error)),
+            ConnectError::Failed(error) if is_permanent(&error) => return Err(failed(error)),
             ConnectError::Failed(error) => self.last = Some(failed(error)),
             // The error of an earlier attempt is more helpful than a timeout.
             ConnectError::NoAnswer => {}
@@ -760,7 +763,7 @@ impl<'a> Attempts<'a> {
 
 /// Whether any other attempt to connect would fail with the same error. Transports that
 /// attempt several addresses return the error of another address then.
-pub fn is_lasting(error: &io::Error) -> bool {
+pub fn is_permanent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported

@@ -260,15 +260,19 @@ impl Channel {
     }
 }
 
-/// Waits for a future with a timeout. `what` names the awaited event in the error.
-pub(crate) async fn within<T, E: From<RequestError>>(
-    after: Duration,
-    what: &'static str,
+/// Waits for a future with a timeout. `waiting_for` names the awaited event in the error.
+pub(crate) async fn with_timeout<T, E: From<RequestError>>(
+    timeout: Duration,
+    waiting_for: &'static str,
     future: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
-    match runtime::timeout(after, future).await {
+    match runtime::timeout(timeout, future).await {
         Ok(result) => result,
-        Err(_) => Err(RequestError::Timeout { what, after }.into()),
+        Err(_) => Err(RequestError::Timeout {
+            what: waiting_for,
+            after: timeout,
+        }
+        .into()),
     }
 }
 

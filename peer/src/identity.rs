@@ -132,7 +132,7 @@ pub async fn identity(
     options: &CommOptions,
 ) -> Result<(Identity, daskwire_comm::Agreement<'static>), IdentityError> {
     let timeout = options.handshake_timeout;
-    let transports = transports.separate();
+    let transports = transports.with_own_connections();
     let mut comm = transports.connect(address, options).await?;
     let answer = runtime::timeout(timeout, ask(&mut comm))
         .await

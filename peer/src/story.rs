@@ -49,7 +49,7 @@ impl Stimulus {
     }
 
     /// A local stimulus at `now` seconds after 1970.
-    pub(crate) const fn here(what: &'static str, now: f64) -> Self {
+    pub(crate) const fn local(what: &'static str, now: f64) -> Self {
         Self(Source::Local(what, now))
     }
 
@@ -338,7 +338,7 @@ mod tests {
         let mut story = Story::default();
         story.add(event("x", Stimulus::of_message("compute-task-1")));
         story.add(event("y", Stimulus::of_message("compute-task-2")));
-        story.add(event("x", Stimulus::here("spill", 1_795_299_067.25)));
+        story.add(event("x", Stimulus::local("spill", 1_795_299_067.25)));
         assert_eq!(keys(&story, &["x"]), ["x", "x"]);
         assert_eq!(keys(&story, &["compute-task-2", "z"]), ["y"]);
         assert_eq!(keys(&story, &["spill-1795299067.25"]), ["x"]);
@@ -350,7 +350,7 @@ mod tests {
     fn memory_is_bounded_by_count_and_by_the_length_of_keys() {
         let mut story = Story::default();
         for index in 0..=MAX_COUNT {
-            story.add(event(&format!("x-{index}"), Stimulus::here("spill", 1.5)));
+            story.add(event(&format!("x-{index}"), Stimulus::local("spill", 1.5)));
         }
         assert_eq!(story.events.len(), MAX_COUNT);
         assert_eq!(story.events[0].key, Key::from("x-1"));
@@ -375,7 +375,7 @@ mod tests {
         let add = |story: &mut Story, key: &str, time: f64| {
             let event = TaskEvent {
                 time,
-                ..event(key, Stimulus::here("spill", time))
+                ..event(key, Stimulus::local("spill", time))
             };
             story.add_and_keep(event, is_pending);
         };
@@ -442,7 +442,7 @@ mod tests {
     fn formats_events_as_dask_does() {
         let change = |change| TaskEvent {
             change,
-            ..event("x", Stimulus::here("spill", 1.5))
+            ..event("x", Stimulus::local("spill", 1.5))
         };
         let (from, to) = ("waiting", "ready");
         let peer: Arc<str> = "tcp://a:1".into();

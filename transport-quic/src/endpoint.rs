@@ -532,7 +532,7 @@ impl Transport for Endpoint {
     }
 
     /// Creates a [`Quic`] with the same options.
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
+    fn with_own_connections(&self) -> Option<Arc<dyn Transport>> {
         Some(Arc::new(Quic::new(self.settings.clone())))
     }
 }

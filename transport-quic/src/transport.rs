@@ -93,7 +93,7 @@ impl Transport for Quic {
         })
     }
 
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
+    fn with_own_connections(&self) -> Option<Arc<dyn Transport>> {
         Some(Arc::new(Self::new(self.options.clone())))
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, AcceptTcp, Runtime, Stream};
-use daskwire_comm::{RawConnection, is_lasting, lingering};
+use daskwire_comm::{RawConnection, is_permanent, lingering};
 use socket2::{Domain, SockRef, Socket as Socket2, TcpKeepalive, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -267,7 +267,7 @@ impl Accepted {
 /// The error of several attempts: the first after which another attempt may succeed, if
 /// there is one.
 fn first_error(mut errors: Vec<io::Error>) -> io::Error {
-    let found = errors.iter().position(|error| !is_lasting(error));
+    let found = errors.iter().position(|error| !is_permanent(error));
     if errors.is_empty() {
         return io::ErrorKind::NotFound.into();
     }

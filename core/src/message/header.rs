@@ -127,7 +127,7 @@ impl<'a> PayloadHeader<'a> {
         let mut reader = Reader::with_limits(document, limits);
         let pair_count = reader.map()?;
         let mut offsets = [0; KEYS.len()];
-        // As `Reader::pairs`, which takes longer with keys that it does not know.
+        // Inlined `Reader::pairs`: faster when most keys are unknown.
         for _ in 0..pair_count {
             let place = match reader.raw_str() {
                 Ok(key) => index_of(key.as_bytes()).and_then(|index| offsets.get_mut(index)),

@@ -9,7 +9,7 @@ use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Status, TaskError, TaskFuture};
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::protocol::{Keys, RetireWorkers, TaskState, Terminate, Unknown};
 use crate::{Key, RequestError, Value};
 
@@ -290,7 +290,7 @@ impl Client {
             let mut channel = self.shared.pool.connect(self.shared.address()).await?;
             channel.call::<Value>(&request).await
         };
-        match within(
+        match with_timeout(
             self.shared.options.timeout,
             "the end of the scheduler",
             ending,

@@ -13,7 +13,7 @@ use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::pool::Deadlines;
 use crate::protocol::Unknown;
 use crate::value::WrongType;
@@ -106,7 +106,7 @@ impl Wait {
     ) -> Result<T, RequestError> {
         let reply = Box::pin(reply);
         match self.after {
-            Some(after) => within(after.saturating_add(self.margin), self.what, reply).await,
+            Some(after) => with_timeout(after.saturating_add(self.margin), self.what, reply).await,
             None => reply.await,
         }
     }

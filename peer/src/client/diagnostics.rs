@@ -8,7 +8,7 @@ use daskwire_comm::runtime;
 use super::Client;
 use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::graph::{Function, instance_pickle};
 use crate::protocol::{
     Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
@@ -382,7 +382,7 @@ impl Client {
         let mut channel = connecting.await?;
         // The scheduler repeats the reply until the comm is closed.
         let request = request.into();
-        let reply = within(timeout, what, channel.call::<Value>(&request)).await;
+        let reply = with_timeout(timeout, what, channel.call::<Value>(&request)).await;
         channel.close().await;
         let [value] = converted::<[T; 1]>("feed", reply?)?;
         Ok(value)

@@ -12,7 +12,7 @@ use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
 use super::state::Event;
 use super::{ClientOptions, ConnectError};
 use crate::batched::{BatchSender, BatchWriter};
-use crate::channel::{Channel, Ends, Receiver, within};
+use crate::channel::{Channel, Ends, Receiver, with_timeout};
 use crate::dialect::Dialect;
 use crate::event::{Level, emit, in_comm};
 use crate::identity;
@@ -119,7 +119,7 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     });
     channel.sender.send(&request).await?;
     let address = shared.address().to_string();
-    let first = within(left(), "the registration of the client", async {
+    let first = with_timeout(left(), "the registration of the client", async {
         channel
             .receiver
             .receive_batch::<ToClient>()

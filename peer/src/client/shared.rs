@@ -196,7 +196,10 @@ impl Machine {
 
 impl Shared {
     pub(super) fn new(address: Address, options: ClientOptions) -> Self {
-        let connector = Connector::new(options.transports.separate(), options.comm.clone());
+        let connector = Connector::new(
+            options.transports.with_own_connections(),
+            options.comm.clone(),
+        );
         let connector = Arc::new(connector);
         let id = options
             .id

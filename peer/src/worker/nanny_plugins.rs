@@ -7,7 +7,7 @@ use daskwire_comm::Address;
 use super::Shared;
 use super::diagnostics::{Level, Notifier};
 use super::session::REGISTER_TIMEOUT;
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::pool::Pool;
 use crate::protocol::{Request, Unknown};
 use crate::value::{Object, Serialized};
@@ -111,7 +111,7 @@ async fn ask(
         channel.close().await;
         Ok(reply)
     };
-    within(REGISTER_TIMEOUT, "the plugins of nannies", asking).await
+    with_timeout(REGISTER_TIMEOUT, "the plugins of nannies", asking).await
 }
 
 impl Shared {

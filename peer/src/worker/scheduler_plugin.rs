@@ -8,7 +8,7 @@ use daskwire_comm::runtime::{self, Instant};
 use super::Shared;
 use super::session::REGISTER_TIMEOUT;
 use super::state::{Event, Executed};
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::pickling::Pickling;
 use crate::pool::Pool;
 use crate::protocol::{Identity, Unknown};
@@ -57,7 +57,7 @@ pub(super) async fn install(pool: &Pool, scheduler: &Address) -> Result<(), Requ
         .field("wait", true)
         .into();
     let reply = pool.call::<Value>(scheduler, &request);
-    let reply = within(REGISTER_TIMEOUT, "the scheduler to install a plugin", reply).await?;
+    let reply = with_timeout(REGISTER_TIMEOUT, "the scheduler to install a plugin", reply).await?;
     if reply.get("status").and_then(Value::as_str) == Some("OK") {
         return Ok(());
     }
@@ -183,7 +183,7 @@ impl Shared {
         };
         let request = request.into();
         let reply = self.pool.call::<Value>(&self.scheduler, &request);
-        match within(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
+        match with_timeout(REGISTER_TIMEOUT, "the identity of the scheduler", reply).await {
             Ok(identity) => {
                 let (_, workers) = last.insert((now, workers(&identity, &self.address)));
                 found(workers)

@@ -17,7 +17,7 @@ use super::python::PythonProcesses;
 use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
 use crate::batched::BatchWriter;
-use crate::channel::{Channel, Receiver, within};
+use crate::channel::{Channel, Receiver, with_timeout};
 use crate::event::{self, emit};
 use crate::protocol::{
     HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
@@ -89,7 +89,7 @@ impl Shared {
             ..RegisterWorker::default()
         });
         let reply = channel.call::<RegisterWorkerReply>(&request);
-        let reply = within(timeout, "the registration of the worker", reply).await?;
+        let reply = with_timeout(timeout, "the registration of the worker", reply).await?;
         if reply.status != ReplyStatus::Ok {
             return Err(StartError::Refused {
                 reason: reply.message.unwrap_or_else(|| reply.status.to_string()),
@@ -116,7 +116,7 @@ impl Shared {
             ..Unregister::default()
         });
         let asked = self.pool.call::<Value>(&self.scheduler, &request);
-        within(
+        with_timeout(
             REGISTER_TIMEOUT,
             "the scheduler to remove the worker",
             asked,

@@ -52,7 +52,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
     let id = format!("Worker-{}", crate::key::identifier());
     let party = builder.name.clone();
     let party = party.unwrap_or_else(|| "worker".to_owned());
-    let transports = builder.transports.separate();
+    let transports = builder.transports.with_own_connections();
     let notify = Notifier(builder.notify.take());
     #[cfg(target_os = "linux")]
     let memory = share_frames(&mut builder);

@@ -285,9 +285,9 @@ impl Transport for ReportingTransport {
         Box::pin(self.inner.close())
     }
 
-    fn separate(&self) -> Option<Arc<dyn Transport>> {
+    fn with_own_connections(&self) -> Option<Arc<dyn Transport>> {
         Some(Arc::new(Self {
-            inner: self.inner.separate(),
+            inner: self.inner.with_own_connections(),
             schemes: self.schemes.clone(),
             scheduler: self.scheduler.clone(),
             patience: self.patience,

@@ -10,7 +10,7 @@ use daskwire_comm::runtime::TaskSet;
 use super::Shared;
 use super::reply::{Reply, refused};
 use super::spread::spread;
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::gather::{Gathering, Holders, ask_all};
 use crate::protocol::{
     DataReply, FreeKeysRequest, GetData, Keys, ReplyStatus, Request, Scatter, UpdateData,
@@ -118,7 +118,8 @@ impl Shared {
         let patience = request.timeout.map(Duration::try_from_secs_f64);
         let patience = patience.and_then(Result::ok).unwrap_or(TIMEOUT);
         let chosen = request.workers.0.filter(|workers| !workers.is_empty());
-        let Ok(workers) = within(patience, "a running worker", self.running(chosen)).await else {
+        let Ok(workers) = with_timeout(patience, "a running worker", self.running(chosen)).await
+        else {
             return refused("TimeoutError", "No valid workers found");
         };
         let copies = match request.broadcast {

@@ -201,7 +201,10 @@ impl Shared {
         // A registered peer listens. If it does not, it has ended, and retrying is
         // useless.
         comm.connect_retry = false;
-        let connector = Arc::new(Connector::new(options.transports.separate(), comm));
+        let connector = Arc::new(Connector::new(
+            options.transports.with_own_connections(),
+            comm,
+        ));
         Self {
             machine: Mutex::new(Machine {
                 state: State::new(options.policy.clone()),

@@ -7,7 +7,7 @@ use daskwire_comm::runtime::{self, TaskSet};
 
 use super::Shared;
 use super::reply::{Reply, refused};
-use crate::channel::within;
+use crate::channel::with_timeout;
 use crate::protocol::{Kill, Request, RestartCluster, RestartWorkers};
 use crate::scheduler::LeaveReason;
 use crate::scheduler::state::{Event, State, WorkerId};
@@ -78,7 +78,10 @@ impl Shared {
             let (shared, reason) = (Arc::clone(self), reason.clone());
             killing.spawn(async move {
                 let killed = shared.kill(&nanny, &reason);
-                (index, within(timeout, "the end of a worker", killed).await)
+                (
+                    index,
+                    with_timeout(timeout, "the end of a worker", killed).await,
+                )
             });
         }
         for (index, killed) in killing.join_all().await {

@@ -299,7 +299,7 @@ impl State {
         Self {
             random: policy.seed,
             now: Duration::ZERO,
-            stimulus: Stimulus::here("start", 0.0),
+            stimulus: Stimulus::local("start", 0.0),
             story: Story::default(),
             is_watched: false,
             last_deletion: Duration::ZERO,
@@ -393,7 +393,7 @@ impl State {
 
     /// Sets the stimulus of an event that has none in a message.
     fn set_stimulus(&mut self, what: &'static str) {
-        self.stimulus = Stimulus::here(what, self.now.as_secs_f64());
+        self.stimulus = Stimulus::local(what, self.now.as_secs_f64());
     }
 
     /// Sends deletions that are due, takes tasks back, and removes workers that have been silent

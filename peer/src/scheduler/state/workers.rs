@@ -183,7 +183,7 @@ impl State {
         };
         self.stimulus = match stimulus {
             Some(stimulus) => Stimulus::of_message(stimulus),
-            None => Stimulus::here("worker", self.now.as_secs_f64()),
+            None => Stimulus::local("worker", self.now.as_secs_f64()),
         };
         match message {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),

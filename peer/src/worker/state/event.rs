@@ -173,7 +173,7 @@ impl Event {
             Self::Watched(_) => "watch",
             Self::ClockOffset(_) => "clock-offset",
         };
-        Stimulus::here(what, now.as_secs_f64())
+        Stimulus::local(what, now.as_secs_f64())
     }
 }
 

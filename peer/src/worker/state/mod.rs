@@ -179,7 +179,7 @@ impl State {
             is_searching: false,
             generation: 0,
             now: Duration::ZERO,
-            stimulus: Stimulus::here("start", 0.0),
+            stimulus: Stimulus::local("start", 0.0),
             story: Story::default(),
             is_watched: false,
             clock_offset: 0.0,
@@ -214,9 +214,9 @@ impl State {
         // Before new tasks, and also while none is started: these tasks hold data.
         self.rejoin_tasks();
         if self.status == WorkerStatus::Running && !self.is_full {
-            self.stimulus = Stimulus::here("ensure-communicating", now.as_secs_f64());
+            self.stimulus = Stimulus::local("ensure-communicating", now.as_secs_f64());
             self.start_transfers();
-            self.stimulus = Stimulus::here("ensure-computing", now.as_secs_f64());
+            self.stimulus = Stimulus::local("ensure-computing", now.as_secs_f64());
             self.start_tasks();
         }
         self.search();
