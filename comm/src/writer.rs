@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use wire::comm::Sender;
-use wire::frame::Prefix;
+use wire::frame::{Prefix, ReadHint};
 
 use crate::comm::SetTraffic;
 use crate::event::{Event, HalfLog};
@@ -61,6 +61,13 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
         if let Some(set) = &self.set_traffic {
             set(traffic);
         }
+    }
+
+    /// Sets the read hint of the following messages: [`ReadHint::Apart`] for peers of Dask
+    /// 2023.11.0 and later, for which each large frame then gets a buffer of its own. Default:
+    /// [`ReadHint::Whole`].
+    pub const fn set_read_hint(&mut self, hint: ReadHint) {
+        self.sender.set_read_hint(hint);
     }
 
     pub(crate) fn set_traffic_hook(&mut self, hook: Option<Box<SetTraffic>>) {

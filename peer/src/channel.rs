@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use daskwire::frame::ReadHint;
 use daskwire::message::Layout;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
@@ -209,6 +210,11 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
+    /// Sets the read hint of the following messages, see [`ReadHint`].
+    pub(crate) fn set_read_hint(&mut self, hint: ReadHint) {
+        self.sender.writer.set_read_hint(hint);
+    }
+
     pub(crate) fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
         let is_classic = comm.agreement().layout == Layout::Classic;

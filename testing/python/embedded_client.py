@@ -90,6 +90,22 @@ def data(client):
     assert client.submit(numpy.dot, numpy.ones(3), numpy.arange(3)).result(timeout=60) == 3
 
 
+def buffers(client):
+    """Each large array that arrives together with others has memory of its own."""
+
+    def owner(array):
+        while getattr(array, "base", None) is not None:
+            array = array.base
+        return id(array.obj) if isinstance(array, memoryview) else id(array)
+
+    here = list(client.ncores())[0]
+    arrays = client.map(numpy.full, [100_000] * 10, range(10), workers=[here])
+    for direct in (False, True):
+        gathered = client.gather(arrays, direct=direct)
+        assert [array[0] for array in gathered] == list(range(10))
+        assert len(set(map(owner, gathered))) == 10, direct
+
+
 def errors(client):
     assert "division" in str(raises(ZeroDivisionError, client.submit(operator.truediv, 1, 0)))
     failed = client.submit(operator.add, client.submit(operator.truediv, 2, 0), 1)

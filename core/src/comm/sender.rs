@@ -1,7 +1,7 @@
 //! The sending half of a comm.
 
 use super::{Closed, CommError};
-use crate::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
+use crate::frame::{EncodeError, Prefix, ReadHint, encode_prelude_with, prelude_len};
 
 /// The sending half of a comm, without its stream: what may be sent, and the prelude of
 /// each message. The frames follow the prelude unchanged.
@@ -13,6 +13,7 @@ use crate::frame::{EncodeError, Prefix, encode_prelude, prelude_len};
 #[derive(Debug)]
 pub struct Sender {
     prefix: Prefix,
+    hint: ReadHint,
     state: State,
 }
 
@@ -34,6 +35,7 @@ impl Sender {
     pub const fn new(prefix: Prefix) -> Self {
         Self {
             prefix,
+            hint: ReadHint::Whole,
             state: State::Ready,
         }
     }
@@ -54,6 +56,12 @@ impl Sender {
     /// The prefix of the messages.
     pub const fn prefix(&self) -> Prefix {
         self.prefix
+    }
+
+    /// Sets the read hint of the following messages, which depends on the peer's release.
+    /// Default: [`ReadHint::Whole`].
+    pub const fn set_read_hint(&mut self, hint: ReadHint) {
+        self.hint = hint;
     }
 
     /// Checks that a message may be sent.
@@ -94,7 +102,7 @@ impl Sender {
         I::IntoIter: ExactSizeIterator + Clone,
     {
         self.check()?;
-        Ok(encode_prelude(self.prefix, lengths, out)?)
+        Ok(encode_prelude_with(self.prefix, self.hint, lengths, out)?)
     }
 
     /// Records that a part of a message was written.

@@ -216,6 +216,24 @@ where
     I: IntoIterator<Item = u64>,
     I::IntoIter: ExactSizeIterator + Clone,
 {
+    encode_prelude_with(prefix, ReadHint::Whole, lengths, out)
+}
+
+/// As [`encode_prelude`], with another read hint for [`Prefix::U64`].
+///
+/// # Errors
+///
+/// As [`encode_prelude`].
+pub fn encode_prelude_with<I>(
+    prefix: Prefix,
+    hint: ReadHint,
+    lengths: I,
+    out: &mut [u8],
+) -> Result<usize, EncodeError>
+where
+    I: IntoIterator<Item = u64>,
+    I::IntoIter: ExactSizeIterator + Clone,
+{
     let lengths = lengths.into_iter();
     if lengths.len() == 0 {
         return Err(EncodeError::NoFrames);
@@ -235,11 +253,57 @@ where
             .clone()
             .try_fold(prelude, u64::checked_add)
             .ok_or(EncodeError::TooLong)?;
-        put(total);
+        put(match hint {
+            ReadHint::Whole => total,
+            ReadHint::Apart => prelude.wrapping_add(read_at_once(lengths.clone())),
+        });
     }
     put(lengths.len() as u64);
     lengths.for_each(put);
     Ok(len)
+}
+
+/// Dask's maximum length of a payload frame before splitting, in bytes: 64 MiB
+/// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
+pub const SHARD_LEN: usize = 64 << 20;
+
+/// What the u64 before the prelude asks a Dask process to read at once (PROTOCOL FRAME-7). It reads
+/// all of that into one buffer, which stays in memory as long as any part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ReadHint {
+    /// All frames, for peers of any release.
+    #[default]
+    Whole,
+    /// The first frames, up to the second large one, so that each other large frame gets a
+    /// buffer of its own. Releases before 2023.11.0 lose the frames after these (PROTOCOL
+    /// FRAME-9).
+    Apart,
+}
+
+/// Returns the number of bytes of the first frames that Dask should read at once.
+// PROTOCOL FRAME-9
+fn read_at_once(lengths: impl Iterator<Item = u64>) -> u64 {
+    /// Frames up to this length, in bytes, stay with those before them: to read each by itself
+    /// takes longer than their memory is worth.
+    const MAX_SMALL: u64 = 2048;
+    /// The shards of a buffer are of this length, less a part of an item; all but the last.
+    const SHARDS: core::ops::RangeInclusive<u64> =
+        (SHARD_LEN as u64).saturating_sub(4096)..=SHARD_LEN as u64;
+    let (mut sum, mut last, mut large_count) = (0_u64, 0, 0_u32);
+    for (index, len) in lengths.enumerate() {
+        // The first frame is the body, to which nothing refers after the message was opened.
+        if index > 0 && len > MAX_SMALL && !SHARDS.contains(&last) {
+            // As in Dask, the pickle of a large buffer is kept with it if it is small.
+            if large_count > 0 || sum > MAX_SMALL.max(len / 20) {
+                break;
+            }
+            large_count = 1;
+        }
+        sum = sum.saturating_add(len);
+        last = len;
+    }
+    sum
 }
 
 /// The error of [`encode_prelude`], a fault of the caller.

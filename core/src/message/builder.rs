@@ -14,9 +14,7 @@ use crate::compression::{Codec, Compression, CompressionError, Policy};
 use crate::invariant::OrDefaultIfBug as _;
 use crate::msgpack::{Reader, Token, WriteError, Writer};
 
-/// Dask's maximum length of a payload frame before splitting, in bytes: 64 MiB
-/// (`distributed.comm.shard`, PROTOCOL SPLIT-1).
-pub const SHARD_LEN: usize = 64 << 20;
+pub use crate::frame::SHARD_LEN;
 
 /// The buffers of a [`MessageBuilder`], supplied by the caller.
 #[derive(Debug)]

@@ -4,7 +4,8 @@
 use crate::support::Random;
 use daskwire::frame::{
     Arena, EncodeError, FrameBuffers, FrameDecoder, FrameError, FrameErrorKind, FramedMessage,
-    Prefix, PreludeStorage, SplitError, Wanted, encode_prelude, prelude_len,
+    Prefix, PreludeStorage, ReadHint, SHARD_LEN, SplitError, Wanted, encode_prelude,
+    encode_prelude_with, prelude_len,
 };
 use daskwire::{BufferTooSmall, Limits};
 
@@ -964,6 +965,49 @@ fn encoded_preludes_match_the_newest_release() {
     assert_eq!(prelude_len(Prefix::U64, 2), Some(32));
     assert_eq!(prelude_len(Prefix::U64, usize::MAX / 8), None);
     assert_eq!(prelude_len(Prefix::None, usize::MAX), None);
+}
+
+// PROTOCOL FRAME-7, FRAME-9
+#[test]
+fn large_frames_are_read_apart() {
+    const SHARD: u64 = SHARD_LEN as u64;
+    // The lengths of frames, and how many of them are read at once.
+    let cases: [(&[u64], usize); 11] = [
+        (&[0], 1),
+        (&[100, 200, 2048], 3),
+        (&[100, 1_000_000], 2),
+        (&[2048, 1_000_000, 10, 20], 4),
+        (&[100, 1_000_000, 10, 1_000_000], 3),
+        (&[100, 3000, 3000, 3000], 2),
+        // A body that is not small beside the first buffer
+        (&[5000, 10_000], 1),
+        (&[5000, 100_000], 2),
+        (&[5000, 99_999], 1),
+        (&[6000], 1),
+        // The shards of one buffer stay together.
+        (&[100, SHARD, SHARD - 8, 5000, 5000], 4),
+    ];
+    for (lengths, count) in cases {
+        let mut out = vec![0; prelude_len(Prefix::U64, lengths.len()).unwrap()];
+        let apart = |out: &mut [u8]| {
+            let lengths = lengths.iter().copied();
+            encode_prelude_with(Prefix::U64, ReadHint::Apart, lengths, out).unwrap()
+        };
+        let len = apart(&mut out);
+        assert_eq!(len, out.len());
+        let first: u64 = lengths[..count].iter().sum();
+        let hint = u64::from_le_bytes(out[..8].try_into().unwrap());
+        assert_eq!(hint, len as u64 - 8 + first, "{lengths:?}");
+        // All else is as with other hints.
+        let mut whole = out.clone();
+        encode_prelude(Prefix::U64, lengths.iter().copied(), &mut whole).unwrap();
+        assert_eq!(out[8..], whole[8..]);
+        // Without a prefix there is no hint.
+        let mut bare = vec![0; len - 8];
+        let lengths = lengths.iter().copied();
+        encode_prelude_with(Prefix::None, ReadHint::Apart, lengths, &mut bare).unwrap();
+        assert_eq!(bare, out[8..]);
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! their messages in the [`Dialect`] of that release. `CHANGES` is the table, with
 //! a row for each release that changed something.
 
+use daskwire::frame::ReadHint;
 use daskwire_numpy::NumpyModules;
 use daskwire_pickle::Protocol;
 
@@ -91,6 +92,8 @@ pub struct Dialect {
     pub has_running_workers: bool,
     /// Whether the scheduler answers `report-key` for keys that it does not know.
     pub answers_unknown_keys: bool,
+    /// What a process is asked to read at once of a message.
+    pub read_hint: ReadHint,
     /// The settings for writing pickles.
     pub pickling: Pickling,
 }
@@ -101,7 +104,7 @@ type Change = (Release, fn(&mut Dialect));
 /// The changes since [`Dialect::OLDEST`], by the first release that has them.
 // Not every release was examined: a change may be older than the release given here,
 // which is the first examined one with the change.
-const CHANGES: [Change; 20] = [
+const CHANGES: [Change; 21] = [
     // ROLES CLIENT-12
     (Release::new(2021, 2, 0), |it| {
         it.answers_unknown_keys = false;
@@ -143,6 +146,10 @@ const CHANGES: [Change; 20] = [
     }),
     // ROLES CLIENT-5
     (Release::new(2023, 9, 0), |it| it.has_tuple_keys = true),
+    // PROTOCOL FRAME-9
+    (Release::new(2023, 11, 0), |it| {
+        it.read_hint = ReadHint::Apart
+    }),
     (Release::new(2024, 5, 2), |it| it.has_span_metadata = true),
     (Release::new(2024, 11, 0), |it| {
         it.graph_form = GraphForm::Layers(TaskForm::References);
@@ -178,6 +185,7 @@ impl Dialect {
         nests_headers: false,
         has_running_workers: false,
         answers_unknown_keys: true,
+        read_hint: ReadHint::Whole,
         pickling: Pickling::NEWEST,
     };
 
@@ -198,6 +206,7 @@ impl Dialect {
         nests_headers: true,
         has_running_workers: true,
         answers_unknown_keys: true,
+        read_hint: ReadHint::Apart,
         pickling: Pickling::NEWEST,
     };
 

@@ -110,6 +110,8 @@ async fn register(shared: &Arc<Shared>, deadline: Instant) -> Result<Session, Co
     let comm = connecting.await?;
     let ends = Ends::new("client", "scheduler", shared.options.observer.clone());
     let mut channel = Channel::new(comm, ends);
+    shared.pool.set_read_hint(dialect.read_hint);
+    channel.set_read_hint(dialect.read_hint);
     let id = shared.next_id();
     let request = Request::RegisterClient(RegisterClient {
         client: id.to_string(),

@@ -9,8 +9,10 @@
 
 use core::time::Duration;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use daskwire::frame::ReadHint;
 use daskwire_comm::runtime::{self, Instant};
 use daskwire_comm::{Address, BoxFuture, CommError, Traffic};
 use tokio::sync::watch;
@@ -38,6 +40,8 @@ pub(crate) struct Pool {
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
     meter: Option<Arc<Meter>>,
+    /// Whether the cluster's release reads large frames apart, see [`ReadHint`].
+    reads_apart: AtomicBool,
     peers: Mutex<Peers>,
 }
 
@@ -243,6 +247,7 @@ impl Pool {
             names: Arc::new(|address| address.to_string()),
             observer,
             meter: None,
+            reads_apart: AtomicBool::new(false),
             peers: Mutex::default(),
         }
     }
@@ -251,6 +256,22 @@ impl Pool {
     pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>) -> Self {
         self.meter = meter;
         self
+    }
+
+    /// Sets the read hint of messages on comms to come, by the release of the cluster. A peer of
+    /// another release cannot be told apart before its first message.
+    // PROTOCOL FRAME-9
+    pub(crate) fn set_read_hint(&self, hint: ReadHint) {
+        self.reads_apart
+            .store(hint == ReadHint::Apart, Ordering::Relaxed);
+    }
+
+    /// The read hint of messages to peers of the cluster.
+    pub(crate) fn read_hint(&self) -> ReadHint {
+        match self.reads_apart.load(Ordering::Relaxed) {
+            true => ReadHint::Apart,
+            false => ReadHint::Whole,
+        }
     }
 
     /// Connects to a peer without using idle comms. The comm does not belong to
@@ -289,7 +310,9 @@ impl Pool {
             }
         };
         let ends = Ends::new(&self.local, &(self.names)(address), self.observer.clone());
-        Ok(Channel::new(comm, ends))
+        let mut channel = Channel::new(comm, ends);
+        channel.set_read_hint(self.read_hint());
+        Ok(channel)
     }
 
     /// Sends a request to a peer and waits for the reply. When a comm that was idle
@@ -506,7 +529,12 @@ impl Pool {
         peers.idle_count -= usize::from(idle.is_some());
         drop(peers);
         drop(old);
-        idle.map(|idle| idle.channel)
+        idle.map(|idle| {
+            // The release may have become known since.
+            let mut channel = idle.channel;
+            channel.set_read_hint(self.read_hint());
+            channel
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Peers> {

@@ -97,6 +97,7 @@ async fn serve_comm(shared: Arc<Shared>, incoming: Incoming) {
     let peer = comm.peer_address().to_string();
     let ends = Ends::new(&shared.name, &peer, shared.observer.clone());
     let mut channel = Channel::new(comm, ends);
+    channel.set_read_hint(shared.pool.read_hint());
     let answering = async {
         // A peer that has disconnected needs no reply.
         let _ = answer_all(&shared, &mut channel).await;

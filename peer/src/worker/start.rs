@@ -76,6 +76,7 @@ pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
         is_own,
         dialect,
     } = scheduler_versions(&builder, &pool, &notify, deadline).await?;
+    pool.set_read_hint(dialect.read_hint);
     // Install the plugin before the scheduler can assign tasks to the worker.
     let installed = match release {
         Some(_) if builder.installs_plugin && !builder.runs_python() => {

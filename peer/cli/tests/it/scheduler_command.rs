@@ -122,6 +122,7 @@ fn rust_worker(address: &str, name: &str) -> Peer {
 fn workers_of_both_kinds_run_and_restart() {
     let steps = [
         "journey",
+        "buffers",
         "coroutines",
         "costs_itself",
         "maps",

@@ -20,6 +20,7 @@ use crate::net::Connector;
 use crate::pool::Pool;
 use crate::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
 use crate::{TaskEvent, Value};
+use daskwire::frame::ReadHint;
 
 mod broadcast;
 mod data;
@@ -205,6 +206,9 @@ impl Shared {
             options.transports.with_own_connections(),
             comm,
         ));
+        // All workers and clients that are served have releases that read frames apart.
+        let pool = Pool::new(connector, "scheduler", options.observer.clone());
+        pool.set_read_hint(ReadHint::Apart);
         Self {
             machine: Mutex::new(Machine {
                 state: State::new(options.policy.clone()),
@@ -216,7 +220,7 @@ impl Shared {
             has_callback_panicked: AtomicBool::new(false),
             failure: watch::Sender::new(None),
             listener_count: AtomicUsize::new(listener_count),
-            pool: Pool::new(connector, "scheduler", options.observer.clone()),
+            pool,
             plugins: Plugins::default(),
             id: format!("Scheduler-{}", crate::key::identifier()),
             address,

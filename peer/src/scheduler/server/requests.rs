@@ -28,7 +28,9 @@ impl Shared {
         };
         let peer = comm.peer_address().to_string();
         let ends = Ends::new("scheduler", &peer, self.options.observer.clone());
-        let serving = self.serve(Channel::new(comm, ends));
+        let mut channel = Channel::new(comm, ends);
+        channel.set_read_hint(self.pool.read_hint());
+        let serving = self.serve(channel);
         event::in_comm(&peer, serving).await;
     }
 
