@@ -7,33 +7,18 @@
 //! table shows that the cost grows with the number of frames and with nothing
 //! else.
 
-use std::alloc::{GlobalAlloc, Layout as MemoryLayout, System};
 use std::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use daskwire::Limits;
 use daskwire::frame::{Arena, FrameDecoder, FramedMessage, Prefix, encode_prelude, prelude_len};
 
-/// Counts allocations, of which there must be none.
-struct Counting;
+#[allow(dead_code, reason = "not every program reads all counters")]
+#[path = "../../testing/src/counting.rs"]
+mod counting;
 
-static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: forwards every call to the system's allocator.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: MemoryLayout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: MemoryLayout) {
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use counting::ALLOCATIONS;
 
 const ROUNDS: usize = 31;
 

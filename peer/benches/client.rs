@@ -20,14 +20,16 @@
 //! on a runtime of one thread, which needs no wake-ups, and on one of many.
 #![allow(missing_docs)]
 
+#[allow(dead_code, reason = "not every program reads all counters")]
+#[path = "../../testing/src/counting.rs"]
+mod counting;
 mod raw;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use daskwire::msgpack::Writer;
@@ -39,38 +41,8 @@ use daskwire_peer::{Client, Key};
 use daskwire_testing::bench::{Process, dask, heading, median, processor_time, show};
 use futures_util::future::join_all;
 
+use counting::HELD;
 use raw::{RawComm, Reports};
-
-/// Counts the bytes that are allocated.
-struct Counting;
-
-static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: forwards every call to the system's allocator.
-#[allow(unsafe_code)]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    // The system may grow memory in place, and clears it more cheaply.
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        unsafe { System.alloc_zeroed(layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        ALLOCATED.fetch_add(len, Ordering::Relaxed);
-        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
-        unsafe { System.realloc(pointer, layout, len) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// The client of Python.
 struct Python {
@@ -176,7 +148,7 @@ impl Rust {
         self.count += 1;
         let run = Key::unique("run").to_string();
         let mut reports = None;
-        let allocated_before = ALLOCATED.load(Ordering::Relaxed);
+        let allocated_before = HELD.load(Ordering::Relaxed);
         let (cpu_before, started) = (processor_time("self"), Instant::now());
         let mut held = Vec::new();
         match word {
@@ -237,7 +209,7 @@ impl Rust {
         let cost = Cost {
             time,
             cpu,
-            memory: ALLOCATED.load(Ordering::Relaxed) as f64 - allocated_before as f64,
+            memory: HELD.load(Ordering::Relaxed) as f64 - allocated_before as f64,
         };
         drop(held);
         cost

@@ -9,10 +9,8 @@
 //! `--read-nanoseconds`, and compares what is written, by running `--write`.
 #![allow(clippy::std_instead_of_alloc, reason = "a program has std")]
 
-use core::alloc::{GlobalAlloc, Layout};
 use core::hint::black_box;
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::alloc::System;
+use core::sync::atomic::Ordering;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -20,43 +18,11 @@ use std::time::Instant;
 use daskwire_pickle::tree::Tree;
 use daskwire_pickle::{PickleError, Reader, WriteError, Writer, WriterLevel};
 
-/// An allocator that counts allocations.
-struct Counting;
+#[allow(dead_code, reason = "not every program reads all counters")]
+#[path = "../../../testing/src/counting.rs"]
+mod counting;
 
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-static HELD: AtomicU64 = AtomicU64::new(0);
-static PEAK: AtomicU64 = AtomicU64::new(0);
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-// SAFETY: every call is forwarded to the system's allocator.
-#[allow(unsafe_code, reason = "an allocator can only be implemented so")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        let held = HELD.fetch_add(layout.size() as u64, Ordering::Relaxed) + layout.size() as u64;
-        PEAK.fetch_max(held, Ordering::Relaxed);
-        // SAFETY: the caller upholds the contract of the same function.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // Large blocks are moved by remapping pages, so they never exist twice.
-        let held = HELD.fetch_add(new_size as u64, Ordering::Relaxed) + new_size as u64;
-        HELD.fetch_sub(layout.size() as u64, Ordering::Relaxed);
-        PEAK.fetch_max(held - layout.size() as u64, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, new_size) }
-    }
-}
+use counting::{ALLOCATIONS, HELD, PEAK};
 
 const TASK_COUNT: usize = 10_000;
 const ROUNDS: usize = 101;
@@ -138,7 +104,7 @@ fn tuples(out: &mut [u8]) -> Result<&[u8], WriteError> {
 }
 
 /// The time in seconds, the peak memory, and the memory of the result in bytes.
-fn measured<T>(make: impl FnOnce() -> T) -> (f64, u64, u64) {
+fn measured<T>(make: impl FnOnce() -> T) -> (f64, usize, usize) {
     let before = HELD.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let start = Instant::now();
