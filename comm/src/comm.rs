@@ -498,8 +498,8 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
             Err(_) => false,
         };
     let role = match is_peer_first {
-        true => HandshakeRole::Respond,
-        false => HandshakeRole::Initiate(layout),
+        true => HandshakeRole::WaitForPeer,
+        false => HandshakeRole::SendFirst(layout),
     };
     let (receiver, sender) = (&mut reader.receiver, &mut writer.sender);
     let shaking = Handshaking::new(ours, role);

@@ -31,9 +31,9 @@ pub(crate) fn comm(input: &[u8]) {
     };
     let options = CommOptions {
         role: match choice & 3 {
-            0 => HandshakeRole::Initiate(Layout::Modern),
-            1 => HandshakeRole::Initiate(Layout::Classic),
-            _ => HandshakeRole::Respond,
+            0 => HandshakeRole::SendFirst(Layout::Modern),
+            1 => HandshakeRole::SendFirst(Layout::Classic),
+            _ => HandshakeRole::WaitForPeer,
         },
         prefix: match choice & 4 {
             0 => Prefix::U64,
@@ -205,7 +205,7 @@ fn send(comm: &mut Comm<'_, FRAMES>, sent: &mut Vec<u8>) {
 /// Compares the outcome with the messages of the stream, and parses the sent
 /// bytes.
 fn check(options: &CommOptions<'_>, outcome: &Outcome, stream: &[u8]) {
-    let initiates = matches!(options.role, HandshakeRole::Initiate(_));
+    let initiates = matches!(options.role, HandshakeRole::SendFirst(_));
     let Some((prefix, theirs_layout, _)) = outcome.agreement else {
         assert!(outcome.messages.is_empty());
         assert!(initiates || outcome.sent.is_empty());
@@ -232,8 +232,8 @@ fn check(options: &CommOptions<'_>, outcome: &Outcome, stream: &[u8]) {
     let (parsed, layout) = Handshake::from_frames(&handshake, &limits).expect("it is ours");
     assert_eq!(parsed, options.handshake);
     match options.role {
-        HandshakeRole::Initiate(ours) => assert_eq!(layout, ours),
-        HandshakeRole::Respond => assert_eq!(layout, theirs_layout),
+        HandshakeRole::SendFirst(ours) => assert_eq!(layout, ours),
+        HandshakeRole::WaitForPeer => assert_eq!(layout, theirs_layout),
     }
     let mut rest = ours.rest;
     for index in &outcome.replied {

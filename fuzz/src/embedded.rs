@@ -57,15 +57,15 @@ pub(crate) fn embedded(input: &[u8]) {
             script,
             stream,
             prefix,
-            HandshakeRole::Initiate(Layout::Modern),
+            HandshakeRole::SendFirst(Layout::Modern),
         ),
         1 => shake(
             script,
             stream,
             prefix,
-            HandshakeRole::Initiate(Layout::Classic),
+            HandshakeRole::SendFirst(Layout::Classic),
         ),
-        2 => shake(script, stream, prefix, HandshakeRole::Respond),
+        2 => shake(script, stream, prefix, HandshakeRole::WaitForPeer),
         _ => read_all(script, stream, prefix),
     }
 }

@@ -4,8 +4,8 @@
 /// a panic in release builds.
 ///
 /// For code whose panics the linker must not find. Debug builds, and so tests and fuzzers,
-/// panic where the invariant is broken;
-/// release builds continue with the default, such as an empty slice.
+/// panic where the invariant is broken; release builds continue with the default, such as
+/// an empty slice.
 pub trait OrDefaultIfBug<T: Default> {
     /// Returns the value.
     fn or_default_if_bug(self) -> T;

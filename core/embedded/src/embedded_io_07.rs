@@ -26,7 +26,7 @@
 //!     let mut storage = [0; 4096];
 //!
 //!     let ours = Handshake::new(None);
-//!     let role = HandshakeRole::Initiate(Layout::Modern);
+//!     let role = HandshakeRole::SendFirst(Layout::Modern);
 //!     handshake(&mut reader, &mut writer, &ours, role, &mut storage)
 //!         .map_err(|error| error.map_io(StreamError::into_inner))?;
 //!
@@ -437,9 +437,8 @@ pub fn drive<S: Read + Write, const FRAMES: usize>(
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
 /// reader to later messages. `scratch` holds the peer's handshake;
-/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The
-/// [initiating](HandshakeRole::Initiate) side writes its handshake before it
-/// reads the peer's, so the stream must buffer about 90 bytes, as sockets do.
+/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The side that [sends
+/// first](HandshakeRole::SendFirst) writes its handshake before it reads the peer's, so the stream must buffer about 90 bytes, as sockets do.
 ///
 /// # Errors
 ///

@@ -302,9 +302,8 @@ pub async fn drive<S: Read + Write, const FRAMES: usize>(
 ///
 /// [`Limits::HANDSHAKE`] apply to the peer's handshake, the limits of the
 /// reader to later messages. `scratch` holds the peer's handshake;
-/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The
-/// [initiating](HandshakeRole::Initiate) side writes its handshake before it
-/// reads the peer's, so the stream must buffer about 90 bytes, as sockets do.
+/// [`HANDSHAKE_LEN`] bytes are enough for Dask's. The side that [sends
+/// first](HandshakeRole::SendFirst) writes its handshake before it reads the peer's, so the stream must buffer about 90 bytes, as sockets do.
 ///
 /// # Cancel safety
 ///

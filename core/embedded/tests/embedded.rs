@@ -899,8 +899,8 @@ fn closed_writer_refuses_writes<A: Adapter>() {
 
 // Handshakes.
 
-const MODERN: HandshakeRole = HandshakeRole::Initiate(Layout::Modern);
-const CLASSIC: HandshakeRole = HandshakeRole::Initiate(Layout::Classic);
+const MODERN: HandshakeRole = HandshakeRole::SendFirst(Layout::Modern);
+const CLASSIC: HandshakeRole = HandshakeRole::SendFirst(Layout::Classic);
 
 fn comm<A: Adapter>(bytes: &[u8], max_len: usize, prefix: Prefix) -> (A::Reader, A::Writer) {
     let source = Source::new(bytes, max_len);
@@ -933,8 +933,8 @@ fn handshakes_with_every_prefix_and_layout_succeed<A: Adapter>() {
             // The responding side need not know the prefix.
             for (role, made_with) in [
                 (speak, prefix),
-                (HandshakeRole::Respond, Prefix::None),
-                (HandshakeRole::Respond, Prefix::U64),
+                (HandshakeRole::WaitForPeer, Prefix::None),
+                (HandshakeRole::WaitForPeer, Prefix::U64),
             ] {
                 let (mut reader, mut writer) = comm::<A>(&bytes, max_len, made_with);
                 let mut scratch = [0; 128];
@@ -1013,10 +1013,10 @@ fn invalid_handshakes_fail_both_halves<A: Adapter>() {
             1024,
             comm_error(HandshakeError::FrameCount { count: 3 }),
         ),
-        (&good, HandshakeRole::Respond, 20, no_buffer),
+        (&good, HandshakeRole::WaitForPeer, 20, no_buffer),
         (&good, MODERN, 20, no_buffer),
         (b"", MODERN, 128, comm_error(Closed::BeforeHandshake)),
-        (&[0; 40], HandshakeRole::Respond, 128, {
+        (&[0; 40], HandshakeRole::WaitForPeer, 128, {
             let kind = FrameErrorKind::NoFrames;
             Error::Comm(comm::CommError::Frame(FrameError { at: 8, kind }))
         }),
@@ -1038,7 +1038,7 @@ fn handshake_fails_if_the_stream_ends_anywhere<A: Adapter>() {
     let ours = Handshake::new(None);
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
     for cut in 0..theirs.len() {
-        for role in [MODERN, HandshakeRole::Respond] {
+        for role in [MODERN, HandshakeRole::WaitForPeer] {
             let (mut reader, mut writer) = comm::<A>(&theirs[..cut], 11, Prefix::U64);
             let error = A::shake(&mut reader, &mut writer, &ours, role, &mut [0; 128]).unwrap_err();
             assert!(error.is_closed(), "{error}");
@@ -1233,7 +1233,7 @@ fn the_two_streams_may_have_different_errors() {
 #[test]
 fn dropped_handshake_fails_both_halves() {
     let theirs = support::vector("modern-nosplit-2026.8.0/handshake").bytes;
-    for role in [MODERN, HandshakeRole::Respond] {
+    for role in [MODERN, HandshakeRole::WaitForPeer] {
         for polls in 1.. {
             let (mut reader, mut writer) = comm::<Polled>(&theirs, 11, Prefix::U64);
             let ours = Handshake::new(None);

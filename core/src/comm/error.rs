@@ -21,7 +21,7 @@ pub enum CommError {
     /// The peer's first message is not a valid handshake.
     Handshake(HandshakeError),
     /// The peer uses another prefix than this side, which chose it
-    /// ([`HandshakeRole::Initiate`](super::HandshakeRole::Initiate)).
+    /// ([`HandshakeRole::SendFirst`](super::HandshakeRole::SendFirst)).
     Prefix {
         /// The prefix of the peer.
         peer: Prefix,

@@ -67,8 +67,8 @@ impl<'h> Handshaking<'h> {
     /// [`CommError::Encode`] if `out` is too small, also for the longest reply.
     pub fn greeting(&self, prefix: Prefix, out: &mut [u8]) -> Result<usize, CommError> {
         match self.role {
-            HandshakeRole::Initiate(layout) => Ok(self.encode(prefix, layout, out)?),
-            HandshakeRole::Respond => {
+            HandshakeRole::SendFirst(layout) => Ok(self.encode(prefix, layout, out)?),
+            HandshakeRole::WaitForPeer => {
                 self.encode(Prefix::U64, Layout::Classic, out)?;
                 Ok(0)
             }
@@ -90,8 +90,8 @@ impl<'h> Handshaking<'h> {
     ) -> Result<(Agreement<'h>, usize), CommError> {
         let (theirs, layout) = Handshake::from_frames(frames, &Limits::HANDSHAKE)?;
         let reply_len = match self.role {
-            HandshakeRole::Initiate(_) => 0,
-            HandshakeRole::Respond => self.encode(prefix, layout, out)?,
+            HandshakeRole::SendFirst(_) => 0,
+            HandshakeRole::WaitForPeer => self.encode(prefix, layout, out)?,
         };
         let agreement = Agreement {
             negotiated: self.ours.negotiate(&theirs),

@@ -109,10 +109,10 @@ pub enum HandshakeRole {
     /// and refuse a peer with another prefix. Required for listeners: connectors of Dask
     /// up to 2023.7.1 read first (PROTOCOL HANDSHAKE-1). Releases since 2021.3.1
     /// understand [`Layout::Modern`] with [`Prefix::U64`].
-    Initiate(Layout),
+    SendFirst(Layout),
     /// Wait for the peer's handshake and reply with its prefix and layout. Only
     /// for connectors: the listeners of every release since 2.23.0 send first.
-    Respond,
+    WaitForPeer,
 }
 
 /// Options of a [`Comm`].
@@ -133,7 +133,7 @@ pub struct CommOptions<'h> {
 impl CommOptions<'_> {
     /// Options for the side that connects: it adapts to a peer of any release.
     pub const CONNECTOR: Self = Self {
-        role: HandshakeRole::Respond,
+        role: HandshakeRole::WaitForPeer,
         prefix: Prefix::U64,
         handshake: Handshake::new(None),
         limits: Limits::MICROCONTROLLER,
@@ -141,7 +141,7 @@ impl CommOptions<'_> {
 
     /// Options for the side that listens, for peers from 2021.3.1 on.
     pub const LISTENER: Self = Self {
-        role: HandshakeRole::Initiate(Layout::Modern),
+        role: HandshakeRole::SendFirst(Layout::Modern),
         ..Self::CONNECTOR
     };
 }

@@ -76,8 +76,8 @@ impl<P: PreludeStorage> Receiver<P> {
             return Err(Closed::BeforeHandshake.into());
         }
         let expected = match role {
-            HandshakeRole::Initiate(_) => Some(self.prefix()),
-            HandshakeRole::Respond => None,
+            HandshakeRole::SendFirst(_) => Some(self.prefix()),
+            HandshakeRole::WaitForPeer => None,
         };
         // PROTOCOL HANDSHAKE-6
         self.decoder.reset_with(limits);
@@ -92,7 +92,7 @@ impl<P: PreludeStorage> Receiver<P> {
         self.state = State::Open;
     }
 
-    /// The prefix of the messages. Before the handshake of a side that responds, it is
+    /// The prefix of the messages. Before the handshake of a side that waits, it is
     /// only assumed.
     pub const fn prefix(&self) -> Prefix {
         self.decoder.prefix()

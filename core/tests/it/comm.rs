@@ -46,7 +46,7 @@ fn both_ends_exchange_messages_in_pieces_of_any_size() {
         &[b"\xc0"],
     ];
     let classic = CommOptions {
-        role: HandshakeRole::Initiate(Layout::Classic),
+        role: HandshakeRole::SendFirst(Layout::Classic),
         prefix: Prefix::None,
         ..CommOptions::LISTENER
     };

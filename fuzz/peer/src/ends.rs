@@ -126,8 +126,8 @@ async fn talk(setup: &Setup<'_>, near: Kind, far: Kind, messages: &[Message], dr
     let near = async {
         let mut buffers = [vec![0; ROOM], vec![0; ROOM]];
         let role = match setup.is_detecting {
-            true => HandshakeRole::Respond,
-            false => HandshakeRole::Initiate(setup.layout),
+            true => HandshakeRole::WaitForPeer,
+            false => HandshakeRole::SendFirst(setup.layout),
         };
         let (rx, tx) = (to_near.clone(), Closing(to_far.clone()));
         let end = End::new(near, setup.prefix, role, rx, tx, &mut buffers).await;
@@ -158,7 +158,7 @@ async fn talk(setup: &Setup<'_>, near: Kind, far: Kind, messages: &[Message], dr
     };
     let far = async {
         let mut buffers = [vec![0; ROOM], vec![0; ROOM]];
-        let role = HandshakeRole::Initiate(setup.layout);
+        let role = HandshakeRole::SendFirst(setup.layout);
         let (rx, tx) = (to_far.clone(), Closing(to_near.clone()));
         let end = End::new(far, setup.prefix, role, rx, tx, &mut buffers).await;
         let mut end = end.expect("both ends understand each other");
@@ -205,8 +205,8 @@ async fn listen(setup: &Setup<'_>, kind: Kind, stream: &[u8]) -> Outcome {
     arriving.lock().is_closed = true;
     let mut buffers = [vec![0; ROOM], vec![0; ROOM]];
     let role = match setup.is_detecting {
-        true => HandshakeRole::Respond,
-        false => HandshakeRole::Initiate(setup.layout),
+        true => HandshakeRole::WaitForPeer,
+        false => HandshakeRole::SendFirst(setup.layout),
     };
     let end = End::new(
         kind,
@@ -279,9 +279,9 @@ impl<'b> End<'b> {
     ) -> Result<Self, CommError> {
         let handshake = Handshake::new(None);
         let prefix = match role {
-            HandshakeRole::Initiate(_) => prefix,
+            HandshakeRole::SendFirst(_) => prefix,
             // Assumed until the peer shows another one.
-            HandshakeRole::Respond => Prefix::U64,
+            HandshakeRole::WaitForPeer => Prefix::U64,
         };
         match kind {
             Kind::Fixed => {
@@ -324,8 +324,8 @@ impl<'b> End<'b> {
                 let options = daskwire_comm::CommOptions {
                     limits: LIMITS,
                     wire: match role {
-                        HandshakeRole::Initiate(layout) => WireFormat::Fixed { prefix, layout },
-                        HandshakeRole::Respond => WireFormat::Detect,
+                        HandshakeRole::SendFirst(layout) => WireFormat::Fixed { prefix, layout },
+                        HandshakeRole::WaitForPeer => WireFormat::Detect,
                     },
                     ..daskwire_comm::CommOptions::default()
                 };

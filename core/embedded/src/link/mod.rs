@@ -21,7 +21,7 @@ pub(crate) use outgoing::Outgoing;
 /// The handshake of both roles, each of which sends it first.
 const HANDSHAKE: Handshaking<'static> = Handshaking::new(
     Handshake::new(None),
-    HandshakeRole::Initiate(Layout::Modern),
+    HandshakeRole::SendFirst(Layout::Modern),
 );
 
 /// The buffers of one link, which receives messages with up to `FRAMES` frames.

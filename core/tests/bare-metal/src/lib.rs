@@ -894,7 +894,7 @@ pub fn damage(message: &Recorded, log: &mut dyn Write) -> Result<(u32, u32), Fau
             if let Err(fault) = write_pickle(bytes) {
                 write!(Nothing, "{fault}")?;
             }
-            if let Err(fault) = comm(HANDSHAKE, bytes, black_box(HandshakeRole::Respond)) {
+            if let Err(fault) = comm(HANDSHAKE, bytes, black_box(HandshakeRole::WaitForPeer)) {
                 write!(Nothing, "{fault}")?;
             }
             match exchange(bytes, message.prefix, message.layout, &mut Nothing) {
@@ -994,8 +994,8 @@ pub fn everything(snappy: &mut Snappy, log: &mut dyn Write) -> Result<(), Fault>
     )?;
     let stream = black_box(ONES[0].bytes);
     for role in [
-        HandshakeRole::Initiate(Layout::Modern),
-        HandshakeRole::Respond,
+        HandshakeRole::SendFirst(Layout::Modern),
+        HandshakeRole::WaitForPeer,
     ] {
         let count = comm(black_box(HANDSHAKE), stream, black_box(role))?;
         ensure(count == 1, "messages are missing")?;
