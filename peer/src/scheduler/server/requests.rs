@@ -84,7 +84,7 @@ impl Shared {
             Request::HeartbeatWorker(request) => {
                 let is_closing = self.is_closing.load(Ordering::Acquire);
                 let interval = self.with_machine(|machine| {
-                    let is_known = is_closing || machine.state.has_worker(&request.address);
+                    let is_known = is_closing || machine.state.answers_heartbeats(&request.address);
                     machine.handle(Event::Heartbeat {
                         worker: request.address,
                         metrics: request.metrics,

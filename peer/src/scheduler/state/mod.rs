@@ -88,7 +88,7 @@
 //! first, then those that use results of other tasks, then those that were submitted earlier.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::{LeaveReason, LeftTasks, Notice};
@@ -236,6 +236,9 @@ pub struct State {
     /// Number of tasks on stacks.
     queued_count: usize,
     no_worker: Queue,
+    /// The workers that were removed and asked to end, by the time; at most those of the last
+    /// [`CLOSING_AGE`].
+    closing: VecDeque<(Duration, String)>,
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, BTreeSet<WorkerId>>,
@@ -324,6 +327,7 @@ impl State {
             run_count: 0,
             queued_count: 0,
             no_worker: Queue::new(),
+            closing: VecDeque::new(),
             pool: Pool::default(),
             returned: BTreeMap::new(),
             running: BTreeMap::new(),
@@ -416,6 +420,11 @@ impl State {
             self.request_steals();
             self.drop_idle_holders();
         }
+        while let Some((since, _)) = self.closing.front()
+            && self.now - *since > CLOSING_AGE
+        {
+            self.closing.pop_front();
+        }
         for id in self.silent_workers(self.now) {
             self.send_close(id, "worker-ttl");
             self.drop_worker(id, false, LeaveReason::Silent);
@@ -465,6 +474,9 @@ const SHORT: [&str; 4] = [
 
 /// Interval at which workers are asked for tasks that they have not started and others could run.
 const REVIEW_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The time in which a worker that was asked to end stops its heartbeats.
+const CLOSING_AGE: Duration = Duration::from_secs(5);
 
 /// Maximum length of the tasks sent to a worker that are not written yet, in bytes.
 const WINDOW: usize = 64 << 20;

@@ -182,6 +182,12 @@ impl State {
         self.by_address.contains_key(address)
     }
 
+    /// Whether heartbeats of the worker with this address are answered as usual: it has joined, or
+    /// was just asked to end. A worker that is told that it is unknown logs a warning.
+    pub fn answers_heartbeats(&self, address: &str) -> bool {
+        self.has_worker(address) || self.closing.iter().any(|(_, closing)| closing == address)
+    }
+
     /// The number of known tasks.
     pub fn task_count(&self) -> usize {
         self.by_key.len()

@@ -156,6 +156,7 @@ impl State {
         if let Some(id) = self.by_address.get(address).copied() {
             if close {
                 self.send_close(id, stimulus);
+                self.closing.push_back((self.now, address.to_owned()));
             }
             self.drop_worker(id, reason == LeaveReason::Retired, reason);
         }

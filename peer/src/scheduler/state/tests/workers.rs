@@ -303,3 +303,19 @@ fn a_task_that_a_worker_gives_back_runs_on_another_or_fails() {
     let on = cluster.assigned_to("y").expect("any of them");
     cluster.finish(on, "y");
 }
+
+#[test]
+fn heartbeats_are_answered_until_a_worker_that_was_asked_to_end_has_done_so() {
+    let mut cluster = Cluster::new();
+    cluster.worker("tcp://a:1", 1);
+    let answers = |cluster: &Cluster| cluster.state.answers_heartbeats("tcp://a:1");
+    assert!(answers(&cluster));
+    cluster.handle(Event::RemoveWorker {
+        worker: "tcp://a:1".to_owned(),
+        close: true,
+        reason: LeaveReason::Retired,
+    });
+    assert!(answers(&cluster) && !cluster.state.has_worker("tcp://a:1"));
+    cluster.pass(5_001);
+    assert!(!answers(&cluster));
+}
