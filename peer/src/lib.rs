@@ -68,32 +68,46 @@
     allow(dead_code)
 )]
 
+#[path = "../rpc/src/batched.rs"]
 mod batched;
+#[path = "../rpc/src/channel.rs"]
 mod channel;
 #[cfg(feature = "client")]
 pub mod client;
+#[path = "../rpc/src/clock.rs"]
 mod clock;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
+#[path = "../rpc/src/event.rs"]
 mod event;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
+#[path = "../rpc/src/gather.rs"]
 mod gather;
+#[path = "../rpc/src/identity.rs"]
 pub mod identity;
+#[path = "../rpc/src/layout.rs"]
 mod layout;
+#[path = "../rpc/src/meter.rs"]
 mod meter;
+#[path = "../rpc/src/net.rs"]
 mod net;
+#[path = "../rpc/src/panic_flag.rs"]
 mod panic_flag;
+#[path = "../rpc/src/pool/mod.rs"]
 mod pool;
 pub mod relay;
+#[path = "../rpc/src/request_error.rs"]
 mod request_error;
+#[path = "../rpc/src/request.rs"]
 mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
 #[cfg(any(feature = "scheduler", feature = "worker"))]
+#[path = "../rpc/src/story.rs"]
 mod story;
 #[cfg(feature = "worker")]
 pub mod worker;
