@@ -84,7 +84,7 @@ print("| source | lines reached | lines | |\n| --- | ---: | ---: | ---: |")
 by_source = {}
 for name, counts in lines(folder / "all.json").items():
     source = name.split("/src/")[0] + "/src"
-    if source in ("core/src", "peer/src", "peer/messages/src"):
+    if source in ("core/src", "peer/src", "peer/messages/src", "peer/rpc/src"):
         # A part for each folder of the large crates.
         parts = name.split("/")
         source = "/".join(parts[:3]) if len(parts) > 3 else source

@@ -16,9 +16,9 @@ use daskwire_comm::{Address, BoxFuture, CommError, CommOptions, Transports};
 use crate::Client;
 use crate::channel::Observer;
 use crate::client::{ClientOptions, ConnectError};
-use crate::request_error::from;
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{self, Functions, Worker};
+use daskwire_rpc::from;
 
 /// The transport of a [`LocalCluster`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -62,74 +62,39 @@
 //! * `tracing`: events of the roles, in the spans `comm{peer}` and `task{key}`, with
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Code shared by the roles is fully used only if all of them are enabled.
-#![cfg_attr(
-    not(all(feature = "client", feature = "scheduler", feature = "worker")),
-    allow(dead_code)
-)]
 
-#[path = "../rpc/src/batched.rs"]
-mod batched;
-#[path = "../rpc/src/channel.rs"]
-mod channel;
 #[cfg(feature = "client")]
 pub mod client;
-#[path = "../rpc/src/clock.rs"]
-mod clock;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
-#[path = "../rpc/src/event.rs"]
-mod event;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
-#[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
-#[path = "../rpc/src/gather.rs"]
-mod gather;
-#[path = "../rpc/src/identity.rs"]
-pub mod identity;
-#[path = "../rpc/src/layout.rs"]
-mod layout;
-#[path = "../rpc/src/meter.rs"]
-mod meter;
-#[path = "../rpc/src/net.rs"]
-mod net;
-#[path = "../rpc/src/panic_flag.rs"]
-mod panic_flag;
-#[path = "../rpc/src/pool/mod.rs"]
-mod pool;
 pub mod relay;
-#[path = "../rpc/src/request_error.rs"]
-mod request_error;
-#[path = "../rpc/src/request.rs"]
-mod rpc;
 #[cfg(feature = "scheduler")]
 pub mod scheduler;
-#[cfg(any(feature = "scheduler", feature = "worker"))]
-#[path = "../rpc/src/story.rs"]
-mod story;
 #[cfg(feature = "worker")]
 pub mod worker;
 
 #[allow(unused_imports, reason = "each role uses some of them")]
 use daskwire_messages::{brief, dialect, exception, key, pickling, scratch};
 pub use daskwire_messages::{graph, memory, protocol, release, value};
+pub use daskwire_rpc::identity;
+#[allow(unused_imports, reason = "each role uses some of them")]
+use daskwire_rpc::{batched, channel, clock, event, gather, net, panic_flag, pool, request, story};
 
-pub use channel::{ObservedMessage, Observer};
 #[cfg(feature = "client")]
 pub use client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
 pub use daskwire_messages::{Array, Key, Release, RemoteError, Serialized, Value};
-pub use error::Error;
-pub use meter::Meter;
-pub use net::transports;
 #[cfg(feature = "tls")]
-pub use net::transports_with_tls;
-pub use request_error::RequestError;
+pub use daskwire_rpc::transports_with_tls;
+pub use daskwire_rpc::{Meter, ObservedMessage, Observer, RequestError, transports};
 #[cfg(any(feature = "scheduler", feature = "worker"))]
-pub use story::{Stimulus, TaskChange, TaskEvent};
+pub use daskwire_rpc::{Stimulus, TaskChange, TaskEvent};
+pub use error::Error;
 
 /// The example in the README, tested as a doctest.
 #[cfg(all(doctest, feature = "client", feature = "tcp"))]

@@ -325,6 +325,7 @@ fn tree() -> Tree {
             "transport-tcp",
             "peer",
             "peer/messages",
+            "peer/rpc",
         ]
         .iter()
         .flat_map(|member| files(&repository.join(member).join(folder), "rs"))

@@ -3,16 +3,16 @@
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
+use daskwire_messages::protocol::{Field, ProtocolError, Source};
 use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::RequestError;
 use crate::channel::Sender;
-use crate::protocol::{Field, ProtocolError, Source};
 
 /// Default limit of the bytes of messages queued for one peer.
-pub(crate) const MAX_QUEUED_LEN: usize = 256 << 20;
+pub const MAX_QUEUED_LEN: usize = 256 << 20;
 
 /// Maximum number of messages in a batch. A batch of a million messages would take a
 /// gigabyte of memory.
@@ -27,7 +27,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The sending half of a stream. Messages sent within an interval form one batch; the
 /// first message after an idle interval is sent at once, as are messages before a flush.
 #[derive(Debug)]
-pub(crate) struct BatchSender<T> {
+pub struct BatchSender<T> {
     messages: mpsc::UnboundedSender<Queued<T>>,
     queue: Arc<OpenGuard>,
 }
@@ -99,10 +99,10 @@ impl<T: Field> Field for Queued<T> {
     }
 }
 
-/// A handle on the task that writes a stream. The task ends at most [`FLUSH_TIMEOUT`]
+/// A handle on the task that writes a stream. The task ends at most 10 seconds
 /// after the handle is dropped.
 #[derive(Debug)]
-pub(crate) struct BatchWriter {
+pub struct BatchWriter {
     /// The handle of the task; `None` after its result has been taken.
     task: Option<Task<()>>,
     failure: Option<oneshot::Receiver<RequestError>>,
@@ -138,24 +138,23 @@ impl Drop for OpenGuard {
 
 /// The backlog of a stream; does not keep the stream open.
 #[derive(Clone, Debug)]
-pub(crate) struct Backlog(Arc<Queue>);
+pub struct Backlog(Arc<Queue>);
 
 impl Backlog {
     /// Bytes of unwritten messages.
-    #[cfg(test)]
-    pub(crate) fn queued_len(&self) -> usize {
+    pub fn queued_len(&self) -> usize {
         self.0.len.load(Ordering::Acquire)
     }
 
     /// Whether the limit was exceeded.
-    pub(crate) fn has_overflowed(&self) -> bool {
+    pub fn has_overflowed(&self) -> bool {
         self.0.has_overflowed.load(Ordering::Acquire)
     }
 
     /// Waits until at most a quarter of the limit is queued. The peer's next request is
     /// answered only then, so a peer that does not read its replies gets no more of them.
     /// Cancel safe.
-    pub(crate) async fn has_room(&self) {
+    pub async fn has_room(&self) {
         loop {
             let mut written = core::pin::pin!(self.0.written.notified());
             written.as_mut().enable();
@@ -169,13 +168,13 @@ impl Backlog {
 
     /// Waits until the last sender is dropped, though messages may still be
     /// queued. Supports one waiter. Cancel safe.
-    pub(crate) async fn closing(&self) {
+    pub async fn closing(&self) {
         self.0.closing.notified().await;
     }
 
     /// Waits until everything has been written, once for each call of
     /// [`BatchSender::ask_drained`]. Cancel safe.
-    pub(crate) async fn drained(&self) {
+    pub async fn drained(&self) {
         self.0.drained.notified().await;
     }
 }
@@ -187,13 +186,13 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     /// If more than `limit` bytes are queued, as for a peer that does not read,
     /// the messages are discarded and the comm ends with
     /// [`RequestError::NotReading`].
-    pub(crate) fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, BatchWriter) {
+    pub fn new(sender: Sender, interval: Duration, limit: usize) -> (Self, BatchWriter) {
         Self::after(None::<()>, sender, interval, limit)
     }
 
     /// Like [`new`](Self::new), after a single message such as the reply to a
     /// registration.
-    pub(crate) fn after<G: Field + Send + Sync + 'static>(
+    pub fn after<G: Field + Send + Sync + 'static>(
         greeting: Option<G>,
         mut sender: Sender,
         interval: Duration,
@@ -254,13 +253,13 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     }
 
     /// Queues a message. Returns `false` if the stream has ended.
-    pub(crate) fn send(&self, message: impl Into<T>) -> bool {
+    pub fn send(&self, message: impl Into<T>) -> bool {
         self.send_shared(message, 0)
     }
 
     /// Like [`send`](Self::send), for a message of which `shared` bytes do not
     /// count because they are bounded elsewhere.
-    pub(crate) fn send_shared(&self, message: impl Into<T>, shared: usize) -> bool {
+    pub fn send_shared(&self, message: impl Into<T>, shared: usize) -> bool {
         let queue = &self.queue.0;
         if queue.has_overflowed.load(Ordering::Acquire) {
             return false;
@@ -277,32 +276,30 @@ impl<T: Field + Send + Sync + 'static> BatchSender<T> {
     }
 
     /// Writes the queued messages without waiting for the interval.
-    #[cfg(feature = "worker")]
-    pub(crate) fn flush(&self) {
+    pub fn flush(&self) {
         let queue = &self.queue.0;
         queue.is_urgent.store(true, Ordering::Release);
         queue.urgent.notify_one();
     }
 
     /// The error that has ended the stream; `None` if it has none, or has not ended.
-    #[cfg(feature = "client")]
-    pub(crate) fn failure(&self) -> Option<&RequestError> {
+    pub fn failure(&self) -> Option<&RequestError> {
         self.queue.0.failure.get()
     }
 
     /// Whether more than half of the limit is queued.
-    pub(crate) fn is_half_full(&self) -> bool {
+    pub fn is_half_full(&self) -> bool {
         let queue = &self.queue.0;
         queue.len.load(Ordering::Acquire) > queue.limit / 2
     }
 
     /// Returns a handle on the backlog.
-    pub(crate) fn backlog(&self) -> Backlog {
+    pub fn backlog(&self) -> Backlog {
         Backlog(Arc::clone(&self.queue.0))
     }
 
     /// Makes [`Backlog::drained`] return as soon as everything has been written.
-    pub(crate) fn ask_drained(&self) {
+    pub fn ask_drained(&self) {
         let queue = &self.queue.0;
         queue.wants_drained.store(true, Ordering::Release);
         // Everything may have been written meanwhile.
@@ -352,7 +349,7 @@ async fn write<T: Field + Send + Sync + 'static>(
 impl BatchWriter {
     /// Waits until everything has been sent and the comm is closed. Cancel safe;
     /// an error is returned once.
-    pub(crate) async fn finished(&mut self) -> Result<(), RequestError> {
+    pub async fn finished(&mut self) -> Result<(), RequestError> {
         self.ended().await;
         match self.failure.take() {
             Some(mut failure) => failure.try_recv().map_or(Ok(()), Err),
@@ -361,7 +358,7 @@ impl BatchWriter {
     }
 
     /// Waits as [`finished`](Self::finished), without returning the error. Cancel safe.
-    pub(crate) async fn ended(&mut self) {
+    pub async fn ended(&mut self) {
         if let Some(task) = &mut self.task {
             let _ = task.await;
             self.task = None;
@@ -369,19 +366,17 @@ impl BatchWriter {
     }
 
     /// The error that has ended the stream; `None` if it has none, or has not ended.
-    #[cfg(feature = "client")]
-    pub(crate) fn failure(&self) -> Option<&RequestError> {
+    pub fn failure(&self) -> Option<&RequestError> {
         self.queue.failure.get()
     }
 
     /// Whether messages were not written, or not yet.
-    #[cfg(feature = "client")]
-    pub(crate) fn has_unwritten(&self) -> bool {
+    pub fn has_unwritten(&self) -> bool {
         self.queue.len.load(Ordering::Acquire) > 0
     }
 
     /// Aborts writing.
-    pub(crate) fn abort(&self) {
+    pub fn abort(&self) {
         if let Some(task) = &self.task {
             task.abort();
         }

@@ -12,13 +12,14 @@ use daskwire::frame::ReadHint;
 use daskwire::message::Layout;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommReader, CommWriter, Traffic};
+use daskwire_messages::Value;
+use daskwire_messages::brief::bounded;
+use daskwire_messages::protocol::{Body, Field, Opener, ProtocolError, Source, read_batch};
+use daskwire_messages::scratch::MessageScratch;
 
-use crate::brief::bounded;
+use crate::RequestError;
 use crate::event::{Level, MessageEvent, emit};
 use crate::layout::Converter;
-use crate::protocol::{Body, Field, Opener, ProtocolError, Source, read_batch};
-use crate::scratch::MessageScratch;
-use crate::{RequestError, Value};
 
 /// An observer of every message sent or received, as `daskwire journey` shows them.
 pub trait Observer: Send + Sync {
@@ -59,10 +60,10 @@ impl fmt::Debug for ObservedMessage<'_> {
 
 /// The names of both ends, and the observer.
 #[derive(Clone)]
-pub(crate) struct Ends {
-    pub(crate) local: Arc<str>,
-    pub(crate) peer: Arc<str>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
+pub struct Ends {
+    pub local: Arc<str>,
+    pub peer: Arc<str>,
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl fmt::Debug for Ends {
@@ -72,7 +73,7 @@ impl fmt::Debug for Ends {
 }
 
 impl Ends {
-    pub(crate) fn new(local: &str, peer: &str, observer: Option<Arc<dyn Observer>>) -> Self {
+    pub fn new(local: &str, peer: &str, observer: Option<Arc<dyn Observer>>) -> Self {
         Self {
             local: local.into(),
             peer: peer.into(),
@@ -103,8 +104,7 @@ impl Ends {
 
 /// Default limit of the comms that a listener serves at once: three quarters of the process's
 /// file descriptors, so that some are left for files and outgoing comms, and at most 65,536.
-#[cfg(any(feature = "scheduler", feature = "worker"))]
-pub(crate) fn max_comms() -> usize {
+pub fn max_comms() -> usize {
     let descriptors = daskwire_comm::descriptor_limit();
     (descriptors - descriptors / 4).min(1 << 16)
 }
@@ -114,7 +114,7 @@ const INLINE_FRAMES: usize = 8;
 
 /// The sending half of a comm.
 #[derive(Debug)]
-pub(crate) struct Sender {
+pub struct Sender {
     writer: CommWriter,
     room: MessageScratch,
     /// The converter for peers with the classic layout.
@@ -124,7 +124,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     /// Sends a message. Not cancel safe: dropping the future ends the comm.
-    pub(crate) async fn send(&mut self, message: &impl Field) -> Result<(), RequestError> {
+    pub async fn send(&mut self, message: &impl Field) -> Result<(), RequestError> {
         loop {
             let mut few: [&[u8]; INLINE_FRAMES] = [&[]; INLINE_FRAMES];
             let mut many = Vec::new();
@@ -153,14 +153,14 @@ impl Sender {
         Ok(())
     }
 
-    pub(crate) async fn close(&mut self) -> Result<(), RequestError> {
+    pub async fn close(&mut self) -> Result<(), RequestError> {
         Ok(self.writer.close().await?)
     }
 }
 
 /// The receiving half of a comm.
 #[derive(Debug)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     reader: CommReader,
     opener: Opener,
     /// The converter for peers with the classic layout.
@@ -171,12 +171,12 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Receives the next message; `None` when the peer has closed the comm.
     /// Cancel safe.
-    pub(crate) async fn receive<T: Field>(&mut self) -> Result<Option<T>, RequestError> {
+    pub async fn receive<T: Field>(&mut self) -> Result<Option<T>, RequestError> {
         self.receive_with(T::read).await
     }
 
     /// Like [`receive`](Self::receive), for a batch or a single message.
-    pub(crate) async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, RequestError> {
+    pub async fn receive_batch<T: Field>(&mut self) -> Result<Option<Vec<T>>, RequestError> {
         self.receive_with(read_batch).await
     }
 
@@ -202,20 +202,20 @@ impl Receiver {
 
 /// A comm for typed messages, with both halves.
 #[derive(Debug)]
-pub(crate) struct Channel {
-    pub(crate) sender: Sender,
-    pub(crate) receiver: Receiver,
-    pub(crate) peer: Address,
-    pub(crate) local: Address,
+pub struct Channel {
+    pub sender: Sender,
+    pub receiver: Receiver,
+    pub peer: Address,
+    pub local: Address,
 }
 
 impl Channel {
     /// Sets the read hint of the following messages, see [`ReadHint`].
-    pub(crate) fn set_read_hint(&mut self, hint: ReadHint) {
+    pub fn set_read_hint(&mut self, hint: ReadHint) {
         self.sender.writer.set_read_hint(hint);
     }
 
-    pub(crate) fn new(comm: Comm, ends: Ends) -> Self {
+    pub fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
         let is_classic = comm.agreement().layout == Layout::Classic;
         let (reader, writer) = comm.split();
@@ -241,33 +241,33 @@ impl Channel {
 
     /// Sets the kind of traffic that is sent from now on, so that control messages have
     /// priority over data on a connection that several comms share.
-    pub(crate) fn set_traffic(&self, traffic: Traffic) {
+    pub fn set_traffic(&self, traffic: Traffic) {
         self.sender.writer.set_traffic(traffic);
     }
 
     /// Sets the peer's name for observers.
-    pub(crate) fn rename_peer(&mut self, name: &str) {
+    pub fn rename_peer(&mut self, name: &str) {
         let name: Arc<str> = name.into();
         self.sender.ends.peer = Arc::clone(&name);
         self.receiver.ends.peer = name;
     }
 
     /// Whether the comm is open, and the peer has sent nothing since its last reply.
-    pub(crate) fn is_quiet(&mut self) -> bool {
+    pub fn is_quiet(&mut self) -> bool {
         let receiving = pin!(self.receiver.receive::<Value>());
         receiving
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_pending()
     }
 
-    pub(crate) async fn close(mut self) {
+    pub async fn close(mut self) {
         // Errors are ignored: a peer that has left need not be notified.
         let _ = self.sender.close().await;
     }
 }
 
 /// Waits for a future with a timeout. `waiting_for` names the awaited event in the error.
-pub(crate) async fn with_timeout<T, E: From<RequestError>>(
+pub async fn with_timeout<T, E: From<RequestError>>(
     timeout: Duration,
     waiting_for: &'static str,
     future: impl Future<Output = Result<T, E>>,

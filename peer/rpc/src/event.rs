@@ -4,16 +4,16 @@
 //! built only if a subscriber of `tracing` wants it; without the feature `tracing`,
 //! none is.
 //!
-//! What the program itself has to see is not an event: an [`Observer`](crate::Observer)
+//! What the program itself has to see is not an event: an `Observer`
 //! gets messages even if no subscriber is installed.
 
 use core::fmt;
 
-use crate::Key;
+use daskwire_messages::Key;
 
 /// Importance of an event.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Level {
+pub enum Level {
     /// A warning for operators.
     Warn,
     /// A role or a comm has started or ended, or a task has failed.
@@ -58,7 +58,7 @@ impl MessageEvent<'_> {
 }
 
 /// An event that can be handed to `tracing`.
-pub(crate) trait Event {
+pub trait Event {
     /// Whether a subscriber wants events of this kind and level.
     fn is_enabled(level: Level) -> bool;
 
@@ -66,14 +66,20 @@ pub(crate) trait Event {
     fn dispatch(&self, level: Level);
 }
 
+/// The crate `tracing`, for the macro `events`.
+#[cfg(feature = "tracing")]
+pub use tracing;
+
 /// Implements [`Event`]; a macro, because `tracing` needs targets at compile time.
+#[cfg(feature = "tracing")]
+#[doc(hidden)]
+#[macro_export]
 macro_rules! events {
     ($event:ident, $target:literal) => {
         impl $crate::event::Event for $event<'_> {
-            #[cfg(feature = "tracing")]
             fn is_enabled(level: $crate::event::Level) -> bool {
-                use tracing::{Level as To, enabled};
                 use $crate::event::Level;
+                use $crate::event::tracing::{Level as To, enabled};
                 match level {
                     Level::Warn => enabled!(target: $target, To::WARN),
                     Level::Info => enabled!(target: $target, To::INFO),
@@ -82,9 +88,8 @@ macro_rules! events {
                 }
             }
 
-            #[cfg(feature = "tracing")]
             fn dispatch(&self, level: $crate::event::Level) {
-                use $crate::event::Level;
+                use $crate::event::{Level, tracing};
                 let _task = self.key().map($crate::event::task);
                 match level {
                     Level::Warn => tracing::warn!(target: $target, "{self}"),
@@ -93,13 +98,21 @@ macro_rules! events {
                     Level::Trace => tracing::trace!(target: $target, "{self}"),
                 }
             }
+        }
+    };
+}
 
-            #[cfg(not(feature = "tracing"))]
+/// Implements [`Event`], without `tracing`.
+#[cfg(not(feature = "tracing"))]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! events {
+    ($event:ident, $target:literal) => {
+        impl $crate::event::Event for $event<'_> {
             fn is_enabled(_: $crate::event::Level) -> bool {
                 false
             }
 
-            #[cfg(not(feature = "tracing"))]
             fn dispatch(&self, _: $crate::event::Level) {
                 let _ = self.key();
             }
@@ -107,14 +120,11 @@ macro_rules! events {
     };
 }
 
-#[cfg(any(feature = "client", feature = "scheduler", feature = "worker"))]
-pub(crate) use events;
-
 events!(MessageEvent, "daskwire_peer::comm");
 
 /// Emits an event, if a subscriber wants it.
 #[inline]
-pub(crate) fn emit<E: Event>(level: Level, event: impl FnOnce() -> E) {
+pub fn emit<E: Event>(level: Level, event: impl FnOnce() -> E) {
     if E::is_enabled(level) {
         event().dispatch(level);
     }
@@ -122,14 +132,14 @@ pub(crate) fn emit<E: Event>(level: Level, event: impl FnOnce() -> E) {
 
 /// The span `task{key}`, which ends when this is dropped.
 #[must_use = "the span ends when this is dropped"]
-pub(crate) struct TaskSpan {
+pub struct TaskSpan {
     #[cfg(feature = "tracing")]
     _entered: tracing::span::EnteredSpan,
 }
 
 /// Enters the span `task{key}`.
 #[cfg(feature = "tracing")]
-pub(crate) fn task(key: &Key) -> TaskSpan {
+pub fn task(key: &Key) -> TaskSpan {
     TaskSpan {
         _entered: tracing::info_span!(target: "daskwire_peer::span", "task", %key).entered(),
     }
@@ -137,13 +147,13 @@ pub(crate) fn task(key: &Key) -> TaskSpan {
 
 /// Enters the span `task{key}`.
 #[cfg(not(feature = "tracing"))]
-pub(crate) const fn task(_: &Key) -> TaskSpan {
+pub const fn task(_: &Key) -> TaskSpan {
     TaskSpan {}
 }
 
 /// Runs a future in the span `comm{peer}`.
 #[cfg(feature = "tracing")]
-pub(crate) fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::Instrumented<F> {
+pub fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::Instrumented<F> {
     // A root span: the comm is not part of the task that opened it.
     let span = tracing::info_span!(target: "daskwire_peer::span", parent: None, "comm", peer);
     tracing::Instrument::instrument(future, span)
@@ -151,6 +161,6 @@ pub(crate) fn in_comm<F: Future>(peer: &str, future: F) -> tracing::instrument::
 
 /// Runs a future in the span `comm{peer}`.
 #[cfg(not(feature = "tracing"))]
-pub(crate) const fn in_comm<F: Future>(_: &str, future: F) -> F {
+pub const fn in_comm<F: Future>(_: &str, future: F) -> F {
     future
 }

@@ -7,17 +7,17 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use daskwire_comm::runtime::{self, TaskSet};
 
-use crate::Key;
+use daskwire_messages::Key;
 
 /// Time before a busy worker is asked again.
-pub(crate) const BUSY_PAUSE: Duration = Duration::from_millis(150);
+pub const BUSY_PAUSE: Duration = Duration::from_millis(150);
 
 /// Maximum number of holders of a key that are compared in a round, so that many
 /// holders that all fail do not take quadratic time.
 const MAX_CHOICES: usize = 64;
 
 /// The keys to request from each worker.
-pub(crate) type Requests = BTreeMap<String, Vec<Key>>;
+pub type Requests = BTreeMap<String, Vec<Key>>;
 
 /// The state of a transfer of keys in rounds: each key is requested from one of its
 /// holders, and in the next round from another one, until it is found or no holder is
@@ -30,7 +30,7 @@ pub(crate) type Requests = BTreeMap<String, Vec<Key>>;
 ///
 /// The work is linear in the number of holders.
 #[derive(Debug)]
-pub(crate) struct Gathering {
+pub struct Gathering {
     /// The keys that are neither found nor missing.
     wanted: BTreeMap<Key, Holders>,
     missing: Vec<Key>,
@@ -39,7 +39,7 @@ pub(crate) struct Gathering {
 
 /// The holders of a key.
 #[derive(Debug, Default)]
-pub(crate) struct Holders {
+pub struct Holders {
     /// The holders that were not asked yet.
     left: VecDeque<String>,
     /// All holders that were added and not forgotten, so that none is added twice.
@@ -48,7 +48,7 @@ pub(crate) struct Holders {
 
 impl Holders {
     /// Adds the holders that were not known before.
-    pub(crate) fn add<H: AsRef<str>>(&mut self, holders: impl IntoIterator<Item = H>) {
+    pub fn add<H: AsRef<str>>(&mut self, holders: impl IntoIterator<Item = H>) {
         for holder in holders {
             step();
             let holder = holder.as_ref();
@@ -60,23 +60,23 @@ impl Holders {
     }
 
     /// The number of holders to request the key from.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.left.len()
     }
 
     /// Takes a holder to request the key from. Takes the same time for any index.
-    pub(crate) fn take(&mut self, index: usize) -> Option<String> {
+    pub fn take(&mut self, index: usize) -> Option<String> {
         self.left.swap_remove_front(index)
     }
 
     /// Forgets a holder that was taken and not asked. It may be added again.
-    pub(crate) fn forget(&mut self, holder: &str) {
+    pub fn forget(&mut self, holder: &str) {
         self.known.remove(holder);
     }
 }
 
 impl Gathering {
-    pub(crate) fn new(keys: impl IntoIterator<Item = Key>) -> Self {
+    pub fn new(keys: impl IntoIterator<Item = Key>) -> Self {
         let wanted = keys.into_iter().map(|key| (key, Holders::default()));
         Self {
             wanted: wanted.collect(),
@@ -86,10 +86,7 @@ impl Gathering {
     }
 
     /// Adds holders of keys.
-    pub(crate) fn locate<'h>(
-        &mut self,
-        who_has: impl IntoIterator<Item = (&'h Key, &'h [String])>,
-    ) {
+    pub fn locate<'h>(&mut self, who_has: impl IntoIterator<Item = (&'h Key, &'h [String])>) {
         for (key, holders) in who_has {
             if let Some(known) = self.wanted.get_mut(key) {
                 known.add(holders);
@@ -101,7 +98,7 @@ impl Gathering {
     /// left is missing from now on.
     ///
     /// `choose` returns the index of a holder, given the requests so far.
-    pub(crate) fn requests(
+    pub fn requests(
         &mut self,
         mut choose: impl FnMut(&VecDeque<String>, &Requests) -> usize,
     ) -> Requests {
@@ -116,7 +113,7 @@ impl Gathering {
     ///
     /// `take` takes one of the holders of a key, given the requests so far, and may add
     /// further holders first. A key for which it returns `None` is missing from now on.
-    pub(crate) fn requests_by(
+    pub fn requests_by(
         &mut self,
         mut take: impl FnMut(&Key, &mut Holders, &Requests) -> Option<String>,
     ) -> Requests {
@@ -135,7 +132,7 @@ impl Gathering {
 
     /// Handles the reply to a request, with the keys that it contains; none if the
     /// request failed. Returns the requested keys that are still wanted.
-    pub(crate) fn answered<'f>(
+    pub fn answered<'f>(
         &mut self,
         requested: Vec<Key>,
         found: impl IntoIterator<Item = &'f Key>,
@@ -148,7 +145,7 @@ impl Gathering {
     }
 
     /// Handles the reply that a worker is busy: the worker is asked again.
-    pub(crate) fn busy(&mut self, holder: &str, requested: &[Key]) {
+    pub fn busy(&mut self, holder: &str, requested: &[Key]) {
         self.is_busy = true;
         for key in requested {
             if let Some(holders) = self.wanted.get_mut(key) {
@@ -160,7 +157,7 @@ impl Gathering {
     /// Ends a round: waits for [`BUSY_PAUSE`] if a worker was busy, and otherwise lets
     /// other tasks run if there may be another round. Requests may fail immediately, and
     /// many such rounds would block the thread.
-    pub(crate) async fn pause(&mut self) {
+    pub async fn pause(&mut self) {
         if core::mem::take(&mut self.is_busy) {
             runtime::sleep(BUSY_PAUSE).await;
         } else if !self.wanted.is_empty() {
@@ -169,14 +166,14 @@ impl Gathering {
     }
 
     /// The keys that no holder has sent.
-    pub(crate) fn into_missing(self) -> Vec<Key> {
+    pub fn into_missing(self) -> Vec<Key> {
         self.missing
     }
 }
 
 /// Chooses the holder with the fewest keys to send so far, for
-/// [`Gathering::requests`]. Compares the first [`MAX_CHOICES`] holders.
-pub(crate) fn least_requested(holders: &VecDeque<String>, requests: &Requests) -> usize {
+/// [`Gathering::requests`]. Compares the first 64 holders.
+pub fn least_requested(holders: &VecDeque<String>, requests: &Requests) -> usize {
     let count = |holder: &String| {
         step();
         requests.get(holder).map_or(0, Vec::len)
@@ -200,7 +197,7 @@ async fn yield_now() {
 }
 
 /// Asks workers at the same time, and returns their answers with the requests.
-pub(crate) async fn ask_all<T, F>(
+pub async fn ask_all<T, F>(
     requests: Requests,
     ask: impl Fn(String, Vec<Key>) -> F,
 ) -> Vec<(String, Vec<Key>, T)>
@@ -232,13 +229,13 @@ fn step() {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use core::task::{Context, Waker};
 
     use super::*;
 
     std::thread_local! {
-        pub(crate) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+        pub(super) static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
     }
 
     type WhoHas = Vec<(Key, Vec<String>)>;

@@ -6,11 +6,11 @@ use daskwire::message::Layout;
 use daskwire::msgpack::Writer;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Transports, WireFormat};
+use daskwire_messages::protocol::{ProtocolError, WorkerStatus, body_in};
+use daskwire_messages::release::UnsupportedRelease;
+use daskwire_messages::{Release, Value};
 
-use crate::protocol::{ProtocolError, WorkerStatus, body_in};
-use crate::{Release, Value};
-#[cfg(any(feature = "client", feature = "worker"))]
-use crate::{RequestError, release::UnsupportedRelease};
+use crate::RequestError;
 
 /// The identity of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -113,11 +113,11 @@ pub fn options(timeout: Duration) -> CommOptions {
 /// ```no_run
 /// # async fn ask() -> Result<(), Box<dyn std::error::Error>> {
 /// use core::time::Duration;
-/// use daskwire_peer::identity::{identity, options};
+/// use daskwire_rpc::identity::{identity, options};
 ///
 /// let options = options(Duration::from_secs(10));
 /// let address = "tcp://10.0.0.7:8786".parse()?;
-/// let (scheduler, _) = identity(&address, &daskwire_peer::transports(), &options).await?;
+/// let (scheduler, _) = identity(&address, &daskwire_rpc::transports(), &options).await?;
 /// println!("{} workers", scheduler.workers.len());
 /// # Ok(())
 /// # }
@@ -195,7 +195,8 @@ fn integer(value: &Value) -> u64 {
 
 impl Identity {
     /// Reads the reply to `identity`; unknown entries are skipped.
-    pub(crate) fn from_value(answer: &Value) -> Result<Self, ProtocolError> {
+    #[doc(hidden)]
+    pub fn from_value(answer: &Value) -> Result<Self, ProtocolError> {
         if !matches!(answer, Value::Dict(_)) {
             return Err(ProtocolError::Unexpected {
                 at: 0,
@@ -241,8 +242,8 @@ impl WorkerIdentity {
 
 /// Replaces the error of a first request by [`UnsupportedRelease`], if the cause is a
 /// scheduler with an older release, which may use another framing.
-#[cfg(any(feature = "client", feature = "worker"))]
-pub(crate) async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
+#[doc(hidden)]
+pub async fn explain<E: From<RequestError> + From<UnsupportedRelease>>(
     error: RequestError,
     scheduler: &Address,
     transports: &Transports,

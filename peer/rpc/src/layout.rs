@@ -10,10 +10,10 @@ use bytes::Bytes;
 use daskwire::Limits;
 use daskwire::message::{BuildError, Layout, Message, MessageBuilder, ReadOptions, Workspace};
 use daskwire_comm::CommWriter;
+use daskwire_messages::protocol::ProtocolError;
+use daskwire_messages::scratch::{Encode, MessageScratch};
 
 use crate::RequestError;
-use crate::protocol::ProtocolError;
-use crate::scratch::{Encode, MessageScratch};
 
 /// Converts messages to one layout, and reuses its memory.
 #[derive(Debug)]
@@ -116,8 +116,8 @@ impl Converter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Request, Scatter, body, body_in};
-    use crate::{Key, Serialized, Value};
+    use daskwire_messages::protocol::{Request, Scatter, body, body_in};
+    use daskwire_messages::{Key, Serialized, Value};
 
     // PROTOCOL FORWARD-5, FORWARD-6
     #[test]
@@ -132,11 +132,13 @@ mod tests {
             client: "a client".to_owned(),
             ..Scatter::default()
         });
-        let modern =
-            MessageScratch::new().with_frames(&crate::protocol::Body(&request), |frames| {
+        let modern = MessageScratch::new().with_frames(
+            &daskwire_messages::protocol::Body(&request),
+            |frames| {
                 let copied = frames.iter().map(|frame| Bytes::copy_from_slice(frame));
                 copied.collect::<Vec<Bytes>>()
-            });
+            },
+        );
         let modern = modern.expect("a message");
         let classic = Converter::new(Layout::Classic, Limits::HOST)
             .read(&modern)

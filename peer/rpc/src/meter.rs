@@ -28,7 +28,8 @@ impl Meter {
     }
 
     /// Wraps a connection so that its traffic is counted.
-    pub(crate) fn attach(self: &Arc<Self>, mut connection: RawConnection) -> RawConnection {
+    #[doc(hidden)]
+    pub fn attach(self: &Arc<Self>, mut connection: RawConnection) -> RawConnection {
         let meter = || Arc::clone(self);
         connection.reader = Box::new(Metered(connection.reader, meter()));
         connection.writer = Box::new(Metered(connection.writer, meter()));

@@ -31,13 +31,13 @@ pub fn transports_with_tls(tls: &Tls) -> Transports {
 
 /// A connector with fixed transports and options.
 #[derive(Debug)]
-pub(crate) struct Connector {
+pub struct Connector {
     transports: Transports,
     options: CommOptions,
 }
 
 impl Connector {
-    pub(crate) const fn new(transports: Transports, options: CommOptions) -> Self {
+    pub const fn new(transports: Transports, options: CommOptions) -> Self {
         Self {
             transports,
             options,
@@ -45,7 +45,7 @@ impl Connector {
     }
 
     /// Connects until `deadline`; the error is that of the last attempt.
-    pub(crate) async fn connect(
+    pub async fn connect(
         &self,
         address: &Address,
         traffic: Traffic,
@@ -57,7 +57,7 @@ impl Connector {
     }
 
     /// Like [`connect`](Self::connect), over a connection that `wrap` returns.
-    pub(crate) async fn connect_through(
+    pub async fn connect_through(
         &self,
         address: &Address,
         deadline: Option<Instant>,
@@ -79,7 +79,7 @@ impl Connector {
     }
 
     /// Waits until everything sent over connections shared by several comms has arrived.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         self.transports.close().await;
     }
 }

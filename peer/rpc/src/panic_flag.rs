@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 /// A flag that is set after a panic in a role. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PanicFlag(Arc<Inner>);
+pub struct PanicFlag(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -26,24 +26,24 @@ struct Inner {
 }
 
 impl PanicFlag {
-    pub(crate) fn set(&self) {
+    pub fn set(&self) {
         self.0.is_set.store(true, Ordering::Release);
         self.0.changed.notify_one();
     }
 
-    pub(crate) fn is_set(&self) -> bool {
+    pub fn is_set(&self) -> bool {
         self.0.is_set.load(Ordering::Acquire)
     }
 
     /// Waits until the flag is set. Supports one waiter.
-    pub(crate) async fn wait(&self) {
+    pub async fn wait(&self) {
         while !self.is_set() {
             self.0.changed.notified().await;
         }
     }
 
     /// Returns the guard of a lock, and sets the flag if the lock is poisoned.
-    pub(crate) fn check<G>(&self, locked: Result<G, PoisonError<G>>) -> G {
+    pub fn check<G>(&self, locked: Result<G, PoisonError<G>>) -> G {
         locked.unwrap_or_else(|poisoned| {
             self.set();
             poisoned.into_inner()
@@ -53,7 +53,7 @@ impl PanicFlag {
     /// Returns a guard that sets the flag when a panic drops it. A panic that began
     /// before this call, such as one of the program that drops a handle, does not count.
     #[must_use]
-    pub(crate) fn guard(&self) -> PanicGuard {
+    pub fn guard(&self) -> PanicGuard {
         PanicGuard {
             panic_flag: self.clone(),
             was_panicking: thread::panicking(),
@@ -63,13 +63,13 @@ impl PanicFlag {
 
 /// Locks a counter, a cache or a log. A panic while it was locked may have left it
 /// wrong or incomplete, never unsafe, and no decision of a role depends on it.
-pub(crate) fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock_counter<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sets a [`PanicFlag`] when a panic drops it.
 #[derive(Debug)]
-pub(crate) struct PanicGuard {
+pub struct PanicGuard {
     panic_flag: PanicFlag,
     was_panicking: bool,
 }
@@ -83,8 +83,7 @@ impl Drop for PanicGuard {
 }
 
 /// Poisons a mutex, for tests.
-#[cfg(test)]
-pub(crate) fn poison<T: Send>(mutex: &Mutex<T>) {
+pub fn poison<T: Send>(mutex: &Mutex<T>) {
     let panicked = thread::scope(|scope| {
         let thread = scope.spawn(|| {
             let _locked = mutex.lock();

@@ -4,10 +4,11 @@ use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::Token;
 
 use daskwire_comm::Traffic;
+use daskwire_messages::RemoteError;
+use daskwire_messages::protocol::{Field, ProtocolError, Request, Source, Status};
 
+use crate::RequestError;
 use crate::channel::Channel;
-use crate::protocol::{Field, ProtocolError, Request, Source, Status};
-use crate::{RemoteError, RequestError};
 
 impl Channel {
     /// Sends a request and waits for the reply.
@@ -15,14 +16,14 @@ impl Channel {
     /// # Errors
     ///
     /// [`RequestError::Remote`] if the request raised an exception in the peer.
-    pub(crate) async fn call<T: Field>(&mut self, request: &Request) -> Result<T, RequestError> {
+    pub async fn call<T: Field>(&mut self, request: &Request) -> Result<T, RequestError> {
         self.send_request(request).await?;
         self.receive_reply().await
     }
 
     /// Sends a request. After an error, the peer has not received all of it, and does
     /// not execute it.
-    pub(crate) async fn send_request(&mut self, request: &Request) -> Result<(), RequestError> {
+    pub async fn send_request(&mut self, request: &Request) -> Result<(), RequestError> {
         self.set_traffic(traffic(request));
         self.sender.send(request).await
     }
@@ -32,7 +33,7 @@ impl Channel {
     /// # Errors
     ///
     /// As [`call`](Self::call).
-    pub(crate) async fn receive_reply<T: Field>(&mut self) -> Result<T, RequestError> {
+    pub async fn receive_reply<T: Field>(&mut self) -> Result<T, RequestError> {
         match self.receiver.receive::<Reply<T>>().await? {
             Some(Reply::Value(value)) => Ok(value),
             Some(Reply::Failed(status)) => Err(RemoteError::of_status(&status).into()),
@@ -45,13 +46,13 @@ impl Channel {
 
 /// An incoming request, with the fields common to all requests.
 #[derive(Debug)]
-pub(crate) struct IncomingRequest {
+pub struct IncomingRequest {
     /// The request, or the parse error, which is the reply.
-    pub(crate) request: Result<Request, ProtocolError>,
+    pub request: Result<Request, ProtocolError>,
     /// Whether the peer waits for a reply. Default: true.
-    pub(crate) wants_reply: bool,
+    pub wants_reply: bool,
     /// Whether the comm is closed after the reply. Default: false.
-    pub(crate) is_last: bool,
+    pub is_last: bool,
 }
 
 impl Field for IncomingRequest {
@@ -115,7 +116,7 @@ impl<T: Field> Field for Reply<T> {
 }
 
 /// The kind of traffic of a request and its reply.
-pub(crate) const fn traffic(request: &Request) -> Traffic {
+pub const fn traffic(request: &Request) -> Traffic {
     match request {
         Request::HeartbeatWorker(_) | Request::RegisterClient(_) | Request::RegisterWorker(_) => {
             Traffic::Control

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use daskwire::message::BuildError;
 use daskwire_comm::{Address, AddressError, CommError};
 
-use crate::protocol::ProtocolError;
-use crate::value::{ValueError, WrongType};
-use crate::{Key, Release, RemoteError};
+use daskwire_messages::protocol::ProtocolError;
+use daskwire_messages::value::{ValueError, WrongType};
+use daskwire_messages::{Key, Release, RemoteError};
 
 /// The error of a request to a peer, or of a stream of messages.
 #[derive(Clone, Debug)]
@@ -81,12 +81,15 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    #[cfg(feature = "client")]
-    pub(crate) fn unserializable(error: ValueError) -> Self {
+    /// The error of a value of the request.
+    #[doc(hidden)]
+    pub fn unserializable(error: ValueError) -> Self {
         Self::Value(Box::new(error))
     }
 
-    pub(crate) fn parse_address(address: &str) -> Result<Address, Self> {
+    /// Reads an address.
+    #[doc(hidden)]
+    pub fn parse_address(address: &str) -> Result<Address, Self> {
         address.parse().map_err(|error| Self::Address {
             address: address.to_owned(),
             error,
@@ -159,6 +162,8 @@ impl core::error::Error for RequestError {
 }
 
 /// Implements `From` for error types.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! from {
     ($($(#[$attribute:meta])* $for:ident: $type:ty, $error:ident => $made:expr;)*) => {$(
         $(#[$attribute])*
@@ -169,8 +174,6 @@ macro_rules! from {
         }
     )*};
 }
-#[cfg(any(feature = "client", feature = "worker"))]
-pub(crate) use from;
 
 from! {
     RequestError: CommError, error => Self::Comm(Arc::new(error));

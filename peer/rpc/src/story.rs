@@ -5,8 +5,8 @@ use core::mem::size_of;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::protocol::Keys;
-use crate::{Key, Value};
+use daskwire_messages::protocol::Keys;
+use daskwire_messages::{Key, Value};
 
 /// Maximum number of events in a story (Dask's
 /// `distributed.admin.low-level-log-length` is 1,000).
@@ -40,7 +40,8 @@ enum Source {
 
 impl Stimulus {
     /// The stimulus of a message, cut off after 200 bytes.
-    pub(crate) fn of_message(id: &str) -> Self {
+    #[doc(hidden)]
+    pub fn of_message(id: &str) -> Self {
         let mut end = id.len().min(MAX_STIMULUS_LEN);
         while !id.is_char_boundary(end) {
             end -= 1;
@@ -49,7 +50,8 @@ impl Stimulus {
     }
 
     /// A local stimulus at `now` seconds after 1970.
-    pub(crate) const fn local(what: &'static str, now: f64) -> Self {
+    #[doc(hidden)]
+    pub const fn local(what: &'static str, now: f64) -> Self {
         Self(Source::Local(what, now))
     }
 
@@ -193,7 +195,7 @@ impl TaskEvent {
 /// The last events of all tasks, and more events of each pending task, so that a stuck
 /// task keeps its history when many other tasks change.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub struct Story {
     /// The last events of all tasks, oldest first.
     events: VecDeque<TaskEvent>,
     len: usize,
@@ -218,13 +220,13 @@ impl Default for Story {
 
 impl Story {
     /// Adds an event, and keeps no older events of pending tasks.
-    pub(crate) fn add(&mut self, event: TaskEvent) {
+    pub fn add(&mut self, event: TaskEvent) {
         self.add_and_keep(event, |_| false);
     }
 
     /// Adds an event. Older events are kept longer for tasks that are pending, until
     /// [`settle`](Self::settle).
-    pub(crate) fn add_and_keep(&mut self, event: TaskEvent, is_pending: impl Fn(&Key) -> bool) {
+    pub fn add_and_keep(&mut self, event: TaskEvent, is_pending: impl Fn(&Key) -> bool) {
         self.len += event.len();
         self.events.push_back(event);
         while self.events.len() > self.max_count || self.len > MAX_LEN {
@@ -256,7 +258,7 @@ impl Story {
     }
 
     /// Drops the events that were kept for a task that is no longer pending.
-    pub(crate) fn settle(&mut self, key: &Key) {
+    pub fn settle(&mut self, key: &Key) {
         if let Some(history) = self.kept.remove(key) {
             let len: usize = history.iter().map(TaskEvent::len).sum();
             self.kept_len -= len;
@@ -264,20 +266,18 @@ impl Story {
     }
 
     /// Sets the maximum number of events besides those of pending tasks.
-    #[cfg(test)]
-    pub(crate) const fn limit(&mut self, max_count: usize) {
+    pub const fn limit(&mut self, max_count: usize) {
         self.max_count = max_count;
     }
 
     /// The keys of the tasks for which older events are kept.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn kept_keys(&self) -> impl Iterator<Item = &Key> {
+    pub fn kept_keys(&self) -> impl Iterator<Item = &Key> {
         self.kept.keys()
     }
 
     /// The events of tasks with one of these keys, or with one of these stimuli,
     /// oldest first.
-    pub(crate) fn events<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
+    pub fn events<'s>(&'s self, wanted: &'s Keys) -> impl Iterator<Item = &'s TaskEvent> {
         let keys: HashSet<&Key> = wanted.iter().collect();
         let stimuli: HashSet<&str> = wanted.iter().filter_map(Key::as_str).collect();
         let here = stimuli.iter().filter_map(|id| {
@@ -299,7 +299,7 @@ impl Story {
     }
 
     /// A scheduler's reply to `get_story`.
-    pub(crate) fn of_scheduler(&self, wanted: &Keys) -> Value {
+    pub fn of_scheduler(&self, wanted: &Keys) -> Value {
         Value::List(
             self.events(wanted)
                 .filter_map(TaskEvent::of_scheduler)
@@ -309,8 +309,7 @@ impl Story {
 }
 
 /// A worker's reply to `get_story`.
-#[cfg(feature = "worker")]
-pub(crate) fn of_worker<'e>(events: impl Iterator<Item = &'e TaskEvent>) -> Value {
+pub fn of_worker<'e>(events: impl Iterator<Item = &'e TaskEvent>) -> Value {
     Value::List(events.map(TaskEvent::of_worker).collect())
 }
 

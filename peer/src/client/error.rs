@@ -7,9 +7,9 @@ use std::sync::Arc;
 use daskwire_comm::CommError;
 
 use crate::release::UnsupportedRelease;
-use crate::request_error::from;
 use crate::value::ValueError;
 use crate::{Key, RemoteError, RequestError};
+use daskwire_rpc::from;
 
 const EMPTY_KEY: &str = "a key must not be empty";
 

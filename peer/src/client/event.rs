@@ -3,8 +3,8 @@
 use core::fmt;
 
 use crate::Key;
-use crate::event::events;
 use crate::release::UntestedRelease;
+use daskwire_rpc::events;
 
 /// An event of a client.
 pub(crate) enum ClientEvent<'a> {

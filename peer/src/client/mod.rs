@@ -57,7 +57,7 @@ use crate::protocol::WorkerStatus;
 use crate::release::UntestedRelease;
 use crate::{Key, Release, RequestError};
 
-pub use crate::meter::Meter;
+pub use crate::Meter;
 pub use completed::{AsCompleted, Completed, Results};
 pub use connect::{Connection, ConnectionWatch};
 pub use control::{PerformanceReport, Restarted};

@@ -12,9 +12,9 @@ use super::request::Workers;
 use super::{Call, Client};
 use crate::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
 use crate::protocol::{CallPickles, Unknown};
-use crate::request_error::from;
 use crate::value::ValueError;
 use crate::{RemoteError, RequestError, Value};
+use daskwire_rpc::from;
 
 /// The module of Dask's plugins.
 const PLUGINS: &str = "distributed.diagnostics.plugin";

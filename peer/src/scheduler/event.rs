@@ -3,8 +3,8 @@
 use core::fmt;
 
 use super::Notice;
-use crate::event::events;
 use crate::{Key, TaskEvent};
+use daskwire_rpc::events;
 
 /// An event of a scheduler.
 pub(crate) enum SchedulerEvent<'a> {

@@ -8,7 +8,7 @@ use daskwire_comm::CommError;
 
 use crate::RequestError;
 use crate::release::UnsupportedRelease;
-use crate::request_error::from;
+use daskwire_rpc::from;
 
 /// The error of [`Builder::start`](super::Builder::start).
 #[derive(Clone, Debug)]

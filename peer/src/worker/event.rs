@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::event::events;
 use crate::{Key, TaskEvent};
+use daskwire_rpc::events;
 
 /// An event of a worker.
 pub(crate) enum WorkerEvent<'a> {

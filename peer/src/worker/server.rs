@@ -25,7 +25,7 @@ use crate::protocol::{
 };
 #[cfg(target_os = "linux")]
 use crate::protocol::{Unknown, Versions};
-use crate::rpc::IncomingRequest;
+use crate::request::IncomingRequest;
 use crate::story;
 use crate::value::Serialized;
 use crate::{Key, RemoteError, RequestError, Value};
@@ -132,7 +132,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                 continue;
             }
         };
-        channel.set_traffic(crate::rpc::traffic(&request));
+        channel.set_traffic(crate::request::traffic(&request));
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));

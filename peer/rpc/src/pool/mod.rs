@@ -4,7 +4,7 @@
 //! * when the peer is [forgotten](Pool::forget), which also ends the pending requests to
 //!   the peer;
 //! * when another request to the peer [fails](Pool::close_idle);
-//! * at the first use of the pool after [`IDLE_TIMEOUT`];
+//! * at the first use of the pool after a minute without a request;
 //! * when it would exceed the maximum number of idle comms.
 
 use core::time::Duration;
@@ -15,13 +15,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use daskwire::frame::ReadHint;
 use daskwire_comm::runtime::{self, Instant};
 use daskwire_comm::{Address, BoxFuture, CommError, Traffic};
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{DataReply, Field, GetData, ReplyStatus, Request};
 use tokio::sync::watch;
 
+use crate::RequestError;
 use crate::channel::{Channel, Ends, Observer};
 use crate::meter::Meter;
 use crate::net::Connector;
-use crate::protocol::{DataReply, Field, GetData, ReplyStatus, Request};
-use crate::{Key, RequestError};
 
 /// Maximum number of idle comms with one peer.
 const MAX_IDLE_PER_PEER: usize = 8;
@@ -33,7 +34,7 @@ const MAX_IDLE: usize = 512;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Connects to peers as needed, and reuses the comms.
-pub(crate) struct Pool {
+pub struct Pool {
     connector: Arc<Connector>,
     /// The name of this end, for observers.
     local: String,
@@ -113,7 +114,7 @@ impl Peers {
 
 /// A use of a peer, which ends when the pool forgets the peer.
 #[derive(Debug)]
-pub(crate) struct Lease<'p> {
+pub struct Lease<'p> {
     pool: &'p Pool,
     address: &'p Address,
     /// `None` only while the lease is dropped.
@@ -126,7 +127,7 @@ impl Lease<'_> {
     /// # Errors
     ///
     /// The errors of `work`, and [`RequestError::Closed`].
-    pub(crate) async fn run<T>(
+    pub async fn run<T>(
         &mut self,
         work: impl Future<Output = Result<T, RequestError>>,
     ) -> Result<T, RequestError> {
@@ -185,25 +186,25 @@ impl Drop for Lease<'_> {
 
 /// The times until which a request waits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Deadlines {
+pub struct Deadlines {
     /// For a connection. Default: that of the connector's options.
-    pub(crate) connect: Option<Instant>,
+    pub connect: Option<Instant>,
     /// For the reply. Default: none.
-    pub(crate) reply: Option<ReplyDeadline>,
+    pub reply: Option<ReplyDeadline>,
 }
 
 /// The time until which a request waits for its reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyDeadline {
-    pub(crate) at: Instant,
+pub struct ReplyDeadline {
+    pub at: Instant,
     /// The awaited reply, as a noun phrase, and the timeout, for the error.
-    pub(crate) what: &'static str,
-    pub(crate) after: Duration,
+    pub what: &'static str,
+    pub after: Duration,
 }
 
 impl Deadlines {
     /// Waits at most `after`, for the connection and the reply together.
-    pub(crate) fn within(after: Duration, what: &'static str) -> Self {
+    pub fn within(after: Duration, what: &'static str) -> Self {
         let at = runtime::later(after);
         Self {
             connect: Some(at),
@@ -212,8 +213,7 @@ impl Deadlines {
     }
 
     /// Whether the deadline for the connection has passed.
-    #[cfg(feature = "worker")]
-    pub(crate) fn have_passed(&self) -> bool {
+    pub fn have_passed(&self) -> bool {
         self.connect.is_some_and(|at| at <= runtime::now())
     }
 }
@@ -236,7 +236,7 @@ impl core::fmt::Debug for Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(
+    pub fn new(
         connector: Arc<Connector>,
         local: &str,
         observer: Option<Arc<dyn Observer>>,
@@ -253,7 +253,7 @@ impl Pool {
     }
 
     /// Sets a byte counter.
-    pub(crate) fn metered(mut self, meter: Option<Arc<Meter>>) -> Self {
+    pub fn metered(mut self, meter: Option<Arc<Meter>>) -> Self {
         self.meter = meter;
         self
     }
@@ -261,13 +261,13 @@ impl Pool {
     /// Sets the read hint of messages on comms to come, by the release of the cluster. A peer of
     /// another release cannot be told apart before its first message.
     // PROTOCOL FRAME-9
-    pub(crate) fn set_read_hint(&self, hint: ReadHint) {
+    pub fn set_read_hint(&self, hint: ReadHint) {
         self.reads_apart
             .store(hint == ReadHint::Apart, Ordering::Relaxed);
     }
 
     /// The read hint of messages to peers of the cluster.
-    pub(crate) fn read_hint(&self) -> ReadHint {
+    pub fn read_hint(&self) -> ReadHint {
         match self.reads_apart.load(Ordering::Relaxed) {
             true => ReadHint::Apart,
             false => ReadHint::Whole,
@@ -276,7 +276,7 @@ impl Pool {
 
     /// Connects to a peer without using idle comms. The comm does not belong to
     /// the pool.
-    pub(crate) fn connect<'a>(
+    pub fn connect<'a>(
         &'a self,
         address: &'a Address,
     ) -> BoxFuture<'a, Result<Channel, CommError>> {
@@ -285,7 +285,7 @@ impl Pool {
 
     /// Connects as [`connect`](Self::connect) until `deadline`. The error is that of the last
     /// attempt.
-    pub(crate) fn connect_until<'a>(
+    pub fn connect_until<'a>(
         &'a self,
         address: &'a Address,
         deadline: Option<Instant>,
@@ -323,7 +323,7 @@ impl Pool {
     ///
     /// As [`Channel::call`], those of connecting, and [`RequestError::Closed`] if the
     /// peer is [forgotten](Self::forget) meanwhile.
-    pub(crate) async fn call<T: Field>(
+    pub async fn call<T: Field>(
         &self,
         address: &Address,
         request: &Request,
@@ -339,7 +339,7 @@ impl Pool {
     ///
     /// As [`call`](Self::call): if no connection is made in time, the error of the last
     /// attempt; and [`RequestError::Timeout`] if there is no reply in time.
-    pub(crate) async fn call_until<T: Field>(
+    pub async fn call_until<T: Field>(
         &self,
         address: &Address,
         request: &Request,
@@ -360,15 +360,14 @@ impl Pool {
     /// # Errors
     ///
     /// As [`call`](Self::call).
-    #[cfg(feature = "client")]
-    pub(crate) async fn get_data(
+    pub async fn get_data(
         &self,
         address: &Address,
         keys: Vec<Key>,
         connect_timeout: Option<Duration>,
     ) -> Result<DataReply, RequestError> {
         let request = GetData {
-            keys: crate::protocol::Keys(keys),
+            keys: daskwire_messages::protocol::Keys(keys),
             ..GetData::default()
         };
         let (reply, _) = self
@@ -379,7 +378,7 @@ impl Pool {
 
     /// Requests data from a worker, as `get_data` does. Also returns the number of
     /// unrequested keys in the reply.
-    pub(crate) async fn get_data_with_extra_count(
+    pub async fn get_data_with_extra_count(
         &self,
         address: &Address,
         request: GetData,
@@ -462,7 +461,7 @@ impl Pool {
     }
 
     /// Registers a use of a peer, for work other than [`call`](Self::call).
-    pub(crate) fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
+    pub fn lease<'p>(&'p self, address: &'p Address) -> Lease<'p> {
         let mut peers = self.lock();
         let comms = match peers.by_address.get(address) {
             Some(comms) => comms,
@@ -477,7 +476,7 @@ impl Pool {
 
     /// Closes all comms with a peer that has left. Pending requests to it end with
     /// [`RequestError::Closed`]; later ones connect again.
-    pub(crate) fn forget(&self, address: &Address) {
+    pub fn forget(&self, address: &Address) {
         let mut peers = self.lock();
         let comms = peers.by_address.remove(address);
         peers.idle_count -= comms.as_ref().map_or(0, |comms| comms.idle.len());
@@ -487,7 +486,7 @@ impl Pool {
 
     /// Closes the idle comms with a peer after a failed request. Other requests
     /// and uses continue.
-    pub(crate) fn close_idle(&self, address: &Address) {
+    pub fn close_idle(&self, address: &Address) {
         let mut peers = self.lock();
         let Some(comms) = peers.by_address.get_mut(address) else {
             return;
@@ -503,13 +502,12 @@ impl Pool {
     }
 
     /// The number of peers with idle comms or requests.
-    #[cfg(test)]
-    pub(crate) fn peer_count(&self) -> usize {
+    pub fn peer_count(&self) -> usize {
         self.lock().by_address.len()
     }
 
     /// Closes all idle comms.
-    pub(crate) async fn close(&self) {
+    pub async fn close(&self) {
         let idle = self.lock().take_idle();
         for idle in idle {
             idle.channel.close().await;
@@ -517,7 +515,7 @@ impl Pool {
     }
 
     /// Drops all idle comms, without waiting for their peers.
-    pub(crate) fn drop_idle(&self) {
+    pub fn drop_idle(&self) {
         let idle = self.lock().take_idle();
         drop(idle);
     }

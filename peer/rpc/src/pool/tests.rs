@@ -1,7 +1,8 @@
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{Ping, ReplyStatus, Unknown};
+use daskwire_messages::value::Serialized;
+
 use super::*;
-use crate::Value;
-use crate::protocol::{Ping, ReplyStatus, Unknown};
-use crate::value::Serialized;
 use daskwire_comm::{CommOptions, Listener};
 
 struct Peer {
@@ -11,7 +12,7 @@ struct Peer {
 
 impl Peer {
     async fn new() -> Self {
-        let at = format!("inproc://{}", crate::key::identifier());
+        let at = format!("inproc://{}", daskwire_messages::key::identifier());
         let at = at.parse().expect("an address");
         let listener = crate::transports().bind(&at, CommOptions::default()).await;
         let listener = listener.expect("it is free");

@@ -16,7 +16,7 @@ use crate::protocol::{
     Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
     ReplyStatus, Request, TaskState, Unknown, WorkerNames,
 };
-use crate::rpc::IncomingRequest;
+use crate::request::IncomingRequest;
 use crate::scheduler::state::Event;
 use crate::scheduler::{LeaveReason, Notice};
 
@@ -43,7 +43,7 @@ impl Shared {
                 return;
             }
             if let Ok(request) = &incoming.request {
-                channel.set_traffic(crate::rpc::traffic(request));
+                channel.set_traffic(crate::request::traffic(request));
             }
             let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {
