@@ -73,6 +73,7 @@ mod error;
 pub mod fuzzing;
 pub mod relay;
 #[cfg(feature = "scheduler")]
+#[path = "../scheduler/src/lib.rs"]
 pub mod scheduler;
 #[cfg(feature = "worker")]
 pub mod worker;
