@@ -83,11 +83,11 @@ def row(name, counts):
 print("| source | lines reached | lines | |\n| --- | ---: | ---: | ---: |")
 by_source = {}
 for name, counts in lines(folder / "all.json").items():
-    source = name.split("/src/")[0] + "/src"
-    if source in ("core/src", "peer/src", "peer/messages/src", "peer/rpc/src"):
+    crate, _, file = name.partition("/src/")
+    source = crate + "/src"
+    if crate in ("core", "peer", "peer/messages", "peer/scheduler") and "/" in file:
         # A part for each folder of the large crates.
-        parts = name.split("/")
-        source = "/".join(parts[:3]) if len(parts) > 3 else source
+        source += "/" + file.split("/")[0]
     by_source.setdefault(source, []).append(counts)
 for source, counts in sorted(by_source.items()):
     if any(covered for covered, _ in counts):

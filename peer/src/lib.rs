@@ -72,9 +72,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod relay;
-#[cfg(feature = "scheduler")]
-#[path = "../scheduler/src/lib.rs"]
-pub mod scheduler;
 #[cfg(feature = "worker")]
 pub mod worker;
 
@@ -95,6 +92,9 @@ pub use daskwire_rpc::transports_with_tls;
 pub use daskwire_rpc::{Meter, ObservedMessage, Observer, RequestError, transports};
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub use daskwire_rpc::{Stimulus, TaskChange, TaskEvent};
+#[cfg(feature = "scheduler")]
+#[doc(inline)]
+pub use daskwire_scheduler as scheduler;
 pub use error::Error;
 
 /// The example in the README, tested as a doctest.

@@ -326,6 +326,7 @@ fn tree() -> Tree {
             "peer",
             "peer/messages",
             "peer/rpc",
+            "peer/scheduler",
         ]
         .iter()
         .flat_map(|member| files(&repository.join(member).join(folder), "rs"))

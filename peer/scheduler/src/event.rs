@@ -2,9 +2,11 @@
 
 use core::fmt;
 
-use super::Notice;
-use crate::{Key, TaskEvent};
+use daskwire_messages::Key;
+use daskwire_rpc::TaskEvent;
 use daskwire_rpc::events;
+
+use super::Notice;
 
 /// An event of a scheduler.
 pub(crate) enum SchedulerEvent<'a> {

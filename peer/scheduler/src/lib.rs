@@ -10,6 +10,10 @@
 //! refused with an error for each of their keys. Requests other than those about tasks, data
 //! and workers, such as `run_on_scheduler`, datasets, events, locks and queues, are
 //! refused with a `NotImplementedError` that names them.
+//!
+//! Programs name this crate as `daskwire_peer::scheduler`. The features of `daskwire-rpc`
+//! enable transports and events for `tracing`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod error;
 mod event;
@@ -17,34 +21,16 @@ mod notice;
 mod server;
 pub mod state;
 
-/// Counts a step of work, for tests that compare inputs of different sizes.
-fn step() {
-    #[cfg(test)]
-    STEPS.with(|steps| steps.set(steps.get() + 1));
-}
-
-#[cfg(test)]
-std::thread_local! {
-    static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
-}
-
-/// What a worker in Rust with Python registers in `extra`, for tests.
-#[cfg(test)]
-fn rust_worker() -> crate::Value {
-    crate::Value::dict([("daskwire", crate::Value::list(["native", "python"]))])
-}
-
 use core::fmt;
 use core::time::Duration;
-use daskwire_comm::runtime::TaskSet;
 use std::sync::Arc;
 
+use daskwire_comm::runtime::TaskSet;
 use daskwire_comm::{Address, CommError, Listener, Transports};
 
-use crate::Release;
-use crate::batched::MAX_QUEUED_LEN;
-use crate::channel::Observer;
-use crate::channel::max_comms;
+use daskwire_messages::Release;
+use daskwire_rpc::batched::MAX_QUEUED_LEN;
+use daskwire_rpc::channel::{Observer, max_comms};
 use server::Shared;
 use state::State;
 
@@ -67,7 +53,7 @@ pub struct Options {
     /// The scheduling policy.
     pub policy: Policy,
     /// The transports of comms to workers, for gathering and scattering. Default:
-    /// [`transports`](crate::transports).
+    /// [`transports`](daskwire_rpc::transports).
     pub transports: Transports,
     /// Options of the comms to workers.
     pub comm: daskwire_comm::CommOptions,
@@ -109,7 +95,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             policy: Policy::default(),
-            transports: crate::transports(),
+            transports: daskwire_rpc::transports(),
             comm: daskwire_comm::CommOptions::default(),
             client_interval: Duration::ZERO,
             worker_interval: Duration::ZERO,
@@ -140,14 +126,14 @@ impl fmt::Debug for Options {
 /// A scheduler in this process.
 ///
 /// The scheduler serves until it is closed or dropped, until a peer sends
-/// [`Terminate`](crate::protocol::Terminate), or until its last listener fails.
+/// [`Terminate`](daskwire_messages::protocol::Terminate), or until its last listener fails.
 ///
 /// ```
-/// use daskwire_peer::scheduler::{Options, Scheduler};
+/// use daskwire_scheduler::{Options, Scheduler};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let transports = daskwire_peer::transports();
+/// let transports = daskwire_rpc::transports();
 /// let listeners = [
 ///     transports.bind(&"tcp://127.0.0.1:0".parse()?, Default::default()).await?,
 ///     transports.bind(&"inproc://an-example".parse()?, Default::default()).await?,
@@ -256,5 +242,30 @@ impl Scheduler {
     }
 }
 
+/// Counts a step of work, for tests that compare inputs of different sizes.
+fn step() {
+    #[cfg(test)]
+    STEPS.with(|steps| steps.set(steps.get() + 1));
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static STEPS: core::cell::Cell<u64> = const { core::cell::Cell::new(0) };
+}
+
+/// What a worker in Rust with Python registers in `extra`, for tests.
+#[cfg(test)]
+fn rust_worker() -> daskwire_messages::Value {
+    daskwire_messages::Value::dict([(
+        "daskwire",
+        daskwire_messages::Value::list(["native", "python"]),
+    )])
+}
+
 #[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

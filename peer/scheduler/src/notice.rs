@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use daskwire_comm::{Address, CommError};
 
-use crate::event::Level;
-use crate::protocol::ProtocolError;
-use crate::{Key, Value};
+use daskwire_messages::protocol::ProtocolError;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::event::Level;
 
 /// An event of interest to operators.
 #[derive(Clone, Debug)]

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::TaskSet;
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{Broadcast, Request};
+use daskwire_rpc::RequestError;
 
 use super::Shared;
 use super::reply::{Reply, raised_by, refused};
-use crate::protocol::{Broadcast, Request};
-use crate::scheduler::state::State;
-use crate::{RequestError, Value};
+use crate::state::State;
 
 impl Shared {
     /// Sends a message to workers or their nannies, and returns the reply of each,

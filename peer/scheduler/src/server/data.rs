@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime::TaskSet;
+use daskwire_messages::protocol::{
+    DataReply, FreeKeysRequest, GetData, Keys, ReplyStatus, Request, Scatter, UpdateData,
+    UpdateDataReply, WorkerNames,
+};
+use daskwire_messages::{Key, Serialized, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
+use daskwire_rpc::gather::{Gathering, Holders, ask_all};
 
 use super::Shared;
 use super::reply::{Reply, refused};
 use super::spread::spread;
-use crate::channel::with_timeout;
-use crate::gather::{Gathering, Holders, ask_all};
-use crate::protocol::{
-    DataReply, FreeKeysRequest, GetData, Keys, ReplyStatus, Request, Scatter, UpdateData,
-    UpdateDataReply, WorkerNames,
-};
-use crate::scheduler::state::{Event, REPLACED, State, choose};
-use crate::{Key, RequestError, Serialized, Value};
+use crate::state::{Event, REPLACED, State, choose};
 
 impl Shared {
     /// Returns a random number.

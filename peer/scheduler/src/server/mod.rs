@@ -9,17 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Address, CommError, Listener};
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
+use daskwire_rpc::TaskEvent;
+use daskwire_rpc::batched::BatchSender;
+use daskwire_rpc::event::{self, Event as _, emit};
+use daskwire_rpc::net::Connector;
+use daskwire_rpc::pool::Pool;
 use tokio::sync::{Notify, watch};
 
 use super::event::SchedulerEvent;
 use super::state::{Action, ClientId, Event, Policy, State, WorkerId};
 use super::{Notice, Options, ServeError};
-use crate::batched::BatchSender;
-use crate::event::{self, Event as _, emit};
-use crate::net::Connector;
-use crate::pool::Pool;
-use crate::protocol::{Close, CloseStream, Field as _, ToClient, ToWorker};
-use crate::{TaskEvent, Value};
 use daskwire::frame::ReadHint;
 
 mod broadcast;
@@ -222,7 +223,7 @@ impl Shared {
             listener_count: AtomicUsize::new(listener_count),
             pool,
             plugins: Plugins::default(),
-            id: format!("Scheduler-{}", crate::key::identifier()),
+            id: format!("Scheduler-{}", daskwire_messages::key::identifier()),
             address,
             clock: Clock::new(),
             changed: Notify::new(),
@@ -329,7 +330,7 @@ impl Shared {
 
     /// Makes the state machine panic when the result of `key` is in memory.
     #[cfg(test)]
-    pub(super) fn panic_over(&self, key: crate::Key) {
+    pub(super) fn panic_over(&self, key: daskwire_messages::Key) {
         self.lock().state.panics_over = Some(key);
     }
 
@@ -519,7 +520,7 @@ struct Clock {
 impl Clock {
     fn new() -> Self {
         Self {
-            start: crate::clock::unix_time(),
+            start: daskwire_rpc::clock::unix_time(),
             started: runtime::now(),
         }
     }

@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{Broadcast, RegisterSchedulerPlugin, Unknown};
+use daskwire_messages::value::{Object, Serialized};
+use daskwire_rpc::channel::Channel;
+
 use super::Shared;
 use super::reply::{Reply, refused};
-use crate::Value;
-use crate::channel::Channel;
-use crate::protocol::{Broadcast, RegisterSchedulerPlugin, Unknown};
-use crate::value::{Object, Serialized};
 
 /// The processes that a plugin is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,12 +2,13 @@
 
 use daskwire::message::{BuildError, MessageBuilder};
 
-use crate::exception::exception;
-use crate::protocol::{
+use daskwire_messages::exception::exception;
+use daskwire_messages::protocol::{
     DataReply, Field, HeartbeatReply, Keys, Nullable, ProtocolError, ReplyStatus, Source, Status,
     TaskState,
 };
-use crate::{Key, RequestError, Serialized, Value};
+use daskwire_messages::{Key, Serialized, Value};
+use daskwire_rpc::RequestError;
 
 /// A reply to a request.
 #[derive(Debug)]

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::Incoming;
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
+    Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
+    ReplyStatus, Request, TaskState, Unknown, WorkerNames,
+};
+use daskwire_rpc::channel::{Channel, Ends};
+use daskwire_rpc::event;
+use daskwire_rpc::request::IncomingRequest;
 
 use super::Shared;
 use super::plugins::{PluginKind, scheduler_plugin};
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
-use crate::Value;
-use crate::channel::{Channel, Ends};
-use crate::event;
-use crate::protocol::{
-    Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
-    ReplyStatus, Request, TaskState, Unknown, WorkerNames,
-};
-use crate::request::IncomingRequest;
-use crate::scheduler::state::Event;
-use crate::scheduler::{LeaveReason, Notice};
+use crate::state::Event;
+use crate::{LeaveReason, Notice};
 
 impl Shared {
     pub(super) async fn handshake(self: Arc<Self>, incoming: Incoming) {
@@ -43,7 +43,7 @@ impl Shared {
                 return;
             }
             if let Ok(request) = &incoming.request {
-                channel.set_traffic(crate::request::traffic(request));
+                channel.set_traffic(daskwire_rpc::request::traffic(request));
             }
             let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {

@@ -4,14 +4,15 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, TaskSet};
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{Kill, Request, RestartCluster, RestartWorkers};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
 
 use super::Shared;
 use super::reply::{Reply, refused};
-use crate::channel::with_timeout;
-use crate::protocol::{Kill, Request, RestartCluster, RestartWorkers};
-use crate::scheduler::LeaveReason;
-use crate::scheduler::state::{Event, State, WorkerId};
-use crate::{RequestError, Value};
+use crate::LeaveReason;
+use crate::state::{Event, State, WorkerId};
 
 /// Timeout of a restart without one of its own.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -3,13 +3,13 @@
 use core::time::Duration;
 
 use daskwire_comm::runtime;
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{RetireWorkers, WorkersToClose};
 
 use super::Shared;
 use super::reply::{Reply, refused};
-use crate::Value;
-use crate::protocol::{RetireWorkers, WorkersToClose};
-use crate::scheduler::LeaveReason;
-use crate::scheduler::state::{CloseOptions, Event, WorkerId};
+use crate::LeaveReason;
+use crate::state::{CloseOptions, Event, WorkerId};
 
 impl Shared {
     /// Retires workers once other workers have copies of their data.

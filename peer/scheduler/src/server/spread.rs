@@ -1,6 +1,6 @@
 //! Distribution of scattered data over workers.
 
-use crate::scheduler::step;
+use crate::step;
 
 /// Distributes items over workers in turn, and returns the items of each worker.
 ///
@@ -44,7 +44,7 @@ pub(super) fn spread<T: Clone>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scheduler::STEPS;
+    use crate::STEPS;
 
     #[test]
     fn distributes_items_by_thread_count() {

@@ -3,18 +3,19 @@
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
-
-use super::plugins::PluginKind;
-use super::{CLOSE_TIMEOUT, Machine, Shared};
-use crate::batched::{Backlog, BatchSender, BatchWriter};
-use crate::channel::{Channel, Sender};
-use crate::protocol::{
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
     ClientDesiresKeys, FromClient, FromWorker, Keys, RegisterClient, RegisterWorker,
     RegisterWorkerReply, ReplyStatus,
 };
-use crate::scheduler::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
-use crate::scheduler::{Notice, Options};
-use crate::{RequestError, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::{Backlog, BatchSender, BatchWriter};
+use daskwire_rpc::channel::{Channel, Sender};
+
+use super::plugins::PluginKind;
+use super::{CLOSE_TIMEOUT, Machine, Shared};
+use crate::state::{Action, ClientId, Event, Submission, WorkerId, WorkerRefusal};
+use crate::{Notice, Options};
 
 impl Shared {
     pub(super) async fn client_stream(&self, mut channel: Channel, register: RegisterClient) {

@@ -11,12 +11,14 @@ use super::{FIRE_AND_FORGET, State};
 impl State {
     /// The names of all clients, also of those without a stream.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn client_names(&self) -> Vec<String> {
+    #[doc(hidden)]
+    pub fn client_names(&self) -> Vec<String> {
         self.by_name.keys().map(ToString::to_string).collect()
     }
 
     /// Panics if the state is inconsistent. Called between events.
-    pub(crate) fn check(&self) {
+    #[doc(hidden)]
+    pub fn check(&self) {
         let all: Vec<TaskId> = (0..self.tasks.tasks.len())
             .map(|id| id as TaskId)
             .filter(|id| self.tasks.get(*id).is_some())

@@ -3,11 +3,12 @@
 use core::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use daskwire_messages::graph::Calls;
+
 use super::model::{Kind, RunSpec, Stage, Task, TaskId, Worker};
 use super::submission::Demands;
 use super::{State, WorkerId};
-use crate::graph::Calls;
-use crate::scheduler::step;
+use crate::step;
 
 /// Dask's initial assumption of the bandwidth between workers, in bytes per
 /// second.
@@ -370,7 +371,7 @@ fn pick(workers: impl Iterator<Item = Candidate>, random: &mut u64) -> Option<Wo
 }
 
 /// Returns the next number of SplitMix64.
-pub(in crate::scheduler) fn next(random: &mut u64) -> u64 {
+pub(crate) fn next(random: &mut u64) -> u64 {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *random;
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use daskwire_messages::protocol::{
+    AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, Restart, StreamStart,
+};
+use daskwire_messages::{Key, Value};
+
 use super::model::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
 use super::submission::Submission;
 use super::versions::{self, Packages};
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
-use crate::protocol::{
-    AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, Restart, StreamStart,
-};
-use crate::{Key, Value};
 
 impl State {
     /// Registers a client and sends it `stream-start`, or refuses it. An earlier client

@@ -1,8 +1,9 @@
 //! Numbers of workers for clusters that adapt to their tasks.
 
+use daskwire_messages::Value;
+
 use super::model::{UNKNOWN_DURATION, Worker};
 use super::{State, WorkerId};
-use crate::Value;
 
 /// Options of [`State::workers_to_close`], as those of Dask.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

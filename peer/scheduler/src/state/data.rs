@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::LostData;
+
 use super::model::{Priority, Stage, TaskId};
 use super::send::in_memory;
 use super::{State, WorkerId};
-use crate::Key;
-use crate::protocol::LostData;
 
 /// The stimulus of the deletion of data that is about to be replaced.
-pub(in crate::scheduler) const REPLACED: &str = "replaced-data";
+pub(crate) const REPLACED: &str = "replaced-data";
 
 impl State {
     /// Registers data on workers; `client` holds it, if registered.
@@ -80,7 +81,7 @@ impl State {
     }
 
     /// Restores deletions of data that a worker could not be asked to delete.
-    pub(in crate::scheduler) fn restore_deletions(&mut self, worker: &str, keys: Vec<Key>) {
+    pub(crate) fn restore_deletions(&mut self, worker: &str, keys: Vec<Key>) {
         let Some(id) = self.by_address.get(worker).copied() else {
             return;
         };

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::collections::HashMap;
 
-use crate::Key;
+use daskwire_messages::Key;
 
 /// Maximum number of prefixes with a known run time. Keys of any names may have any number of
 /// prefixes.

@@ -2,11 +2,13 @@
 
 use core::fmt;
 
+use daskwire_messages::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
+use daskwire_messages::release::UnsupportedPeer;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::TaskEvent;
+
 use super::{ClientId, Refusal, Submission, WorkerId};
-use crate::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
-use crate::release::UnsupportedPeer;
-use crate::scheduler::{LeaveReason, Notice};
-use crate::{Key, TaskEvent, Value};
+use crate::{LeaveReason, Notice};
 
 /// An event for [`State::handle`](super::State::handle).
 ///

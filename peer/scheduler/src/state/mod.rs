@@ -8,12 +8,12 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use daskwire_peer::Value;
-//! use daskwire_peer::graph::{Graph, Task};
-//! use daskwire_peer::protocol::{
+//! use daskwire_messages::Value;
+//! use daskwire_messages::graph::{Graph, Task};
+//! use daskwire_messages::protocol::{
 //!     RegisterWorker, TaskFinished, ToClient, ToWorker, UpdateGraph, WorkerStatus,
 //! };
-//! use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
+//! use daskwire_scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
 //!
 //! let mut state = State::new(Policy::default());
 //! let (client, worker) = (ClientId(1), WorkerId(1));
@@ -91,10 +91,11 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::Keys;
+use daskwire_rpc::story::{Stimulus, Story};
+
 use super::{LeaveReason, LeftTasks, Notice};
-use crate::Key;
-use crate::protocol::Keys;
-use crate::story::{Stimulus, Story};
 pub(super) use data::REPLACED;
 use durations::Durations;
 use model::{Client, Kind, Queue, Table, TaskId, Worker};
@@ -109,7 +110,7 @@ pub use submission::{Refusal, RefusalReason, Submission};
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
-pub(in crate::scheduler) mod choose;
+pub(crate) mod choose;
 mod clients;
 mod close;
 mod data;

@@ -6,15 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use daskwire_messages::graph::Calls;
+use daskwire_messages::protocol::{TaskState, WorkerStatus};
+use daskwire_messages::{Key, Serialized, Value};
+
 use super::durations::Work;
 use super::pool::Load;
 use super::submission::{Demands, Failure, Resources};
 use super::versions::Packages;
 use super::{ClientId, WINDOW, WorkerId};
-use crate::graph::Calls;
-use crate::protocol::{TaskState, WorkerStatus};
-use crate::scheduler::step;
-use crate::{Key, Serialized, Value};
+use crate::step;
 
 /// The priority of a task; lower values run earlier.
 #[derive(Clone, Copy, Debug, PartialEq)]

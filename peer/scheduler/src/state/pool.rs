@@ -8,10 +8,11 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use daskwire_messages::graph::Calls;
+
 use super::durations::Work;
 use super::model::{Kind, Priority, Queue, Stage, TaskId, Worker};
 use super::{State, WorkerId};
-use crate::graph::Calls;
 
 /// Maximum size in bytes of the inputs of a task in the pool. Larger ones decide where it runs, as
 /// do those that few tasks need.

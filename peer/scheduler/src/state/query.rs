@@ -3,10 +3,12 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, HashSet};
 
+use daskwire_messages::protocol::{Keys, TaskState, WorkerStatus};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::TaskEvent;
+
 use super::model::{Stage, Task, Worker};
 use super::{State, Totals, WorkerCounts, WorkerId};
-use crate::protocol::{Keys, TaskState, WorkerStatus};
-use crate::{Key, TaskEvent, Value};
 
 impl State {
     /// The holders of results; of all known results if `keys` is `None`.
@@ -147,7 +149,7 @@ impl State {
     }
 
     /// The [`story`](Self::story) in the form of Dask's reply.
-    pub(in crate::scheduler) fn story_value(&self, keys_or_stimuli: &Keys) -> Value {
+    pub(crate) fn story_value(&self, keys_or_stimuli: &Keys) -> Value {
         self.story.of_scheduler(keys_or_stimuli)
     }
 
@@ -264,7 +266,7 @@ impl State {
     }
 
     /// The identity of a worker.
-    pub(in crate::scheduler) fn identity_of(&self, address: &str) -> Option<(String, Value)> {
+    pub(crate) fn identity_of(&self, address: &str) -> Option<(String, Value)> {
         let id = self.by_address.get(address)?;
         self.workers.get(id).map(identity)
     }

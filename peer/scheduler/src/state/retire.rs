@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
+
 use super::model::TaskId;
 use super::{LeaveReason, State, WorkerId};
-use crate::Key;
-use crate::protocol::{AcquireReplicas, WorkerStatus, WorkerStatusChange};
-use crate::scheduler::step;
+use crate::step;
 
 impl State {
     /// Starts retiring workers: they get no more tasks, and other workers copy
@@ -120,7 +121,7 @@ impl State {
 
     /// Like [`is_retired`](Self::is_retired), for repeated calls. `left` has the keys without
     /// other copies, at first none; a call checks only these, until all have copies.
-    pub(in crate::scheduler) fn has_retired(&self, address: &str, left: &mut Vec<Key>) -> bool {
+    pub(crate) fn has_retired(&self, address: &str, left: &mut Vec<Key>) -> bool {
         let Some(id) = self.by_address.get(address) else {
             return true;
         };
@@ -139,7 +140,7 @@ impl State {
 
     /// Whether the worker with this address has a result that only workers have that are
     /// leaving.
-    pub(in crate::scheduler) fn is_left(&self, key: &Key, address: &str) -> bool {
+    pub(crate) fn is_left(&self, key: &Key, address: &str) -> bool {
         let (Some(task), Some(id)) = (self.by_key.get(key), self.by_address.get(address)) else {
             return false;
         };

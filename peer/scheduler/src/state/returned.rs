@@ -1,9 +1,10 @@
 //! Tasks that workers give back, because they cannot run them.
 
+use daskwire_messages::protocol::Reschedule;
+
 use super::model::{Stage, TaskId};
 use super::submission::Failure;
 use super::{State, WorkerId};
-use crate::protocol::Reschedule;
 
 /// The beginning of the stimulus of a worker that gives back a task because it cannot run it, for
 /// example a worker in Rust without the function.

@@ -1,14 +1,15 @@
 //! Messages to clients and workers.
 
-use super::model::{Priority, Stage, Task, TaskId};
-use super::submission::Failure;
-use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
-use crate::graph::opened_by_task;
-use crate::protocol::{
+use daskwire_messages::graph::opened_by_task;
+use daskwire_messages::protocol::{
     Close, CloseStream, ComputeTask, Field as _, FreeKeys, KeyInMemory, Keys, Nullable, Sizes,
     TaskErredForClient, ToClient, ToWorker,
 };
-use crate::{Key, Value};
+use daskwire_messages::{Key, Value};
+
+use super::model::{Priority, Stage, Task, TaskId};
+use super::submission::Failure;
+use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
 
 impl State {
     pub(super) fn send_client(&mut self, client: ClientId, message: impl Into<ToClient>) {
@@ -96,7 +97,7 @@ impl State {
             run_id: task.run_id,
             priority: vec![user, generation as f64, order as f64],
             stimulus_id: "compute-task".to_owned(),
-            run_spec: crate::protocol::RunSpec::Payload(payload),
+            run_spec: daskwire_messages::protocol::RunSpec::Payload(payload),
             resource_restrictions: Nullable(resources),
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),

@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 
+use daskwire_messages::protocol::{StealRequest, StealResponse};
+
 use super::model::{Stage, TaskId, Worker};
 use super::{State, WorkerId};
-use crate::protocol::{StealRequest, StealResponse};
 
 /// The time that a task is assumed to wait on a worker with more tasks than threads, in seconds.
 /// It may be moved if its inputs are transferred sooner.

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use crate::exception::exception;
-use crate::graph::{Calls, Graph, GraphError, Outline};
-use crate::protocol::UpdateGraph;
-use crate::value::ValueError;
-use crate::{Key, Serialized, Value};
+use daskwire_messages::exception::exception;
+use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
+use daskwire_messages::protocol::UpdateGraph;
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{Key, Serialized, Value};
 
 /// A submitted graph: tasks and their dependencies, in an order in which they can
 /// run.
@@ -138,7 +138,7 @@ impl Refusal {
     }
 
     /// Splits the refusal into parts of at most `count` keys.
-    pub(in crate::scheduler) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
+    pub(crate) fn parts(self, count: usize) -> impl Iterator<Item = Self> {
         let mut keys = self.keys.into_iter().peekable();
         core::iter::from_fn(move || {
             keys.peek()?;

@@ -3,12 +3,13 @@
 use core::time::Duration;
 use std::collections::{BTreeSet, HashSet};
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::TaskRetried;
+
 use super::model::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
 use super::submission::{Dependency, Refusal, Submission, Submitted};
 use super::{ClientId, State};
-use crate::Key;
-use crate::protocol::TaskRetried;
 
 impl State {
     /// Submits a client's tasks.

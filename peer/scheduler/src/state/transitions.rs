@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use daskwire_messages::Key;
+use daskwire_rpc::TaskEvent;
+use daskwire_rpc::story::TaskChange;
+
 use super::model::{Stage, TaskId};
 use super::send::erred;
 use super::submission::Failure;
 use super::{Action, FIRE_AND_FORGET, State, WorkerId};
-use crate::story::TaskChange;
-use crate::{Key, TaskEvent};
 
 impl State {
     /// Changes the stage of a task, and adds the transition to its story.

@@ -4,10 +4,10 @@
 use core::fmt::Write as _;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Release;
-use crate::Value;
-use crate::release::UnsupportedPeer;
-use crate::scheduler::FIRST_SERVED;
+use crate::FIRST_SERVED;
+use daskwire_messages::Release;
+use daskwire_messages::Value;
+use daskwire_messages::release::UnsupportedPeer;
 
 /// The versions of a peer's packages, including Python; empty for peers without
 /// Python.

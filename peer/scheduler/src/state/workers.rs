@@ -5,6 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use daskwire_comm::Address;
+use daskwire_messages::exception::killed_worker;
+use daskwire_messages::protocol::{
+    FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
+    WorkerStatus,
+};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::story::Stimulus;
 
 use super::data::REPLACED;
 use super::durations::Work;
@@ -13,13 +20,6 @@ use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
 use super::versions::{self, Packages};
 use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
-use crate::exception::killed_worker;
-use crate::protocol::{
-    FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
-    WorkerStatus,
-};
-use crate::story::Stimulus;
-use crate::{Key, Value};
 
 const MAX_THREADS: u32 = 1 << 16;
 

@@ -88,7 +88,7 @@ async fn unreadable_graphs_fail_only_their_keys() {
             panic!("no error");
         };
         assert_eq!(erred.key, Key::from(key));
-        let error = crate::RemoteError::of_fields(&erred.exception, None).to_string();
+        let error = daskwire_messages::RemoteError::of_fields(&erred.exception, None).to_string();
         assert!(
             error.starts_with("RuntimeError: the graph cannot be read"),
             "{error}"

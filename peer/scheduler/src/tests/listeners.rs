@@ -90,7 +90,7 @@ async fn a_listener_that_fails_is_reported_and_others_still_accept() {
     };
     let (first, errors) = failing_listener().await;
     let other = "inproc://still-accepts".parse().expect("an address");
-    let transports = crate::transports();
+    let transports = daskwire_rpc::transports();
     let second = transports.bind(&other, CommOptions::default()).await;
     let second = second.expect("it is free");
     let scheduler = Scheduler::start([first, second], options).expect("it starts");
@@ -135,7 +135,7 @@ async fn a_scheduler_ends_with_its_last_listener() {
         matches!(error, ServeError::ListenerFailed { .. }),
         "{error}"
     );
-    let error = crate::Error::from(error).to_string();
+    let error = error.to_string();
     let expected = "failing://here accepts no more connections: ";
     assert!(error.starts_with(expected), "{error}");
     scheduler.close().await;

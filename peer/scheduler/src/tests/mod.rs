@@ -1,19 +1,21 @@
 //! The scheduler over comms, with a client and workers that exchange typed
 //! messages.
 
-use crate::protocol::{ReplyStatus, WorkerStatus};
 use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
+use daskwire_messages::graph::{Argument, Function, Graph, Task, Work};
+use daskwire_messages::protocol::*;
+use daskwire_messages::protocol::{ReplyStatus, WorkerStatus};
+use daskwire_messages::{Key, Serialized, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::{BatchSender, BatchWriter};
+use daskwire_rpc::channel::{Channel, Ends, Receiver};
+use daskwire_rpc::net::Connector;
+
 use super::state::{Action, ClientId, Event, Submission, WorkerId};
 use super::*;
-use crate::batched::{BatchSender, BatchWriter};
-use crate::channel::{Channel, Ends, Receiver};
-use crate::graph::{Argument, Function, Graph, Task, Work};
-use crate::net::Connector;
-use crate::protocol::*;
-use crate::{Key, RequestError, Serialized, Value};
 
 mod journey;
 mod listeners;
@@ -29,14 +31,17 @@ async fn scheduler(address: &str) -> Scheduler {
 
 async fn scheduler_with(address: &str, options: Options) -> Scheduler {
     let address = address.parse().expect("an address");
-    let transports = crate::transports();
+    let transports = daskwire_rpc::transports();
     let listener = transports.bind(&address, daskwire_comm::CommOptions::default());
     let listener = listener.await.expect("it is free");
     Scheduler::start([listener], options).expect("worker starts")
 }
 
 async fn connect(address: &Address) -> Channel {
-    let connector = Connector::new(crate::transports(), daskwire_comm::CommOptions::default());
+    let connector = Connector::new(
+        daskwire_rpc::transports(),
+        daskwire_comm::CommOptions::default(),
+    );
     let comm = connector
         .connect(address, daskwire_comm::Traffic::Normal, None)
         .await
@@ -141,7 +146,7 @@ struct Worker {
 impl Worker {
     async fn new(scheduler: &Address, listen: &str) -> Self {
         let listen = listen.parse().expect("an address");
-        let transports = crate::transports();
+        let transports = daskwire_rpc::transports();
         let listener = transports.bind(&listen, daskwire_comm::CommOptions::default());
         let listener = listener.await.expect("it is free");
         let address = listener.local_address().expect("it listens");
@@ -235,10 +240,10 @@ async fn work(channel: Channel, data: Arc<Mutex<HashMap<Key, Serialized>>>) {
         BatchSender::<FromWorker>::new(channel.sender, Duration::ZERO, usize::MAX);
     let mut receiver = channel.receiver;
     let connector = Arc::new(Connector::new(
-        crate::transports(),
+        daskwire_rpc::transports(),
         daskwire_comm::CommOptions::default(),
     ));
-    let pool = crate::pool::Pool::new(connector, "worker", None);
+    let pool = daskwire_rpc::pool::Pool::new(connector, "worker", None);
     while let Ok(Some(batch)) = receiver.receive_batch::<ToWorker>().await {
         for message in batch {
             match message {

@@ -1,8 +1,9 @@
 //! Panics of the state machine and of callbacks.
 
+use daskwire_messages::protocol::WorkerStatus;
+use daskwire_rpc::channel::ObservedMessage;
+
 use super::*;
-use crate::channel::ObservedMessage;
-use crate::protocol::WorkerStatus;
 
 #[tokio::test]
 async fn a_panic_of_the_state_machine_ends_the_scheduler_and_its_streams() {

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use daskwire_messages::protocol::{TaskState, WorkerStatus};
+
 use super::*;
-use crate::protocol::{TaskState, WorkerStatus};
 
 /// Returns options with a limit on queues, and the notices of the scheduler.
 fn limited(limit: usize) -> (Options, Arc<Mutex<Vec<Notice>>>) {
@@ -208,7 +209,7 @@ async fn one_failure_of_many_tasks_counts_once() {
     let ToWorker::ComputeTask(task) = &batch[0] else {
         panic!("{batch:?}");
     };
-    let exception = crate::exception::exception("ValueError", &"x".repeat(64 << 10));
+    let exception = daskwire_messages::exception::exception("ValueError", &"x".repeat(64 << 10));
     let failed = FromWorker::from(TaskErred {
         key: task.key.clone(),
         run_id: task.run_id,

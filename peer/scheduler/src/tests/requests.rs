@@ -1,6 +1,7 @@
+use daskwire_messages::protocol::ReplyStatus;
+use daskwire_messages::protocol::WorkerStatus;
+
 use super::*;
-use crate::protocol::ReplyStatus;
-use crate::protocol::WorkerStatus;
 
 async fn cluster(name: &str, worker_count: usize) -> (Scheduler, Vec<Worker>, Client) {
     cluster_with(name, worker_count, Options::default()).await
@@ -581,7 +582,7 @@ async fn broadcasts_reach_workers_by_address_and_host_and_wait_for_slow_ones() {
             .find(|(worker, _)| *worker == absent)
             .expect("it is not ignored");
         assert_eq!(matches!(exception, Value::Bytes(_)), on_error != "return");
-        let error = crate::RemoteError::of_fields(exception, None).to_string();
+        let error = daskwire_messages::RemoteError::of_fields(exception, None).to_string();
         assert!(
             error.starts_with("OSError: inproc://broadcasts-3"),
             "{error}"
@@ -639,7 +640,7 @@ async fn serves_a_limited_number_of_comms() {
         let _: Value = channel.call(&ping).await.expect("a reply");
     }
     let connector = Connector::new(
-        crate::transports(),
+        daskwire_rpc::transports(),
         daskwire_comm::CommOptions {
             connect_retry: false,
             ..daskwire_comm::CommOptions::default()
@@ -673,7 +674,7 @@ async fn messages_are_limited_by_the_options_of_the_listener() {
         ..daskwire_comm::CommOptions::default()
     };
     let at = "inproc://limited".parse().expect("an address");
-    let listener = crate::transports().bind(&at, options).await;
+    let listener = daskwire_rpc::transports().bind(&at, options).await;
     let scheduler = Scheduler::start([listener.expect("it is free")], Options::default());
     let scheduler = scheduler.expect("it starts");
     for (count, is_read) in [(10, true), (200, false)] {

@@ -1,7 +1,7 @@
 //! Timings, which are printed but not checked, because other tests run at the
 //! same time.
 
-use crate::protocol::WorkerStatus;
+use daskwire_messages::protocol::WorkerStatus;
 use std::time::Instant;
 
 use super::*;

@@ -1,7 +1,8 @@
 //! Workers that send invalid messages, join, retire and leave.
 
+use daskwire_messages::protocol::{AddKeys, ReplyStatus, WorkerStatus};
+
 use super::*;
-use crate::protocol::{AddKeys, ReplyStatus, WorkerStatus};
 
 /// A registered worker that listens, and whose replies and messages the test sends.
 struct ManualWorker {
@@ -13,7 +14,7 @@ struct ManualWorker {
 impl ManualWorker {
     async fn new(scheduler: &Address, at: &str) -> Self {
         let at = at.parse().expect("an address");
-        let listener = crate::transports()
+        let listener = daskwire_rpc::transports()
             .bind(&at, daskwire_comm::CommOptions::default())
             .await;
         let listener = listener.expect("it is free");
@@ -392,7 +393,7 @@ async fn heartbeats_have_replies_until_the_workers_have_left() {
 async fn the_nanny_of_a_silent_worker_kills_it() {
     let scheduler = scheduler("inproc://silent-nanny").await;
     let at = "inproc://silent-nanny-1".parse().expect("an address");
-    let nanny = crate::transports()
+    let nanny = daskwire_rpc::transports()
         .bind(&at, daskwire_comm::CommOptions::default())
         .await;
     let nanny = nanny.expect("it is free");

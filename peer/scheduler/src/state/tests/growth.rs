@@ -1,9 +1,10 @@
 //! Complexity tests, which compare the number of steps for one size and twice
 //! that size.
 
+use daskwire_messages::protocol::WorkerStatus;
+
 use super::*;
-use crate::protocol::WorkerStatus;
-use crate::scheduler::STEPS;
+use crate::STEPS;
 
 /// Asserts that doubling the size at most roughly doubles the number of steps.
 #[track_caller]

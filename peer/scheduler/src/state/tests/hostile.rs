@@ -1,9 +1,10 @@
 //! Inconsistent messages, which must be ignored and must not change the state.
 
+use daskwire_messages::protocol::TaskState;
+use daskwire_messages::protocol::WorkerStatus;
+
 use super::*;
-use crate::protocol::TaskState;
-use crate::protocol::WorkerStatus;
-use crate::scheduler::state::choose::next;
+use crate::state::choose::next;
 
 /// Few keys and names, so that messages refer to the same ones.
 struct Chaos(u64);

@@ -1,7 +1,8 @@
 //! The steps of the "Journey of a Task", quoted from its documentation.
 
+use daskwire_messages::protocol::TaskState;
+
 use super::*;
-use crate::protocol::TaskState;
 
 /// Data x and y on two workers, and a client.
 fn two_workers(x: u64, y: u64) -> (Cluster, ClientId, WorkerId, WorkerId) {

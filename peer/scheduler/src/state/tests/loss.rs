@@ -1,7 +1,8 @@
 //! Loss of workers and results.
 
+use daskwire_messages::protocol::TaskState;
+
 use super::*;
-use crate::protocol::TaskState;
 
 #[test]
 fn tasks_of_a_lost_worker_move_to_another() {

@@ -1,15 +1,16 @@
 //! Tests of single steps with typed messages.
 
-use crate::protocol::TaskState;
-use crate::protocol::WorkerStatus;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use daskwire_messages::graph::{Argument, Graph, Task as Node};
+use daskwire_messages::protocol::TaskState;
+use daskwire_messages::protocol::WorkerStatus;
+use daskwire_messages::protocol::*;
+use daskwire_messages::{Key, RemoteError, Serialized, Value};
+
 use super::event::Event;
 use super::*;
-use crate::graph::{Argument, Graph, Task as Node};
-use crate::protocol::*;
-use crate::{Key, RemoteError, Serialized, Value};
 
 mod growth;
 mod hostile;
@@ -120,7 +121,7 @@ impl Cluster {
 
     fn worker_with(&mut self, address: &str, threads: u64, has: &[(&str, f64)]) -> WorkerId {
         let worker = RegisterWorker {
-            extra_information: crate::scheduler::rust_worker(),
+            extra_information: crate::rust_worker(),
             address: address.to_owned(),
             name: Value::from(address),
             status: WorkerStatus::Running,

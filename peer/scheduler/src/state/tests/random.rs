@@ -1,12 +1,12 @@
 //! Random graphs, replies, delays and losses. In the end every wanted key is in
 //! memory or has failed, and when no keys are wanted, the state is empty.
 
-use crate::protocol::TaskState;
-use crate::protocol::WorkerStatus;
+use daskwire_messages::protocol::TaskState;
+use daskwire_messages::protocol::WorkerStatus;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
-use crate::scheduler::state::choose::next;
+use crate::state::choose::next;
 
 /// A worker with delayed messages: messages to and from it are queued and
 /// delivered at random.

@@ -1,7 +1,8 @@
 //! Tests of submissions that are refused.
 
+use daskwire_messages::graph::GraphError;
+
 use super::*;
-use crate::graph::GraphError;
 
 fn refusal(message: UpdateGraph) -> RefusalReason {
     let refusal = Submission::read(message).expect_err("it is refused");

@@ -1,8 +1,9 @@
 //! Errors, cancellation, restrictions, resources, and other guarantees.
 
+use daskwire_messages::protocol::TaskState;
+use daskwire_messages::protocol::WorkerStatus;
+
 use super::*;
-use crate::protocol::TaskState;
-use crate::protocol::WorkerStatus;
 
 #[test]
 fn an_error_goes_to_all_dependents_and_to_the_clients_of_each() {

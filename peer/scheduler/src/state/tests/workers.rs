@@ -1,7 +1,8 @@
 //! Tests of the registration of workers.
 
+use daskwire_messages::graph::Work;
+
 use super::*;
-use crate::graph::Work;
 
 #[test]
 fn worker_names_and_addresses_are_unique() {
