@@ -428,6 +428,9 @@ def nannies(client):
     pids = by_name(client, os.getpid)
     done, running = client.submit(operator.add, 1, 2), client.submit(time.sleep, 2)
     assert done.result(timeout=60) == 3
+    # The request to restart must not overtake the submission, on another comm.
+    while not any(running.key in keys for keys in client.processing().values()):
+        time.sleep(0.01)
     client.restart(timeout=60)
     assert done.status == running.status == "cancelled"
     assert not client.who_has()
