@@ -45,9 +45,11 @@ fn python_computes_for_python() {
     let left = embedded.scheduler.inspect(State::task_count);
     assert_eq!(left, 0);
     assert_eq!(runtime.block_on(embedded.close()), [""; 0]);
+    // The client that nested tasks have used within a worker may not reach the scheduler any more.
+    let expected = [EXPECTED[0], "distributed.client - ERROR"];
     for worker in &workers {
         worker.wait_for_log("End worker");
-        assert_eq!(warnings_except(&worker.log(), &EXPECTED), [""; 0]);
+        assert_eq!(warnings_except(&worker.log(), &expected), [""; 0]);
     }
 }
 
