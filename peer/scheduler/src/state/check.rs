@@ -28,7 +28,11 @@ impl State {
         for id in &all {
             self.check_task(*id);
         }
-        let queued: usize = self.workers.values().map(|worker| worker.stack_count).sum();
+        let queued: usize = self
+            .workers
+            .values()
+            .map(|worker| worker.queued_count)
+            .sum();
         assert_eq!(queued, self.queued_count);
         assert_eq!(self.by_address.len(), self.workers.len());
         let threads = self.workers.values().map(|worker| worker.thread_count);
@@ -48,8 +52,8 @@ impl State {
             for task in &worker.processing {
                 assert!(matches!(self.tasks[*task].stage, Stage::Processing(on) if on == *id));
             }
-            for (_, task) in worker.stack.values().flatten() {
-                assert!(matches!(self.tasks[*task].stage, Stage::Stacked(on) if on == *id));
+            for (_, task) in worker.queue.values().flatten() {
+                assert!(matches!(self.tasks[*task].stage, Stage::Queued(on) if on == *id));
             }
             for key in &worker.deletions {
                 let task = self.by_key.get(key).map(|task| &self.tasks[*task]);
@@ -71,13 +75,13 @@ impl State {
         }
         let todo = &self.todo;
         assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());
-        assert!(todo.ready.is_empty() && todo.open.is_empty());
+        assert!(todo.ready.is_empty() && todo.has_room.is_empty());
     }
 
     fn check_pool(&self) {
         let queued = self.tasks.iter();
         let queued: Vec<_> = queued
-            .filter(|task| matches!(task.stage, Stage::Queued))
+            .filter(|task| matches!(task.stage, Stage::Pooled))
             .collect();
         assert_eq!(queued.len(), self.pool.len());
         let mut work = Work::default();
@@ -89,7 +93,10 @@ impl State {
             let load = |load: Load| (load.wait, load.busy);
             let expected = Load::of(worker);
             assert_eq!(worker.load.map(load), expected.map(load), "{id:?}");
-            let open = self.running.get(&worker.kind).map(|running| &running.open);
+            let open = self
+                .running
+                .get(&worker.kind)
+                .map(|running| &running.with_room);
             let place = worker.load.map(|load| (load, *id));
             let is_found = place.is_none_or(|place| open.is_some_and(|open| open.contains(&place)));
             assert!(is_found, "{id:?}");
@@ -99,7 +106,7 @@ impl State {
             let count = workers().filter(|worker| worker.is_running).count();
             assert_eq!(running.count, count);
             let open = workers().filter(|worker| worker.load.is_some()).count();
-            assert_eq!(running.open.len(), open);
+            assert_eq!(running.with_room.len(), open);
             let (first, has_open) = (self.first_in_pool(*kind), open > 0);
             assert!(
                 first.is_none() || !has_open,
@@ -166,15 +173,15 @@ impl State {
                 assert!(self.no_worker.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::Queued => {
+            Stage::Pooled => {
                 let calls = task.run_spec.as_ref().expect("it can run").calls;
                 assert!(self.pool.contains(calls, &(task.priority, id)));
                 assert_eq!(missing, 0);
             }
-            Stage::Stacked(on) => {
-                let stack = &self.workers[on].stack;
+            Stage::Queued(on) => {
+                let queue = &self.workers[on].queue;
                 let place = (task.priority, id);
-                assert!(stack.values().any(|queue| queue.contains(&place)));
+                assert!(queue.values().any(|queue| queue.contains(&place)));
                 assert_eq!(missing, 0);
             }
             Stage::Processing(on) => {
@@ -198,17 +205,17 @@ impl State {
             .map(|task| u128::from(self.tasks[*task].nbytes));
         assert_eq!(nbytes.sum::<u128>(), worker.nbytes);
         assert_eq!(
-            worker.stack.values().map(Queue::len).sum::<usize>(),
-            worker.stack_count
+            worker.queue.values().map(Queue::len).sum::<usize>(),
+            worker.queued_count
         );
-        assert!(worker.stack.values().all(|queue| !queue.is_empty()));
+        assert!(worker.queue.values().all(|queue| !queue.is_empty()));
         assert!(worker.long_running.is_subset(&worker.processing));
         assert!(worker.asked.is_subset(&worker.processing));
         if !worker.is_running {
-            assert_eq!(worker.stack_count, 0);
+            assert_eq!(worker.queued_count, 0);
         }
         let mut work = Work::default();
-        let queued = worker.stack.values().flatten().map(|(_, task)| task);
+        let queued = worker.queue.values().flatten().map(|(_, task)| task);
         for task in queued.chain(worker.processing.difference(&worker.long_running)) {
             work.add(self.tasks[*task].expected);
         }

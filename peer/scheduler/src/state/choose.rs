@@ -52,14 +52,14 @@ impl Demands {
 }
 
 impl State {
-    /// Puts a ready task on the stack of a worker, or records that no worker
+    /// Puts a ready task into the queue of a worker, or records that no worker
     /// qualifies.
     pub(super) fn assign(&mut self, id: TaskId) {
         if self.put_into_pool(id) {
             return;
         }
         match self.choose(id) {
-            Some(on) => self.queue(id, on),
+            Some(on) => self.enqueue(id, on),
             None => {
                 self.set_stage(id, Stage::NoWorker);
                 self.no_worker.insert((self.tasks[id].priority, id));
@@ -67,14 +67,14 @@ impl State {
         }
     }
 
-    pub(super) fn queue(&mut self, id: TaskId, on: WorkerId) {
+    pub(super) fn enqueue(&mut self, id: TaskId, on: WorkerId) {
         self.expect(id, on);
         let task = &self.tasks[id];
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
-            worker.push(&run_spec.demands.resources, task.priority, id);
-            self.set_stage(id, Stage::Stacked(on));
+            worker.enqueue(&run_spec.demands.resources, task.priority, id);
+            self.set_stage(id, Stage::Queued(on));
             self.queued_count += 1;
-            self.todo.open.insert(on);
+            self.todo.has_room.insert(on);
         }
     }
 
@@ -209,25 +209,25 @@ impl State {
 
     /// Sends tasks to the workers whose load may have changed, and those of the pool to any.
     pub(super) fn send_tasks(&mut self) {
-        let touched = core::mem::take(&mut self.todo.open);
+        let touched = core::mem::take(&mut self.todo.has_room);
         for on in &touched {
-            self.fill(*on);
+            self.send_queued(*on);
         }
         if self.pool.len() > 0 {
             self.send_pool();
-            // Tasks on their stacks may have waited for tasks of the pool.
+            // Tasks in their queues may have waited for tasks of the pool.
             for on in &touched {
-                self.fill(*on);
+                self.send_queued(*on);
             }
         }
     }
 
-    /// Sends a worker tasks from its stack while it has free slots, and those of the pool that it
+    /// Sends a worker tasks from its queue while it has free slots, and those of the pool that it
     /// can run come later.
-    fn fill(&mut self, on: WorkerId) {
+    fn send_queued(&mut self, on: WorkerId) {
         while let Some(worker) = self.workers.get(&on)
             && worker.has_slot()
-            && let Some(id) = worker.next()
+            && let Some(id) = worker.next_queued()
         {
             let task = &self.tasks[id];
             let first = self.first_in_pool(worker.kind);
@@ -238,7 +238,7 @@ impl State {
                 break;
             };
             if let Some(run_spec) = &task.run_spec {
-                worker.remove(&run_spec.demands.resources, task.priority, id);
+                worker.dequeue(&run_spec.demands.resources, task.priority, id);
             }
             self.queued_count -= 1;
             self.send(id, on);
@@ -246,22 +246,22 @@ impl State {
         self.update_load(on);
     }
 
-    /// Moves tasks from the ends of the longest stacks to idle workers, if fetching
+    /// Moves tasks from the ends of the longest queues to idle workers, if fetching
     /// their inputs takes less time than waiting.
-    pub(super) fn share(&mut self) {
+    pub(super) fn balance(&mut self) {
         while self.policy.is_stealing
             && self.queued_count != 0
             && self.has_free_thread()
-            && let Some((task, to)) = self.surplus()
+            && let Some((task, to)) = self.next_move()
         {
             self.unassign(task);
-            self.queue(task, to);
+            self.enqueue(task, to);
             self.send_tasks();
         }
     }
 
-    /// Returns one of the last tasks of a long stack, and an idle worker that should take it.
-    fn surplus(&self) -> Option<(TaskId, WorkerId)> {
+    /// Returns one of the last tasks of a long queue, and an idle worker that should take it.
+    fn next_move(&self) -> Option<(TaskId, WorkerId)> {
         let idle = self.workers.iter().filter(|(_, worker)| {
             step();
             worker.is_idle()
@@ -270,17 +270,17 @@ impl State {
         if idle.is_empty() {
             return None;
         }
-        let load = |worker: &Worker| worker.stack_count * 1024 / worker.thread_count as usize;
+        let load = |worker: &Worker| worker.queued_count * 1024 / worker.thread_count as usize;
         let loaded = self.workers.values().filter(|worker| {
             step();
-            worker.stack_count != 0
+            worker.queued_count != 0
         });
         let mut victims: Vec<&Worker> = loaded.collect();
         victims.sort_unstable_by_key(|worker| Reverse(load(worker)));
         let candidates = victims.into_iter().flat_map(|victim| {
             let wait = victim.busy_seconds();
             let queues = victim
-                .stack
+                .queue
                 .iter()
                 .filter(|(resources, _)| idle.iter().any(|(_, thief)| thief.has_left(resources)));
             let last = queues.flat_map(|(_, queue)| queue.iter().rev().take(MAX_CANDIDATES));

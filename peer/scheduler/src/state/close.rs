@@ -29,7 +29,7 @@ impl State {
             (None, None) => Some(2.0),
             (_, ratio) => ratio,
         };
-        let is_idle = |worker: &Worker| worker.processing.is_empty() && worker.stack_count == 0;
+        let is_idle = |worker: &Worker| worker.processing.is_empty() && worker.queued_count == 0;
         if count.unwrap_or(0) == 0 && !self.workers.values().any(is_idle) {
             return Vec::new();
         }
@@ -82,7 +82,7 @@ impl State {
         let mut work = self.no_worker.len() as f64 * UNKNOWN_DURATION;
         work += self.pool.work().seconds(UNKNOWN_DURATION);
         for worker in self.workers.values() {
-            tasks += worker.processing.len() + worker.stack_count;
+            tasks += worker.processing.len() + worker.queued_count;
             threads += worker.thread_count as usize;
             work += worker.busy_seconds() * f64::from(worker.thread_count);
         }

@@ -187,8 +187,8 @@ impl State {
                 Stage::Waiting => self.tasks[*dependent].missing_count += 1,
                 Stage::Ready
                 | Stage::NoWorker
-                | Stage::Queued
-                | Stage::Stacked(_)
+                | Stage::Pooled
+                | Stage::Queued(_)
                 | Stage::Processing(_) => {
                     if let Some(on) = self.unassign(*dependent) {
                         self.send_free(on, *dependent);

@@ -44,7 +44,7 @@ impl Durations {
     }
 }
 
-/// The work of the tasks that a worker has, sent or on its stack.
+/// The work of the tasks that a worker has, sent or in its queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Work {
     /// The sum of the known run times.

@@ -69,8 +69,8 @@
 //! | waiting | needs results that are not in memory | when the last of them is |
 //! | ready | may run; only while an event is handled | to a worker at once |
 //! | no-worker | may run, but no worker qualifies | when one joins |
-//! | queued | waits in the scheduler's pool, for any worker | when a worker has a slot |
-//! | stacked | waits on its worker's stack in the scheduler | when the worker has a slot |
+//! | pooled | waits in the scheduler's pool, for any worker | when a worker has a slot |
+//! | queued | waits in its worker's queue in the scheduler | when the worker has a slot |
 //! | processing | was sent to its worker | with its result |
 //! | memory | has a result, on workers | when the result is not needed, or all
 //! copies are lost |
@@ -234,7 +234,7 @@ pub struct State {
     /// The time of the first submission of the generation.
     generation_began: Duration,
     run_count: i64,
-    /// Number of tasks on stacks.
+    /// Number of tasks in the queues of workers.
     queued_count: usize,
     no_worker: Queue,
     /// The workers that were removed and asked to end, by the time; at most those of the last
@@ -294,7 +294,7 @@ struct Todo {
     unneeded: Vec<TaskId>,
     ready: Queue,
     /// Workers whose load may have changed.
-    open: BTreeSet<WorkerId>,
+    has_room: BTreeSet<WorkerId>,
 }
 
 impl State {

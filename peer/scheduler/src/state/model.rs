@@ -82,9 +82,9 @@ pub(super) enum Stage {
     Ready,
     NoWorker,
     /// In the pool.
-    Queued,
-    /// On the stack of a worker.
-    Stacked(WorkerId),
+    Pooled,
+    /// In the queue of a worker.
+    Queued(WorkerId),
     Processing(WorkerId),
     Memory,
     Erred(Arc<Failure>),
@@ -98,8 +98,8 @@ impl Stage {
             Self::Waiting
                 | Self::Ready
                 | Self::NoWorker
-                | Self::Queued
-                | Self::Stacked(_)
+                | Self::Pooled
+                | Self::Queued(_)
                 | Self::Processing(_)
         )
     }
@@ -110,7 +110,7 @@ impl Stage {
             Self::Released => "released",
             Self::Waiting => "waiting",
             Self::Ready | Self::NoWorker => "no-worker",
-            Self::Queued | Self::Stacked(_) => "queued",
+            Self::Pooled | Self::Queued(_) => "queued",
             Self::Processing(_) => "processing",
             Self::Memory => "memory",
             Self::Erred(_) => "erred",
@@ -260,9 +260,9 @@ pub(super) struct Worker {
     /// The tasks that the worker was asked to give back.
     pub(super) asked: BTreeSet<TaskId>,
     /// Tasks that wait for a slot, by the resources that they need.
-    pub(super) stack: BTreeMap<Resources, Queue>,
-    pub(super) stack_count: usize,
-    /// The work of the tasks on the stack, and of those sent that use a thread.
+    pub(super) queue: BTreeMap<Resources, Queue>,
+    pub(super) queued_count: usize,
+    /// The work of the tasks in the queue, and of those sent that use a thread.
     pub(super) work: Work,
     /// Recent average run time of tasks in seconds; zero until the first has ended.
     pub(super) pace: f64,
@@ -365,35 +365,35 @@ impl Worker {
         self.is_running && self.busy_count() < self.slot_count() && self.unwritten_len < WINDOW
     }
 
-    /// Whether the worker has a free thread, and is sent a task that is put on its stack.
+    /// Whether the worker has a free thread, and is sent a task that is put into its queue.
     pub(super) fn is_idle(&self) -> bool {
         self.is_running
-            && self.stack_count == 0
+            && self.queued_count == 0
             && self.busy_count() < self.thread_count as usize
-            // Tasks would only wait on another stack.
+            // Tasks would only wait in another queue.
             && self.unwritten_len < WINDOW
     }
 
-    pub(super) fn push(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
-        match self.stack.get_mut(resources) {
+    pub(super) fn enqueue(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
+        match self.queue.get_mut(resources) {
             Some(queue) => {
                 queue.insert((priority, id));
             }
             None => {
                 let queue = Queue::from([(priority, id)]);
-                self.stack.insert(resources.clone(), queue);
+                self.queue.insert(resources.clone(), queue);
             }
         }
-        self.stack_count += 1;
+        self.queued_count += 1;
     }
 
-    pub(super) fn remove(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
-        if let Some(queue) = self.stack.get_mut(resources)
+    pub(super) fn dequeue(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
+        if let Some(queue) = self.queue.get_mut(resources)
             && queue.remove(&(priority, id))
         {
-            self.stack_count -= 1;
+            self.queued_count -= 1;
             if queue.is_empty() {
-                self.stack.remove(resources);
+                self.queue.remove(resources);
             }
         }
     }
@@ -408,11 +408,11 @@ impl Worker {
         })
     }
 
-    /// Returns the first task of the stack whose resources are available.
-    pub(super) fn next(&self) -> Option<TaskId> {
-        let stacks = self.stack.iter();
-        let stacks = stacks.filter(|(resources, _)| self.has_left(resources));
-        let first = stacks.filter_map(|(_, queue)| queue.first()).min();
+    /// Returns the first task of the queue whose resources are available.
+    pub(super) fn next_queued(&self) -> Option<TaskId> {
+        let queues = self.queue.iter();
+        let queues = queues.filter(|(resources, _)| self.has_left(resources));
+        let first = queues.filter_map(|(_, queue)| queue.first()).min();
         first.map(|(_, id)| *id)
     }
 

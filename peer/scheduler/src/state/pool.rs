@@ -114,7 +114,7 @@ pub(super) struct Running {
     /// Their number.
     pub(super) count: usize,
     /// Those with a slot for a task, by their load.
-    pub(super) open: BTreeSet<(Load, WorkerId)>,
+    pub(super) with_room: BTreeSet<(Load, WorkerId)>,
 }
 
 impl State {
@@ -124,7 +124,7 @@ impl State {
         let Some(calls) = self.calls_anywhere(id).filter(|calls| self.is_run(*calls)) else {
             return false;
         };
-        self.set_stage(id, Stage::Queued);
+        self.set_stage(id, Stage::Pooled);
         let task = &mut self.tasks[id];
         task.expected = self.durations.of(&task.key);
         self.pool.insert(calls, (task.priority, id), task.expected);
@@ -166,12 +166,12 @@ impl State {
         if before == load {
             return;
         }
-        let open = &mut self.running.entry(worker.kind).or_default().open;
+        let with_room = &mut self.running.entry(worker.kind).or_default().with_room;
         if let Some(load) = before {
-            open.remove(&(load, id));
+            with_room.remove(&(load, id));
         }
         if let Some(load) = load {
-            open.insert((load, id));
+            with_room.insert((load, id));
         }
     }
 
@@ -187,7 +187,7 @@ impl State {
     /// Removes a worker that has left from those with a slot.
     pub(super) fn remove_load(&mut self, id: WorkerId, worker: &Worker) {
         if let (Some(load), Some(running)) = (worker.load, self.running.get_mut(&worker.kind)) {
-            running.open.remove(&(load, id));
+            running.with_room.remove(&(load, id));
         }
         if worker.is_running {
             self.count_running(worker.kind, false);
@@ -228,7 +228,7 @@ impl State {
     /// Whether a worker has a free thread.
     pub(super) fn has_free_thread(&self) -> bool {
         let firsts = self.running.values();
-        let mut firsts = firsts.filter_map(|running| running.open.first());
+        let mut firsts = firsts.filter_map(|running| running.with_room.first());
         firsts.any(|(load, _)| load.wait.is_zero())
     }
 
@@ -237,7 +237,7 @@ impl State {
             let suitable = self.running.iter();
             let suitable = suitable.filter(|(kind, _)| self.runs(**kind, calls));
             let (_, on) = suitable
-                .filter_map(|(_, running)| running.open.first())
+                .filter_map(|(_, running)| running.with_room.first())
                 .min()?;
             Some((calls, place, *on))
         });

@@ -60,7 +60,7 @@ impl State {
     /// `workers` is `None`.
     pub fn processing(&self, workers: Option<&[String]>) -> Vec<(String, Vec<Key>)> {
         self.of_workers(workers, |worker| {
-            let waiting = worker.stack.values().flatten().map(|(_, task)| task);
+            let waiting = worker.queue.values().flatten().map(|(_, task)| task);
             let tasks = worker.processing.iter().chain(waiting);
             tasks.map(|id| self.tasks[*id].key.clone()).collect()
         })
@@ -198,7 +198,7 @@ impl State {
     /// The time since which no task runs, waits for a worker, or has changed; `None` if one runs
     /// or waits.
     pub fn idle_since(&self) -> Option<Duration> {
-        let is_busy = |worker: &Worker| !worker.processing.is_empty() || worker.stack_count > 0;
+        let is_busy = |worker: &Worker| !worker.processing.is_empty() || worker.queued_count > 0;
         let is_busy =
             !self.no_worker.is_empty() || self.pool.len() > 0 || self.workers.values().any(is_busy);
         (!is_busy).then_some(self.last_transition)
@@ -217,7 +217,7 @@ impl State {
             *match worker.info.status {
                 WorkerStatus::Paused => &mut counts.paused,
                 _ if !worker.is_running => &mut counts.retiring,
-                _ if worker.stack_count > 0 || busy > threads => &mut counts.saturated,
+                _ if worker.queued_count > 0 || busy > threads => &mut counts.saturated,
                 _ if busy == threads => &mut counts.partially_saturated,
                 _ => &mut counts.idle,
             } += 1;

@@ -93,7 +93,7 @@ impl State {
         let to = self.idle_for(id, &self.idle_workers());
         self.unassign(id);
         match to {
-            Some(to) => self.queue(id, to),
+            Some(to) => self.enqueue(id, to),
             None => self.make_ready(id),
         }
     }

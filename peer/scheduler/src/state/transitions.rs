@@ -116,18 +116,18 @@ impl State {
             Stage::NoWorker => {
                 self.no_worker.remove(&place);
             }
-            Stage::Queued => {
+            Stage::Pooled => {
                 if let Some(run_spec) = &task.run_spec {
                     self.pool.remove(run_spec.calls, &place, task.expected);
                 }
             }
-            Stage::Stacked(on) => {
+            Stage::Queued(on) => {
                 if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
                 {
-                    worker.remove(&run_spec.demands.resources, task.priority, id);
+                    worker.dequeue(&run_spec.demands.resources, task.priority, id);
                     worker.work.remove(task.expected);
                     self.queued_count -= 1;
-                    self.todo.open.insert(on);
+                    self.todo.has_room.insert(on);
                 }
             }
             Stage::Processing(on) => {
@@ -139,7 +139,7 @@ impl State {
                         worker.work.remove(task.expected);
                     }
                     worker.give_resources(&run_spec.demands.resources);
-                    self.todo.open.insert(on);
+                    self.todo.has_room.insert(on);
                     return Some(on);
                 }
             }
@@ -184,7 +184,7 @@ impl State {
             self.assign(id);
         }
         self.send_tasks();
-        self.share();
+        self.balance();
     }
 
     /// Marks a task and its dependents as failed.

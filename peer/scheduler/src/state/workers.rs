@@ -92,8 +92,8 @@ impl State {
             processing: BTreeSet::new(),
             long_running: BTreeSet::new(),
             asked: BTreeSet::new(),
-            stack: BTreeMap::new(),
-            stack_count: 0,
+            queue: BTreeMap::new(),
+            queued_count: 0,
             work: Work::default(),
             pace: 0.0,
             deletions: BTreeSet::new(),
@@ -139,7 +139,7 @@ impl State {
         self.set_stimulus("drained");
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.unwritten_len = 0;
-            self.todo.open.insert(id);
+            self.todo.has_room.insert(id);
             self.settle();
         }
     }
@@ -233,7 +233,7 @@ impl State {
                     && worker.long_running.insert(task)
                 {
                     worker.work.remove(self.tasks[task].expected);
-                    self.todo.open.insert(id);
+                    self.todo.has_room.insert(id);
                 }
             }
             FromWorker::StealResponse(message) => self.steal_response(id, &message),
@@ -267,7 +267,7 @@ impl State {
         if let Some(worker) = self.workers.get(&id) {
             self.count_running(worker.kind, true);
         }
-        self.todo.open.insert(id);
+        self.todo.has_room.insert(id);
         for (priority, task) in core::mem::take(&mut self.no_worker) {
             self.set_stage(task, Stage::Ready);
             self.todo.ready.insert((priority, task));
@@ -291,17 +291,17 @@ impl State {
         if is_running && !was_running {
             self.worker_running(id);
         } else if was_running && !is_running {
-            let stack = core::mem::take(&mut worker.stack);
-            self.queued_count -= worker.stack_count;
-            worker.stack_count = 0;
-            for (_, task) in stack.into_values().flatten() {
+            let queue = core::mem::take(&mut worker.queue);
+            self.queued_count -= worker.queued_count;
+            worker.queued_count = 0;
+            for (_, task) in queue.into_values().flatten() {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.work.remove(self.tasks[task].expected);
                 }
                 self.make_ready(task);
             }
             self.count_running(kind, false);
-            self.todo.open.insert(id);
+            self.todo.has_room.insert(id);
             self.empty_pool();
         }
     }
@@ -315,8 +315,8 @@ impl State {
         self.worker_names.remove(&worker.name);
         self.thread_count -= u64::from(worker.thread_count);
         self.packages.remove(&worker.packages);
-        self.todo.open.remove(&id);
-        self.queued_count -= worker.stack_count;
+        self.todo.has_room.remove(&id);
+        self.queued_count -= worker.queued_count;
         self.remove_load(id, &worker);
         self.empty_pool();
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
@@ -329,7 +329,7 @@ impl State {
         }
         self.actions.push(Action::EndWorker(id));
         let tasks = self.left_tasks(id, &worker);
-        for (_, task) in worker.stack.into_values().flatten() {
+        for (_, task) in worker.queue.into_values().flatten() {
             self.make_ready(task);
         }
         for task in worker.processing {

@@ -319,7 +319,7 @@ impl Cluster {
         assert!(self.state.by_key.is_empty() && self.state.no_worker.is_empty());
         for worker in self.state.workers.values() {
             assert!(worker.has.is_empty() && worker.processing.is_empty());
-            assert!(worker.deletions.is_empty() && worker.stack.is_empty());
+            assert!(worker.deletions.is_empty() && worker.queue.is_empty());
         }
     }
 }

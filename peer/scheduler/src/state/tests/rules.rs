@@ -611,7 +611,7 @@ fn tasks_stay_where_they_are_without_stealing() {
 }
 
 #[test]
-fn idle_workers_take_over_stacked_tasks() {
+fn idle_workers_take_over_queued_tasks() {
     let mut cluster = Cluster::new();
     let first = cluster.worker("tcp://a:1", 1);
     let client = cluster.client("me");
@@ -793,7 +793,7 @@ fn large_tasks_are_sent_no_faster_than_a_worker_reads() {
 }
 
 #[test]
-fn large_tasks_wait_on_one_stack_until_a_worker_has_read() {
+fn large_tasks_wait_in_one_queue_until_a_worker_has_read() {
     let mut cluster = Cluster::new();
     let me = cluster.client("me");
     for address in ["tcp://a:1", "tcp://b:1"] {
