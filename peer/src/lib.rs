@@ -64,6 +64,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "client")]
+#[path = "../client/src/lib.rs"]
 pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
