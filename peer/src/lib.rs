@@ -63,9 +63,6 @@
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "client")]
-#[path = "../client/src/lib.rs"]
-pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
@@ -84,7 +81,10 @@ pub use daskwire_rpc::identity;
 use daskwire_rpc::{batched, channel, clock, event, gather, net, panic_flag, pool, request, story};
 
 #[cfg(feature = "client")]
-pub use client::Client;
+#[doc(inline)]
+pub use daskwire_client as client;
+#[cfg(feature = "client")]
+pub use daskwire_client::Client;
 #[cfg(feature = "tls")]
 pub use daskwire_comm::tls;
 pub use daskwire_messages::{Array, Key, Release, RemoteError, Serialized, Value};

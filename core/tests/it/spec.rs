@@ -326,6 +326,7 @@ fn tree() -> Tree {
             "peer",
             "peer/messages",
             "peer/rpc",
+            "peer/client",
             "peer/scheduler",
         ]
         .iter()

@@ -20,10 +20,11 @@ use core::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
 
+use daskwire_messages::Value;
+use daskwire_rpc::RequestError;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{ClientOptions, ConnectError, Results, ScatterError, TaskError, TaskFuture};
-use crate::{RequestError, Value};
 
 /// A client whose methods block.
 ///

@@ -6,12 +6,12 @@ use core::task::{Context, Poll, ready};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use daskwire_messages::Value;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
 use super::future::Watcher;
 use super::{TaskError, TaskFuture};
-use crate::Value;
 use daskwire_comm::BoxFuture;
 
 /// A future that is done, with its index: the position in the list given to

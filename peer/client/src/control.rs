@@ -4,14 +4,16 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use daskwire_messages::protocol::{Keys, RetireWorkers, TaskState, Terminate, Unknown};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
+
 use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Status, TaskError, TaskFuture};
-use crate::channel::with_timeout;
-use crate::protocol::{Keys, RetireWorkers, TaskState, Terminate, Unknown};
-use crate::{Key, RequestError, Value};
 
 /// The client id for which Dask's scheduler holds results until they are computed.
 const FIRE_AND_FORGET: &str = "fire-and-forget";
@@ -312,7 +314,7 @@ impl Client {
     ///
     /// [`RequestError`] if the scheduler does not answer.
     pub async fn start_performance_report(&self) -> Result<PerformanceReport, RequestError> {
-        let start = crate::clock::unix_time().as_secs_f64();
+        let start = daskwire_rpc::clock::unix_time().as_secs_f64();
         // From now on, the scheduler records tasks.
         let message = Unknown::new("get_task_stream")
             .field("start", 0)
@@ -327,5 +329,8 @@ impl Client {
 
 /// A unique cause (`stimulus_id`) for the scheduler's logs.
 fn stimulus(what: &str) -> String {
-    format!("client-{what}-{}", crate::clock::unix_time().as_secs_f64())
+    format!(
+        "client-{what}-{}",
+        daskwire_rpc::clock::unix_time().as_secs_f64()
+    )
 }

@@ -6,6 +6,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use daskwire_comm::runtime::{self, Instant, Task};
+use daskwire_messages::protocol::Unknown;
+use daskwire_messages::value::WrongType;
+use daskwire_messages::{Release, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
+use daskwire_rpc::pool::Deadlines;
 use tokio::sync::watch;
 
 use super::operation::Operation;
@@ -13,11 +19,6 @@ use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event as StateEvent;
 use super::{Client, TaskFuture};
-use crate::channel::with_timeout;
-use crate::pool::Deadlines;
-use crate::protocol::Unknown;
-use crate::value::WrongType;
-use crate::{Release, RequestError, Value};
 
 /// Time after which the scheduler revokes a lease that is not refreshed, as in Dask.
 const LEASE: Duration = Duration::from_secs(30);
@@ -600,7 +601,7 @@ impl Semaphore {
     /// * other errors if the scheduler cannot be reached in time.
     pub async fn acquire(&self, timeout: Option<Duration>) -> Result<Lease, RequestError> {
         let wait = Wait::new("a lease of a semaphore", timeout);
-        let id = crate::key::identifier();
+        let id = daskwire_messages::key::identifier();
         let message = Unknown::new("semaphore_acquire")
             .field("name", self.name())
             .field("timeout", seconds(timeout))

@@ -2,6 +2,13 @@
 
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Task};
+use daskwire_messages::protocol::{
+    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCores, NCoresRunning, Nullable, ReplyStatus,
+    Request, Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
+};
+use daskwire_messages::{Key, Serialized, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::gather::{self, least_requested};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -12,12 +19,6 @@ use super::future::all_finished;
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Disconnected, ScatterError, TaskError, TaskFuture, WORKERS_INTERVAL, Workers};
-use crate::gather::{self, least_requested};
-use crate::protocol::{
-    DataReply, Gather, GetTaskStatus, Keys, NBytes, NCores, NCoresRunning, Nullable, ReplyStatus,
-    Request, Scatter, TaskState, UpdateData, UpdateDataReply, WhoHas,
-};
-use crate::{Key, RequestError, Serialized, Value};
 use daskwire_comm::BoxFuture;
 
 /// Maximum number of attempts to fetch a result before it counts as lost.
@@ -114,7 +115,9 @@ impl<T> Drop for AbortOnDrop<T> {
 pub(super) fn opened(key: &Key, serialized: Serialized) -> Result<Value, TaskError> {
     match serialized.open() {
         Ok(value) => Ok(value),
-        Err(crate::value::ValueError::Unknown { .. }) => Ok(Value::Serialized(serialized)),
+        Err(daskwire_messages::value::ValueError::Unknown { .. }) => {
+            Ok(Value::Serialized(serialized))
+        }
         Err(error) => Err(TaskError::Value {
             key: key.clone(),
             error,

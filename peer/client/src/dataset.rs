@@ -7,10 +7,11 @@ use super::request::{converted, key_of};
 use super::shared::Shared;
 use super::state::Event;
 use super::{Client, Status, TaskFuture};
-use crate::graph::futures_pickle;
-use crate::protocol::{Keys, Unknown};
-use crate::{Key, Release, RequestError, Serialized, Value};
 use daskwire_comm::BoxFuture;
+use daskwire_messages::graph::futures_pickle;
+use daskwire_messages::protocol::{Keys, Unknown};
+use daskwire_messages::{Key, Release, Serialized, Value};
+use daskwire_rpc::RequestError;
 
 /// The first release that publishes several datasets at once.
 const MANY_SINCE: Release = Release::new(2026, 6, 0);
@@ -189,7 +190,7 @@ impl Client {
     /// Announces a request on the stream, so that the scheduler handles the request only
     /// after it has read all earlier messages. Returns the id that the request refers to.
     fn flush(&self) -> Result<String, RequestError> {
-        let uid = crate::key::identifier();
+        let uid = daskwire_messages::key::identifier();
         let message = Unknown::new("publish_flush_batched_send").field("uid", uid.as_str());
         self.shared.tell(message)?;
         Ok(uid)

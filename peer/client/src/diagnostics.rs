@@ -4,18 +4,19 @@ use core::fmt;
 use std::collections::BTreeMap;
 
 use daskwire_comm::runtime;
+use daskwire_messages::graph::{Function, instance_pickle};
+use daskwire_messages::protocol::{
+    Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
+    NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
+};
+use daskwire_messages::value::WrongType;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
 
 use super::Client;
 use super::operation::Operation;
 use super::request::{Workers, converted, key_of};
-use crate::channel::with_timeout;
-use crate::graph::{Function, instance_pickle};
-use crate::protocol::{
-    Broadcast, GetCallStack, GetMetadata, GetProfile, GetStory, HasWhat, Keys, Logs, NBytes,
-    NCores, Processing, SetMetadata, Unknown, Versions, WorkerLogs,
-};
-use crate::value::WrongType;
-use crate::{Key, RequestError, Value};
 
 /// The versions of a cluster's software.
 #[derive(Clone, Debug, Default, PartialEq)]

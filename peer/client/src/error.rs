@@ -5,10 +5,11 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use daskwire_comm::CommError;
+use daskwire_messages::release::UnsupportedRelease;
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{Key, RemoteError};
+use daskwire_rpc::RequestError;
 
-use crate::release::UnsupportedRelease;
-use crate::value::ValueError;
-use crate::{Key, RemoteError, RequestError};
 use daskwire_rpc::from;
 
 const EMPTY_KEY: &str = "a key must not be empty";

@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use crate::Key;
-use crate::release::UntestedRelease;
+use daskwire_messages::Key;
+use daskwire_messages::release::UntestedRelease;
 use daskwire_rpc::events;
 
 /// An event of a client.

@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use daskwire_comm::{BoxFuture, runtime};
+use daskwire_messages::graph::{Argument, HeldKey};
+use daskwire_messages::protocol::Keys;
+use daskwire_messages::{Key, RemoteError, Serialized, Value};
+use daskwire_rpc::RequestError;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::shared::Shared;
 use super::state::{Event, Hold, Status};
 use super::{Disconnected, TaskError};
-use crate::graph::{Argument, HeldKey};
-use crate::protocol::Keys;
-use crate::{Key, RemoteError, RequestError, Serialized, Value};
 
 /// Notifies a task that waits for a hold.
 pub(super) enum Watcher {

@@ -17,10 +17,18 @@
 //!
 //! Functions are referred to by name: Python functions by their module, such as
 //! `numpy.linalg.norm`, those of Rust workers as `native:NAME`. Results are
-//! [`Value`](crate::Value)s. Objects without a counterpart in Rust, such as a
-//! DataFrame, stay [`Value::Serialized`](crate::Value::Serialized), and their
+//! [`Value`](daskwire_messages::Value)s. Objects without a counterpart in Rust, such as a
+//! DataFrame, stay [`Value::Serialized`](daskwire_messages::Value::Serialized), and their
 //! futures can be arguments of other tasks. Nothing that a peer sends is ever
 //! executed.
+
+use daskwire_messages::dialect::Dialect;
+use daskwire_messages::protocol::WorkerStatus;
+use daskwire_messages::release::UntestedRelease;
+use daskwire_messages::{Key, Release};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::Observer;
+use daskwire_rpc::identity::Identity;
 
 #[cfg(feature = "blocking")]
 pub mod blocking;
@@ -50,18 +58,11 @@ use std::sync::Arc;
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommOptions, Transports};
 
-use crate::channel::Observer;
-use crate::dialect::Dialect;
-use crate::identity::Identity;
-use crate::protocol::WorkerStatus;
-use crate::release::UntestedRelease;
-use crate::{Key, Release, RequestError};
-
-pub use crate::Meter;
 pub use completed::{AsCompleted, Completed, Results};
 pub use connect::{Connection, ConnectionWatch};
 pub use control::{PerformanceReport, Restarted};
 pub use coordinate::{Event, Lease, Lock, Queue, Semaphore, SharedValue, Variable};
+pub use daskwire_rpc::Meter;
 pub use data::{Route, ScatterOptions};
 pub use dataset::Dataset;
 pub use diagnostics::{
@@ -85,7 +86,7 @@ const WORKERS_INTERVAL: Duration = Duration::from_millis(100);
 /// Options of a [`Client`].
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// The available transports. Default: [`transports`](crate::transports);
+    /// The available transports. Default: [`transports`](daskwire_rpc::transports);
     /// `tls://` and `quic://` need `transports_with_tls`, of the feature `tls`.
     pub transports: Transports,
     /// Options of comms: timeouts, limits, a pool of buffers. Default: those of [`CommOptions`].
@@ -118,7 +119,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> Self {
         Self {
-            transports: crate::transports(),
+            transports: daskwire_rpc::transports(),
             comm: CommOptions::default(),
             id: None,
             reconnect: Reconnect::Never,
@@ -205,7 +206,7 @@ impl Client {
     }
 
     /// The warning that the scheduler runs a later release than
-    /// [`LAST_TESTED`](crate::release::LAST_TESTED); `None` if it does not.
+    /// [`LAST_TESTED`](daskwire_messages::release::LAST_TESTED); `None` if it does not.
     pub fn untested_release(&self) -> Option<UntestedRelease> {
         UntestedRelease::of(self.release())
     }
@@ -225,11 +226,11 @@ impl Client {
     }
 
     async fn identity_within(&self, after: Duration) -> Result<Identity, RequestError> {
-        let request = crate::protocol::Identity {
+        let request = daskwire_messages::protocol::Identity {
             // ROLES CLIENT-1
             n_workers: self.dialect().limits_identity.then_some(-1),
             reply: Some(true),
-            ..crate::protocol::Identity::default()
+            ..daskwire_messages::protocol::Identity::default()
         };
         let what = "the identity of the scheduler";
         let answer = self.shared.call_within(what, after, request);
@@ -241,7 +242,9 @@ impl Client {
     /// # Errors
     ///
     /// [`RequestError`] if the scheduler does not answer.
-    pub async fn workers(&self) -> Result<Vec<crate::identity::WorkerIdentity>, RequestError> {
+    pub async fn workers(
+        &self,
+    ) -> Result<Vec<daskwire_rpc::identity::WorkerIdentity>, RequestError> {
         Ok(self.identity().await?.workers)
     }
 
@@ -420,3 +423,8 @@ impl Drop for Client {
 
 #[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,6 +1,7 @@
 //! Operations that not every scheduler supports.
 
-use crate::{Release, RequestError};
+use daskwire_messages::Release;
+use daskwire_rpc::RequestError;
 
 /// An operation that a client does not support with all releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

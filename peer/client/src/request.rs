@@ -1,11 +1,13 @@
 //! Requests to the scheduler that have no method of their own.
 
+use daskwire_messages::protocol::{Request, WorkerNames};
+use daskwire_messages::value::WrongType;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::RequestError;
+
 use super::Client;
 use super::operation::Operation;
 use super::shared::Shared;
-use crate::protocol::{Request, WorkerNames};
-use crate::value::WrongType;
-use crate::{Key, RequestError, Value};
 
 /// The workers that a request is about. Converts from addresses:
 ///
@@ -104,8 +106,8 @@ impl Shared {
 
 impl Client {
     /// Sends a request to the scheduler, and returns its reply: one of the typed
-    /// messages of [`protocol`](crate::protocol), or any other as
-    /// [`Unknown`](crate::protocol::Unknown).
+    /// messages of [`protocol`](daskwire_messages::protocol), or any other as
+    /// [`Unknown`](daskwire_messages::protocol::Unknown).
     ///
     /// ```no_run
     /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::RequestError> {

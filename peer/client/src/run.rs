@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire_messages::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
+use daskwire_messages::protocol::{CallPickles, Unknown};
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{RemoteError, Value};
+use daskwire_rpc::RequestError;
 
 use super::operation::Operation;
 use super::request::Workers;
 use super::{Call, Client};
-use crate::graph::{Argument, Arguments, Function, call_pickles, instance_pickle};
-use crate::protocol::{CallPickles, Unknown};
-use crate::value::ValueError;
-use crate::{RemoteError, RequestError, Value};
 use daskwire_rpc::from;
 
 /// The module of Dask's plugins.
@@ -376,7 +377,7 @@ impl Client {
             ("load", Value::from(true)),
             ("data", Value::Bytes(data.into())),
         ];
-        let unique = format!("{name}{}", crate::key::identifier());
+        let unique = format!("{name}{}", daskwire_messages::key::identifier());
         let classes = [
             (PluginKind::Scheduler, "SchedulerUploadFile"),
             (PluginKind::Worker, "UploadFile"),

@@ -6,19 +6,20 @@ use std::sync::Arc;
 use daskwire::message::Layout;
 use daskwire_comm::runtime::{self, Instant, Task};
 use daskwire_comm::{BoxFuture, CommError, Traffic, WireFormat};
+use daskwire_messages::dialect::Dialect;
+use daskwire_messages::protocol::{RegisterClient, Request, ToClient, Versions};
+use daskwire_messages::release::{FIRST_WITH_CLIENTS, UntestedRelease};
+use daskwire_messages::{Release, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::{BatchSender, BatchWriter};
+use daskwire_rpc::channel::{Channel, Ends, Receiver, with_timeout};
+use daskwire_rpc::event::{Level, emit, in_comm};
+use daskwire_rpc::identity;
 
 use super::event::ClientEvent;
 use super::shared::{Attempt, PANICKED, RUNTIME_ENDED, Shared};
 use super::state::Event;
 use super::{ClientOptions, ConnectError};
-use crate::batched::{BatchSender, BatchWriter};
-use crate::channel::{Channel, Ends, Receiver, with_timeout};
-use crate::dialect::Dialect;
-use crate::event::{Level, emit, in_comm};
-use crate::identity;
-use crate::protocol::{RegisterClient, Request, ToClient, Versions};
-use crate::release::{FIRST_WITH_CLIENTS, UntestedRelease};
-use crate::{Release, RequestError, Value};
 
 /// The client's name in errors.
 const CLIENT: &str = "a client in Rust";

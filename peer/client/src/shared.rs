@@ -6,6 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use daskwire_comm::runtime::{self, Instant, Spawner, TaskSet};
 use daskwire_comm::{Address, BoxFuture};
+use daskwire_messages::dialect::Dialect;
+use daskwire_messages::protocol::{Field, FromClient, Keys, Request, Retry};
+use daskwire_messages::{Key, Release};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::BatchSender;
+use daskwire_rpc::event::{Level, emit};
+use daskwire_rpc::net::Connector;
+use daskwire_rpc::panic_flag::PanicFlag;
+use daskwire_rpc::pool::{Deadlines, Pool};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::event::ClientEvent;
@@ -13,14 +22,6 @@ use super::future::Watcher;
 use super::state::{Action, Event, Hold, State, Status};
 use super::topic::{Topics, subscription, unsubscription};
 use super::{ClientOptions, Connection, Disconnected, TaskFuture};
-use crate::batched::BatchSender;
-use crate::dialect::Dialect;
-use crate::event::{Level, emit};
-use crate::net::Connector;
-use crate::panic_flag::PanicFlag;
-use crate::pool::{Deadlines, Pool};
-use crate::protocol::{Field, FromClient, Keys, Request, Retry};
-use crate::{Key, Release, RequestError};
 
 /// The reason given after a panic of the client.
 pub(super) const PANICKED: &str = "the client panicked";
@@ -204,7 +205,7 @@ impl Shared {
         let id = options
             .id
             .clone()
-            .unwrap_or_else(|| format!("Client-daskwire-{}", crate::key::identifier()));
+            .unwrap_or_else(|| format!("Client-daskwire-{}", daskwire_messages::key::identifier()));
         let panic_flag = PanicFlag::default();
         Self {
             pool: Pool::new(Arc::clone(&connector), "client", options.observer.clone())
@@ -250,7 +251,7 @@ impl Shared {
     pub(super) fn next_id(&self) -> Arc<str> {
         match core::mem::replace(&mut self.lock().has_registered, true) {
             false => self.id.as_str().into(),
-            true => format!("{}-{}", self.id, crate::key::identifier()).into(),
+            true => format!("{}-{}", self.id, daskwire_messages::key::identifier()).into(),
         }
     }
 

@@ -2,15 +2,15 @@
 
 use core::fmt;
 
+use daskwire_messages::brief::bounded;
+use daskwire_messages::graph::{Argument, Arguments, Function, Graph, Task, Work};
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{Key, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::state::Event;
 use super::update::update_graph;
 use super::{Client, SubmitError, TaskFuture};
-use crate::brief::bounded;
-use crate::graph::{Argument, Arguments, Function, Graph, Task, Work};
-use crate::value::ValueError;
-use crate::{Key, Value};
 
 /// Settings of tasks: workers, resources, priority and retries.
 ///

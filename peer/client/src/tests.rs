@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
 use daskwire_comm::{CommError, Listener, Traffic};
-
-use super::*;
-use crate::ObservedMessage;
-use crate::channel::{Channel, Ends};
-use crate::protocol::{
+use daskwire_messages::protocol::{
     CancelledKeys, ClientDesiresKeys, DataReply, FromClient, KeyInMemory, RegisterClient,
     ReplyStatus, Request, StreamStart, TaskErredForClient, ToClient, UpdateDataReply,
 };
-use crate::{Serialized, Value};
+use daskwire_messages::{Serialized, Value};
+use daskwire_rpc::ObservedMessage;
+use daskwire_rpc::channel::{Channel, Ends};
+
+use super::*;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -44,9 +44,9 @@ impl Scheduler {
 
     /// A scheduler of a given release, and its client.
     async fn of_release(release: &str, options: ClientOptions) -> (Self, Client) {
-        let at = format!("inproc://{}", crate::key::identifier());
+        let at = format!("inproc://{}", daskwire_messages::key::identifier());
         let address = at.parse().expect("an address");
-        let listener = crate::transports()
+        let listener = daskwire_rpc::transports()
             .bind(&address, CommOptions::default())
             .await;
         let listener = listener.expect("it is free");
@@ -237,7 +237,7 @@ async fn a_key_that_failed_is_pending_when_it_is_submitted_to_another_scheduler(
     };
     let (mut scheduler, client) = Scheduler::start(options).await;
     let [failed, waiting] = ["failed", "waiting"].map(|key| submit(&client, key));
-    let error = crate::exception::exception("ValueError", "no");
+    let error = daskwire_messages::exception::exception("ValueError", "no");
     scheduler
         .send(TaskErredForClient {
             key: Key::from("failed"),
@@ -296,10 +296,12 @@ async fn asked_of_a_worker(
     answer: fn(&[Key]) -> Vec<Key>,
 ) -> (usize, usize, Result<usize, TaskError>) {
     let (scheduler, client) = Scheduler::start(ClientOptions::default()).await;
-    let at: Address = format!("inproc://{}", crate::key::identifier())
+    let at: Address = format!("inproc://{}", daskwire_messages::key::identifier())
         .parse()
         .expect("an address");
-    let listener = crate::transports().bind(&at, CommOptions::default()).await;
+    let listener = daskwire_rpc::transports()
+        .bind(&at, CommOptions::default())
+        .await;
     let listener = listener.expect("it is free");
     let counts = Arc::new(Mutex::new((0, 0)));
     let counted = Arc::clone(&counts);
@@ -311,7 +313,7 @@ async fn asked_of_a_worker(
             };
             let keys: Vec<Key> = request.keys.into_iter().collect();
             {
-                let mut counts = crate::panic_flag::lock_counter(&counted);
+                let mut counts = daskwire_rpc::panic_flag::lock_counter(&counted);
                 *counts = (counts.0 + 1, counts.1 + keys.len());
             }
             let data = answer(&keys).into_iter().map(|key| {
@@ -371,7 +373,7 @@ async fn asked_of_a_worker(
     serving.await.expect("served");
     reporting.await.expect("reported");
     worker.abort();
-    let counts = *crate::panic_flag::lock_counter(&counts);
+    let counts = *daskwire_rpc::panic_flag::lock_counter(&counts);
     (counts.0, counts.1, gathered)
 }
 
@@ -402,9 +404,11 @@ async fn gathering_key_by_key_takes_linear_time() {
 
 #[tokio::test]
 async fn does_not_register_with_an_old_scheduler() {
-    let address = format!("inproc://{}", crate::key::identifier());
+    let address = format!("inproc://{}", daskwire_messages::key::identifier());
     let at = address.parse().expect("an address");
-    let binding = crate::transports().bind(&at, CommOptions::default()).await;
+    let binding = daskwire_rpc::transports()
+        .bind(&at, CommOptions::default())
+        .await;
     let listener = binding.expect("it is free");
     let client = tokio::spawn(async move { Client::connect(&address).await });
     let mut requests = accept(&listener).await;
@@ -504,7 +508,7 @@ async fn panicking_callback_ends_the_client_and_its_futures() {
 async fn a_panic_under_a_lock_ends_the_client() {
     let (_scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let future = client.future("x").expect("it is connected");
-    crate::panic_flag::poison(&client.shared.machine);
+    daskwire_rpc::panic_flag::poison(&client.shared.machine);
     // The next call that takes the lock ends the client.
     assert!(client.future("y").is_err());
     let waiting = tokio::time::timeout(TIMEOUT, future.result());
@@ -536,9 +540,11 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     let mut listeners = Vec::new();
     for _ in 0..2 {
-        let at = format!("inproc://{}", crate::key::identifier());
+        let at = format!("inproc://{}", daskwire_messages::key::identifier());
         let at = at.parse().expect("an address");
-        let listener = crate::transports().bind(&at, CommOptions::default()).await;
+        let listener = daskwire_rpc::transports()
+            .bind(&at, CommOptions::default())
+            .await;
         listeners.push((at.to_string(), listener.expect("free")));
     }
     let [(stopped_address, stopped), (address, worker)] =
@@ -607,9 +613,11 @@ async fn stops_waiting_for_a_worker_that_the_scheduler_has_removed() {
 
 /// Listens at an unused address.
 async fn listen() -> (String, Listener) {
-    let address = format!("inproc://{}", crate::key::identifier());
+    let address = format!("inproc://{}", daskwire_messages::key::identifier());
     let at = address.parse().expect("an address");
-    let binding = crate::transports().bind(&at, CommOptions::default()).await;
+    let binding = daskwire_rpc::transports()
+        .bind(&at, CommOptions::default())
+        .await;
     (address, binding.expect("it is free"))
 }
 
@@ -798,7 +806,7 @@ async fn drops_a_connection_that_is_made_after_the_client_ended() {
         Ends::new("client", "scheduler", None),
     );
     let (stream, _writing) =
-        crate::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
+        daskwire_rpc::batched::BatchSender::new(channel.sender, Duration::ZERO, usize::MAX);
     shared.handle(StateEvent::End {
         reason: "the test ends the client".to_owned(),
     });
@@ -878,7 +886,8 @@ async fn scattering_without_workers_has_an_error_of_its_own() {
         let serving = async {
             let request = receive(&mut scheduler.requests).await;
             assert!(matches!(request, Request::Scatter(_)), "{request:?}");
-            let exception = Value::Serialized(crate::exception::exception(class, message));
+            let exception =
+                Value::Serialized(daskwire_messages::exception::exception(class, message));
             let reply = Value::dict([
                 ("status", Value::from("uncaught-error")),
                 ("exception", exception),
@@ -1295,9 +1304,9 @@ async fn client_without_listener() -> (Scheduler, Client) {
     let (mut scheduler, client) = Scheduler::start(ClientOptions::default()).await;
     // The client's comm for requests is gone, too.
     scheduler.requests.sender.close().await.expect("closed");
-    let nowhere = format!("inproc://{}", crate::key::identifier());
+    let nowhere = format!("inproc://{}", daskwire_messages::key::identifier());
     let nowhere = nowhere.parse().expect("an address");
-    let transports = crate::transports();
+    let transports = daskwire_rpc::transports();
     let bound = transports.bind(&nowhere, CommOptions::default()).await;
     scheduler.listener = bound.expect("it is free");
     (scheduler, client)
@@ -1354,7 +1363,7 @@ async fn the_error_of_a_short_timeout_has_the_cause() {
         ..ClientOptions::default()
     };
     let start = tokio::time::Instant::now();
-    let nowhere = format!("inproc://{}", crate::key::identifier());
+    let nowhere = format!("inproc://{}", daskwire_messages::key::identifier());
     let error = Client::connect_with(&nowhere, options.clone()).await;
     let error = error.expect_err("there is no listener").to_string();
     assert!(error.contains("refused"), "{error}");
@@ -1391,9 +1400,9 @@ async fn accept_waiting(listener: &Listener) -> Channel {
 #[tokio::test(start_paused = true)]
 async fn clients_wait_for_a_busy_scheduler() {
     const BUSY: Duration = Duration::from_secs(45);
-    let at = format!("inproc://{}", crate::key::identifier());
+    let at = format!("inproc://{}", daskwire_messages::key::identifier());
     let address = at.parse().expect("an address");
-    let transports = crate::transports();
+    let transports = daskwire_rpc::transports();
     let listener = transports.bind(&address, CommOptions::default()).await;
     let listener = listener.expect("it is free");
     let connecting = tokio::spawn(async move { Client::connect(&at).await });

@@ -6,6 +6,12 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
+    Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
+};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::panic_flag::PanicFlag;
 use futures_util::Stream;
 use tokio::sync::mpsc;
 
@@ -13,11 +19,6 @@ use super::operation::Operation;
 use super::request::converted;
 use super::shared::Shared;
 use super::{Client, Disconnected};
-use crate::panic_flag::PanicFlag;
-use crate::protocol::{
-    Event as EventMessage, Events, LogEventRequest, SubscribeTopic, UnsubscribeTopic,
-};
-use crate::{RequestError, Value};
 
 /// Maximum number of events that wait for a program to read them.
 const MAX_WAITING: usize = 4096;
@@ -113,7 +114,7 @@ impl Topics {
 
     #[cfg(test)]
     pub(super) fn poison(&self) {
-        crate::panic_flag::poison(&self.subscribers);
+        daskwire_rpc::panic_flag::poison(&self.subscribers);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Subscriber>>> {

@@ -1,13 +1,14 @@
 //! The message that submits a graph, in the form of the scheduler's release.
 
-use super::SubmitOptions;
-use crate::dialect::{self, Dialect};
-use crate::graph::Graph;
-use crate::protocol::{
+use daskwire_messages::dialect::{self, Dialect};
+use daskwire_messages::graph::Graph;
+use daskwire_messages::protocol::{
     FromClient, Keys, Nullable, UpdateGraph, UpdateGraphLayers, UpdateGraphTasks,
 };
-use crate::value::ValueError;
-use crate::{Key, Value};
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{Key, Value};
+
+use super::SubmitOptions;
 
 /// The `update-graph` that submits `graph` and asks for `keys`.
 pub(super) fn update_graph(

@@ -79,7 +79,7 @@ fn names_of_python_beside_the_client_exist() {
 /// Checks that the names in the second column are functions and types of the Rust client.
 #[test]
 fn names_in_rust_exist() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/client");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("client/src");
     let mut sources = String::new();
     for entry in std::fs::read_dir(folder).expect("the folder exists") {
         let path = entry.expect("an entry").path();

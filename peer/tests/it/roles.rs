@@ -61,8 +61,15 @@ fn cite(path: &Path, citations: &mut Citations) {
 fn every_rule_has_code_and_the_tests_that_it_names() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let (mut by_code, mut by_test) = (Citations::new(), Citations::new());
-    let all = ["src", "messages/src", "rpc/src", "scheduler/src", "tests"]
-        .map(|folder| files(&package.join(folder)));
+    let all = [
+        "src",
+        "messages/src",
+        "rpc/src",
+        "client/src",
+        "scheduler/src",
+        "tests",
+    ]
+    .map(|folder| files(&package.join(folder)));
     let own = all
         .iter()
         .flatten()

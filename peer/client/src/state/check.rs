@@ -7,12 +7,14 @@ use super::{Awaited, Hold, MAX_RELEASED, State, Status};
 impl State {
     /// The number of holds that have handles.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn hold_count(&self) -> usize {
+    #[doc(hidden)]
+    pub fn hold_count(&self) -> usize {
         self.keys.len() + self.ended.len()
     }
 
     /// Panics if the state is inconsistent. Called between events.
-    pub(crate) fn check(&self) {
+    #[doc(hidden)]
+    pub fn check(&self) {
         let mut holds = HashSet::new();
         for (key, held) in &self.keys {
             let hold = Hold { key: key.clone() };

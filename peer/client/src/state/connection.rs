@@ -4,9 +4,10 @@ use core::mem;
 use core::time::Duration;
 use std::collections::HashSet;
 
+use daskwire_messages::protocol::{CloseClient, CloseStream, HeartbeatClient};
+use daskwire_messages::{Key, Release};
+
 use super::{Action, ConnectionState, HEARTBEAT, HeldKey, Hold, Reconnect, State, Status};
-use crate::protocol::{CloseClient, CloseStream, HeartbeatClient};
-use crate::{Key, Release};
 
 /// The first and the longest pause between attempts to reconnect.
 const MIN_PAUSE: Duration = Duration::from_millis(50);

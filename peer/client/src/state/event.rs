@@ -4,8 +4,8 @@ use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use std::sync::Arc;
 
-use crate::protocol::{FromClient, ToClient};
-use crate::{Key, Release, RemoteError};
+use daskwire_messages::protocol::{FromClient, ToClient};
+use daskwire_messages::{Key, Release, RemoteError};
 
 /// The status of a task.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,7 +128,7 @@ pub enum Event {
         /// The keys that are wanted.
         keys: Vec<Key>,
         /// The message with the tasks, in the form of the scheduler's release, such
-        /// as [`UpdateGraph`](crate::protocol::UpdateGraph).
+        /// as [`UpdateGraph`](daskwire_messages::protocol::UpdateGraph).
         message: Box<FromClient>,
     },
     /// The program asks for a result of another client. Adds a handle.

@@ -6,14 +6,15 @@ use std::collections::hash_map::Entry;
 use std::hash::DefaultHasher;
 use std::sync::Arc;
 
-use super::{
-    Action, Awaited, EndedHold, HandleCount, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber,
-};
-use crate::Key;
-use crate::dialect::{Cancellation, Dialect};
-use crate::protocol::{
+use daskwire_messages::Key;
+use daskwire_messages::dialect::{Cancellation, Dialect};
+use daskwire_messages::protocol::{
     CancelKeys, CancelKeysSilently, ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys,
     Nullable,
+};
+
+use super::{
+    Action, Awaited, EndedHold, HandleCount, HeldKey, Hold, MAX_RELEASED, State, Status, TypeNumber,
 };
 
 /// The reason given for cancelled tasks.

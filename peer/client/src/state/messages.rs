@@ -3,9 +3,10 @@
 use core::time::Duration;
 use std::sync::Arc;
 
+use daskwire_messages::protocol::{ClientReleasesKeys, Keys, ToClient};
+use daskwire_messages::{Key, RemoteError};
+
 use super::{Awaited, Hold, MAX_HEARTBEAT, MIN_HEARTBEAT, State, Status};
-use crate::protocol::{ClientReleasesKeys, Keys, ToClient};
-use crate::{Key, RemoteError};
 
 /// The reason that a scheduler gives if it forgets a key that clients still want, because
 /// the data cannot be computed again.

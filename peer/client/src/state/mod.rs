@@ -7,10 +7,10 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use daskwire_peer::Key;
-//! use daskwire_peer::client::state::{Action, Event, Reconnect, State, Status};
-//! use daskwire_peer::graph::{Graph, Task};
-//! use daskwire_peer::protocol::{FromClient, KeyInMemory, ToClient, UpdateGraph};
+//! use daskwire_client::state::{Action, Event, Reconnect, State, Status};
+//! use daskwire_messages::Key;
+//! use daskwire_messages::graph::{Graph, Task};
+//! use daskwire_messages::protocol::{FromClient, KeyInMemory, ToClient, UpdateGraph};
 //!
 //! let mut client = State::new("Client-1", Reconnect::Never);
 //! let now = Duration::ZERO;
@@ -55,6 +55,12 @@
 //! question for an unknown key, which the scheduler answers at once and in the order of
 //! the stream. Reports that arrive before the answer are not about the new [`Hold`].
 
+use daskwire_messages::dialect::Dialect;
+use daskwire_messages::protocol::{
+    ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey, Unknown,
+};
+use daskwire_messages::{Key, Release, RemoteError, Value};
+
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
 mod connection;
@@ -68,11 +74,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::Disconnected;
-use crate::dialect::Dialect;
-use crate::protocol::{
-    ClientDesiresKeys, ClientReleasesKeys, FromClient, Keys, ReportKey, Unknown,
-};
-use crate::{Key, Release, RemoteError, Value};
 
 pub use event::{Action, Event, Hold, Reconnect, Status};
 use types::{TypeNumber, Types};

@@ -1,13 +1,14 @@
 //! The state machine without comms.
 
-mod random;
-
-use super::*;
-use crate::Value;
-use crate::protocol::{
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
     AdjustHeartbeatInterval, CancelledKeys, Close, KeyInMemory, LostData, Restart,
     TaskErredForClient, ToClient, UpdateGraph,
 };
+
+mod random;
+
+use super::*;
 
 /// A connected client, and the messages that it has sent.
 struct Machine {

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire_messages::Value;
 use daskwire_pickle::tree::{Tree, Value as TreeValue};
-
-use crate::Value;
 
 /// Maximum number of types that are remembered, and maximum length of the pickle of
 /// one, in bytes. Results of types beyond either limit have no

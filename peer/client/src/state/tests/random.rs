@@ -6,11 +6,11 @@
 use core::mem;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use daskwire_messages::exception::exception;
+use daskwire_messages::protocol::TaskRetried;
 use daskwire_testing::Random;
 
 use super::*;
-use crate::exception::exception;
-use crate::protocol::TaskRetried;
 
 /// The scheduler's view of a task that the client wants.
 #[derive(Clone, Copy, Debug, PartialEq)]
