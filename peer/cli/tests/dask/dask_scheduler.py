@@ -1,0 +1,274 @@
+"""Makes Dask's own tests use `daskwire scheduler`; a plugin of pytest.
+
+The process of `utils_test.cluster` and the class `Scheduler` are replaced with ones that run the
+command named by DASKWIRE. A test that does more with the object than start, name and close a
+scheduler looks inside of Dask's implementation: it is skipped with the attribute as the reason.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+
+import dask
+import distributed
+import distributed.deploy.local
+import distributed.deploy.spec
+import distributed.scheduler
+import pytest
+from distributed import utils_test
+from distributed.core import Status
+from distributed.scheduler import Scheduler as DaskScheduler
+
+_COMMAND = os.environ.get("DASKWIRE")
+_START_TIMEOUT = 20
+# Options of the class that do not change what a test can see by the scheduler's address.
+_IGNORED = {
+    "dashboard",
+    "dashboard_address",
+    "http_prefix",
+    "loop",
+    "transition_counter_max",
+    "validate",
+}
+
+
+def _end_with_parent():
+    PR_SET_PDEATHSIG = 1
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _start(host=None, port=0, security=None, protocol=None, idle_timeout=None, **options):
+    """Starts the command. Returns its process and a file that it writes once it listens."""
+    for name, value in options.items():
+        if name not in _IGNORED and value is not None:
+            pytest.skip(f"Scheduler({name}=..)")
+    if _COMMAND is None:
+        raise RuntimeError("DASKWIRE does not name the command `daskwire`")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="daskwire-"))
+    arguments = [_COMMAND, "scheduler", "--no-dashboard", "--scheduler-file", folder / "address"]
+    if isinstance(security, dict):
+        security = distributed.Security(**security)
+    if security is not None and security.tls_ca_file:
+        own = {
+            "ca-file": security.tls_ca_file,
+            "cert": security.tls_scheduler_cert or security.tls_scheduler_key,
+            "key": security.tls_scheduler_key,
+        }
+        for name, pem in own.items():
+            if pem is not None and "\n" in pem:
+                (folder / f"{name}.pem").write_text(pem)
+                pem = folder / f"{name}.pem"
+            if pem is not None:
+                arguments += [f"--tls-{name}", pem]
+        protocol = protocol or "tls"
+    if protocol is not None:
+        protocol = protocol.removesuffix("://")
+        if protocol not in ("tcp", "tls"):
+            pytest.skip(f"Scheduler(protocol={protocol!r})")
+        arguments += ["--protocol", protocol]
+    if host:
+        arguments += ["--host", host]
+    if idle_timeout is not None:
+        arguments += ["--idle-timeout", str(idle_timeout)]
+    arguments += ["--port", str(port or 0)]
+    config = dask.config.serialize(dask.config.global_config)
+    process = subprocess.Popen(
+        arguments,
+        env=os.environ | {"DASK_INTERNAL_INHERIT_CONFIG": config},
+        preexec_fn=_end_with_parent,
+    )
+    return process, folder
+
+
+def _address(process, folder):
+    """The address of a started scheduler; `None` if it does not listen yet."""
+    if process.poll() is not None:
+        raise RuntimeError(f"daskwire scheduler ended with {process.returncode}")
+    try:
+        return json.loads((folder / "address").read_text())["address"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def _run_scheduler(queue, count, config, **options):
+    """Replaces `utils_test.run_scheduler`: runs in a process of its own until that is killed."""
+    with utils_test.config_for_cluster_tests(**config):
+        try:
+            process, folder = _start(**({"host": "127.0.0.1"} | options))
+            deadline = time.monotonic() + _START_TIMEOUT
+            while (address := _address(process, folder)) is None:
+                if time.monotonic() > deadline:
+                    raise TimeoutError("daskwire scheduler does not listen")
+                time.sleep(0.01)
+        except BaseException as error:
+            for _ in range(count):
+                queue.put(RuntimeError(str(error)))
+            return
+    for _ in range(count):
+        queue.put(address)
+    process.wait()
+
+
+class Scheduler:
+    """A stand-in for Dask's class: start, address and close."""
+
+    _instances = weakref.WeakSet()
+    validate = False
+
+    def __init__(self, *arguments, **options):
+        if arguments:
+            pytest.skip("Scheduler(loop)")
+        self._options = options
+        self._process = None
+        self.status = Status.init
+        self._instances.add(self)
+
+    async def start(self):
+        if self._process is not None:
+            return self
+        self._process, self._folder = _start(**self._options)
+        deadline = time.monotonic() + _START_TIMEOUT
+        while (address := _address(self._process, self._folder)) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError("daskwire scheduler does not listen")
+            await asyncio.sleep(0.01)
+        self.address = self.contact_address = self.external_address = address
+        self.status = Status.running
+        return self
+
+    def __await__(self):
+        return self.start().__await__()
+
+    async def __aenter__(self):
+        return await self.start()
+
+    async def __aexit__(self, *error):
+        await self.close()
+
+    async def close(self, timeout=None, reason="unknown"):
+        if self._process is None or self.status == Status.closed:
+            self.status = Status.closed
+            return
+        self._process.terminate()
+        await self.finished()
+
+    async def finished(self):
+        while self._process.poll() is None:
+            await asyncio.sleep(0.01)
+        self.status = Status.closed
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def stop(self):
+        pass
+
+    @property
+    def port(self):
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def ip(self):
+        return self.address.rpartition("/")[2].rpartition(":")[0]
+
+    def __getattr__(self, name):
+        # Python and pytest look for these on any object.
+        if name.startswith("__") or name.startswith("_pytest") or name == "pytestmark":
+            raise AttributeError(name)
+        pytest.skip(f"Scheduler.{name}")
+
+    def __del__(self):
+        process = self.__dict__.get("_process")
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+async def _start_cluster(
+    nthreads,
+    scheduler_addr,
+    security=None,
+    Worker=distributed.Worker,
+    scheduler_kwargs=None,
+    worker_kwargs=None,
+    timeout=utils_test._TEST_TIMEOUT // 4,
+):
+    scheduler = await Scheduler(
+        security=security, port=0, host=scheduler_addr, **scheduler_kwargs or {}
+    )
+    workers = [
+        Worker(
+            scheduler.address,
+            nthreads=count,
+            name=name,
+            security=security,
+            host=host,
+            **(worker_kwargs or {}) | (own[0] if own else {}),
+        )
+        for name, (host, count, *own) in enumerate(nthreads)
+    ]
+    await asyncio.gather(*workers)
+    return scheduler, workers
+
+
+async def _end_cluster(scheduler, workers):
+    async def end(worker):
+        try:
+            await worker.close()
+        except (asyncio.TimeoutError, OSError):
+            pass
+
+    await asyncio.gather(*(end(worker) for worker in workers))
+    await scheduler.close()
+    utils_test.check_worker_fail_hard(_Events(workers))
+
+
+class _Events:
+    """What `check_worker_fail_hard` asks a scheduler: nothing, as its events stay in it."""
+
+    def __init__(self, workers):
+        self.workers = workers
+
+    def get_events(self, topic):
+        return ()
+
+
+utils_test.run_scheduler = _run_scheduler
+utils_test.start_cluster = _start_cluster
+utils_test.end_cluster = _end_cluster
+for module in (
+    distributed,
+    distributed.scheduler,
+    distributed.deploy.local,
+    distributed.deploy.spec,
+    utils_test,
+):
+    assert module.Scheduler is DaskScheduler, f"{module.__name__} has another Scheduler"
+    module.Scheduler = Scheduler
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Prints a line for each test: its file, its outcome, its name, and for skipped ones why."""
+    path = os.environ.get("DASKWIRE_OUTCOMES")
+    if path is None:
+        return
+    lines = []
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            reason = ""
+            if outcome == "skipped":
+                reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+            elif outcome in ("failed", "error"):
+                crash = getattr(report.longrepr, "reprcrash", None)
+                reason = crash.message if crash else str(report.longrepr)
+            reason = reason.splitlines()[0][:200] if reason else ""
+            lines.append(f"{outcome}\t{report.nodeid}\t{reason}\n")
+    with open(path, "a") as file:
+        file.writelines(sorted(lines))
