@@ -22,7 +22,7 @@ impl Operation {
     pub(super) const DATASETS: Self = Self::of_dask("datasets", 2022, 1, 0);
     pub(super) const EVENTS: Self = Self::of_dask("events to wait for", 2022, 1, 0);
     pub(super) const QUEUES: Self = Self::of_dask("queues", 2022, 1, 0);
-    pub(super) const TOPICS: Self = Self::of_dask("topics", 2022, 1, 0);
+    pub(super) const TOPICS: Self = Self::of_all("topics", 2022, 1, 0);
     pub(super) const VARIABLES: Self = Self::of_dask("variables", 2022, 1, 0);
     pub(super) const PUBLISHING: Self = Self::of_all("events of clients", 2022, 6, 1);
     pub(super) const STORIES: Self = Self::of_all("stories", 2022, 6, 1);

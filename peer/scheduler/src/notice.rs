@@ -14,7 +14,8 @@ use daskwire_rpc::event::Level;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A peer sent a message with an unknown op, which was ignored.
+    /// A peer sent a message with an unknown op, which was refused if it was a request, and ignored
+    /// on a stream. Reported once of each op of a stream or comm, for at most 16 ops.
     UnknownOp {
         /// The client or worker.
         peer: String,

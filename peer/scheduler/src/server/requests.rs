@@ -18,6 +18,7 @@ use super::plugins::{PluginKind, scheduler_plugin};
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
 use crate::state::Event;
+use crate::state::unknown::UnknownOps;
 use crate::{LeaveReason, Notice};
 
 impl Shared {
@@ -38,6 +39,7 @@ impl Shared {
     /// comm ends.
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         let mut heartbeats = None;
+        let mut unknown_ops = UnknownOps::default();
         while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
             if self.failure.borrow().is_some() {
                 return;
@@ -57,7 +59,7 @@ impl Shared {
                     if let Request::HeartbeatWorker(_) = request {
                         heartbeats.get_or_insert_with(|| MemberComm::new(&self));
                     }
-                    self.reply_to(request, &channel).await
+                    self.reply_to(request, &channel, &mut unknown_ops).await
                 }
                 Err(error) => Reply::Status(Box::new(uncaught(&error.to_string()))),
             };
@@ -75,7 +77,12 @@ impl Shared {
         }
     }
 
-    async fn reply_to(self: &Arc<Self>, request: Request, channel: &Channel) -> Reply {
+    async fn reply_to(
+        self: &Arc<Self>,
+        request: Request,
+        channel: &Channel,
+        unknown_ops: &mut UnknownOps,
+    ) -> Reply {
         match request {
             Request::Identity(request) => self.identity(request.n_workers),
             Request::Ping(_) => Reply::Value(Value::bytes(&b"pong"[..])),
@@ -213,6 +220,10 @@ impl Shared {
             Request::RestartCluster(request) => self.restart(request).await,
             Request::RestartWorkers(request) => self.restart_workers(request).await,
             Request::LogEventRequest(request) => {
+                self.handle(Event::Published {
+                    topics: request.topic.clone(),
+                    message: request.msg.clone(),
+                });
                 self.notify(&Notice::Event {
                     peer: channel.peer.to_string(),
                     topic: request.topic,
@@ -220,6 +231,13 @@ impl Shared {
                 });
                 Reply::Value(Value::None)
             }
+            Request::Events(request) => Reply::Value(self.inspect(|state| match request.topic {
+                Some(topic) => Value::tuple(state.events(&topic)),
+                None => {
+                    let topics = state.all_events().into_iter();
+                    Value::dict(topics.map(|(topic, events)| (topic, Value::tuple(events))))
+                }
+            })),
             Request::CloseComm(_) => Reply::CloseComm,
             Request::Terminate(_) => Reply::Terminate,
             Request::Unknown(request) if installs_routing(&request) => {
@@ -227,10 +245,12 @@ impl Shared {
             }
             other => {
                 let op = other.op();
-                self.notify(&Notice::UnknownOp {
-                    peer: channel.peer.to_string(),
-                    op: op.to_owned(),
-                });
+                if unknown_ops.is_new(op) {
+                    self.notify(&Notice::UnknownOp {
+                        peer: channel.peer.to_string(),
+                        op: op.to_owned(),
+                    });
+                }
                 // Dask replies with nil, which looks like success to a client.
                 let message = format!("this scheduler does not support {op:?}");
                 refused("NotImplementedError", &message)

@@ -11,6 +11,7 @@ use daskwire_messages::{Key, Value};
 use super::model::{Client, Stage, TaskId};
 use super::send::{erred, in_memory};
 use super::submission::Submission;
+use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
 use super::{Action, ClientId, FIRE_AND_FORGET, Notice, State};
 
@@ -36,6 +37,11 @@ impl State {
         }
         self.insert_client(id, name);
         self.totals.clients_added += 1;
+        self.log(
+            &["all", name],
+            "add-client",
+            [("client", Value::from(name))],
+        );
         let start = StreamStart {
             warning: Some(self.packages.warning(&Packages::read(versions), "Client")),
             error: Some(String::new()),
@@ -47,11 +53,13 @@ impl State {
     pub(super) fn insert_client(&mut self, id: ClientId, name: &str) {
         let name: Arc<str> = name.into();
         self.by_name.insert(Arc::clone(&name), id);
+        self.topics.client_joined(&name);
         let client = Client {
             name,
             wants: BTreeSet::new(),
             is_behind: false,
             unreported: None,
+            unknown_ops: UnknownOps::default(),
         };
         self.clients.insert(id, client);
     }
@@ -97,6 +105,13 @@ impl State {
             return;
         };
         self.by_name.remove(&client.name);
+        self.topics.client_left(&client.name);
+        let name = &*client.name;
+        self.log(
+            &["all", name],
+            "remove-client",
+            [("client", Value::from(name))],
+        );
         for task in client.wants {
             self.tasks[task].wanted_by.retain(|other| *other != id);
             self.todo.unneeded.push(task);
@@ -165,15 +180,20 @@ impl State {
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
+            FromClient::SubscribeTopic(message) => self.subscribe(id, &message.topic, true),
+            FromClient::UnsubscribeTopic(message) => self.subscribe(id, &message.topic, false),
             // Messages for older schedulers, which are never parsed.
             FromClient::UpdateGraphLayers(_)
             | FromClient::UpdateGraphTasks(_)
             | FromClient::CancelKeysSilently(_) => {}
             // Dask's extensions of the protocol, and ops that are unknown here.
             other => {
-                let peer = self.client_name(id);
-                let op = other.op().to_owned();
-                self.notice(Notice::UnknownOp { peer, op });
+                let client = self.clients.get_mut(&id);
+                if client.is_some_and(|client| client.unknown_ops.is_new(other.op())) {
+                    let peer = self.client_name(id);
+                    let op = other.op().to_owned();
+                    self.notice(Notice::UnknownOp { peer, op });
+                }
             }
         }
         self.settle();
@@ -210,6 +230,7 @@ impl State {
         for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
             if let Some(client) = self.clients.remove(&id) {
                 self.by_name.remove(&client.name);
+                self.topics.client_left(&client.name);
             }
         }
     }
@@ -294,6 +315,10 @@ impl State {
 
     /// Cancels keys and their dependents, unless another client wants them.
     pub(super) fn cancel(&mut self, client: ClientId, message: &CancelKeys) {
+        let name = self.client_name(client);
+        let count = Value::from(message.keys.len());
+        let fields = [("count", count), ("force", Value::from(message.force))];
+        self.log(&[&name], "cancel", fields);
         let known = message.keys.iter().filter_map(|key| self.by_key.get(key));
         let mut todo: Vec<TaskId> = known.copied().collect();
         let mut seen = BTreeSet::new();

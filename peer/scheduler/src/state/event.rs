@@ -118,6 +118,14 @@ pub enum Event {
     },
     /// All tasks are to be forgotten. Clients are informed.
     Restart,
+    /// A message is published in topics. Their subscribers are sent it, and it is kept for
+    /// [`State::events`](super::State::events).
+    Published {
+        /// The name of a topic, or a list of names.
+        topics: Value,
+        /// The message.
+        message: Value,
+    },
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
     /// The scheduler is closing: asks workers to leave, and ends all streams.

@@ -102,6 +102,7 @@ use model::{Client, Kind, Queue, Table, TaskId, Worker};
 use pool::{Pool, Running};
 use send::free_keys;
 use submission::Failure;
+use topics::Topics;
 use versions::AllPackages;
 
 pub use close::CloseOptions;
@@ -127,7 +128,9 @@ mod submission;
 mod submit;
 #[cfg(test)]
 mod tests;
+mod topics;
 mod transitions;
+pub(crate) mod unknown;
 mod versions;
 mod workers;
 
@@ -175,6 +178,9 @@ pub struct Policy {
     /// Time after which a silent worker is removed, at least ten intervals of its
     /// heartbeats; `None` for never. Default: 5 minutes.
     pub worker_ttl: Option<Duration>,
+    /// Maximum number of events that are kept of a topic. Those of all topics together take at most
+    /// 64 MiB. Default: 1000.
+    pub topic_length: usize,
 }
 
 impl Default for Policy {
@@ -189,6 +195,7 @@ impl Default for Policy {
                 .map(|prefix| (prefix.to_owned(), Duration::from_micros(1)))
                 .into(),
             worker_ttl: Some(Duration::from_secs(300)),
+            topic_length: 1000,
         }
     }
 }
@@ -218,6 +225,7 @@ pub struct State {
     by_name: HashMap<Arc<str>, ClientId>,
     /// The number of clients without a stream so far.
     named_count: u64,
+    topics: Topics,
     workers: BTreeMap<WorkerId, Worker>,
     /// The number of threads of all workers.
     thread_count: u64,
@@ -315,6 +323,7 @@ impl State {
             clients: BTreeMap::new(),
             by_name: HashMap::new(),
             named_count: 0,
+            topics: Topics::new(),
             workers: BTreeMap::new(),
             thread_count: 0,
             by_address: HashMap::new(),
@@ -391,6 +400,7 @@ impl State {
                 reason,
             } => self.remove_named(&worker, close, reason),
             Event::Restart => self.restart(),
+            Event::Published { topics, message } => self.publish(&topics, &message),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,
             Event::Close => self.close(),
         }

@@ -13,6 +13,7 @@ use daskwire_messages::{Key, Serialized, Value};
 use super::durations::Work;
 use super::pool::Load;
 use super::submission::{Demands, Failure, Resources};
+use super::unknown::UnknownOps;
 use super::versions::Packages;
 use super::{ClientId, WINDOW, WorkerId};
 use crate::step;
@@ -229,6 +230,7 @@ pub(super) struct Client {
     pub(super) is_behind: bool,
     /// The first task whose result is to be sent again; `None` if there are none.
     pub(super) unreported: Option<TaskId>,
+    pub(super) unknown_ops: UnknownOps,
 }
 
 #[derive(Debug)]
@@ -272,6 +274,7 @@ pub(super) struct Worker {
     /// be written.
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
+    pub(super) unknown_ops: UnknownOps,
     /// The load by which the worker is found for tasks of the pool; `None` if it has no slot.
     pub(super) load: Option<Load>,
 }

@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::collections::{BTreeSet, HashSet};
 
-use daskwire_messages::Key;
 use daskwire_messages::protocol::TaskRetried;
+use daskwire_messages::{Key, Value};
 
 use super::model::{Priority, RunSpec, Stage, Task, TaskId};
 use super::send::erred;
@@ -30,10 +30,12 @@ impl State {
                 self.release(client, id);
             }
             self.cancelled(client, keys, "lost dependencies", None);
+            self.log_submission(client, "cancelled");
             self.settle();
             return;
         }
         self.submission_count += 1;
+        self.log_submission(client, "OK");
         let generation = self.generation_of(submitting_task.as_ref(), fifo_timeout);
         // By index in the graph. Dependencies come before their dependents.
         let mut ids: Vec<TaskId> = Vec::with_capacity(tasks.len());
@@ -131,9 +133,17 @@ impl State {
         if !self.clients.contains_key(&client) {
             return;
         }
+        self.log_submission(client, "error");
         for key in &refusal.keys {
             self.send_client(client, erred(key, &refusal.failure));
         }
+    }
+
+    fn log_submission(&mut self, client: ClientId, status: &str) {
+        let name = self.client_name(client);
+        let stimulus = Value::from(self.stimulus.to_string());
+        let fields = [("stimulus_id", stimulus), ("status", Value::from(status))];
+        self.log(&["scheduler", &name], "update-graph", fields);
     }
 
     /// Retries failed tasks, the failed tasks that they depend on, and the failed tasks that

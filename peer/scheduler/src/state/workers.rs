@@ -7,8 +7,8 @@ use std::sync::Arc;
 use daskwire_comm::Address;
 use daskwire_messages::exception::killed_worker;
 use daskwire_messages::protocol::{
-    FromWorker, Keys, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker, TaskFinished,
-    WorkerStatus,
+    FromWorker, Keys, LogEvent, RefreshWhoHas, RegisterWorker, RemoveReplicas, RemoveWorker,
+    TaskFinished, WorkerStatus,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::Stimulus;
@@ -18,6 +18,7 @@ use super::durations::Work;
 use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
+use super::unknown::UnknownOps;
 use super::versions::{self, Packages};
 use super::{Action, LeaveReason, LeftTasks, Notice, State, WorkerId, WorkerRefusal};
 
@@ -99,11 +100,18 @@ impl State {
             deletions: BTreeSet::new(),
             unwritten_len: 0,
             last_seen: self.now,
+            unknown_ops: UnknownOps::default(),
             load: None,
         };
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
         self.totals.workers_added += 1;
+        self.log(&[&address], "add-worker", []);
+        self.log(
+            &["all"],
+            "add-worker",
+            [("worker", Value::from(address.as_str()))],
+        );
         self.actions.push(Action::AcceptWorker {
             id,
             heartbeat_interval: self.heartbeat_interval(),
@@ -239,13 +247,16 @@ impl State {
             FromWorker::StealResponse(message) => self.steal_response(id, &message),
             FromWorker::KeepAlive(_) | FromWorker::CloseStream(_) => {}
             FromWorker::LogEvent(message) => {
-                let notice = Notice::Event {
-                    peer: worker.address.clone(),
-                    topic: message.topic,
-                    message: message.msg,
-                };
-                self.notice(notice);
+                let peer = worker.address.clone();
+                let LogEvent { topic, msg, .. } = message;
+                self.publish_of_worker(&peer, &topic, msg.clone());
+                self.notice(Notice::Event {
+                    peer,
+                    topic,
+                    message: msg,
+                });
             }
+            FromWorker::Unknown(unknown) if !worker.unknown_ops.is_new(&unknown.op) => {}
             FromWorker::Unknown(unknown) => {
                 let notice = Notice::UnknownOp {
                     peer: worker.address.clone(),
@@ -286,8 +297,20 @@ impl State {
             // A worker that ends unasked may have been ended by a task.
             _ => {}
         }
-        worker.info.status = status;
+        let before = core::mem::replace(&mut worker.info.status, status);
         let (is_running, kind) = (worker.is_running, worker.kind);
+        if worker.info.status != before {
+            let (address, status) = (worker.address.clone(), worker.info.status.as_str());
+            let fields = [
+                ("prev-status", Value::from(before.as_str())),
+                ("status", Value::from(status)),
+                ("stimulus_id", Value::from(self.stimulus.to_string())),
+            ];
+            self.log(&[&address], "worker-status-change", fields);
+        }
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
         if is_running && !was_running {
             self.worker_running(id);
         } else if was_running && !is_running {
@@ -329,6 +352,7 @@ impl State {
         }
         self.actions.push(Action::EndWorker(id));
         let tasks = self.left_tasks(id, &worker);
+        self.log_left(&worker.address, &tasks, is_expected);
         for (_, task) in worker.queue.into_values().flatten() {
             self.make_ready(task);
         }

@@ -191,6 +191,9 @@ fn policy(config: &Config) -> Result<Policy> {
     if let Some(count) = config.parse(&setting("allowed-failures"), count)? {
         policy.allowed_failures = count;
     }
+    if let Some(length) = config.parse("distributed.admin.low-level-log-length", count)? {
+        policy.topic_length = length as usize;
+    }
     match config.parse(&setting("worker-ttl"), duration)? {
         Some(ttl) => policy.worker_ttl = Some(ttl).filter(|ttl| !ttl.is_zero()),
         None if config.is_nil(&setting("worker-ttl")) => policy.worker_ttl = None,

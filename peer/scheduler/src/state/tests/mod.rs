@@ -20,6 +20,7 @@ mod random;
 mod refusals;
 mod rules;
 mod submissions;
+mod topics;
 mod workers;
 
 /// A state machine, and its actions.

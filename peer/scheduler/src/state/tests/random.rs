@@ -128,6 +128,7 @@ impl Simulation {
             seed,
             // Tasks do not fail because of random losses.
             allowed_failures: u32::MAX,
+            topic_length: 5,
             ..Policy::default()
         };
         let mut simulation = Self {
@@ -427,6 +428,7 @@ impl Simulation {
                 let keys = self.some(client);
                 self.handle(Event::Retry(keys));
             }
+            (32, _) => self.operate(worker),
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
             (_, Some(worker)) => {
@@ -435,6 +437,40 @@ impl Simulation {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Calls an operation that is not about tasks.
+    fn operate(&mut self, worker: Option<WorkerId>) {
+        let client = self.pick_client();
+        let topic = ["a", "b", "tcp://w1:1"][self.number(3)].to_owned();
+        match (self.number(4), worker) {
+            (0, _) => {
+                let message = SubscribeTopic {
+                    topic,
+                    ..SubscribeTopic::default()
+                };
+                self.handle(Event::FromClient(client, message.into()));
+            }
+            (1, _) => {
+                let message = UnsubscribeTopic {
+                    topic,
+                    ..UnsubscribeTopic::default()
+                };
+                self.handle(Event::FromClient(client, message.into()));
+            }
+            (2, Some(worker)) => {
+                let message = LogEvent {
+                    topic: Value::from(topic),
+                    msg: Value::dict([("x", 1)]),
+                    ..LogEvent::default()
+                };
+                self.handle(Event::FromWorker(worker, message.into()));
+            }
+            _ => self.handle(Event::Published {
+                topics: Value::list([topic.as_str(), "all"]),
+                message: Value::from(1),
+            }),
         }
     }
 
