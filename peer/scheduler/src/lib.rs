@@ -15,8 +15,10 @@
 //! enable transports and events for `tracing`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod duration;
 mod error;
 mod event;
+mod extensions;
 mod notice;
 mod server;
 pub mod state;

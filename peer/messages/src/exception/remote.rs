@@ -240,10 +240,12 @@ fn class_of(error: &(dyn core::error::Error + 'static)) -> &'static str {
     }
 }
 
-/// The pickle of an exception of a builtin class.
+/// The pickle of an exception of a builtin class, or of one with the name of its module before a
+/// dot.
 pub fn exception(class: &str, message: &str) -> Serialized {
+    let (module, class) = class.rsplit_once('.').unwrap_or(("builtins", class));
     pickled(|writer| {
-        writer.reduce().global("builtins", class).tuple(1);
+        writer.reduce().global(module, class).tuple(1);
         writer.str(message);
     })
 }

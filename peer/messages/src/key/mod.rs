@@ -109,6 +109,19 @@ impl Key {
         value.expect("a key is a document")
     }
 
+    /// The parts, if the key is a list.
+    ///
+    /// ```
+    /// use daskwire_messages::Key;
+    /// let parts = [Key::from("x"), Key::from(0)];
+    /// assert_eq!(Key::list(parts.clone()).parts(), Some(parts.into()));
+    /// ```
+    pub fn parts(&self) -> Option<Vec<Self>> {
+        let mut reader = Reader::new(self.as_msgpack());
+        let count = reader.array().ok()?;
+        (0..count).map(|_| Self::read(&mut reader).ok()).collect()
+    }
+
     /// The string, if the key is one.
     pub fn as_str(&self) -> Option<&str> {
         Reader::new(self.as_msgpack())

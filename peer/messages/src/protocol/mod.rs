@@ -12,6 +12,7 @@ mod field;
 mod python;
 mod reply;
 mod request;
+mod shared;
 mod status;
 mod stream;
 
@@ -27,6 +28,7 @@ pub use field::{Keys, Nullable, Sizes, WorkerNames};
 pub use python::*;
 pub use reply::*;
 pub use request::*;
+pub use shared::*;
 pub use status::{ReplyStatus, TaskState, WorkerStatus};
 pub use stream::*;
 

@@ -2,6 +2,7 @@
 
 use super::Unknown;
 use super::field::{Keys, Map, Nullable, WorkerNames, maps, ops};
+use super::shared::*;
 use super::status::WorkerStatus;
 use crate::Key;
 use crate::value::{Serialized, Value};
@@ -58,6 +59,28 @@ ops! {
         RegisterSchedulerPlugin = "register_scheduler_plugin",
         RestartCluster = "restart",
         RestartWorkers = "restart_workers",
+        VariableSet = "variable_set",
+        VariableGet = "variable_get",
+        QueueCreate = "queue_create",
+        QueuePut = "queue_put",
+        QueueGet = "queue_get",
+        QueueSize = "queue_qsize",
+        EventWait = "event_wait",
+        EventSet = "event_set",
+        EventClear = "event_clear",
+        EventIsSet = "event_is_set",
+        SemaphoreRegister = "semaphore_register",
+        SemaphoreAcquire = "semaphore_acquire",
+        SemaphoreRelease = "semaphore_release",
+        SemaphoreRefreshLeases = "semaphore_refresh_leases",
+        SemaphoreClose = "semaphore_close",
+        SemaphoreValue = "semaphore_value",
+        MultiLockAcquire = "multi_lock_acquire",
+        MultiLockRelease = "multi_lock_release",
+        PublishPut = "publish_put",
+        PublishGet = "publish_get",
+        PublishDelete = "publish_delete",
+        PublishList = "publish_list",
     }
 }
 
@@ -112,6 +135,8 @@ macro_rules! requests {
         )*}
     };
 }
+
+pub(super) use requests;
 
 requests! {
     /// Asks a scheduler or worker for its identity.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use daskwire::message::{BuildError, MessageBuilder};
 
 use super::field::{Field, Keys, Map, Nullable, Sizes, maps, ops};
+use super::shared::{PublishFlush, QueueReceived, QueueRelease, VariableDelete, VariableReceived};
 use super::status::{ReplyStatus, WorkerStatus};
 use super::{ProtocolError, Source};
 use crate::Key;
@@ -24,6 +25,11 @@ ops! {
         SubscribeTopic = "subscribe-topic",
         UnsubscribeTopic = "unsubscribe-topic",
         HeartbeatClient = "heartbeat-client",
+        VariableReceived = "variable-future-received-confirm",
+        VariableDelete = "variable_delete",
+        QueueReceived = "queue-future-release",
+        QueueRelease = "queue_release",
+        PublishFlush = "publish_flush_batched_send",
         CloseClient = "close-client",
         CloseStream = "close-stream",
     }

@@ -16,15 +16,16 @@ use daskwire_rpc::batched::BatchSender;
 use daskwire_rpc::event::{self, Event as _, emit};
 use daskwire_rpc::net::Connector;
 use daskwire_rpc::pool::Pool;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::event::SchedulerEvent;
-use super::state::{Action, ClientId, Event, Policy, State, WorkerId};
+use super::state::{Action, ClientId, Event, Policy, RequestId, RequestRefusal, State, WorkerId};
 use super::{Notice, Options, ServeError};
 use daskwire::frame::ReadHint;
 
 mod broadcast;
 mod data;
+mod pending;
 mod plugins;
 mod reply;
 mod requests;
@@ -85,6 +86,8 @@ struct Outbox {
     /// The clients that do not read, and those of which the state does not know that yet.
     behind: HashSet<ClientId>,
     newly_behind: Vec<ClientId>,
+    /// Where the replies of the state go.
+    replies: HashMap<RequestId, oneshot::Sender<Result<Value, RequestRefusal>>>,
     notices: Vec<Notice>,
     /// Steps of tasks, for subscribers.
     reports: Vec<TaskEvent>,
@@ -116,6 +119,7 @@ impl Machine {
         self.outbox.clients.clear();
         self.outbox.behind.clear();
         self.outbox.newly_behind.clear();
+        self.outbox.replies.clear();
         for stream in core::mem::take(&mut self.outbox.workers).into_values() {
             let _ = stream.send(Close {
                 reason: Some(format!("the scheduler panicked: {reason}")),
@@ -178,6 +182,12 @@ impl Outbox {
                     drop(self.clients.remove(&id));
                 }
                 Action::EndWorker(id) => drop(self.workers.remove(&id)),
+                Action::Reply(id, reply) => {
+                    if let Some(sender) = self.replies.remove(&id) {
+                        // The request is dropped.
+                        let _ = sender.send(reply);
+                    }
+                }
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::Task(event) => self.reports.push(event),
                 // The reply is sent by `join`, which registers the worker.

@@ -14,9 +14,12 @@ use daskwire_rpc::event;
 use daskwire_rpc::request::IncomingRequest;
 
 use super::Shared;
+use super::pending::Ended;
 use super::plugins::{PluginKind, scheduler_plugin};
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
+use crate::duration::seconds;
+use crate::extensions;
 use crate::state::Event;
 use crate::state::unknown::UnknownOps;
 use crate::{LeaveReason, Notice};
@@ -40,13 +43,22 @@ impl Shared {
     async fn serve(self: Arc<Self>, mut channel: Channel) {
         let mut heartbeats = None;
         let mut unknown_ops = UnknownOps::default();
-        while let Ok(Some(incoming)) = channel.receiver.receive::<IncomingRequest>().await {
+        let mut next = None;
+        loop {
+            let incoming = match next.take() {
+                Some(incoming) => incoming,
+                None => match channel.receiver.receive::<IncomingRequest>().await {
+                    Ok(Some(incoming)) => incoming,
+                    Ok(None) | Err(_) => return,
+                },
+            };
             if self.failure.borrow().is_some() {
                 return;
             }
             if let Ok(request) = &incoming.request {
                 channel.set_traffic(daskwire_rpc::request::traffic(request));
             }
+            let mut pending = None;
             let reply = match incoming.request {
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, register).await;
@@ -54,6 +66,13 @@ impl Shared {
                 Ok(Request::RegisterNanny(_)) => return self.start_nanny(channel).await,
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
+                }
+                Ok(request) if extensions::is_shared(&request) => {
+                    let pending = pending.insert(self.request(request));
+                    match pending.reply(&mut channel.receiver, &mut next).await {
+                        Ok(reply) => reply,
+                        Err(Ended) => return,
+                    }
                 }
                 Ok(request) => {
                     if let Request::HeartbeatWorker(_) = request {
@@ -66,6 +85,9 @@ impl Shared {
             let is_end = matches!(reply, Reply::Terminate);
             let is_closing = is_end || incoming.is_last || matches!(reply, Reply::CloseComm);
             let is_sent = !incoming.wants_reply || channel.sender.send(&reply).await.is_ok();
+            if let Some(pending) = pending.filter(|_| is_sent) {
+                pending.sent();
+            }
             if is_closing || !is_sent {
                 channel.close().await;
                 drop(heartbeats);
@@ -350,26 +372,4 @@ fn versions(further: Option<Vec<String>>) -> Value {
         ("host", Value::dict(host)),
         ("packages", Value::dict(packages.chain([own]))),
     ])
-}
-
-/// A duration in seconds: a number, or a string such as `5s` or `200ms`. `None` for others.
-fn seconds(duration: &Value) -> Option<f64> {
-    match duration {
-        Value::Float(seconds) => Some(*seconds),
-        #[expect(clippy::cast_precision_loss, reason = "durations need not be exact")]
-        Value::Int(seconds) => Some(*seconds as f64),
-        Value::Str(duration) => {
-            let at = duration.find(|c: char| c.is_ascii_alphabetic() || c == ' ');
-            let (number, unit) = duration.split_at(at.unwrap_or(duration.len()));
-            let unit = match unit.trim() {
-                "" | "s" | "seconds" => 1.0,
-                "ms" => 0.001,
-                "m" | "min" | "minutes" => 60.0,
-                "h" | "hours" => 3600.0,
-                _ => return None,
-            };
-            number.parse::<f64>().ok().map(|number| number * unit)
-        }
-        _ => None,
-    }
 }

@@ -44,6 +44,7 @@ impl State {
         assert_eq!(packages, self.packages);
         self.check_pool();
         self.check_topics();
+        self.extensions.check();
         for (id, worker) in &self.workers {
             assert_eq!(self.by_address.get(&worker.address), Some(id));
             self.check_worker(worker);

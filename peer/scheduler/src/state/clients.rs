@@ -177,6 +177,9 @@ impl State {
                 };
                 self.send_client(id, message);
             }
+            FromClient::VariableReceived(_) | FromClient::VariableDelete(_) => {
+                self.shared_message(id, message);
+            }
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
@@ -207,10 +210,12 @@ impl State {
     /// Returns the client on whose behalf a message is sent. As with Dask's scheduler, it need
     /// not be connected.
     pub(super) fn client_named(&mut self, id: ClientId, name: Option<String>) -> ClientId {
-        let Some(name) = name else {
-            return id;
-        };
-        if let Some(named) = self.by_name.get(name.as_str()) {
+        name.map_or(id, |name| self.holder(&name))
+    }
+
+    /// Returns the client of this name, which need not be connected.
+    pub(super) fn holder(&mut self, name: &str) -> ClientId {
+        if let Some(named) = self.by_name.get(name) {
             return *named;
         }
         let id = if name == FIRE_AND_FORGET.1 {
@@ -219,7 +224,7 @@ impl State {
             self.named_count += 1;
             ClientId(ClientId::FIRST_NAMED.0 + self.named_count)
         };
-        self.insert_client(id, &name);
+        self.insert_client(id, name);
         id
     }
 

@@ -2,12 +2,14 @@
 
 use core::fmt;
 
-use daskwire_messages::protocol::{FromClient, FromWorker, RegisterWorker, ToClient, ToWorker};
+use daskwire_messages::protocol::{
+    FromClient, FromWorker, RegisterWorker, Request, ToClient, ToWorker,
+};
 use daskwire_messages::release::UnsupportedPeer;
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::TaskEvent;
 
-use super::{ClientId, Refusal, Submission, WorkerId};
+use super::{ClientId, Refusal, RequestId, RequestRefusal, Submission, WorkerId};
 use crate::{LeaveReason, Notice};
 
 /// An event for [`State::handle`](super::State::handle).
@@ -116,6 +118,19 @@ pub enum Event {
         /// worker was running, towards [`Policy::allowed_failures`](super::Policy::allowed_failures).
         reason: LeaveReason,
     },
+    /// A request has arrived that the state replies to with [`Action::Reply`], at once or later:
+    /// any about variables and events. Others are refused.
+    Requested {
+        /// A new id, higher than all before.
+        id: RequestId,
+        /// The request.
+        request: Box<Request>,
+    },
+    /// The reply to a request has been sent.
+    Replied(RequestId),
+    /// The client of a request has gone before the reply was sent. What the reply hands over is
+    /// not lost.
+    RequestDropped(RequestId),
     /// All tasks are to be forgotten. Clients are informed.
     Restart,
     /// A message is published in topics. Their subscribers are sent it, and it is kept for
@@ -161,6 +176,8 @@ pub enum Action {
     NotifyDrained(WorkerId),
     /// Report [`Event::ClientDrained`] once all earlier messages to a client have been written.
     NotifyClientDrained(ClientId),
+    /// Reply to a request, and report [`Event::Replied`] or [`Event::RequestDropped`].
+    Reply(RequestId, Result<Value, RequestRefusal>),
     /// Report an event to operators.
     Notice(Notice),
     /// Report a transition of a task; only after [`Event::WatchTasks`].

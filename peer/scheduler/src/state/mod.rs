@@ -95,6 +95,8 @@ use daskwire_messages::Key;
 use daskwire_messages::protocol::Keys;
 use daskwire_rpc::story::{Stimulus, Story};
 
+use super::extensions::Extensions;
+pub use super::extensions::{RequestId, RequestRefusal};
 use super::{LeaveReason, LeftTasks, Notice};
 pub(super) use data::REPLACED;
 use durations::Durations;
@@ -120,6 +122,7 @@ mod event;
 mod model;
 mod pool;
 mod query;
+mod requests;
 mod retire;
 mod returned;
 mod send;
@@ -181,6 +184,11 @@ pub struct Policy {
     /// Maximum number of events that are kept of a topic. Those of all topics together take at most
     /// 64 MiB. Default: 1000.
     pub topic_length: usize,
+    /// Maximum memory of variables, queues, events, locks, datasets, and of the requests that wait
+    /// for them, in bytes. Each name, value, lease and request counts 256 bytes beside its data. A
+    /// request that would exceed the limit is refused with [`RequestRefusal::Full`]. Default: 1
+    /// GiB.
+    pub max_shared_len: usize,
 }
 
 impl Default for Policy {
@@ -196,6 +204,7 @@ impl Default for Policy {
                 .into(),
             worker_ttl: Some(Duration::from_secs(300)),
             topic_length: 1000,
+            max_shared_len: 1 << 30,
         }
     }
 }
@@ -251,6 +260,7 @@ pub struct State {
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
     returned: BTreeMap<TaskId, BTreeSet<WorkerId>>,
+    extensions: Extensions,
     /// The workers that accept tasks.
     running: BTreeMap<Kind, Running>,
     /// Actions of the current event.
@@ -340,6 +350,7 @@ impl State {
             closing: VecDeque::new(),
             pool: Pool::default(),
             returned: BTreeMap::new(),
+            extensions: Extensions::new(policy.max_shared_len),
             running: BTreeMap::new(),
             actions: Vec::new(),
             todo: Todo::default(),
@@ -362,6 +373,7 @@ impl State {
             self.last_transition = self.now;
         }
         self.apply(event);
+        self.settle_requests();
         core::mem::take(&mut self.actions)
     }
 
@@ -399,6 +411,9 @@ impl State {
                 close,
                 reason,
             } => self.remove_named(&worker, close, reason),
+            Event::Requested { id, request } => self.request(id, *request),
+            Event::Replied(id) => self.request_ended(id, true),
+            Event::RequestDropped(id) => self.request_ended(id, false),
             Event::Restart => self.restart(),
             Event::Published { topics, message } => self.publish(&topics, &message),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,
@@ -415,6 +430,7 @@ impl State {
     /// for too long.
     fn tick(&mut self) {
         self.set_stimulus("time");
+        self.extensions.advance(self.now);
         if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
             for (id, worker) in &mut self.workers {

@@ -215,6 +215,7 @@ impl State {
             expected: None,
             is_orphan: false,
         });
+        self.extensions.task_added(&key);
         self.by_key.insert(key, id);
         id
     }

@@ -22,6 +22,7 @@ mod listeners;
 mod panics;
 mod queues;
 mod requests;
+mod shared;
 mod speed;
 mod workers;
 

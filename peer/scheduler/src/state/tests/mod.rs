@@ -89,6 +89,7 @@ impl Cluster {
                 Action::AcceptWorker { .. }
                 | Action::RefuseWorker(..)
                 | Action::NotifyClientDrained(_)
+                | Action::Reply(..)
                 | Action::Task(_) => {}
             }
         }
