@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::classes::Places;
 use super::durations::Work;
 use super::model::{Queue, Stage, TaskId, Worker};
-use super::pool::Load;
 use super::versions::AllPackages;
-use super::{FIRE_AND_FORGET, State};
+use super::{FIRE_AND_FORGET, State, WorkerId};
 
 impl State {
     /// The names of all clients, also of those without a stream.
@@ -19,12 +19,9 @@ impl State {
     /// Panics if the state is inconsistent. Called between events.
     #[doc(hidden)]
     pub fn check(&self) {
-        let all: Vec<TaskId> = (0..self.tasks.tasks.len())
-            .map(|id| id as TaskId)
-            .filter(|id| self.tasks.get(*id).is_some())
-            .collect();
+        let all: Vec<TaskId> = self.tasks.iter().map(|(id, _)| id).collect();
         assert_eq!(all.len(), self.by_key.len());
-        assert_eq!(all.len() + self.tasks.free.len(), self.tasks.tasks.len());
+        assert_eq!(all.len() + self.tasks.free.len(), self.tasks.slots.len());
         for id in &all {
             self.check_task(*id);
         }
@@ -45,8 +42,16 @@ impl State {
         self.check_pool();
         self.check_topics();
         self.extensions.check();
+        self.check_classes();
+        self.check_groups();
+        let processing = self.workers.values().map(|worker| worker.processing.len());
+        assert_eq!(processing.sum::<usize>(), self.processing_count);
         for (id, worker) in &self.workers {
             assert_eq!(self.by_address.get(&worker.address), Some(id));
+            assert!(self.by_host[&worker.host].contains(id));
+            assert_eq!(self.not_running.contains(id), !worker.is_running);
+            assert!(self.by_silence.contains(&(worker.silent_since, *id)));
+            assert!(worker.deletions.is_empty() || self.with_deletions.contains(id));
             self.check_worker(worker);
             for task in &worker.has {
                 assert!(self.tasks[*task].who_has.contains(id));
@@ -64,9 +69,9 @@ impl State {
                 assert!(!matches!(task.stage, Stage::Processing(on) if on == *id));
             }
         }
-        for (_, task) in &self.no_worker {
-            assert!(matches!(self.tasks[*task].stage, Stage::NoWorker));
-        }
+        assert_eq!(self.by_silence.len(), self.workers.len());
+        let on_hosts = self.by_host.values().map(BTreeSet::len);
+        assert_eq!(on_hosts.sum::<usize>(), self.workers.len());
         assert_eq!(self.by_name.len(), self.clients.len());
         for (id, client) in &self.clients {
             assert_eq!(self.by_name.get(&client.name), Some(id));
@@ -77,11 +82,11 @@ impl State {
         }
         let todo = &self.todo;
         assert!(todo.failed.is_empty() && todo.unrunnable.is_empty() && todo.unneeded.is_empty());
-        assert!(todo.ready.is_empty() && todo.has_room.is_empty());
+        assert!(todo.ready.is_empty() && todo.has_room.is_empty() && todo.unbalanced.is_empty());
     }
 
     fn check_pool(&self) {
-        let queued = self.tasks.iter();
+        let queued = self.tasks.iter().map(|(_, task)| task);
         let queued: Vec<_> = queued
             .filter(|task| matches!(task.stage, Stage::Pooled))
             .collect();
@@ -91,35 +96,119 @@ impl State {
             work.add(task.expected);
         }
         assert_eq!(work, self.pool.work());
-        for (id, worker) in &self.workers {
-            let load = |load: Load| (load.wait, load.busy);
-            let expected = Load::of(worker);
-            assert_eq!(worker.load.map(load), expected.map(load), "{id:?}");
-            let open = self
-                .running
-                .get(&worker.kind)
-                .map(|running| &running.with_room);
-            let place = worker.load.map(|load| (load, *id));
-            let is_found = place.is_none_or(|place| open.is_some_and(|open| open.contains(&place)));
-            assert!(is_found, "{id:?}");
-        }
-        for (kind, running) in &self.running {
-            let workers = || self.workers.values().filter(|worker| worker.kind == *kind);
-            let count = workers().filter(|worker| worker.is_running).count();
-            assert_eq!(running.count, count);
-            let open = workers().filter(|worker| worker.load.is_some()).count();
-            assert_eq!(running.with_room.len(), open);
-            let (first, has_open) = (self.first_in_pool(*kind), open > 0);
+        for worker in self.workers.values() {
             assert!(
-                first.is_none() || !has_open,
+                self.first_in_pool(worker).is_none() || worker.places.load.is_none(),
                 "a task of the pool could be sent"
             );
         }
         for id in self.returned.keys() {
             assert!(self.tasks[*id].stage.is_active());
         }
-        for (calls, _) in self.pool.firsts() {
-            assert!(self.is_run(calls), "no worker runs {calls:?}");
+        for (group, _) in self.pool.firsts() {
+            let group = &self.groups[group];
+            assert!(!group.classes.is_empty(), "no worker runs {:?}", group.key);
+        }
+    }
+
+    fn check_classes(&self) {
+        let mut idle = BTreeSet::new();
+        let mut with_surplus = BTreeSet::new();
+        for (id, worker) in &self.workers {
+            let (places, expected) = (worker.places, Places::of(worker));
+            // The bytes in memory may have changed since.
+            let rest = |places: Places| {
+                let wait = |load: super::classes::Load| (load.wait, load.busy);
+                let load = places.load.map(wait);
+                (places.start.wait, load, places.is_idle, places.has_surplus)
+            };
+            if worker.is_running {
+                assert_eq!(rest(places), rest(expected), "{id:?}");
+            }
+            if places.is_idle {
+                idle.insert(*id);
+            }
+            if expected.has_surplus {
+                with_surplus.insert(*id);
+            }
+            let has_resources = !worker.resources.is_empty();
+            let count = usize::from(worker.is_running) * (1 + usize::from(has_resources));
+            assert_eq!(worker.classes.len(), count, "{id:?}");
+            for class in &worker.classes {
+                let class = &self.classes[*class];
+                assert_eq!(class.kind, worker.kind);
+                assert!(class.resources.is_empty() || class.resources == worker.resources);
+                assert!(class.members.contains(id));
+                assert!(class.by_start.contains(&(places.start, *id)));
+                let load = places.load.map(|load| (load, *id));
+                assert!(load.is_none_or(|load| class.with_room.contains(&load)));
+                assert_eq!(class.idle.contains(id), places.is_idle);
+            }
+        }
+        assert_eq!(idle, self.idle);
+        assert_eq!(with_surplus, self.with_surplus);
+        for (id, class) in self.classes.iter() {
+            let of_class = |worker: &&Worker| worker.classes.contains(&id);
+            let count = self.workers.values().filter(of_class).count();
+            assert!(count > 0);
+            assert_eq!(class.members.len(), count);
+            assert_eq!(class.by_start.len(), count);
+            let mut with_room = self.workers.values().filter(of_class);
+            let with_room = with_room
+                .by_ref()
+                .filter(|worker| worker.places.load.is_some());
+            assert_eq!(class.with_room.len(), with_room.count());
+            let key = (class.kind, class.resources.clone());
+            assert_eq!(self.class_ids.get(&key), Some(&id));
+        }
+        let classes = self.classes.iter().count();
+        assert_eq!(self.class_ids.len(), classes);
+    }
+
+    fn check_groups(&self) {
+        let mut task_counts: HashMap<_, usize> = HashMap::new();
+        for (_, task) in self.tasks.iter() {
+            if let Some(run_spec) = &task.run_spec {
+                *task_counts.entry(run_spec.group).or_default() += 1;
+            }
+        }
+        let mut no_worker_count = 0;
+        for (id, group) in self.groups.iter() {
+            assert_eq!(task_counts.remove(&id), Some(group.task_count));
+            assert_eq!(self.group_ids.get(&group.key), Some(&id));
+            for (on, worker) in &self.workers {
+                let is_admitted = group.admits(*on, worker) || group.admits_unnamed(worker);
+                let expected = worker.is_running && self.would_admit(group, worker);
+                assert_eq!(is_admitted, expected, "{on:?} {:?}", group.key);
+            }
+            assert_eq!(
+                self.without_worker.contains(&id),
+                !group.no_worker.is_empty()
+            );
+            for (_, task) in &group.no_worker {
+                assert!(matches!(self.tasks[*task].stage, Stage::NoWorker));
+                assert!(!self.can_run(*task), "{}", self.tasks[*task].key);
+            }
+            no_worker_count += group.no_worker.len();
+            assert_eq!(self.movable.contains(&id), group.is_movable());
+            let loaded: BTreeSet<(usize, WorkerId)> = self
+                .workers
+                .iter()
+                .filter_map(|(on, worker)| {
+                    let queue = worker.queue.get(&id)?;
+                    Some((worker.share_of(queue.len()), *on))
+                })
+                .collect();
+            assert_eq!(loaded, group.loaded);
+            for name in &group.key.demands.workers {
+                assert!(self.groups_by_name[name].contains(&id));
+            }
+        }
+        assert!(task_counts.is_empty());
+        assert_eq!(no_worker_count, self.no_worker_count);
+        let by_name = self.groups_by_name.values().flatten();
+        for id in by_name.chain(&self.without_worker).chain(&self.movable) {
+            assert!(self.groups.get(*id).is_some());
         }
     }
 
@@ -172,12 +261,13 @@ impl State {
             }
             Stage::Ready => panic!("{key} is still ready between events"),
             Stage::NoWorker => {
-                assert!(self.no_worker.contains(&(task.priority, id)));
+                let group = task.run_spec.as_ref().expect("it can run").group;
+                assert!(self.groups[group].no_worker.contains(&(task.priority, id)));
                 assert_eq!(missing, 0);
             }
             Stage::Pooled => {
-                let calls = task.run_spec.as_ref().expect("it can run").calls;
-                assert!(self.pool.contains(calls, &(task.priority, id)));
+                let group = task.run_spec.as_ref().expect("it can run").group;
+                assert!(self.pool.contains(group, &(task.priority, id)));
                 assert_eq!(missing, 0);
             }
             Stage::Queued(on) => {
@@ -210,7 +300,11 @@ impl State {
             worker.queue.values().map(Queue::len).sum::<usize>(),
             worker.queued_count
         );
-        assert!(worker.queue.values().all(|queue| !queue.is_empty()));
+        let firsts = worker.queue.iter().map(|(group, queue)| {
+            let (priority, id) = queue.first().expect("empty queues are removed");
+            (*priority, *id, *group)
+        });
+        assert_eq!(firsts.collect::<BTreeSet<_>>(), worker.heads);
         assert!(worker.long_running.is_subset(&worker.processing));
         assert!(worker.asked.is_subset(&worker.processing));
         if !worker.is_running {

@@ -1,12 +1,10 @@
 //! The choice of a worker for a task.
 
-use core::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
-use daskwire_messages::graph::Calls;
-
-use super::model::{Kind, RunSpec, Stage, Task, TaskId, Worker};
-use super::submission::Demands;
+use super::groups::Group;
+use super::model::{Stage, Task, TaskId, Worker};
 use super::{State, WorkerId};
 use crate::step;
 
@@ -17,65 +15,89 @@ const BANDWIDTH: f64 = 100e6;
 /// Assumed latency of a transfer in seconds.
 const LATENCY: f64 = 0.001;
 
-/// Maximum number of tasks of a queue, and of tasks in total, that are considered for idle
-/// workers at once. More would take too long for an event, because each task is compared
-/// with each idle worker.
-const MAX_CANDIDATES: usize = 4;
-const MAX_TRIED: usize = 16;
-
-impl Demands {
-    pub(super) fn allow(&self, worker: &Worker) -> bool {
-        let compare = |one: &String, other: &String| {
-            step();
-            one.cmp(other)
-        };
-        let is_named = |name: &String| {
-            let found = self.workers.binary_search_by(|known| compare(known, name));
-            found.is_ok()
-        };
-        self.workers.is_empty()
-            || [&worker.address, &worker.name, &worker.host]
-                .into_iter()
-                .any(is_named)
-    }
-
-    /// Whether the worker has these resources in total.
-    pub(super) fn fit(&self, worker: &Worker) -> bool {
-        let mut resources = self.resources.0.iter();
-        resources.all(|(name, amount)| worker.resources.get(name) >= *amount)
-    }
-
-    /// Whether the task is restricted to some workers, of which this is one.
-    fn name(&self, worker: &Worker) -> bool {
-        !self.workers.is_empty() && self.allow(worker)
-    }
-}
+/// Maximum number of alternatives that are compared: of classes or named workers, of holders of an
+/// input, of groups in a queue. Of more, some are compared, another part each time.
+pub(super) const MAX_COMPARED: usize = 16;
 
 impl State {
-    /// Puts a ready task into the queue of a worker, or records that no worker
+    /// Sends a ready task to a worker, puts it into the queue of one, or records that no worker
     /// qualifies.
     pub(super) fn assign(&mut self, id: TaskId) {
         if self.put_into_pool(id) {
             return;
         }
         match self.choose(id) {
-            Some(on) => self.enqueue(id, on),
-            None => {
-                self.set_stage(id, Stage::NoWorker);
-                self.no_worker.insert((self.tasks[id].priority, id));
-            }
+            Some(on) => self.place(id, on),
+            None => self.wait_for_worker(id),
         }
     }
 
-    pub(super) fn enqueue(&mut self, id: TaskId, on: WorkerId) {
+    /// Sends a task to a worker, or puts it into the worker's queue until it has a slot.
+    pub(super) fn place(&mut self, id: TaskId, on: WorkerId) {
         self.expect(id, on);
+        if self.is_next_on(id, on) {
+            self.send(id, on);
+        } else {
+            let task = &self.tasks[id];
+            if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
+                let before = worker.enqueue(run_spec.group, task.priority, id);
+                self.count_queued(id, on, before);
+                self.set_stage(id, Stage::Queued(on));
+            }
+        }
+        self.update_load(on);
+        self.todo.has_room.insert(on);
+    }
+
+    /// Whether a worker has a slot for a task, and none of the tasks that wait comes before it.
+    fn is_next_on(&self, id: TaskId, on: WorkerId) -> bool {
+        let (Some(worker), Some(run_spec)) = (self.workers.get(&on), &self.tasks[id].run_spec)
+        else {
+            return false;
+        };
+        worker.queued_count == 0
+            && worker.has_slot()
+            && worker.has_left(&run_spec.demands.resources)
+            && self.comes_before_pool(id, on)
+    }
+
+    /// Takes a task out of the queue of a worker.
+    pub(super) fn dequeue(&mut self, id: TaskId, on: WorkerId) {
         let task = &self.tasks[id];
         if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec) {
-            worker.enqueue(&run_spec.demands.resources, task.priority, id);
-            self.set_stage(id, Stage::Queued(on));
-            self.queued_count += 1;
-            self.todo.has_room.insert(on);
+            let before = worker.dequeue(run_spec.group, task.priority, id);
+            self.count_queued(id, on, before);
         }
+    }
+
+    /// Counts a change of the queue of a worker, which had `before` tasks of the group of a task.
+    fn count_queued(&mut self, id: TaskId, on: WorkerId, before: usize) {
+        let (Some(run_spec), Some(worker)) = (&self.tasks[id].run_spec, self.workers.get(&on))
+        else {
+            return;
+        };
+        let group = run_spec.group;
+        let now = worker.queue.get(&group).map_or(0, |queue| queue.len());
+        self.queued_count = self.queued_count + now - before;
+        let loaded = &mut self.groups[group].loaded;
+        if before > 0 {
+            loaded.remove(&(worker.share_of(before), on));
+        }
+        if now > 0 {
+            loaded.insert((worker.share_of(now), on));
+        }
+        if before == 0 || now == 0 {
+            self.update_movable(group);
+        }
+    }
+
+    /// Whether all tasks of the pool that a worker can run come later than a task.
+    fn comes_before_pool(&self, id: TaskId, on: WorkerId) -> bool {
+        self.pool.len() == 0
+            || self.workers.get(&on).is_none_or(|worker| {
+                let first = self.first_in_pool(worker);
+                first.is_none_or(|(priority, _)| self.tasks[id].priority <= priority)
+            })
     }
 
     /// Adds the run time that a task is expected to have to the work of a worker.
@@ -94,117 +116,120 @@ impl State {
     ///    dependencies that it lacks;
     /// 3. it has the fewest bytes in memory.
     ///
-    /// Ties are broken at random. Only running workers that meet the task's demands are
-    /// considered; if there is none and the task allows other workers, all running
-    /// workers are considered.
+    /// Only running workers that meet the task's demands are considered; if there is none and the
+    /// task allows other workers, all running workers are considered. Of many holders of a
+    /// dependency, and of many workers that a task names, only [`MAX_COMPARED`] are compared.
     pub(super) fn choose(&mut self, id: TaskId) -> Option<WorkerId> {
+        let random = next(&mut self.random);
         let task = &self.tasks[id];
         let run_spec = task.run_spec.as_ref()?;
-        let demands = &run_spec.demands;
-        let loose = |on: WorkerId, worker: &Worker| {
-            worker.is_running && demands.fit(worker) && self.may_run(id, run_spec, (on, worker))
-        };
-        let strict = |on, worker: &Worker| loose(on, worker) && demands.allow(worker);
-        let held = self.held(task);
-        let needed = task.dependencies.iter().map(|id| &self.tasks[*id]);
-        let needed: u128 = needed.map(|task| u128::from(task.nbytes)).sum();
-        let candidate = |id, worker: &'_ Worker, held| Candidate {
-            id,
-            start: worker.busy_seconds() + transfer_time(needed.saturating_sub(held)),
-            nbytes: worker.nbytes,
-        };
-        let holders = || {
-            held.iter()
-                .filter_map(|(id, held)| Some((*id, self.workers.get(id)?, *held)))
-        };
-        let all = || self.workers.iter().map(|(id, worker)| (*id, worker, 0));
-        let pick = |workers: &mut dyn Iterator<Item = (WorkerId, &Worker, u128)>,
-                    random: &mut _| {
-            pick(
-                workers.map(|(id, worker, held)| candidate(id, worker, held)),
-                random,
-            )
-        };
-        let mut random = self.random;
-        let mut best = pick(
-            &mut holders().filter(|(on, worker, _)| strict(*on, worker)),
-            &mut random,
-        );
-        if best.is_none() {
-            best = pick(
-                &mut all().filter(|(on, worker, _)| strict(*on, worker)),
-                &mut random,
-            );
+        let group = &self.groups[run_spec.group];
+        if !group.has_worker() {
+            return None;
         }
-        if best.is_none() && demands.allow_other_workers {
-            best = pick(
-                &mut holders().filter(|(on, worker, _)| loose(*on, worker)),
-                &mut random,
-            );
-            if best.is_none() {
-                best = pick(
-                    &mut all().filter(|(on, worker, _)| loose(*on, worker)),
-                    &mut random,
-                );
-            }
+        let held = self.held(task, random);
+        let mut needed = 0;
+        if !held.is_empty() {
+            let inputs = task.dependencies.iter().map(|id| &self.tasks[*id]);
+            needed = inputs.map(|input| u128::from(input.nbytes)).sum();
         }
-        self.random = random;
-        best
+        let holders = |admits: &dyn Fn(WorkerId, &Worker) -> bool| {
+            let holders = held.iter().filter_map(|(on, held)| {
+                let worker = self.workers.get(on)?;
+                let is_suitable = admits(*on, worker) && !self.has_returned(id, *on);
+                is_suitable.then(|| Candidate {
+                    id: *on,
+                    start: worker.busy_seconds() + transfer_time(needed.saturating_sub(*held)),
+                    nbytes: worker.nbytes,
+                })
+            });
+            pick(holders, random)
+        };
+        holders(&|on, worker| group.admits(on, worker))
+            .or_else(|| match group.is_unnamed() {
+                true => None,
+                false => self.first_named(id, group, random),
+            })
+            .or_else(|| holders(&|_, worker| group.admits_unnamed(worker)))
+            .or_else(|| self.first_unnamed(id, group, random))
+    }
+
+    /// The worker that can start a task first, of those that it names.
+    fn first_named(&self, id: TaskId, group: &Group, random: u64) -> Option<WorkerId> {
+        if let Some(returned) = self.returned.get(&id) {
+            // One after the other, so that no worker is skipped again and again.
+            let after = group.named.partition_point(|on| *on <= returned.last);
+            let (before, after) = group.named.split_at(after);
+            let mut named = after.iter().chain(before);
+            return named.find(|on| !returned.workers.contains(on)).copied();
+        }
+        let named = some(&group.named, random);
+        let candidates = named.filter_map(|on| {
+            let worker = self.workers.get(on)?;
+            Some(Candidate {
+                id: *on,
+                start: worker.busy_seconds(),
+                nbytes: worker.nbytes,
+            })
+        });
+        pick(candidates, random)
+    }
+
+    /// The worker that can start a task first, of the classes of its group.
+    fn first_unnamed(&self, id: TaskId, group: &Group, random: u64) -> Option<WorkerId> {
+        if let Some(returned) = self.returned.get(&id) {
+            return group.classes.iter().find_map(|class| {
+                let members = &self.classes[*class].members;
+                let after = members.range((Bound::Excluded(returned.last), Bound::Unbounded));
+                let mut members = after.chain(members.range(..=returned.last));
+                members.find(|on| !returned.workers.contains(on)).copied()
+            });
+        }
+        let classes = some(&group.classes, random).map(|class| &self.classes[*class]);
+        let first = classes.filter_map(|class| class.by_start.first()).min();
+        first.map(|(_, on)| *on)
     }
 
     /// Whether a running worker meets the demands of a task.
     pub(super) fn can_run(&self, id: TaskId) -> bool {
         let run_spec = self.tasks[id].run_spec.as_ref();
         run_spec.is_some_and(|run_spec| {
-            let demands = &run_spec.demands;
-            let mut running = self.workers.iter().filter(|(_, worker)| worker.is_running);
-            running.any(|(on, worker)| {
-                demands.fit(worker)
-                    && self.may_run(id, run_spec, (*on, worker))
-                    && (demands.allow_other_workers || demands.allow(worker))
-            })
+            let group = &self.groups[run_spec.group];
+            match self.returned.contains_key(&id) {
+                true => {
+                    self.first_named(id, group, 0).is_some()
+                        || self.first_unnamed(id, group, 0).is_some()
+                }
+                false => group.has_worker(),
+            }
         })
     }
 
-    /// Whether a worker runs the kinds of functions that a task calls, and has not given the task
-    /// back.
-    ///
-    /// Workers in Rust have some functions of Python, too. They get such tasks by name, and while
-    /// no worker has joined that runs all of Python.
-    pub(super) fn may_run(
-        &self,
-        id: TaskId,
-        run_spec: &RunSpec,
-        (on, worker): (WorkerId, &Worker),
-    ) -> bool {
-        let kind = Kind {
-            python: worker.kind.python || run_spec.demands.name(worker),
-            ..worker.kind
-        };
-        self.runs(kind, run_spec.calls) && !self.has_returned(id, on)
-    }
-
-    /// Whether workers of a kind run the kinds of functions that a task calls, see
-    /// [`may_run`](Self::may_run).
-    pub(super) fn runs(&self, kind: Kind, calls: Calls) -> bool {
-        let has_python = kind.python || (!self.has_seen_python && !kind.embedded);
-        let is_replaced = calls.replaceable && kind.native && !kind.embedded;
-        match calls.native {
-            true => kind.native && (!calls.python || has_python),
-            false => has_python || (is_replaced && !calls.python),
-        }
-    }
-
-    /// Returns the size in bytes of a task's dependencies on each worker that holds any.
-    fn held(&self, task: &Task) -> BTreeMap<WorkerId, u128> {
+    /// Returns the size in bytes of a task's dependencies on workers that hold any. If some have
+    /// many holders, at most [`MAX_COMPARED`] workers are returned, those that hold most.
+    fn held(&self, task: &Task, random: u64) -> BTreeMap<WorkerId, u128> {
         let mut held = BTreeMap::new();
+        let mut has_many = false;
         for dependency in &task.dependencies {
             let dependency = &self.tasks[*dependency];
-            for holder in &dependency.who_has {
+            has_many |= dependency.who_has.len() > MAX_COMPARED;
+            for holder in some(&dependency.who_has, random) {
+                step();
                 *held.entry(*holder).or_insert(0) += u128::from(dependency.nbytes);
             }
         }
-        held
+        if !has_many {
+            return held;
+        }
+        let mut most: Vec<(u128, WorkerId)> = held.into_iter().map(|(on, len)| (len, on)).collect();
+        most.sort_unstable_by(|one, other| other.cmp(one));
+        most.truncate(MAX_COMPARED);
+        let inputs = || task.dependencies.iter().map(|id| &self.tasks[*id]);
+        let exactly = |on: &WorkerId| {
+            let held = inputs().filter(|input| input.who_has.binary_search(on).is_ok());
+            held.map(|input| u128::from(input.nbytes)).sum()
+        };
+        most.iter().map(|(_, on)| (*on, exactly(on))).collect()
     }
 
     /// Sends tasks to the workers whose load may have changed, and those of the pool to any.
@@ -220,6 +245,9 @@ impl State {
                 self.send_queued(*on);
             }
         }
+        if self.queued_count > 0 {
+            self.todo.unbalanced.extend(touched);
+        }
     }
 
     /// Sends a worker tasks from its queue while it has free slots, and those of the pool that it
@@ -227,107 +255,52 @@ impl State {
     fn send_queued(&mut self, on: WorkerId) {
         while let Some(worker) = self.workers.get(&on)
             && worker.has_slot()
-            && let Some(id) = worker.next_queued()
+            && let Some(id) = self.next_queued(worker)
+            && self.comes_before_pool(id, on)
         {
-            let task = &self.tasks[id];
-            let first = self.first_in_pool(worker.kind);
-            if first.is_some_and(|(priority, _)| priority < task.priority) {
-                break;
-            }
-            let Some(worker) = self.workers.get_mut(&on) else {
-                break;
-            };
-            if let Some(run_spec) = &task.run_spec {
-                worker.dequeue(&run_spec.demands.resources, task.priority, id);
-            }
-            self.queued_count -= 1;
+            self.dequeue(id, on);
             self.send(id, on);
         }
         self.update_load(on);
     }
 
-    /// Moves tasks from the ends of the longest queues to idle workers, if fetching
-    /// their inputs takes less time than waiting.
-    pub(super) fn balance(&mut self) {
-        while self.policy.is_stealing
-            && self.queued_count != 0
-            && self.has_free_thread()
-            && let Some((task, to)) = self.next_move()
-        {
-            self.unassign(task);
-            self.enqueue(task, to);
-            self.send_tasks();
-        }
+    /// Returns the first task in the queue of a worker whose resources are available. If tasks of
+    /// many groups wait for resources, only the first of these groups are considered.
+    fn next_queued(&self, worker: &Worker) -> Option<TaskId> {
+        let mut heads = worker.heads.iter().take(MAX_COMPARED);
+        let next = heads.find(|(_, _, group)| {
+            let demands = &self.groups[*group].key.demands;
+            worker.has_left(&demands.resources)
+        });
+        next.map(|(_, id, _)| *id)
     }
+}
 
-    /// Returns one of the last tasks of a long queue, and an idle worker that should take it.
-    fn next_move(&self) -> Option<(TaskId, WorkerId)> {
-        let idle = self.workers.iter().filter(|(_, worker)| {
-            step();
-            worker.is_idle()
-        });
-        let idle: Vec<(WorkerId, &Worker)> = idle.map(|(id, worker)| (*id, worker)).collect();
-        if idle.is_empty() {
-            return None;
-        }
-        let load = |worker: &Worker| worker.queued_count * 1024 / worker.thread_count as usize;
-        let loaded = self.workers.values().filter(|worker| {
-            step();
-            worker.queued_count != 0
-        });
-        let mut victims: Vec<&Worker> = loaded.collect();
-        victims.sort_unstable_by_key(|worker| Reverse(load(worker)));
-        let candidates = victims.into_iter().flat_map(|victim| {
-            let wait = victim.busy_seconds();
-            let queues = victim
-                .queue
-                .iter()
-                .filter(|(resources, _)| idle.iter().any(|(_, thief)| thief.has_left(resources)));
-            let last = queues.flat_map(|(_, queue)| queue.iter().rev().take(MAX_CANDIDATES));
-            let mut last: Vec<_> = last.collect();
-            last.sort_unstable_by_key(|place| Reverse(*place));
-            last.into_iter().map(move |(_, id)| (*id, wait))
-        });
-        let mut candidates = candidates.take(MAX_TRIED);
-        candidates.find_map(|(task, wait)| {
-            let mut idle = idle.iter();
-            let found = idle.find(|thief| self.is_better_at(task, **thief, wait));
-            found.map(|(to, _)| (task, *to))
-        })
-    }
+/// At most [`MAX_COMPARED`] of many items, beginning with a random one.
+pub(super) fn some<T>(items: &[T], random: u64) -> impl Iterator<Item = &T> {
+    let start = match items.len() {
+        0..=MAX_COMPARED => 0,
+        len => usize::try_from(random % len as u64).expect("less than the length"),
+    };
+    let (before, after) = items.split_at(start);
+    after.iter().chain(before).take(MAX_COMPARED)
+}
 
-    /// Whether a worker qualifies for a task, and can fetch its inputs within
-    /// `wait` seconds.
-    pub(super) fn is_better_at(
-        &self,
-        id: TaskId,
-        (to, thief): (WorkerId, &Worker),
-        wait: f64,
-    ) -> bool {
-        let task = &self.tasks[id];
-        let Some(run_spec) = &task.run_spec else {
-            return false;
-        };
-        let demands = &run_spec.demands;
-        if !demands.allow(thief)
-            || !thief.has_left(&demands.resources)
-            || !self.may_run(id, run_spec, (to, thief))
-        {
-            return false;
-        }
-        let mut seconds = 0.0;
-        let dependencies = task.dependencies.iter().map(|id| &self.tasks[*id]);
-        let mut missing = dependencies.filter(|task| task.who_has.binary_search(&to).is_err());
-        missing.all(|task| {
-            seconds += transfer_time(u128::from(task.nbytes));
-            seconds < wait
-        })
-    }
+/// At most `count` of many items, beginning with those after a random one.
+pub(super) fn some_of<T: Ord>(
+    items: &BTreeSet<T>,
+    after: T,
+    count: usize,
+) -> impl Iterator<Item = &T> {
+    items
+        .range(&after..)
+        .chain(items.range(..&after))
+        .take(count)
 }
 
 /// The time that a transfer takes, in seconds.
 #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn transfer_time(nbytes: u128) -> f64 {
+pub(super) fn transfer_time(nbytes: u128) -> f64 {
     match nbytes {
         0 => 0.0,
         nbytes => LATENCY + nbytes as f64 / BANDWIDTH,
@@ -345,10 +318,11 @@ struct Candidate {
 
 /// Picks the worker that can start a task first, then that with the fewest bytes in memory; at
 /// random among equals.
-fn pick(workers: impl Iterator<Item = Candidate>, random: &mut u64) -> Option<WorkerId> {
+fn pick(workers: impl Iterator<Item = Candidate>, mut random: u64) -> Option<WorkerId> {
     let mut best: Option<Candidate> = None;
     let mut equal_count = 1;
     for candidate in workers {
+        step();
         let order = best.as_ref().map(|best| {
             let start = candidate.start.total_cmp(&best.start);
             start.then(candidate.nbytes.cmp(&best.nbytes))
@@ -357,7 +331,7 @@ fn pick(workers: impl Iterator<Item = Candidate>, random: &mut u64) -> Option<Wo
             Some(core::cmp::Ordering::Greater) => {}
             Some(core::cmp::Ordering::Equal) => {
                 equal_count += 1;
-                if next(random).is_multiple_of(equal_count) {
+                if next(&mut random).is_multiple_of(equal_count) {
                     best = Some(candidate);
                 }
             }

@@ -62,6 +62,9 @@ impl State {
             unknown_ops: UnknownOps::default(),
         };
         self.clients.insert(id, client);
+        if !id.has_stream() {
+            self.idle_holders.insert(id);
+        }
     }
 
     /// Sends a client no more results until it has read its messages.
@@ -132,6 +135,8 @@ impl State {
                 self.todo.unneeded.push(task);
             }
         }
+        let holders = self.clients.range(ClientId::FIRST_NAMED..);
+        self.idle_holders.extend(holders.map(|(id, _)| *id));
         self.settle();
         for id in self.clients.keys().copied().collect::<Vec<_>>() {
             if id.has_stream() {
@@ -230,10 +235,11 @@ impl State {
 
     /// Forgets clients without a stream that hold nothing any more.
     pub(super) fn drop_idle_holders(&mut self) {
-        let holders = self.clients.range(ClientId::FIRST_NAMED..);
-        let idle = holders.filter(|(_, client)| client.wants.is_empty());
-        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
-            if let Some(client) = self.clients.remove(&id) {
+        for id in core::mem::take(&mut self.idle_holders) {
+            let client = self.clients.get(&id);
+            if client.is_some_and(|client| client.wants.is_empty())
+                && let Some(client) = self.clients.remove(&id)
+            {
                 self.by_name.remove(&client.name);
                 self.topics.client_left(&client.name);
             }
@@ -255,8 +261,11 @@ impl State {
         if let Ok(place) = wanted_by.binary_search(&client) {
             wanted_by.remove(place);
             self.todo.unneeded.push(task);
-            if let Some(client) = self.clients.get_mut(&client) {
-                client.wants.remove(&task);
+            if let Some(holder) = self.clients.get_mut(&client) {
+                holder.wants.remove(&task);
+                if holder.wants.is_empty() && !client.has_stream() {
+                    self.idle_holders.insert(client);
+                }
             }
         }
     }

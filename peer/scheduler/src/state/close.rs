@@ -76,10 +76,10 @@ impl State {
     pub fn desired_worker_count(&self, target_duration: Option<f64>) -> usize {
         let target_duration = target_duration.filter(|duration| *duration > 0.0);
         let target_duration = target_duration.unwrap_or(5.0);
-        let mut tasks = self.no_worker.len() + self.pool.len();
+        let mut tasks = self.no_worker_count + self.pool.len();
         let mut threads = 0;
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let mut work = self.no_worker.len() as f64 * UNKNOWN_DURATION;
+        let mut work = self.no_worker_count as f64 * UNKNOWN_DURATION;
         work += self.pool.work().seconds(UNKNOWN_DURATION);
         for worker in self.workers.values() {
             tasks += worker.processing.len() + worker.queued_count;

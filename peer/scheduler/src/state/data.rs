@@ -93,6 +93,7 @@ impl State {
             });
             if !is_used && let Some(worker) = self.workers.get_mut(&id) {
                 worker.deletions.insert(key);
+                self.with_deletions.insert(id);
             }
         }
     }
@@ -159,11 +160,12 @@ impl State {
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.has.remove(&id);
             worker.nbytes -= u128::from(task.nbytes);
-            // The worker may have received the data again since, over another
-            // connection: that copy is deleted, too.
-            worker.deletions.insert(task.key.clone());
         }
-        if task.who_has.is_empty() {
+        let is_lost = task.who_has.is_empty();
+        // The worker may have received the data again since, over another
+        // connection: that copy is deleted, too.
+        self.delete_later(worker, id);
+        if is_lost {
             self.lose(id);
         }
     }
@@ -215,7 +217,16 @@ impl State {
                 worker.has.remove(&id);
                 worker.nbytes -= u128::from(task.nbytes);
                 worker.deletions.insert(task.key.clone());
+                self.with_deletions.insert(holder);
             }
+        }
+    }
+
+    /// Has a worker delete what it has under the key of a task, with the next deletions.
+    pub(super) fn delete_later(&mut self, on: WorkerId, id: TaskId) {
+        if let Some(worker) = self.workers.get_mut(&on) {
+            worker.deletions.insert(self.tasks[id].key.clone());
+            self.with_deletions.insert(on);
         }
     }
 }

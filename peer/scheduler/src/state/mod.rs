@@ -98,12 +98,16 @@ use daskwire_rpc::story::{Stimulus, Story};
 use super::extensions::Extensions;
 pub use super::extensions::{RequestId, RequestRefusal};
 use super::{LeaveReason, LeftTasks, Notice};
+use crate::step;
+use classes::{Class, ClassId};
 pub(super) use data::REPLACED;
 use durations::Durations;
-use model::{Client, Kind, Queue, Table, TaskId, Worker};
-use pool::{Pool, Running};
+use groups::{Group, GroupId, GroupKey};
+use model::{Client, Kind, Queue, Table, Task, TaskId, Worker};
+use pool::Pool;
+use returned::Returned;
 use send::free_keys;
-use submission::Failure;
+use submission::{Failure, Resources};
 use topics::Topics;
 use versions::AllPackages;
 
@@ -111,14 +115,17 @@ pub use close::CloseOptions;
 pub use event::{Action, Event, WorkerRefusal};
 pub use submission::{Refusal, RefusalReason, Submission};
 
+mod balance;
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;
 pub(crate) mod choose;
+mod classes;
 mod clients;
 mod close;
 mod data;
 mod durations;
 mod event;
+mod groups;
 mod model;
 mod pool;
 mod query;
@@ -228,7 +235,7 @@ pub struct State {
     last_transition: Duration,
     totals: Totals,
     random: u64,
-    tasks: Table,
+    tasks: Table<Task>,
     by_key: HashMap<Key, TaskId>,
     clients: BTreeMap<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
@@ -240,6 +247,31 @@ pub struct State {
     thread_count: u64,
     by_address: HashMap<String, WorkerId>,
     worker_names: HashMap<String, WorkerId>,
+    by_host: HashMap<String, BTreeSet<WorkerId>>,
+    classes: Table<Class>,
+    class_ids: BTreeMap<(Kind, Resources), ClassId>,
+    groups: Table<Group>,
+    group_ids: BTreeMap<GroupKey, GroupId>,
+    /// The groups that name workers, by address, name and host.
+    groups_by_name: HashMap<String, BTreeSet<GroupId>>,
+    /// The groups with tasks for which no worker qualifies, and the number of these tasks.
+    without_worker: BTreeSet<GroupId>,
+    no_worker_count: usize,
+    /// The groups with tasks in queues that other workers could run.
+    movable: BTreeSet<GroupId>,
+    /// The workers with a free thread and an empty queue.
+    idle: BTreeSet<WorkerId>,
+    /// The workers with tasks that they do not start at once.
+    with_surplus: BTreeSet<WorkerId>,
+    /// The worker at which the next search for tasks that are not started begins.
+    last_asked: WorkerId,
+    /// The workers that accept no tasks.
+    not_running: BTreeSet<WorkerId>,
+    /// The workers with data to delete.
+    with_deletions: BTreeSet<WorkerId>,
+    /// The workers by a time since which they may have been silent, not later than that of their
+    /// last message.
+    by_silence: BTreeSet<(Duration, WorkerId)>,
     /// Whether a worker has joined that runs Python. From then on, tasks in Python wait for such
     /// workers.
     has_seen_python: bool,
@@ -253,16 +285,17 @@ pub struct State {
     run_count: i64,
     /// Number of tasks in the queues of workers.
     queued_count: usize,
-    no_worker: Queue,
+    /// Number of tasks that workers were sent.
+    processing_count: usize,
+    /// Clients without a stream that may hold nothing any more.
+    idle_holders: BTreeSet<ClientId>,
     /// The workers that were removed and asked to end, by the time; at most those of the last
     /// [`CLOSING_AGE`].
     closing: VecDeque<(Duration, String)>,
     pool: Pool,
     /// The workers that have given back tasks, because they cannot run them.
-    returned: BTreeMap<TaskId, BTreeSet<WorkerId>>,
+    returned: BTreeMap<TaskId, Returned>,
     extensions: Extensions,
-    /// The workers that accept tasks.
-    running: BTreeMap<Kind, Running>,
     /// Actions of the current event.
     actions: Vec<Action>,
     /// Follow-up work of the current event.
@@ -313,6 +346,8 @@ struct Todo {
     ready: Queue,
     /// Workers whose load may have changed.
     has_room: BTreeSet<WorkerId>,
+    /// Workers whose load has changed while tasks were in queues.
+    unbalanced: BTreeSet<WorkerId>,
 }
 
 impl State {
@@ -338,6 +373,21 @@ impl State {
             thread_count: 0,
             by_address: HashMap::new(),
             worker_names: HashMap::new(),
+            by_host: HashMap::new(),
+            classes: Table::default(),
+            class_ids: BTreeMap::new(),
+            groups: Table::default(),
+            group_ids: BTreeMap::new(),
+            groups_by_name: HashMap::new(),
+            without_worker: BTreeSet::new(),
+            no_worker_count: 0,
+            movable: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            with_surplus: BTreeSet::new(),
+            last_asked: WorkerId(0),
+            not_running: BTreeSet::new(),
+            with_deletions: BTreeSet::new(),
+            by_silence: BTreeSet::new(),
             has_seen_python: false,
             packages: AllPackages::default(),
             durations: Durations::new(&policy.durations),
@@ -346,12 +396,12 @@ impl State {
             generation_began: Duration::ZERO,
             run_count: 0,
             queued_count: 0,
-            no_worker: Queue::new(),
+            processing_count: 0,
+            idle_holders: BTreeSet::new(),
             closing: VecDeque::new(),
             pool: Pool::default(),
             returned: BTreeMap::new(),
             extensions: Extensions::new(policy.max_shared_len),
-            running: BTreeMap::new(),
             actions: Vec::new(),
             todo: Todo::default(),
             policy,
@@ -433,13 +483,14 @@ impl State {
         self.extensions.advance(self.now);
         if self.now - self.last_deletion >= self.policy.deletion_interval {
             self.last_deletion = self.now;
-            for (id, worker) in &mut self.workers {
-                if worker.deletions.is_empty() {
+            for id in core::mem::take(&mut self.with_deletions) {
+                let Some(worker) = self.workers.get_mut(&id) else {
                     continue;
-                }
+                };
                 let keys: Keys = core::mem::take(&mut worker.deletions).into_iter().collect();
-                let message = free_keys(keys, "deletions");
-                self.actions.push(Action::ToWorker(*id, message));
+                if !keys.is_empty() {
+                    self.send_worker(id, free_keys(keys, "deletions"));
+                }
             }
         }
         if self.now - self.last_review >= REVIEW_INTERVAL {
@@ -452,30 +503,41 @@ impl State {
         {
             self.closing.pop_front();
         }
-        for id in self.silent_workers(self.now) {
-            self.send_close(id, "worker-ttl");
-            self.drop_worker(id, false, LeaveReason::Silent);
+        for (since, id) in self.maybe_silent(self.now).collect::<Vec<_>>() {
+            let Some(worker) = self.workers.get_mut(&id) else {
+                continue;
+            };
+            if worker.last_seen > since {
+                self.by_silence.remove(&(since, id));
+                worker.silent_since = worker.last_seen;
+                self.by_silence.insert((worker.last_seen, id));
+            } else {
+                self.send_close(id, "worker-ttl");
+                self.drop_worker(id, false, LeaveReason::Silent);
+            }
         }
     }
 
-    /// The workers that have been silent for too long at a time.
-    fn silent_workers(&self, now: Duration) -> Vec<WorkerId> {
-        let Some(ttl) = self.policy.worker_ttl else {
-            return Vec::new();
-        };
-        let ttl = ttl.max(Duration::from_secs_f64(10.0 * self.heartbeat_interval()));
-        let is_silent = |worker: &Worker| now.saturating_sub(worker.last_seen) > ttl;
-        let silent = self.workers.iter().filter(|(_, worker)| is_silent(worker));
-        silent.map(|(id, _)| *id).collect()
+    /// The workers that have been silent for too long at a time, unless they have sent a message
+    /// since the time that is returned with each.
+    fn maybe_silent(&self, now: Duration) -> impl Iterator<Item = (Duration, WorkerId)> {
+        let interval = Duration::from_secs_f64(10.0 * self.heartbeat_interval());
+        let ttl = self.policy.worker_ttl.map(|ttl| ttl.max(interval));
+        let silent = self.by_silence.iter().copied();
+        silent.take_while(move |(since, _)| {
+            step();
+            ttl.is_some_and(|ttl| now.saturating_sub(*since) > ttl)
+        })
     }
 
     /// The nannies of the workers that [`Event::Tick`] removes at this time, because they have been
     /// silent for too long.
     pub fn silent_nannies(&self, now: Duration) -> Vec<String> {
-        let silent = self.silent_workers(now).into_iter();
-        silent
-            .filter_map(|id| self.workers[&id].info.nanny.clone())
-            .collect()
+        let silent = self.maybe_silent(now).filter_map(|(since, id)| {
+            let worker = self.workers.get(&id)?;
+            (worker.last_seen <= since).then(|| worker.info.nanny.clone())?
+        });
+        silent.collect()
     }
 
     /// Asks workers to leave, and ends all streams. Clients get no message, as from Dask's

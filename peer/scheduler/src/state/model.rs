@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use daskwire_messages::graph::Calls;
 use daskwire_messages::protocol::{TaskState, WorkerStatus};
 use daskwire_messages::{Key, Serialized, Value};
 
+use super::classes::{ClassId, Places};
 use super::durations::Work;
-use super::pool::Load;
+use super::groups::GroupId;
 use super::submission::{Demands, Failure, Resources};
 use super::unknown::UnknownOps;
 use super::versions::Packages;
@@ -161,64 +161,76 @@ pub(super) struct Task {
 pub(super) struct RunSpec {
     /// The `run_spec` sent to workers.
     pub(super) payload: Serialized,
-    pub(super) calls: Calls,
     pub(super) demands: Arc<Demands>,
+    /// The tasks with the same demands.
+    pub(super) group: GroupId,
 }
 
-/// Tasks by index. The index of a removed task is reused.
-#[derive(Debug, Default)]
-pub(super) struct Table {
-    pub(super) tasks: Vec<Option<Task>>,
-    pub(super) free: Vec<TaskId>,
+/// Values by index. The index of a removed value is reused.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    pub(super) slots: Vec<Option<T>>,
+    pub(super) free: Vec<u32>,
 }
 
-impl Table {
-    pub(super) fn insert(&mut self, task: Task) -> TaskId {
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
         match self.free.pop() {
             Some(id) => {
-                self.tasks[id as usize] = Some(task);
+                self.slots[id as usize] = Some(value);
                 id
             }
             None => {
-                self.tasks.push(Some(task));
-                u32::try_from(self.tasks.len() - 1).expect("memory is exhausted before 2^32 tasks")
+                self.slots.push(Some(value));
+                u32::try_from(self.slots.len() - 1).expect("memory is exhausted before 2^32 values")
             }
         }
     }
 
-    pub(super) fn remove(&mut self, id: TaskId) -> Option<Task> {
-        let task = self.tasks.get_mut(id as usize)?.take()?;
+    pub(super) fn remove(&mut self, id: u32) -> Option<T> {
+        let value = self.slots.get_mut(id as usize)?.take()?;
         self.free.push(id);
-        Some(task)
+        Some(value)
     }
 
-    pub(super) fn get(&self, id: TaskId) -> Option<&Task> {
+    pub(super) fn get(&self, id: u32) -> Option<&T> {
         step();
-        self.tasks.get(id as usize)?.as_ref()
+        self.slots.get(id as usize)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, id: TaskId) -> Option<&mut Task> {
+    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         step();
-        self.tasks.get_mut(id as usize)?.as_mut()
+        self.slots.get_mut(id as usize)?.as_mut()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Task> {
-        self.tasks.iter().flatten()
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        // An index fits: `insert` has checked it.
+        let slots = (0..).zip(&self.slots);
+        slots.filter_map(|(id, slot)| Some((id, slot.as_ref()?)))
     }
 }
 
-/// Ids are only kept while their tasks exist.
-impl core::ops::Index<TaskId> for Table {
-    type Output = Task;
+/// Ids are only kept while their values exist.
+impl<T> core::ops::Index<u32> for Table<T> {
+    type Output = T;
 
-    fn index(&self, id: TaskId) -> &Task {
-        self.get(id).expect("the task of an id exists")
+    fn index(&self, id: u32) -> &T {
+        self.get(id).expect("the value of an id exists")
     }
 }
 
-impl core::ops::IndexMut<TaskId> for Table {
-    fn index_mut(&mut self, id: TaskId) -> &mut Task {
-        self.get_mut(id).expect("the task of an id exists")
+impl<T> core::ops::IndexMut<u32> for Table<T> {
+    fn index_mut(&mut self, id: u32) -> &mut T {
+        self.get_mut(id).expect("the value of an id exists")
     }
 }
 
@@ -261,8 +273,10 @@ pub(super) struct Worker {
     pub(super) long_running: BTreeSet<TaskId>,
     /// The tasks that the worker was asked to give back.
     pub(super) asked: BTreeSet<TaskId>,
-    /// Tasks that wait for a slot, by the resources that they need.
-    pub(super) queue: BTreeMap<Resources, Queue>,
+    /// Tasks that wait for a slot, by their group.
+    pub(super) queue: BTreeMap<GroupId, Queue>,
+    /// The first task of each group in the queue.
+    pub(super) heads: BTreeSet<(Priority, TaskId, GroupId)>,
     pub(super) queued_count: usize,
     /// The work of the tasks in the queue, and of those sent that use a thread.
     pub(super) work: Work,
@@ -275,8 +289,12 @@ pub(super) struct Worker {
     pub(super) unwritten_len: usize,
     pub(super) last_seen: Duration,
     pub(super) unknown_ops: UnknownOps,
-    /// The load by which the worker is found for tasks of the pool; `None` if it has no slot.
-    pub(super) load: Option<Load>,
+    /// The time at which the index of silent workers has it.
+    pub(super) silent_since: Duration,
+    /// The classes of workers that it belongs to, sorted; none unless it runs.
+    pub(super) classes: Vec<ClassId>,
+    /// Where the indexes of workers have it.
+    pub(super) places: Places,
 }
 
 /// The kinds of functions that a worker runs.
@@ -377,28 +395,49 @@ impl Worker {
             && self.unwritten_len < WINDOW
     }
 
-    pub(super) fn enqueue(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
-        match self.queue.get_mut(resources) {
-            Some(queue) => {
-                queue.insert((priority, id));
-            }
-            None => {
-                let queue = Queue::from([(priority, id)]);
-                self.queue.insert(resources.clone(), queue);
-            }
-        }
-        self.queued_count += 1;
+    /// The number of tasks for each thread, in parts of 1,024.
+    pub(super) const fn share_of(&self, count: usize) -> usize {
+        count * 1024 / self.thread_count as usize
     }
 
-    pub(super) fn dequeue(&mut self, resources: &Resources, priority: Priority, id: TaskId) {
-        if let Some(queue) = self.queue.get_mut(resources)
-            && queue.remove(&(priority, id))
-        {
-            self.queued_count -= 1;
-            if queue.is_empty() {
-                self.queue.remove(resources);
+    /// Puts a task into the queue. Returns the number of tasks of its group there, before.
+    pub(super) fn enqueue(&mut self, group: GroupId, priority: Priority, id: TaskId) -> usize {
+        let queue = self.queue.entry(group).or_default();
+        let (len, first) = (queue.len(), queue.first().copied());
+        if queue.insert((priority, id)) {
+            self.queued_count += 1;
+            if first.is_none_or(|first| (priority, id) < first) {
+                if let Some((priority, id)) = first {
+                    self.heads.remove(&(priority, id, group));
+                }
+                self.heads.insert((priority, id, group));
             }
         }
+        len
+    }
+
+    /// Takes a task out of the queue. Returns the number of tasks of its group there, before.
+    pub(super) fn dequeue(&mut self, group: GroupId, priority: Priority, id: TaskId) -> usize {
+        let Some(queue) = self.queue.get_mut(&group) else {
+            return 0;
+        };
+        let len = queue.len();
+        let is_first = queue.first() == Some(&(priority, id));
+        if queue.remove(&(priority, id)) {
+            self.queued_count -= 1;
+            if is_first {
+                self.heads.remove(&(priority, id, group));
+                match queue.first() {
+                    Some((priority, id)) => {
+                        self.heads.insert((*priority, *id, group));
+                    }
+                    None => {
+                        self.queue.remove(&group);
+                    }
+                }
+            }
+        }
+        len
     }
 
     /// Whether the worker has these resources available.
@@ -409,14 +448,6 @@ impl Worker {
             // Sums of fractions may be slightly inexact.
             used + amount <= self.resources.get(name) * (1.0 + 1e-9)
         })
-    }
-
-    /// Returns the first task of the queue whose resources are available.
-    pub(super) fn next_queued(&self) -> Option<TaskId> {
-        let queues = self.queue.iter();
-        let queues = queues.filter(|(resources, _)| self.has_left(resources));
-        let first = queues.filter_map(|(_, queue)| queue.first()).min();
-        first.map(|(_, id)| *id)
     }
 
     pub(super) fn take_resources(&mut self, resources: &Resources) {

@@ -21,7 +21,7 @@ impl State {
             (task.key.clone(), holders.collect())
         };
         match keys {
-            None => self.tasks.iter().map(holders).collect(),
+            None => self.tasks.iter().map(|(_, task)| holders(task)).collect(),
             Some(keys) => {
                 let known = keys.iter().map(|key| match self.by_key.get(key) {
                     Some(id) => holders(&self.tasks[*id]),
@@ -110,7 +110,7 @@ impl State {
     /// `None`.
     pub fn nbytes(&self, keys: Option<&[Key]>) -> Vec<(Key, u64)> {
         let is_there = |task: &&Task| matches!(task.stage, Stage::Memory);
-        let all = self.tasks.iter().filter(is_there);
+        let all = self.tasks.iter().map(|(_, task)| task).filter(is_there);
         let pair = |task: &Task| (task.key.clone(), task.nbytes);
         match keys {
             None => all.map(pair).collect(),
@@ -198,9 +198,8 @@ impl State {
     /// The time since which no task runs, waits for a worker, or has changed; `None` if one runs
     /// or waits.
     pub fn idle_since(&self) -> Option<Duration> {
-        let is_busy = |worker: &Worker| !worker.processing.is_empty() || worker.queued_count > 0;
-        let is_busy =
-            !self.no_worker.is_empty() || self.pool.len() > 0 || self.workers.values().any(is_busy);
+        let is_busy = self.no_worker_count + self.queued_count + self.processing_count > 0
+            || self.pool.len() > 0;
         (!is_busy).then_some(self.last_transition)
     }
 
@@ -228,7 +227,7 @@ impl State {
     /// The numbers of tasks by Dask's name of their state. Counts all tasks.
     pub fn task_counts(&self) -> BTreeMap<&'static str, usize> {
         let mut counts = BTreeMap::new();
-        for task in self.tasks.iter() {
+        for (_, task) in self.tasks.iter() {
             *counts.entry(task.stage.name()).or_default() += 1;
         }
         counts

@@ -1,14 +1,25 @@
 //! Tasks that workers give back, because they cannot run them.
 
+use std::collections::BTreeSet;
+
 use daskwire_messages::protocol::Reschedule;
 
 use super::model::{Stage, TaskId};
 use super::submission::Failure;
 use super::{State, WorkerId};
+use crate::step;
 
 /// The beginning of the stimulus of a worker that gives back a task because it cannot run it, for
 /// example a worker in Rust without the function.
 const UNSUPPORTED: &str = "task-unsupported";
+
+/// The workers that have given back a task.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) workers: BTreeSet<WorkerId>,
+    /// The last of them. The next one in the order of ids is tried next.
+    pub(super) last: WorkerId,
+}
 
 impl State {
     /// Handles a task that a worker gives back.
@@ -21,9 +32,14 @@ impl State {
             return;
         }
         if message.stimulus_id.starts_with(UNSUPPORTED) {
-            self.returned.entry(id).or_default().insert(on);
+            let returned = self.returned.entry(id).or_insert_with(|| Returned {
+                workers: BTreeSet::new(),
+                last: on,
+            });
+            returned.workers.insert(on);
+            returned.last = on;
+            let asked = returned.workers.len();
             if !self.has_other(id) {
-                let asked = self.returned.get(&id).map_or(0, |workers| workers.len());
                 let reason = message.extra.iter();
                 let reason = reason.filter(|(name, _)| name.as_str() == Some("reason"));
                 let reason = reason.filter_map(|(_, reason)| reason.as_str()).next();
@@ -45,8 +61,8 @@ impl State {
 
     /// Whether a worker has given back this task.
     pub(super) fn has_returned(&self, id: TaskId, worker: WorkerId) -> bool {
-        let workers = self.returned.get(&id);
-        workers.is_some_and(|workers| workers.contains(&worker))
+        let returned = self.returned.get(&id);
+        returned.is_some_and(|returned| returned.workers.contains(&worker))
     }
 
     /// Whether a worker that has not given back a task meets its demands, and may run it once it
@@ -55,13 +71,14 @@ impl State {
         let Some(run_spec) = &self.tasks[id].run_spec else {
             return false;
         };
-        let demands = &run_spec.demands;
-        let mut workers = self.workers.iter();
-        workers.any(|(other, worker)| {
-            demands.fit(worker)
-                && (demands.allow_other_workers || demands.allow(worker))
-                && self.may_run(id, run_spec, (*other, worker))
-        })
+        let group = &self.groups[run_spec.group];
+        self.can_run(id)
+            || self.not_running.iter().any(|other| {
+                step();
+                let worker = self.workers.get(other);
+                worker.is_some_and(|worker| self.would_admit(group, worker))
+                    && !self.has_returned(id, *other)
+            })
     }
 
     /// Forgets which workers have given back a task. They may be asked again when it runs again.

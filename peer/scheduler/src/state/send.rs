@@ -7,6 +7,7 @@ use daskwire_messages::protocol::{
 };
 use daskwire_messages::{Key, Value};
 
+use super::choose::{next, some};
 use super::model::{Priority, Stage, Task, TaskId};
 use super::submission::Failure;
 use super::{Action, ClientId, Notice, State, WINDOW, WorkerId};
@@ -67,6 +68,7 @@ impl State {
         self.run_count += 1;
         task.run_id = self.run_count;
         worker.processing.insert(id);
+        self.processing_count += 1;
         worker.take_resources(&run_spec.demands.resources);
         self.set_stage(id, Stage::Processing(on));
         let task = &self.tasks[id];
@@ -108,6 +110,7 @@ impl State {
         };
         // Data that the worker has under these keys belongs to an earlier use of
         // them.
+        let random = next(&mut self.random);
         let mut stale = Vec::new();
         if worker.deletions.remove(&message.key) {
             stale.push(message.key.clone());
@@ -120,7 +123,8 @@ impl State {
             if worker.is_some_and(|worker| worker.deletions.remove(key)) {
                 stale.push(key.clone());
             }
-            let holders = dependency.who_has.iter();
+            // The worker asks for others if it cannot fetch the data from any of these.
+            let holders = some(&dependency.who_has, random);
             let holders = holders.map(|id| self.workers[id].address.clone());
             message.who_has.push((key.clone(), holders.collect()));
             message.nbytes.push((key.clone(), dependency.nbytes));

@@ -4,17 +4,17 @@ use std::cmp::Reverse;
 
 use daskwire_messages::protocol::{StealRequest, StealResponse};
 
-use super::model::{Stage, TaskId, Worker};
+use super::choose::{next, some_of};
+use super::model::{Stage, TaskId};
 use super::{State, WorkerId};
 
 /// The time that a task is assumed to wait on a worker with more tasks than threads, in seconds.
 /// It may be moved if its inputs are transferred sooner.
 const WAIT: f64 = 0.5;
 
-/// Maximum number of tasks, and of idle workers, that are compared at once. Each task is compared
-/// with each idle worker.
+/// Maximum number of tasks, of workers that have them, and of idle workers that are considered at
+/// once.
 const MAX_TRIED: usize = 64;
-const MAX_IDLE: usize = 64;
 
 impl State {
     /// Asks workers for tasks that they have not started: those that start no tasks any more, and
@@ -22,24 +22,27 @@ impl State {
     /// not used: its current tasks may take much longer, and others wait for them. Each task is
     /// asked for once.
     pub(super) fn request_steals(&mut self) {
-        if !self.workers.values().any(|worker| worker.is_running) {
-            return;
-        }
-        let idle = self.idle_workers();
-        let free = |(_, worker): &(WorkerId, &Worker)| {
-            (worker.thread_count as usize).saturating_sub(worker.busy_count())
-        };
-        let mut free: usize = idle.iter().map(free).sum();
+        let random = next(&mut self.random);
+        let idle = self.idle.iter().take(MAX_TRIED);
+        let idle = idle.filter_map(|id| self.workers.get(id));
+        let mut free: usize = idle
+            .map(|worker| (worker.thread_count as usize).saturating_sub(worker.busy_count()))
+            .sum();
         let mut left = MAX_TRIED;
         let mut asked: Vec<(WorkerId, TaskId)> = Vec::new();
-        for (id, worker) in &self.workers {
+        let after = self.last_asked;
+        for id in some_of(&self.with_surplus, after, MAX_TRIED) {
+            self.last_asked = WorkerId(id.0.wrapping_add(1));
+            let Some(worker) = self.workers.get(id) else {
+                continue;
+            };
             let threads = worker.thread_count as usize;
             let surplus = match worker.is_running {
                 false => worker.busy_count(),
                 true if !self.policy.is_stealing => 0,
                 true => free.min(worker.busy_count().saturating_sub(threads)),
             };
-            if surplus == 0 || left == 0 {
+            if surplus == 0 {
                 continue;
             }
             let tasks = worker.processing.iter().copied();
@@ -51,7 +54,7 @@ impl State {
             tasks.truncate(left);
             left -= tasks.len();
             tasks.retain(|task| match worker.is_running {
-                true => self.idle_for(*task, &idle).is_some(),
+                true => self.idle_for(*task, WAIT, random).is_some(),
                 false => self.can_run(*task),
             });
             tasks.truncate(surplus);
@@ -59,6 +62,9 @@ impl State {
                 free -= tasks.len();
             }
             asked.extend(tasks.into_iter().map(|task| (*id, task)));
+            if left == 0 {
+                break;
+            }
         }
         for (worker, task) in asked {
             if let Some(worker) = self.workers.get_mut(&worker) {
@@ -90,26 +96,13 @@ impl State {
             return;
         }
         // The worker has some of the inputs, so that it would often be chosen again.
-        let to = self.idle_for(id, &self.idle_workers());
+        let random = next(&mut self.random);
+        let to = self.idle_for(id, WAIT, random);
         self.unassign(id);
         match to {
-            Some(to) => self.enqueue(id, to),
+            Some(to) => self.place(id, to),
             None => self.make_ready(id),
         }
-    }
-
-    /// Returns idle workers, at most [`MAX_IDLE`].
-    fn idle_workers(&self) -> Vec<(WorkerId, &Worker)> {
-        let workers = self.workers.iter().map(|(id, worker)| (*id, worker));
-        let idle = workers.filter(|(_, worker)| worker.is_idle());
-        idle.take(MAX_IDLE).collect()
-    }
-
-    /// Returns an idle worker that a task may be moved to.
-    fn idle_for(&self, task: TaskId, idle: &[(WorkerId, &Worker)]) -> Option<WorkerId> {
-        let mut idle = idle.iter();
-        let found = idle.find(|other| self.is_better_at(task, **other, WAIT));
-        found.map(|(id, _)| *id)
     }
 }
 

@@ -64,7 +64,7 @@ impl State {
             };
             let run_spec = RunSpec {
                 payload: task.run_spec,
-                calls: task.calls,
+                group: self.join_group(&task.demands, task.calls),
                 demands: task.demands,
             };
             let id = self.insert_task(task.key, Some(run_spec), priority);

@@ -113,20 +113,16 @@ impl State {
             Stage::Ready => {
                 self.todo.ready.remove(&place);
             }
-            Stage::NoWorker => {
-                self.no_worker.remove(&place);
-            }
+            Stage::NoWorker => self.stop_waiting_for_worker(id),
             Stage::Pooled => {
                 if let Some(run_spec) = &task.run_spec {
-                    self.pool.remove(run_spec.calls, &place, task.expected);
+                    self.pool.remove(run_spec.group, &place, task.expected);
                 }
             }
             Stage::Queued(on) => {
-                if let (Some(worker), Some(run_spec)) = (self.workers.get_mut(&on), &task.run_spec)
-                {
-                    worker.dequeue(&run_spec.demands.resources, task.priority, id);
+                if let Some(worker) = self.workers.get_mut(&on) {
                     worker.work.remove(task.expected);
-                    self.queued_count -= 1;
+                    self.dequeue(id, on);
                     self.todo.has_room.insert(on);
                 }
             }
@@ -139,6 +135,7 @@ impl State {
                         worker.work.remove(task.expected);
                     }
                     worker.give_resources(&run_spec.demands.resources);
+                    self.processing_count -= 1;
                     self.todo.has_room.insert(on);
                     return Some(on);
                 }
@@ -281,6 +278,9 @@ impl State {
         self.detach(id);
         if let Some(task) = self.tasks.remove(id) {
             self.by_key.remove(&task.key);
+            if let Some(run_spec) = &task.run_spec {
+                self.leave_group(run_spec.group);
+            }
             self.record(task.key, task.shown, "forgotten");
         }
     }

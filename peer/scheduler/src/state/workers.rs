@@ -13,6 +13,7 @@ use daskwire_messages::protocol::{
 use daskwire_messages::{Key, Value};
 use daskwire_rpc::story::Stimulus;
 
+use super::classes::Places;
 use super::data::REPLACED;
 use super::durations::Work;
 use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
@@ -60,10 +61,16 @@ impl State {
         let host = address.parse::<Address>();
         let is_running = worker.status == WorkerStatus::Running;
         let kind = Kind::read(&worker.extra_information);
-        self.has_seen_python |= kind.python;
+        if kind.python && !self.has_seen_python {
+            self.has_seen_python = true;
+            self.determine_all_workers();
+        }
         self.by_address.insert(address.clone(), id);
+        let host = host.map_or_else(|_| String::new(), |address| address.host().to_owned());
+        self.by_host.entry(host.clone()).or_default().insert(id);
+        self.by_silence.insert((self.now, id));
         let joined = Worker {
-            host: host.map_or_else(|_| String::new(), |address| address.host().to_owned()),
+            host,
             address: address.clone(),
             name: name.clone(),
             info: WorkerInfo {
@@ -94,6 +101,7 @@ impl State {
             long_running: BTreeSet::new(),
             asked: BTreeSet::new(),
             queue: BTreeMap::new(),
+            heads: BTreeSet::new(),
             queued_count: 0,
             work: Work::default(),
             pace: 0.0,
@@ -101,7 +109,9 @@ impl State {
             unwritten_len: 0,
             last_seen: self.now,
             unknown_ops: UnknownOps::default(),
-            load: None,
+            silent_since: self.now,
+            classes: Vec::new(),
+            places: Places::default(),
         };
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
@@ -121,8 +131,9 @@ impl State {
             worker: address,
             name,
         }));
-        if is_running {
-            self.worker_running(id);
+        match is_running {
+            true => self.start_running(id),
+            false => drop(self.not_running.insert(id)),
         }
         // A first worker that runs Python may have paused.
         self.empty_pool();
@@ -273,18 +284,6 @@ impl State {
         self.workers.get_mut(id)
     }
 
-    /// Handles a worker that starts to accept tasks.
-    pub(super) fn worker_running(&mut self, id: WorkerId) {
-        if let Some(worker) = self.workers.get(&id) {
-            self.count_running(worker.kind, true);
-        }
-        self.todo.has_room.insert(id);
-        for (priority, task) in core::mem::take(&mut self.no_worker) {
-            self.set_stage(task, Stage::Ready);
-            self.todo.ready.insert((priority, task));
-        }
-    }
-
     pub(super) fn status_changed(&mut self, id: WorkerId, status: WorkerStatus) {
         let Some(worker) = self.workers.get_mut(&id) else {
             return;
@@ -298,7 +297,7 @@ impl State {
             _ => {}
         }
         let before = core::mem::replace(&mut worker.info.status, status);
-        let (is_running, kind) = (worker.is_running, worker.kind);
+        let is_running = worker.is_running;
         if worker.info.status != before {
             let (address, status) = (worker.address.clone(), worker.info.status.as_str());
             let fields = [
@@ -308,39 +307,69 @@ impl State {
             ];
             self.log(&[&address], "worker-status-change", fields);
         }
-        let Some(worker) = self.workers.get_mut(&id) else {
-            return;
-        };
         if is_running && !was_running {
-            self.worker_running(id);
+            self.not_running.remove(&id);
+            self.start_running(id);
         } else if was_running && !is_running {
-            let queue = core::mem::take(&mut worker.queue);
-            self.queued_count -= worker.queued_count;
-            worker.queued_count = 0;
-            for (_, task) in queue.into_values().flatten() {
+            self.not_running.insert(id);
+            self.stop_running(id);
+            for task in self.take_queue(id) {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.work.remove(self.tasks[task].expected);
                 }
                 self.make_ready(task);
             }
-            self.count_running(kind, false);
             self.todo.has_room.insert(id);
             self.empty_pool();
         }
     }
 
+    /// Takes all tasks out of the queue of a worker.
+    fn take_queue(&mut self, id: WorkerId) -> Vec<TaskId> {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return Vec::new();
+        };
+        worker.heads.clear();
+        self.queued_count -= core::mem::take(&mut worker.queued_count);
+        let queue = core::mem::take(&mut worker.queue);
+        let mut tasks = Vec::new();
+        let shares = queue.iter();
+        let shares = shares.map(|(group, queue)| (*group, worker.share_of(queue.len())));
+        for (group, share) in shares.collect::<Vec<_>>() {
+            self.groups[group].loaded.remove(&(share, id));
+            self.update_movable(group);
+        }
+        for queue in queue.into_values() {
+            tasks.extend(queue.into_iter().map(|(_, task)| task));
+        }
+        tasks
+    }
+
     pub(super) fn drop_worker(&mut self, id: WorkerId, is_expected: bool, reason: LeaveReason) {
+        if !self.workers.contains_key(&id) {
+            return;
+        }
+        self.stop_running(id);
+        let queued = self.take_queue(id);
         let Some(worker) = self.workers.remove(&id) else {
             return;
         };
         self.totals.workers_removed += 1;
         self.by_address.remove(&worker.address);
         self.worker_names.remove(&worker.name);
+        if let Some(on_host) = self.by_host.get_mut(&worker.host) {
+            on_host.remove(&id);
+            if on_host.is_empty() {
+                self.by_host.remove(&worker.host);
+            }
+        }
+        self.not_running.remove(&id);
+        self.with_deletions.remove(&id);
+        self.by_silence.remove(&(worker.silent_since, id));
+        self.processing_count -= worker.processing.len();
         self.thread_count -= u64::from(worker.thread_count);
         self.packages.remove(&worker.packages);
         self.todo.has_room.remove(&id);
-        self.queued_count -= worker.queued_count;
-        self.remove_load(id, &worker);
         self.empty_pool();
         for other in self.workers.keys().copied().collect::<Vec<_>>() {
             let message = RemoveWorker {
@@ -353,7 +382,7 @@ impl State {
         self.actions.push(Action::EndWorker(id));
         let tasks = self.left_tasks(id, &worker);
         self.log_left(&worker.address, &tasks, is_expected);
-        for (_, task) in worker.queue.into_values().flatten() {
+        for task in queued {
             self.make_ready(task);
         }
         for task in worker.processing {
@@ -374,7 +403,10 @@ impl State {
             }
         }
         for task in &worker.has {
-            self.tasks[*task].who_has.retain(|other| *other != id);
+            let who_has = &mut self.tasks[*task].who_has;
+            if let Ok(place) = who_has.binary_search(&id) {
+                who_has.remove(place);
+            }
         }
         for task in worker.has {
             if self.tasks[task].who_has.is_empty() {
@@ -473,9 +505,7 @@ impl State {
 
     pub(super) fn task_erred(&mut self, id: WorkerId, task: TaskId, failure: Arc<Failure>) {
         // The worker keeps the failed task until `free-keys` for it.
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.deletions.insert(self.tasks[task].key.clone());
-        }
+        self.delete_later(id, task);
         let state = &mut self.tasks[task];
         if let Some(left) = state.retries.checked_sub(1) {
             state.retries = left;

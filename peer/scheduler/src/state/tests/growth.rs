@@ -349,9 +349,9 @@ fn keeps_nothing_of_removed_tasks_workers_and_clients() {
         cluster.work();
         let state = &cluster.state;
         places.push((
-            state.tasks.tasks.len(),
+            state.tasks.slots.len(),
             state.tasks.free.len(),
-            state.by_key.len() + state.no_worker.len(),
+            state.by_key.len() + state.groups.slots.len(),
             (state.clients.len(), state.by_name.len()),
             (state.workers.len(), state.by_address.len()),
             state.worker_names.len(),

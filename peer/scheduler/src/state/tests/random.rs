@@ -8,6 +8,9 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::state::choose::next;
 
+/// The workers are on so many hosts.
+const HOST_COUNT: u64 = 3;
+
 /// A worker with delayed messages: messages to and from it are queued and
 /// delivered at random.
 #[derive(Default)]
@@ -192,12 +195,16 @@ impl Simulation {
 
     fn add_worker(&mut self) {
         self.worker_count += 1;
-        let address = format!("tcp://w{}:1", self.worker_count);
+        let host = self.worker_count % HOST_COUNT;
+        let address = format!("tcp://host-{host}:{}", self.worker_count);
         let worker = RegisterWorker {
             address: address.clone(),
             status: WorkerStatus::Running,
             nthreads: self.number(3) as u64 + 1,
-            resources: vec![("GPU".to_owned(), 1.0)],
+            resources: match self.number(4) {
+                0 => Vec::new(),
+                amount => vec![("GPU".to_owned(), amount as f64)],
+            },
             ..RegisterWorker::default()
         };
         let slow = Slow {
@@ -252,9 +259,20 @@ impl Simulation {
             let views = self.clients.get_mut(&client).expect("exists");
             views.insert(Key::from(key.as_str()), View::Pending);
         }
-        let annotations = match self.number(4) {
+        let host = format!("host-{}", self.number(HOST_COUNT as usize));
+        let others = self.number(2) == 0;
+        let named = [
+            ("workers", Value::list([host.as_str(), "other"])),
+            ("allow_other_workers", Value::Bool(others)),
+        ];
+        let annotations = match self.number(6) {
             0 => Value::dict([("resources", Value::dict([("GPU", 1)]))]),
             1 => Value::dict([("retries", 1)]),
+            2 => Value::dict(named),
+            3 => {
+                let resources = ("resources", Value::dict([("GPU", 1)]));
+                Value::dict(named.into_iter().chain([resources]))
+            }
             _ => Value::None,
         };
         let graph: Graph = tasks.into_iter().collect();
@@ -280,6 +298,9 @@ impl Simulation {
         };
         let slow = self.workers.get_mut(&worker).expect("exists");
         slow.data.insert(key.clone());
+        // Data under the key of a task is its result.
+        slow.tasks.remove(&key);
+        slow.executing.remove(&key);
         let address = slow.address.clone();
         self.handle(Event::DataExpected {
             worker: address.clone(),
@@ -476,7 +497,13 @@ impl Simulation {
 
     /// Delivers all messages and completes all tasks.
     fn complete(&mut self) {
-        if self.workers.is_empty() {
+        // Whatever the tasks demand, a worker has it.
+        let has = |state: &State, host: u64| {
+            let host = format!("host-{host}");
+            let mut workers = state.workers.values();
+            workers.any(|worker| worker.host == host && !worker.resources.is_empty())
+        };
+        while (0..HOST_COUNT).any(|host| !has(&self.state, host)) {
             self.add_worker();
         }
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
