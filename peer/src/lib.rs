@@ -71,6 +71,7 @@ mod error;
 pub mod fuzzing;
 pub mod relay;
 #[cfg(feature = "worker")]
+#[path = "../worker/src/lib.rs"]
 pub mod worker;
 
 #[allow(unused_imports, reason = "each role uses some of them")]

@@ -22,7 +22,7 @@ use crate::panic_flag::PanicFlag;
 use crate::protocol::{ForkPython, KillPython, PythonEnded, PythonForked, WaitForPython};
 
 /// The module that the process runs.
-const MODULE: &str = include_str!("../../../python/daskwire/worker.py");
+const MODULE: &str = include_str!("../daskwire/worker.py");
 
 /// Python code that reads the module from standard input, which is the socket, and runs it.
 /// Dask omits stack frames in `distributed/worker` from tracebacks, hence the file name.

@@ -20,15 +20,22 @@
 //! are hosts. With one process this is as in Dask's workers.
 
 #[cfg(feature = "fuzzing")]
+#[path = "../../../python/src/fuzzing.rs"]
 pub(crate) mod fuzzing;
+#[path = "../../../python/src/host.rs"]
 mod host;
 mod host_comm;
+#[path = "../../../python/src/link.rs"]
 mod link;
+#[path = "../../../python/src/memory.rs"]
 mod memory;
+#[path = "../../../python/src/plugins.rs"]
 mod plugins;
+#[path = "../../../python/src/process.rs"]
 mod process;
 mod run;
 mod shared;
+#[path = "../../../python/src/template.rs"]
 mod template;
 
 use core::fmt;
