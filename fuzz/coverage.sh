@@ -85,7 +85,7 @@ by_source = {}
 for name, counts in lines(folder / "all.json").items():
     crate, _, file = name.partition("/src/")
     source = crate + "/src"
-    if crate in ("core", "peer", "peer/messages", "peer/client", "peer/scheduler") and "/" in file:
+    if crate in ("core", "peer", "peer/messages", "peer/client", "peer/worker", "peer/scheduler") and "/" in file:
         # A part for each folder of the large crates.
         source += "/" + file.split("/")[0]
     by_source.setdefault(source, []).append(counts)

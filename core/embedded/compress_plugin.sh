@@ -6,4 +6,4 @@ set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python3 -c "import sys, zlib; sys.stdout.buffer.write(zlib.compress(sys.stdin.buffer.read(), 9))" \
-    < ../../peer/src/worker/scheduler_plugin.py > src/worker/scheduler_plugin.zlib
+    < ../../peer/worker/src/scheduler_plugin.py > src/worker/scheduler_plugin.zlib

@@ -139,7 +139,9 @@ fn every_published_package_has_a_page_with_an_example() {
         "transport-tcp",
         "transport-quic",
         "peer",
+        "peer/python",
         "peer/client",
+        "peer/worker",
         "peer/cli",
     ];
     for package in packages {

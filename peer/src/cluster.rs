@@ -14,7 +14,7 @@ use daskwire_comm::tls::{Tls, TlsError, TlsSettings};
 use daskwire_comm::{Address, BoxFuture, CommError, CommOptions, Transports};
 
 use crate::Client;
-use crate::channel::Observer;
+use crate::Observer;
 use crate::client::{ClientOptions, ConnectError};
 use crate::scheduler::{self, Scheduler};
 use crate::worker::{self, Functions, Worker};
@@ -63,7 +63,7 @@ impl ClusterTransport {
 
     fn address(self) -> Address {
         let address = match self {
-            Self::Memory => format!("inproc://daskwire-{}", crate::key::identifier()),
+            Self::Memory => format!("inproc://daskwire-{}", daskwire_messages::key::identifier()),
             #[cfg(feature = "tcp")]
             Self::Tcp => "tcp://127.0.0.1:0".to_owned(),
             #[cfg(feature = "self-signed")]

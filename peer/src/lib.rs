@@ -66,20 +66,10 @@
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
-#[cfg(feature = "fuzzing")]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod relay;
-#[cfg(feature = "worker")]
-#[path = "../worker/src/lib.rs"]
-pub mod worker;
 
-#[allow(unused_imports, reason = "each role uses some of them")]
-use daskwire_messages::{brief, dialect, exception, key, pickling, scratch};
 pub use daskwire_messages::{graph, memory, protocol, release, value};
 pub use daskwire_rpc::identity;
-#[allow(unused_imports, reason = "each role uses some of them")]
-use daskwire_rpc::{batched, channel, clock, event, gather, net, panic_flag, pool, request, story};
 
 #[cfg(feature = "client")]
 #[doc(inline)]
@@ -97,6 +87,9 @@ pub use daskwire_rpc::{Stimulus, TaskChange, TaskEvent};
 #[cfg(feature = "scheduler")]
 #[doc(inline)]
 pub use daskwire_scheduler as scheduler;
+#[cfg(feature = "worker")]
+#[doc(inline)]
+pub use daskwire_worker as worker;
 pub use error::Error;
 
 /// The example in the README, tested as a doctest.

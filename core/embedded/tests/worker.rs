@@ -419,7 +419,7 @@ fn its_plugin_is_that_of_the_worker_with_threads() {
     let status = std::process::Command::new(python)
         .args(["-c", compare])
         .arg(here.join("src/worker/scheduler_plugin.zlib"))
-        .arg(here.join("../../peer/src/worker/scheduler_plugin.py"))
+        .arg(here.join("../../peer/worker/src/scheduler_plugin.py"))
         .status();
     assert!(
         status.expect("it starts").success(),

@@ -326,7 +326,9 @@ fn tree() -> Tree {
             "peer",
             "peer/messages",
             "peer/rpc",
+            "peer/python",
             "peer/client",
+            "peer/worker",
             "peer/scheduler",
         ]
         .iter()

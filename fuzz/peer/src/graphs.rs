@@ -2,11 +2,11 @@
 
 use crate::message::{outlines, pickle_payload};
 use bytes::Bytes;
-use daskwire_peer::graph::{Graph, Task};
-use daskwire_peer::protocol::UpdateGraph;
-use daskwire_peer::scheduler::state::Submission;
-use daskwire_peer::{Key, Serialized};
+use daskwire_messages::graph::{Graph, Task};
+use daskwire_messages::protocol::UpdateGraph;
+use daskwire_messages::{Key, Serialized};
 use daskwire_pickle::{WriteError, Writer, WriterLevel, WriterOptions};
+use daskwire_scheduler::state::Submission;
 
 use crate::input::{Choices, repeated};
 use daskwire_fuzz::budget::{Budget, Linear};

@@ -2,11 +2,11 @@
 
 use crate::message::Message;
 use bytes::Bytes;
-use daskwire_peer::protocol::{
+use daskwire_messages::protocol::{
     DataReply, FromClient, FromWorker, HeartbeatReply, RegisterWorkerReply, Request, Status,
     ToClient, ToWorker, UpdateDataReply,
 };
-use daskwire_peer::{Key, Value};
+use daskwire_messages::{Key, Value};
 
 use crate::input::{Choices, wire_len};
 use daskwire_fuzz::budget::{Budget, Linear};

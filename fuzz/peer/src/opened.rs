@@ -7,7 +7,7 @@ use std::hash::DefaultHasher;
 use crate::message::{Message as _, pickle_payload};
 use bytes::Bytes;
 use daskwire::compression::Codec;
-use daskwire_peer::{Array, Serialized, Value};
+use daskwire_messages::{Array, Serialized, Value};
 
 use crate::input::{Choices, repeated, wire_len};
 use crate::messages;

@@ -2,7 +2,7 @@
 
 use crate::message::Message;
 use daskwire_fuzz::budget::{Budget, Linear};
-use daskwire_peer::fuzzing::read_from_python;
+use daskwire_python::read_from_python;
 
 use crate::input::Choices;
 use crate::messages::{self, round_trip};

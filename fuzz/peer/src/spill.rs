@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use daskwire_peer::fuzzing::{self, Spilled};
-use daskwire_peer::{Serialized, Value};
+use daskwire_messages::{Serialized, Value};
+use daskwire_worker::fuzzing::{self, Spilled};
 
 use crate::input::Choices;
 use crate::opened;

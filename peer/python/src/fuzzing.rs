@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use daskwire_messages::protocol::FromPython;
 
 use super::link::{self, Link};
 use super::memory::{self, SharedMemory};
-use crate::protocol::FromPython;
 
 /// Reads messages as from the socket of a Python process, up to the first error.
 ///
@@ -21,7 +21,7 @@ use crate::protocol::FromPython;
 /// If the system provides no sockets or files, or the pieces exceed the buffer of a socket.
 pub fn read_from_python(files: &[&[u8]], pieces: &[(usize, &[u8])]) -> Vec<FromPython> {
     static MEMORY: OnceLock<Arc<SharedMemory>> = OnceLock::new();
-    let memory = MEMORY.get_or_init(|| Arc::new(SharedMemory::new()));
+    let memory = MEMORY.get_or_init(|| Arc::new(SharedMemory::default()));
     let files = files.iter().map(|contents| {
         let contents = Bytes::copy_from_slice(contents);
         memory::copy(iter::once((&contents, true)))

@@ -19,27 +19,28 @@ use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
+use daskwire_messages::protocol::{
+    AddPluginInPython, ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream,
+    RemovePluginInPython, ReturnMemoryInPython, SocketForPython, StartPython, StreamForPython,
+    TransitionForPython, TransitionsForPython, Unknown,
+};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::panic_flag::PanicFlag;
 
 use super::link::Link;
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
 use super::process::{self, ChildProcess, Executor};
 use super::template::Template;
-use crate::panic_flag::PanicFlag;
-use crate::protocol::{
-    AddPluginInPython, ClosePython, ForgetInPython, FromPython, Keys, PythonLogged, PythonStream,
-    RemovePluginInPython, ReturnMemoryInPython, SocketForPython, StartPython, StreamForPython,
-    TransitionForPython, TransitionsForPython, Unknown,
-};
-use crate::{Key, Value};
 
 /// Timeout for the host to tear down its plugins, after which it is killed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The host of a worker.
 #[derive(Debug)]
-pub(in crate::worker) struct Host {
-    pub(super) child: Arc<ChildProcess>,
+pub struct Host {
+    /// The process.
+    pub child: Arc<ChildProcess>,
     memory: Arc<SharedMemory>,
     /// Set if a lock here is poisoned; the worker then ends.
     panic_flag: PanicFlag,
@@ -68,7 +69,7 @@ pub(in crate::worker) struct Host {
 
 /// An event of a host that is not the reply to a task.
 #[derive(Debug)]
-pub(in crate::worker) enum HostEvent {
+pub enum HostEvent {
     /// A message for the scheduler.
     Stream(PythonStream),
     /// The new amounts of all resources of the worker.
@@ -102,7 +103,7 @@ impl HostEvent {
 }
 
 /// Callback for the events of a host.
-pub(in crate::worker) type HostCallback = dyn Fn(HostEvent) + Send + Sync;
+pub type HostCallback = dyn Fn(HostEvent) + Send + Sync;
 
 #[derive(Debug)]
 enum Command {
@@ -118,7 +119,11 @@ enum Command {
 impl Host {
     /// Starts a host, and waits until its plugins are set up. `plugins` is the number of the
     /// last change to them.
-    pub(super) fn start(
+    ///
+    /// # Errors
+    ///
+    /// If no process can be started, or it ends before it is ready.
+    pub fn start(
         template: &Template,
         (start, plugins): (&StartPython, u64),
         memory: &Arc<SharedMemory>,
@@ -173,17 +178,21 @@ impl Host {
     /// # Errors
     ///
     /// If the system cannot create a socket, or the host has ended.
-    pub(in crate::worker) fn open_comm(&self) -> io::Result<UnixStream> {
+    pub fn open_comm(&self) -> io::Result<UnixStream> {
         self.open(true)
     }
 
     /// Whether the process has ended.
-    pub(in crate::worker) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.child.has_ended()
     }
 
     /// Returns an executor that runs tasks in a thread of the host.
-    pub(super) fn executor(self: &Arc<Self>) -> io::Result<Executor> {
+    ///
+    /// # Errors
+    ///
+    /// As [`open_comm`](Self::open_comm).
+    pub fn executor(self: &Arc<Self>) -> io::Result<Executor> {
         let idle = self.panic_flag.check(self.idle.lock()).pop();
         if let Some(mut executor) = idle {
             executor.host = Some(Arc::clone(self));
@@ -199,7 +208,7 @@ impl Host {
     }
 
     /// Takes back an executor without a task.
-    pub(super) fn give_back(&self, mut executor: Executor) {
+    pub fn give_back(&self, mut executor: Executor) {
         // An idle executor must not keep the host alive.
         executor.host = None;
         executor.place = None;
@@ -220,7 +229,7 @@ impl Host {
     }
 
     /// Forwards a message of the scheduler's stream to the host.
-    pub(in crate::worker) fn stream(&self, message: Unknown) {
+    pub fn stream(&self, message: Unknown) {
         // Sent when a shuffle has failed, and also when it is done.
         if message.op == "shuffle-fail" {
             forget_shuffle(&mut self.lock_shuffles(), &message);
@@ -230,30 +239,30 @@ impl Host {
     }
 
     /// Reports transitions of tasks to the plugins.
-    pub(in crate::worker) fn transitions(&self, transitions: Vec<TransitionForPython>) {
+    pub fn transitions(&self, transitions: Vec<TransitionForPython>) {
         let _ = self.commands.send(Command::Transitions(transitions));
     }
 
     /// Returns the last run of each shuffle that the host took part in, by id. Blocks until
     /// the host has ended and its messages have been handled.
-    pub(super) fn lost_shuffles(&self) -> HashMap<String, u64> {
+    pub fn lost_shuffles(&self) -> HashMap<String, u64> {
         // The channel carries nothing: an error means that all messages have been handled.
         let _ = self.panic_flag.check(self.is_drained.lock()).recv();
         self.lock_shuffles().clone()
     }
 
     /// Records that only the host has an actor, or a result that cannot be pickled.
-    pub(super) fn add_kept(&self, key: Key) {
+    pub fn add_kept(&self, key: Key) {
         lock(&self.panic_flag, &self.kept).insert(key);
     }
 
     /// Removes those of `keys` from the host that only it has.
-    pub(super) fn release(&self, keys: &[Key]) {
+    pub fn release(&self, keys: &[Key]) {
         self.remove(&self.kept, keys.iter());
     }
 
     /// Records that the host may have the values of keys in its cache, if it has one.
-    pub(super) fn add_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
+    pub fn add_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
         if self.is_shared {
             let mut cached = lock(&self.panic_flag, &self.cached);
             for key in keys {
@@ -265,13 +274,13 @@ impl Host {
     }
 
     /// The number of `keys` whose values the host may have in its cache.
-    pub(super) fn count_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> usize {
+    pub fn count_cached<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> usize {
         let cached = lock(&self.panic_flag, &self.cached);
         keys.into_iter().filter(|key| cached.contains(*key)).count()
     }
 
     /// Removes values from the cache of the host.
-    pub(super) fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
+    pub fn forget<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) {
         self.remove(&self.cached, keys);
     }
 
@@ -286,13 +295,13 @@ impl Host {
     }
 
     /// Asks the host to drop the values of its cache.
-    pub(super) fn return_memory(&self) {
+    pub fn return_memory(&self) {
         let _ = self.commands.send(Command::ReturnMemory);
     }
 
     /// Sends the changes to plugins since the last call, which are handled before tasks that
     /// start later. Not for the host that answers peers, which receives them as requests.
-    pub(super) fn update_plugins(&self, plugins: &Plugins) {
+    pub fn update_plugins(&self, plugins: &Plugins) {
         let mut seen = lock(&self.panic_flag, &self.plugins);
         for (name, plugin) in plugins.since(&mut seen) {
             self.send_counted(Command::ChangePlugin(name, plugin));
@@ -300,7 +309,7 @@ impl Host {
     }
 
     /// Whether the host runs all tasks, or shares them with others.
-    pub(super) const fn is_shared(&self) -> bool {
+    pub const fn is_shared(&self) -> bool {
         self.is_shared
     }
 
@@ -311,17 +320,17 @@ impl Host {
     }
 
     /// The number of commands that must be handled before a task that starts now.
-    pub(super) fn command_count(&self) -> u64 {
+    pub fn command_count(&self) -> u64 {
         self.command_count.load(Ordering::Acquire)
     }
 
     /// Asks the host to tear down its plugins and end.
-    pub(super) fn ask_to_end(&self) {
+    pub fn ask_to_end(&self) {
         let _ = self.commands.send(Command::Close);
     }
 
-    /// Waits until the host has ended, and kills it after [`CLOSE_TIMEOUT`].
-    pub(super) fn close(&self) {
+    /// Waits until the host has ended, and kills it after five seconds.
+    pub fn close(&self) {
         /// Interval at which the state of the process is polled.
         const PAUSE: Duration = Duration::from_millis(10);
         let deadline = Instant::now() + CLOSE_TIMEOUT;

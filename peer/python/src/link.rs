@@ -24,6 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use bytes::Bytes;
+use daskwire_messages::protocol::Body;
+use daskwire_messages::protocol::{Field, Opener};
+use daskwire_messages::scratch::MessageScratch;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -31,9 +34,6 @@ use rustix::net::{
 };
 
 use super::memory::{LONG, Region, SharedMemory};
-use crate::protocol::Body;
-use crate::protocol::{Field, Opener};
-use crate::scratch::MessageScratch;
 
 /// Length of the three leading numbers, in bytes.
 const HEAD: usize = 16;
@@ -51,11 +51,11 @@ const RECEIVED_AT_ONCE: usize = 4 << 10;
 const ALIGNMENT: usize = 16;
 
 /// Timeout for writing to a process that does not read.
-pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A socket to a Python process.
 #[derive(Debug)]
-pub(super) struct Link {
+pub struct Link {
     socket: UnixStream,
     received: Received,
     memory: Arc<SharedMemory>,
@@ -63,11 +63,11 @@ pub(super) struct Link {
     opener: Opener,
     out: Vec<u8>,
     /// Length in bytes of the mapped regions that the process can reuse once they are dropped.
-    pub(super) lent: Arc<AtomicU64>,
+    pub(crate) lent: Arc<AtomicU64>,
 }
 
 impl Link {
-    pub(super) fn new(socket: UnixStream, memory: Arc<SharedMemory>) -> Self {
+    pub(crate) fn new(socket: UnixStream, memory: Arc<SharedMemory>) -> Self {
         Self {
             socket,
             received: Received::default(),
@@ -80,7 +80,11 @@ impl Link {
     }
 
     /// Returns a second link over the same socket, for sending while this one receives.
-    pub(super) fn try_clone(&self) -> io::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// If this process has too many open files.
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self::new(
             self.socket.try_clone()?,
             Arc::clone(&self.memory),
@@ -88,12 +92,12 @@ impl Link {
     }
 
     /// Sets the timeout for receiving. Default: none.
-    pub(super) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+    pub(crate) fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         self.socket.set_read_timeout(timeout)
     }
 
     /// Sends a message with at most [`MAX_DESCRIPTORS`] descriptors.
-    pub(super) fn send_with(
+    pub(crate) fn send_with(
         &mut self,
         message: &impl Field,
         descriptors: &[BorrowedFd<'_>],
@@ -106,7 +110,12 @@ impl Link {
     }
 
     /// Sends a message. Blocks while the buffer of the socket is full.
-    pub(super) fn send(&mut self, message: &impl Field) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// If the process has ended, or does not read for a minute; a part of the message may have
+    /// been sent then.
+    pub fn send(&mut self, message: &impl Field) -> io::Result<()> {
         let Self {
             scratch,
             out,
@@ -127,7 +136,11 @@ impl Link {
 
     /// Sends a message like [`send`](Self::send), without the timeout for a process that does not
     /// read.
-    pub(super) fn send_without_timeout(&mut self, message: &impl Field) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// If the process has ended.
+    pub fn send_without_timeout(&mut self, message: &impl Field) -> io::Result<()> {
         self.socket.set_write_timeout(None)?;
         let sent = self.send(message);
         self.socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -140,7 +153,7 @@ impl Link {
     /// # Errors
     ///
     /// If the socket fails, or takes only a part of the message.
-    pub(super) fn try_send(&mut self, message: &impl Field) -> io::Result<bool> {
+    pub fn try_send(&mut self, message: &impl Field) -> io::Result<bool> {
         let Self { scratch, out, .. } = self;
         let built = scratch.with_frames(&Body(message), |frames| pack(frames, None, out));
         built.map_err(io::Error::other)?;
@@ -154,12 +167,16 @@ impl Link {
     }
 
     /// Shuts down the sending direction of the socket.
-    pub(super) fn close(&self) -> io::Result<()> {
+    pub(crate) fn close(&self) -> io::Result<()> {
         self.socket.shutdown(Shutdown::Write)
     }
 
     /// Waits for a message.
-    pub(super) fn receive<T: Field>(&mut self) -> io::Result<T> {
+    ///
+    /// # Errors
+    ///
+    /// If the process has ended, or has sent anything but a message of this type.
+    pub fn receive<T: Field>(&mut self) -> io::Result<T> {
         let frames = self.receive_frames()?;
         let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
         self.opener.read(&frames, T::read).map_err(invalid)
@@ -364,7 +381,7 @@ fn count(len: usize) -> u32 {
 }
 
 /// Writes a packed message with its descriptors.
-pub(super) fn write(
+pub(crate) fn write(
     mut socket: &UnixStream,
     out: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -413,13 +430,13 @@ fn invalid(what: &'static str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Value;
-    use crate::protocol::{Nullable, RunInPython};
-    use crate::value::Serialized;
+    use daskwire_messages::Value;
+    use daskwire_messages::protocol::{Nullable, RunInPython};
+    use daskwire_messages::value::Serialized;
 
     #[test]
     fn messages_with_many_regions_arrive_whole() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let (one, other) = UnixStream::pair().expect("a socket");
         let data = (0..2 * MAX_DESCRIPTORS + 1).map(|index| {
             let len = if index % 2 == 0 { LONG + index } else { index };
@@ -453,7 +470,7 @@ mod tests {
 
     #[test]
     fn short_messages_that_arrive_together_keep_their_descriptors() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let (one, other) = UnixStream::pair().expect("a socket");
         let message = |name: &str, len| {
             let value = Value::bytes(vec![len as u8; len]);
@@ -481,7 +498,7 @@ mod tests {
 
     #[test]
     fn wrong_numbers_of_descriptors_are_errors() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let value = Value::bytes(vec![0; LONG]);
         let payload = Serialized::of(&value).expect("bytes");
         let payload = memory.share(&payload).expect("it is long");
@@ -516,7 +533,7 @@ mod tests {
         let (one, other) = UnixStream::pair().expect("a socket");
         let mut out = Vec::new();
         pack(&[b"ab"], None, &mut out);
-        let mut link = Link::new(other, Arc::new(SharedMemory::new()));
+        let mut link = Link::new(other, Arc::new(SharedMemory::default()));
         // Each message but the first arrives with the first byte of the next one.
         let (first, rest) = out.split_at(1);
         let next = [rest, first].concat();
@@ -532,7 +549,7 @@ mod tests {
 
     #[test]
     fn a_message_to_a_process_that_does_not_read_is_not_sent() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let (one, other) = UnixStream::pair().expect("a socket");
         let mut sender = Link::new(one, Arc::clone(&memory));
         let message = RunInPython {
@@ -556,7 +573,7 @@ mod tests {
 
     #[test]
     fn wrong_places_of_frames_are_errors() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         for (index, offset, len) in [(0, 0, 1), (-1, 0, 3), (-1, u64::MAX, 1), (-1, 3, 0)] {
             let (one, other) = UnixStream::pair().expect("a socket");
             let mut out = Vec::new();

@@ -21,15 +21,14 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use bytes::Bytes;
 use daskwire_comm::{FrameBlock, FrameMemory};
+use daskwire_messages::value::Serialized;
+use daskwire_rpc::panic_flag::lock_counter;
 use memmap2::{Mmap, MmapMut};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::process::Resource;
 
-use crate::panic_flag::lock_counter;
-use crate::value::Serialized;
-
 /// Minimum length of a frame in shared memory, in bytes.
-pub(super) const LONG: usize = 64 << 10;
+pub(crate) const LONG: usize = 64 << 10;
 
 /// Maximum number of regions. Linux limits a process to 65,530 mappings by default.
 const MAX_REGIONS: u64 = 30_000;
@@ -39,7 +38,7 @@ const SHARD: usize = 64 << 20;
 
 /// All regions of shared memory that a worker has mapped.
 #[derive(Debug)]
-pub(in crate::worker) struct SharedMemory {
+pub struct SharedMemory {
     /// The regions, by the address of the mapping.
     regions: Mutex<BTreeMap<usize, Weak<Region>>>,
     /// The number of blocks, each of which has a descriptor beside that of its region.
@@ -49,12 +48,12 @@ pub(in crate::worker) struct SharedMemory {
     /// Maximum length of a block in bytes.
     max_block_len: u64,
     /// Maximum number of regions in a message.
-    pub(super) max_sent_count: usize,
+    pub(crate) max_sent_count: usize,
     len: AtomicU64,
 }
 
 /// A file in memory that other processes can only read.
-pub(super) struct Region {
+pub(crate) struct Region {
     file: File,
     len: usize,
     mapping: Mapping,
@@ -108,7 +107,7 @@ impl Drop for Adopted {
 }
 
 impl Region {
-    pub(super) const fn file(&self) -> &File {
+    pub(crate) const fn file(&self) -> &File {
         &self.file
     }
 }
@@ -257,8 +256,9 @@ fn map_for_writing(file: &File) -> io::Result<MmapMut> {
     unsafe { MmapMut::map_mut(file) }
 }
 
-impl SharedMemory {
-    pub(in crate::worker) fn new() -> Self {
+/// No regions, with limits that follow from those of this process.
+impl Default for SharedMemory {
+    fn default() -> Self {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         // Most others are for connections and files.
         let own_quarter = limit.current.unwrap_or(u64::MAX) / 4;
@@ -274,14 +274,16 @@ impl SharedMemory {
             len: AtomicU64::new(0),
         }
     }
+}
 
+impl SharedMemory {
     /// Returns an allocator for received frames, which processes can map.
-    pub(in crate::worker) fn for_frames(self: &Arc<Self>) -> Arc<dyn FrameMemory> {
+    pub fn for_frames(self: &Arc<Self>) -> Arc<dyn FrameMemory> {
         Arc::new(Blocks(Arc::clone(self)))
     }
 
     /// Length of all regions in bytes, including blocks that are kept for reuse.
-    pub(super) fn len(&self) -> u64 {
+    pub fn total_len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
@@ -292,7 +294,7 @@ impl SharedMemory {
     /// # Errors
     ///
     /// If the file is not sealed, or cannot be mapped.
-    pub(super) fn adopt(
+    pub(crate) fn adopt(
         self: &Arc<Self>,
         file: OwnedFd,
         lent: Option<&Arc<AtomicU64>>,
@@ -323,7 +325,7 @@ impl SharedMemory {
 
     /// Copies the long frames of a payload to shared memory. Returns `None` if they
     /// are in shared memory already, if there are none, or if no shared memory is available.
-    pub(super) fn share(self: &Arc<Self>, serialized: &Serialized) -> Option<Serialized> {
+    pub fn share(self: &Arc<Self>, serialized: &Serialized) -> Option<Serialized> {
         let frames = serialized.frames();
         // Python copies a frame that was split, unless its sub-frames are contiguous.
         let is_split = frames.len() > 1 && frames.iter().any(|frame| frame.len() >= SHARD);
@@ -348,7 +350,7 @@ impl SharedMemory {
     }
 
     /// Returns the region that contains a frame, and its offset there.
-    pub(super) fn find(&self, frame: &[u8]) -> Option<(Arc<Region>, u64)> {
+    pub(crate) fn find(&self, frame: &[u8]) -> Option<(Arc<Region>, u64)> {
         let address = frame.as_ptr() as usize;
         let regions = self.lock();
         let (start, region) = regions.range(..=address).next_back()?;
@@ -372,7 +374,7 @@ impl SharedMemory {
 
 /// Copies the frames that are marked with `true` into a new sealed file, and returns the
 /// offset of each there, or `None` for a frame that is not copied.
-pub(super) fn copy<'f>(
+pub(crate) fn copy<'f>(
     frames: impl Iterator<Item = (&'f Bytes, bool)>,
 ) -> io::Result<(OwnedFd, Vec<Option<usize>>)> {
     const ALIGNMENT: usize = 64;
@@ -435,7 +437,7 @@ mod tests {
     use std::os::fd::AsRawFd as _;
 
     use super::*;
-    use crate::Value;
+    use daskwire_messages::Value;
 
     fn payload(len: usize) -> Serialized {
         let data: Vec<u8> = (0..len).map(|index| index.to_le_bytes()[0]).collect();
@@ -444,7 +446,7 @@ mod tests {
 
     #[test]
     fn long_frames_are_copied_once_and_found_again() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         assert!(memory.share(&payload(LONG - 1)).is_none());
         let before = payload(LONG + 1);
         let shared = memory.share(&before).expect("it is long");
@@ -454,15 +456,15 @@ mod tests {
         let (region, offset) = memory.find(&frame[5..]).expect("it is shared");
         assert_eq!((offset, region.len), (5, LONG + 64));
         assert!(memory.find(&before.frames()[0]).is_none());
-        assert_eq!(memory.len(), LONG as u64 + 64);
+        assert_eq!(memory.total_len(), LONG as u64 + 64);
         drop(region);
         drop(shared);
-        assert_eq!((memory.len(), memory.lock().len()), (0, 0));
+        assert_eq!((memory.total_len(), memory.lock().len()), (0, 0));
     }
 
     #[test]
     fn only_sealed_files_are_mapped() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).expect("memory");
         let file = File::from(file);
         file.write_all_at(b"abc", 0).expect("memory");
@@ -479,7 +481,7 @@ mod tests {
 
     #[test]
     fn files_that_only_their_maker_can_write_to_are_counted() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let file = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).expect("memory");
         let file = File::from(file);
         file.write_all_at(b"abc", 0).expect("memory");
@@ -494,10 +496,10 @@ mod tests {
         assert!(memory.adopt(copy.into(), Some(&lent)).is_err());
         let reader = open(&file).expect("it exists");
         let adopted = memory.adopt(reader.into(), Some(&lent)).expect("sealed");
-        assert_eq!((&adopted[..], memory.len()), (&b"abc"[..], 3));
+        assert_eq!((&adopted[..], memory.total_len()), (&b"abc"[..], 3));
         assert_eq!(lent.load(Ordering::Relaxed), 3);
         drop(adopted);
-        assert_eq!((memory.len(), lent.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((memory.total_len(), lent.load(Ordering::Relaxed)), (0, 0));
     }
 
     /// A frame of `len` bytes in a new block.
@@ -509,13 +511,16 @@ mod tests {
 
     #[test]
     fn received_frames_are_shared_without_a_copy() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let mut block = received(&memory, LONG);
         let place = (*block).as_ref().as_ptr();
         let (region, offset) = memory.find(&(*block).as_ref()[3..]).expect("it is shared");
-        assert_eq!((offset, region.len, memory.len()), (3, LONG, LONG as u64));
+        assert_eq!(
+            (offset, region.len, memory.total_len()),
+            (3, LONG, LONG as u64)
+        );
         let theirs = region.file().try_clone().expect("a descriptor");
-        let process = Arc::new(SharedMemory::new());
+        let process = Arc::new(SharedMemory::default());
         let mapping = process.adopt(theirs.into(), None).expect("it is sealed");
         drop(region);
         block.release();
@@ -527,7 +532,7 @@ mod tests {
         assert_eq!((*block).as_ref().as_ptr(), place);
         assert!(memory.find((*block).as_ref()).is_some());
         drop(block);
-        assert_eq!((memory.len(), memory.lock().len()), (0, 0));
+        assert_eq!((memory.total_len(), memory.lock().len()), (0, 0));
     }
 
     #[test]
@@ -535,7 +540,7 @@ mod tests {
         let memory = Arc::new(SharedMemory {
             max_count: 4,
             max_block_len: LONG as u64,
-            ..SharedMemory::new()
+            ..SharedMemory::default()
         });
         let frames = memory.for_frames();
         assert!(frames.allocate(LONG + 1).is_err());
@@ -550,7 +555,7 @@ mod tests {
 
     #[test]
     fn others_cannot_write_to_received_frames() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let block = received(&memory, LONG);
         let (region, _) = memory.find((*block).as_ref()).expect("it is shared");
         assert!(region.file().write_all_at(b"abc", 0).is_err());
@@ -564,7 +569,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_received_frame_become_contiguous() {
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let parts = [SHARD, LONG].map(|len| Bytes::from_owner(Frame(received(&memory, len))));
         let body = Serialized::default().message()[0].clone();
         let message = [body, Bytes::new()].into_iter().chain(parts).collect();
@@ -589,7 +594,7 @@ mod tests {
     fn regions_are_limited() {
         let memory = Arc::new(SharedMemory {
             max_count: 1,
-            ..SharedMemory::new()
+            ..SharedMemory::default()
         });
         let first = memory.share(&payload(LONG)).expect("it is long");
         assert!(memory.share(&payload(LONG)).is_none());

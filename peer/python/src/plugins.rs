@@ -3,8 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
-
-use crate::panic_flag::PanicFlag;
+use daskwire_rpc::panic_flag::PanicFlag;
 
 /// The name of Dask's plugin for P2P shuffles. Only the host has it, since it holds
 /// the state of shuffles.
@@ -12,7 +11,7 @@ const SHUFFLE: &str = "shuffle";
 
 /// The plugins of a worker, by name, with the number of their last change.
 #[derive(Debug)]
-pub(super) struct Plugins {
+pub struct Plugins {
     changes: Mutex<Changes>,
     panic_flag: PanicFlag,
 }
@@ -33,7 +32,7 @@ struct Change {
 
 impl Plugins {
     /// Returns an empty set of plugins. A poisoned lock sets `panic_flag`.
-    pub(super) fn new(panic_flag: PanicFlag) -> Self {
+    pub fn new(panic_flag: PanicFlag) -> Self {
         Self {
             changes: Mutex::default(),
             panic_flag,
@@ -41,7 +40,7 @@ impl Plugins {
     }
 
     /// Adds or replaces a plugin, or removes it if `plugin` is `None`.
-    pub(super) fn change(&self, name: &str, plugin: Option<Bytes>) {
+    pub fn change(&self, name: &str, plugin: Option<Bytes>) {
         let mut changes = self.lock();
         changes.last += 1;
         let number = changes.last;
@@ -54,7 +53,7 @@ impl Plugins {
     }
 
     /// Returns the names and pickles of all plugins, for the host.
-    pub(super) fn all(&self) -> Vec<(String, Bytes)> {
+    pub fn all(&self) -> Vec<(String, Bytes)> {
         let changes = self.lock();
         let all = changes.changes.iter();
         all.filter_map(|change| Some((change.name.clone(), change.plugin.clone()?)))
@@ -63,13 +62,13 @@ impl Plugins {
 
     /// Whether any plugin has to be set up in the host before a task needs it. The shuffle
     /// plugin does not.
-    pub(super) fn needs_host(&self) -> bool {
+    pub fn needs_host(&self) -> bool {
         self.all().iter().any(|(name, _)| name != SHUFFLE)
     }
 
     /// Returns the changes after number `seen`, for a process that is not the host, and sets
     /// `seen` to the last number.
-    pub(super) fn since(&self, seen: &mut u64) -> Vec<(String, Option<Bytes>)> {
+    pub fn since(&self, seen: &mut u64) -> Vec<(String, Option<Bytes>)> {
         let changes = self.lock();
         let from = core::mem::replace(seen, changes.last);
         let new = changes.changes.iter();
@@ -78,12 +77,22 @@ impl Plugins {
             .collect()
     }
 
-    #[cfg(test)]
-    pub(super) fn poison(&self) {
-        crate::panic_flag::poison(&self.changes);
-    }
-
     fn lock(&self) -> MutexGuard<'_, Changes> {
         self.panic_flag.check(self.changes.lock())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use daskwire_rpc::panic_flag::poison;
+
+    #[test]
+    fn a_panic_under_the_lock_sets_the_flag() {
+        let panic_flag = PanicFlag::default();
+        let plugins = Plugins::new(panic_flag.clone());
+        poison(&plugins.changes);
+        assert!(!plugins.needs_host());
+        assert!(panic_flag.is_set());
     }
 }

@@ -12,6 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{
+    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython,
+    ReturnMemoryInPython, StartPython,
+};
+use daskwire_rpc::panic_flag::{PanicFlag, lock_counter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -21,13 +27,6 @@ use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
 use super::plugins::Plugins;
 use super::template::{START_TIMEOUT, Template, TemplateProcess, not_ready};
-use crate::Key;
-use crate::panic_flag::{PanicFlag, lock_counter};
-use crate::protocol::{
-    AddPluginInPython, ForgetInPython, FromPython, Keys, RemovePluginInPython,
-    ReturnMemoryInPython, StartPython,
-};
-use crate::worker::store::{Datum, WeakDatum};
 
 /// Time for which an idle process keeps memory for reuse, as in `worker.py`.
 const MEMORY_KEPT: Duration = Duration::from_secs(2);
@@ -43,25 +42,28 @@ const WATCH_STACK_LEN: usize = 64 << 10;
 
 /// Exclusive access to a process, or to a thread of the host, to run one task at a time.
 #[derive(Debug)]
-pub(super) struct Executor {
-    pub(super) link: Link,
-    pub(super) process: Arc<Process>,
+pub struct Executor {
+    /// The link over which tasks are sent and their results received.
+    pub link: Link,
+    /// What the pool can access while a task runs.
+    pub process: Arc<Process>,
     /// The host, if this is one of its threads.
-    pub(super) host: Option<Arc<Host>>,
+    pub host: Option<Arc<Host>>,
     /// The number by which Dask's dashboard distinguishes threads.
-    pub(super) thread: i64,
+    pub thread: i64,
     /// For a host, its place among those that share the tasks, while this executor has one.
-    pub(super) place: Option<Arc<()>>,
+    pub place: Option<Arc<()>>,
     /// The number of the last change to plugins that was sent to the process.
     plugins: u64,
     /// When the process was asked to return memory, if it has run no task since.
-    pub(super) asked_at: Option<Instant>,
+    pub asked_at: Option<Instant>,
 }
 
 /// The part of an executor that the pool can access while a task runs.
 #[derive(Debug)]
-pub(super) struct Process {
-    pub(super) child: Arc<ChildProcess>,
+pub struct Process {
+    /// The process, which other executors share if it is a host.
+    pub child: Arc<ChildProcess>,
     panic_flag: PanicFlag,
     values: Mutex<Values>,
     /// Length in bytes of the regions that the process can reuse once this one unmaps them.
@@ -78,8 +80,9 @@ struct Segments {
 
 /// An operating-system process, killed on drop.
 #[derive(Debug)]
-pub(super) struct ChildProcess {
-    pub(super) id: u32,
+pub struct ChildProcess {
+    /// The id that the system gave it.
+    pub id: u32,
     parent: Arc<TemplateProcess>,
     /// The pidfd; `None` if the system provides none, as before Linux 5.3.
     handle: Option<OwnedFd>,
@@ -93,14 +96,15 @@ pub(super) struct ChildProcess {
 /// The values that a process caches.
 #[derive(Debug, Default)]
 struct Values {
-    kept: HashMap<Key, WeakDatum>,
+    /// The numbers of the values, by key.
+    kept: HashMap<Key, u64>,
     /// Keys of values that are to be removed from the cache of the process.
     stale: Vec<Key>,
 }
 
 /// Starts a process, and waits until it is ready. `on` is called with each message that
 /// the process sends before that.
-pub(super) fn start(
+pub(crate) fn start(
     template: &Template,
     start: &StartPython,
     memory: &Arc<SharedMemory>,
@@ -136,9 +140,29 @@ pub(super) fn start(
 }
 
 impl Executor {
+    /// Starts a process that runs tasks, and waits until it is ready. A poisoned lock sets
+    /// `panic_flag`.
+    ///
+    /// # Errors
+    ///
+    /// If the system starts no process, or it ends or sends anything before it is ready.
+    pub fn start(
+        template: &Template,
+        message: &StartPython,
+        memory: &Arc<SharedMemory>,
+        panic_flag: PanicFlag,
+    ) -> io::Result<Self> {
+        let refuse = |message: FromPython| {
+            let what = format!("it sent {:?} before it was ready", message.op());
+            Err(io::Error::other(what))
+        };
+        let (_, link, child) = start(template, message, memory, refuse)?;
+        Ok(Self::new(link, child, None, panic_flag))
+    }
+
     /// Creates an executor for the link to a process, or to a thread of the host.
     /// A poisoned lock sets `panic_flag`.
-    pub(super) fn new(
+    pub(crate) fn new(
         link: Link,
         child: Arc<ChildProcess>,
         host: Option<Arc<Host>>,
@@ -170,7 +194,11 @@ impl Executor {
     ///
     /// The process reads further messages once the plugins are set up, which may take
     /// long: some plugins install packages.
-    pub(super) fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<bool> {
+    ///
+    /// # Errors
+    ///
+    /// If the process has ended.
+    pub fn update_plugins(&mut self, plugins: &Plugins) -> io::Result<bool> {
         if self.host.is_some() {
             return Ok(false);
         }
@@ -192,25 +220,26 @@ impl Executor {
         Ok(is_changed)
     }
 
-    /// Whether the process caches the value of a datum.
-    pub(super) fn keeps(&self, key: &Key, datum: &Datum) -> bool {
+    /// Whether the process caches the value with a number under a key.
+    pub fn keeps(&self, key: &Key, number: u64) -> bool {
         let values = self.process.values();
-        values.kept.get(key).is_some_and(|kept| kept.is(datum))
+        values.kept.get(key) == Some(&number)
     }
 
-    /// Records that the process caches the value of a datum.
-    pub(super) fn keep(&self, key: &Key, datum: &Datum) {
+    /// Records that the process caches the value with a number under a key. A number is that of
+    /// one value only; a key can have several values in turn.
+    pub fn keep(&self, key: &Key, number: u64) {
         // All threads of a host use its cache, and the worker sends all inputs.
         if self.host.is_some() {
             return;
         }
         let mut values = self.process.values();
-        values.kept.insert(key.clone(), datum.downgrade());
+        values.kept.insert(key.clone(), number);
         values.stale.retain(|stale| stale != key);
     }
 
     /// Records that the process no longer caches values.
-    pub(super) fn remove_kept(&self, keys: &Keys) {
+    pub fn remove_kept(&self, keys: &Keys) {
         let mut values = self.process.values();
         for key in keys {
             values.kept.remove(key);
@@ -218,7 +247,11 @@ impl Executor {
     }
 
     /// Removes values that are no longer needed from the cache of the process.
-    pub(super) fn forget_stale(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::send`].
+    pub fn forget_stale(&mut self) -> io::Result<()> {
         let stale = core::mem::take(&mut self.process.values().stale);
         if stale.is_empty() {
             return Ok(());
@@ -231,7 +264,11 @@ impl Executor {
 
     /// Like [`forget_stale`](Self::forget_stale), but never blocks: keys that cannot be sent
     /// are kept for a later call.
-    pub(super) fn try_forget_stale(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::try_send`].
+    pub fn try_forget_stale(&mut self) -> io::Result<()> {
         loop {
             let mut values = self.process.values();
             let kept = values.stale.len().saturating_sub(MAX_FORGOTTEN);
@@ -254,7 +291,11 @@ impl Executor {
     /// Asks an idle process, once until its next task, to return all memory that it keeps: the
     /// values of its cache, and what it would reuse. Never blocks: a process that does not read
     /// is not asked.
-    pub(super) fn return_memory(&mut self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// As [`Link::try_send`].
+    pub fn return_memory(&mut self) -> io::Result<()> {
         let is_asked = self.asked_at.is_some();
         if !is_asked && self.link.try_send(&ReturnMemoryInPython::default())? {
             self.asked_at = Some(Instant::now());
@@ -265,13 +306,13 @@ impl Executor {
     }
 
     /// Asks the process to end after its current work.
-    pub(super) fn ask_to_end(&self) {
+    pub fn ask_to_end(&self) {
         // An error means that it has ended.
         let _ = self.link.close();
     }
 
     /// Waits until the process has ended, and kills it after a timeout by dropping it.
-    pub(super) fn wait(mut self, timeout: Duration) {
+    pub fn wait(mut self, timeout: Duration) {
         let timeout = timeout.max(Duration::from_millis(1));
         if self.link.set_timeout(Some(timeout)).is_ok() {
             while self.link.receive::<FromPython>().is_ok() {}
@@ -281,7 +322,7 @@ impl Executor {
 
 impl Process {
     /// Marks a value for removal from the cache of the process.
-    pub(super) fn forget(&self, key: &Key) {
+    pub fn forget(&self, key: &Key) {
         let mut values = self.values();
         if values.kept.remove(key).is_some() {
             values.stale.push(key.clone());
@@ -290,14 +331,14 @@ impl Process {
 
     /// Records the length in bytes of the shared memory that the process keeps for reuse,
     /// including what is still mapped here.
-    pub(super) fn set_kept_memory(&self, len: u64) {
+    pub fn set_kept_memory(&self, len: u64) {
         let since = Instant::now();
         *lock_counter(&self.segments) = Segments { len, since };
     }
 
     /// Length in bytes of the shared memory that the process keeps and that is not mapped
     /// here.
-    pub(super) fn spare_len(&self, is_idle: bool) -> u64 {
+    pub fn spare_len(&self, is_idle: bool) -> u64 {
         let segments = lock_counter(&self.segments);
         if is_idle && segments.since.elapsed() > MEMORY_KEPT {
             return 0;
@@ -314,12 +355,12 @@ impl Process {
 impl ChildProcess {
     /// Kills the process and its process group, and returns a description of how it ended.
     /// If it had ended before, this is the description of that end.
-    pub(super) fn end(&self) -> String {
+    pub fn end(&self) -> String {
         self.end_with("")
     }
 
     /// Like [`end`](Self::end), and appends `why` to the description.
-    pub(super) fn end_with(&self, why: &str) -> String {
+    pub fn end_with(&self, why: &str) -> String {
         let mut ended = self.ended();
         if let Some(how) = &*ended {
             return how.clone();
@@ -331,7 +372,7 @@ impl ChildProcess {
     }
 
     /// Whether the process has ended.
-    pub(super) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         let mut ended = self.ended();
         if ended.is_some() {
             return true;

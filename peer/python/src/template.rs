@@ -9,17 +9,19 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use daskwire_messages::protocol::{
+    ForkPython, KillPython, PythonEnded, PythonForked, WaitForPython,
+};
+use daskwire_rpc::panic_flag::PanicFlag;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::Interpreter;
 use super::link::{Link, WRITE_TIMEOUT};
 use super::memory::SharedMemory;
-use crate::panic_flag::PanicFlag;
-use crate::protocol::{ForkPython, KillPython, PythonEnded, PythonForked, WaitForPython};
 
 /// The module that the process runs.
 const MODULE: &str = include_str!("../daskwire/worker.py");
@@ -61,18 +63,29 @@ const NO_DISTRIBUTED: i32 = 78;
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Timeout for a process to become ready, which includes the import of distributed.
-pub(super) const START_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Timeout for a reply of a template that has replied before.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The interpreter and the environment of Python processes.
+#[derive(Clone, Debug, Default)]
+pub struct Interpreter {
+    /// The path of the interpreter, which can import distributed.
+    pub path: PathBuf,
+    /// Variables added to the environment.
+    pub variables: Vec<(String, String)>,
+    /// The modules that are imported before processes are forked.
+    pub imports: Vec<String>,
+}
+
 /// Starts Python processes with an interpreter.
 #[derive(Debug)]
-pub(super) struct Template {
+pub struct Template {
     interpreter: Interpreter,
     memory: Arc<SharedMemory>,
     /// The empty file whose bytes the processes lock to exclude each other.
-    pub(super) locks: OwnedFd,
+    pub(crate) locks: OwnedFd,
     /// Set if the lock here is poisoned; the worker then ends.
     panic_flag: PanicFlag,
     /// The process to fork, if one was started. Locked while it starts, so that only one is
@@ -82,7 +95,7 @@ pub(super) struct Template {
 
 /// A process that forks others, and ends them. It is killed on drop.
 #[derive(Debug)]
-pub(super) struct TemplateProcess {
+pub(crate) struct TemplateProcess {
     /// The link; `None` after the first error, since a late reply would be taken for that of
     /// the next request.
     link: Mutex<Option<Link>>,
@@ -90,7 +103,12 @@ pub(super) struct TemplateProcess {
 }
 
 impl Template {
-    pub(super) fn new(
+    /// Describes processes without starting any. A poisoned lock sets `panic_flag`.
+    ///
+    /// # Errors
+    ///
+    /// If the system provides no file in memory.
+    pub fn new(
         interpreter: Interpreter,
         memory: Arc<SharedMemory>,
         panic_flag: PanicFlag,
@@ -105,7 +123,11 @@ impl Template {
     }
 
     /// Starts the process that is forked, and waits until it is ready.
-    pub(super) fn start(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started, or ends before it is ready.
+    pub fn start(&self) -> io::Result<()> {
         let mut current = self.panic_flag.check(self.process.lock());
         let process = Arc::new(TemplateProcess::start(&self.interpreter, &self.memory)?);
         // The process asked for is none of its own, so the reply says nothing else.
@@ -117,7 +139,7 @@ impl Template {
 
     /// Forks a process in a process group of its own. Returns a socket to it, its id, and its
     /// parent.
-    pub(super) fn fork(&self) -> io::Result<(UnixStream, u32, Arc<TemplateProcess>)> {
+    pub(crate) fn fork(&self) -> io::Result<(UnixStream, u32, Arc<TemplateProcess>)> {
         let mut current = self.panic_flag.check(self.process.lock());
         if let Some(process) = &*current
             && let Ok(forked) = process.fork()
@@ -180,7 +202,7 @@ impl TemplateProcess {
     }
 
     /// Kills a forked process and its process group.
-    pub(super) fn kill(&self, id: u32) -> io::Result<()> {
+    pub(crate) fn kill(&self, id: u32) -> io::Result<()> {
         let message = KillPython {
             id: id.into(),
             ..KillPython::default()
@@ -190,7 +212,7 @@ impl TemplateProcess {
 
     /// The status of a forked process; `None` if it has not ended. The system may use the id
     /// again after this call has returned a status.
-    pub(super) fn status(&self, id: u32) -> io::Result<Option<ExitStatus>> {
+    pub(crate) fn status(&self, id: u32) -> io::Result<Option<ExitStatus>> {
         let message = WaitForPython {
             id: id.into(),
             ..WaitForPython::default()
@@ -254,7 +276,7 @@ impl Drop for TemplateProcess {
 }
 
 /// The error for a process that has ended before it was ready.
-pub(super) fn not_ready(ended: &str, error: &io::Error) -> io::Error {
+pub(crate) fn not_ready(ended: &str, error: &io::Error) -> io::Error {
     io::Error::new(
         error.kind(),
         format!("it did not become ready ({ended}); its errors are above: {error}"),

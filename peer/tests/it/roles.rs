@@ -65,7 +65,9 @@ fn every_rule_has_code_and_the_tests_that_it_names() {
         "src",
         "messages/src",
         "rpc/src",
+        "python/src",
         "client/src",
+        "worker/src",
         "scheduler/src",
         "tests",
     ]

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use daskwire_comm::{Address, BoxFuture, CommOptions, Transports};
+use daskwire_rpc::channel::Observer;
 
 use super::start::start;
 use super::{Functions, MemoryThresholds, StartError, Worker};
-use crate::channel::Observer;
 
 /// Configures and starts a [`Worker`].
 #[derive(Clone)]
@@ -298,7 +298,7 @@ impl Builder {
         self
     }
 
-    /// Sets the transports of all comms. Default: [`transports`](crate::transports); `tls://`
+    /// Sets the transports of all comms. Default: [`transports`](daskwire_rpc::transports); `tls://`
     /// and `quic://` need `transports_with_tls`, of the feature `tls`.
     #[must_use]
     pub fn transports(mut self, transports: Transports) -> Self {
@@ -346,7 +346,7 @@ impl Builder {
 #[cfg(target_os = "linux")]
 impl Builder {
     /// Sets a Python interpreter for the tasks that do not call a [native
-    /// function](crate::graph::Function::Native): each thread uses a process of its own.
+    /// function](daskwire_messages::graph::Function::Native): each thread uses a process of its own.
     /// The functions of [`Functions::builtins`] run in Python then, too. Default: none;
     /// such tasks are returned to a scheduler that may have workers with Python.
     ///

@@ -5,6 +5,9 @@
 
 use core::time::Duration;
 use daskwire_comm::runtime;
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{GetLogs, Keys};
+use daskwire_rpc::panic_flag::lock_counter;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +18,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::builder::OnNotice;
 use super::{Shared, now};
-use crate::Value;
-use crate::panic_flag::lock_counter;
 #[cfg(target_os = "linux")]
-use crate::protocol::PythonLogged;
-use crate::protocol::{GetLogs, Keys};
+use daskwire_messages::protocol::PythonLogged;
 
 /// Maximum number of lines in the log (Dask's `distributed.admin.log-length` is
 /// 10,000).

@@ -5,6 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
 use daskwire_comm::runtime::{self, Spawner, TaskSet};
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{
+    FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
+};
+use daskwire_rpc::batched::BatchSender;
+use daskwire_rpc::event::{self, Event as _, emit};
 
 use super::event::WorkerEvent;
 #[cfg(target_os = "linux")]
@@ -13,16 +19,10 @@ use super::run::Job;
 use super::state::{Action, Event, State};
 use super::store::{Datum, Store};
 use super::{Shared, now};
-use crate::Key;
-use crate::batched::BatchSender;
-use crate::event::{self, Event as _, emit};
-use crate::protocol::{
-    FromWorker, RefreshWhoHas, Request, RequestRefreshWhoHas, ToWorker, WhoHas, WorkerStatus,
-};
 #[cfg(target_os = "linux")]
-use crate::protocol::{Nullable, TaskErred, TransitionForPython};
+use daskwire_messages::protocol::{Nullable, TaskErred, TransitionForPython};
 #[cfg(target_os = "linux")]
-use crate::story::{TaskChange, TaskEvent};
+use daskwire_rpc::story::{TaskChange, TaskEvent};
 
 /// The state machine, and the stream on which its messages are sent in the order
 /// of its events.

@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use daskwire_comm::CommError;
+use daskwire_messages::release::UnsupportedRelease;
+use daskwire_rpc::RequestError;
 
-use crate::RequestError;
-use crate::release::UnsupportedRelease;
 use daskwire_rpc::from;
 
 /// The error of [`Builder::start`](super::Builder::start).

@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use daskwire_messages::graph::{Argument, Function, GraphError, Task, Work};
+use daskwire_messages::{Key, RemoteError, Value};
+
 use super::functions::{Arg, Arguments, Functions};
 use super::store::{Datum, DatumError, Steps, Store};
-use crate::graph::{Argument, Function, GraphError, Task, Work};
-use crate::{Key, RemoteError, Value};
 
 /// The environment that a task is evaluated in.
 #[derive(Clone, Copy)]

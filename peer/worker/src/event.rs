@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{Key, TaskEvent};
+use daskwire_messages::Key;
+use daskwire_rpc::TaskEvent;
 use daskwire_rpc::events;
 
 /// An event of a worker.

@@ -1,9 +1,9 @@
 //! The failures and results of tasks in the forms that Python workers send.
 
 use bytes::Bytes;
+use daskwire_messages::{RemoteError, Value};
 
 use super::state::Failure;
-use crate::{RemoteError, Value};
 
 impl From<&RemoteError> for Failure {
     fn from(error: &RemoteError) -> Self {

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use daskwire_comm::Address;
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{GetData, Keys, Nullable, ReplyStatus};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::gather::{Gathering, ask_all};
 
 use super::diagnostics::Level;
 use super::state::{Answer, Event, Fetched, Peer};
 use super::store::Datum;
 use super::{Shared, metrics, now};
-use crate::gather::{Gathering, ask_all};
-use crate::protocol::{GetData, Keys, Nullable, ReplyStatus};
-use crate::{Key, RequestError};
 
 impl Shared {
     /// Fetches data from a peer for the state machine.

@@ -7,9 +7,9 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use super::store::Opened;
-use crate::exception::Outcome;
-use crate::{RemoteError, Value};
 use daskwire_messages::brief_debug;
+use daskwire_messages::exception::Outcome;
+use daskwire_messages::{RemoteError, Value};
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
 
@@ -70,7 +70,7 @@ impl Functions {
     }
 
     /// Adds a function with converted arguments: a closure of up to six arguments that
-    /// [`Value`] converts into. It returns a type with [`IntoValue`](crate::value::IntoValue),
+    /// [`Value`] converts into. It returns a type with [`IntoValue`](daskwire_messages::value::IntoValue),
     /// for which a conversion by `From` is not enough, or a [`Result`] of it with any error.
     /// It replaces a function of the same name.
     ///
@@ -397,7 +397,7 @@ functions! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Array;
+    use daskwire_messages::Array;
 
     fn call(functions: &Functions, name: &str, values: &[Value]) -> Result<Value, String> {
         let given = values.iter().cloned().map(Arg::Owned).collect();

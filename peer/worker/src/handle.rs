@@ -8,14 +8,15 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime;
 use daskwire_comm::{Address, CommError, CommOptions};
+use daskwire_messages::protocol::{Request, RetireWorkers, WorkerStatus};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::RequestError;
 use tokio::sync::watch;
 
 use super::{
     Builder, Functions, Holdings, MemoryThresholds, Shared, StoreCounters, TaskCounters,
     TransferCounters, TransferLimits,
 };
-use crate::protocol::{Request, RetireWorkers, WorkerStatus};
-use crate::{Key, RequestError, Value};
 
 /// Timeout for the scheduler to close a worker that has retired.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -116,14 +117,14 @@ impl Worker {
             services: BTreeMap::new(),
             max_spill: None,
             transfers: TransferLimits::default(),
-            max_comms: crate::channel::max_comms(),
+            max_comms: daskwire_rpc::channel::max_comms(),
             start_timeout: None,
             is_restartable: false,
             functions: Functions::builtins(),
             #[cfg(target_os = "linux")]
             python: super::builder::PythonOptions::default(),
             options: CommOptions::default(),
-            transports: crate::transports(),
+            transports: daskwire_rpc::transports(),
             observer: None,
             batch_interval: Duration::from_millis(2),
             installs_plugin: true,

@@ -30,6 +30,12 @@
 //!
 //! On Linux, a worker with a [Python interpreter](Builder::python) also runs all other
 //! functions, in processes of that interpreter.
+//!
+//! Programs name this crate as `daskwire_peer::worker`, as in the examples here. The state
+//! machine, [`state`], is for programs that drive it themselves; it changes with the messages
+//! of Dask's releases. The features of `daskwire-rpc` enable transports and events for
+//! `tracing`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod builder;
 mod builtins;
@@ -55,10 +61,6 @@ mod session;
 mod start;
 pub mod state;
 mod store;
-#[cfg(all(feature = "fuzzing", target_os = "linux"))]
-pub(crate) use python::fuzzing as python_fuzzing;
-#[cfg(feature = "fuzzing")]
-pub(crate) use store::fuzzing as store_fuzzing;
 mod threads;
 
 use core::fmt;
@@ -69,24 +71,26 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use daskwire_comm::runtime::Spawner;
 use daskwire_comm::{Address, BufferPool};
+use daskwire_messages::Value;
+use daskwire_messages::dialect::Dialect;
+use daskwire_messages::protocol::LogEvent;
+use daskwire_rpc::channel::Observer;
+use daskwire_rpc::clock::unix_time as now;
+use daskwire_rpc::event::emit;
+use daskwire_rpc::panic_flag::PanicFlag;
+use daskwire_rpc::pool::Pool;
 use tokio::sync::Notify;
 
-use crate::Value;
-use crate::channel::Observer;
-use crate::clock::unix_time as now;
-use crate::dialect::Dialect;
-use crate::event::emit;
-use crate::panic_flag::PanicFlag;
-use crate::pool::Pool;
-use crate::protocol::LogEvent;
-
-pub use crate::exception::Outcome;
 pub use builder::{Builder, TransferLimits};
+pub use daskwire_messages::exception::Outcome;
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions};
 pub use handle::{Ended, Worker};
 pub use memory::MemoryThresholds;
 pub use metrics::{TaskCounters, TransferCounters};
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub use store::fuzzing;
 pub use store::{Holdings, StoreCounters, Tally};
 
 use diagnostics::{Level, Log, Notifier};
@@ -178,8 +182,8 @@ impl Shared {
     /// subscribers to the scheduler's events.
     fn notice(&self, message: &str) {
         self.log.add(Level::Warning, message);
-        emit(crate::event::Level::Warn, || event::WorkerEvent::Notice {
-            message,
+        emit(daskwire_rpc::event::Level::Warn, || {
+            event::WorkerEvent::Notice { message }
         });
         self.notify.notify(message);
         if let Some(stream) = &self.machine().stream {
@@ -197,5 +201,10 @@ fn name_value(name: &str, number: Option<i64>) -> Value {
     number.map_or_else(|| Value::from(name), Value::from)
 }
 
-#[cfg(all(test, feature = "self-signed"))]
+#[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

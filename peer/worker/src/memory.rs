@@ -1,9 +1,9 @@
 //! The memory limit of a worker: spilling, pausing and termination.
 
-use crate::Value;
-use crate::protocol::{LogEvent, WorkerStatus};
 use core::time::Duration;
 use daskwire_comm::runtime::{self, Instant};
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{LogEvent, WorkerStatus};
 use std::fs;
 use std::sync::Arc;
 
@@ -156,7 +156,7 @@ impl Shared {
             // Resident memory includes those pages of shared memory that this process has
             // touched. To count them once, anonymous memory and shared memory are added.
             let processes = python.memory();
-            let own = super::python::anonymous_memory("self");
+            let own = daskwire_python::anonymous_memory("self");
             return Memory {
                 own: own.saturating_add(processes.shared),
                 processes: processes.private,

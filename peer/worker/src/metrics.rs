@@ -9,6 +9,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use daskwire::msgpack::Reader;
 use daskwire_comm::runtime::{self, Instant};
+use daskwire_messages::dialect::SpillMetric;
+use daskwire_messages::protocol::StartStop;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::panic_flag::lock_counter;
 
 use super::exception::class_of;
 #[cfg(target_os = "linux")]
@@ -18,10 +22,6 @@ use super::state::startstop;
 use super::store::Datum;
 use super::store::{Done, Step};
 use super::{Shared, StoreCounters, Tally, now};
-use crate::dialect::SpillMetric;
-use crate::panic_flag::lock_counter;
-use crate::protocol::StartStop;
-use crate::{Key, Value};
 
 /// Describes data for the state machine, without deserializing it.
 pub(super) fn describe_all(data: &[(Key, Datum)]) -> Vec<(Key, Description)> {

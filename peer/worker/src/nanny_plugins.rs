@@ -3,15 +3,16 @@
 
 use bytes::Bytes;
 use daskwire_comm::Address;
+use daskwire_messages::protocol::{Request, Unknown};
+use daskwire_messages::value::{Object, Serialized};
+use daskwire_messages::{RemoteError, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
+use daskwire_rpc::pool::Pool;
 
 use super::Shared;
 use super::diagnostics::{Level, Notifier};
 use super::session::REGISTER_TIMEOUT;
-use crate::channel::with_timeout;
-use crate::pool::Pool;
-use crate::protocol::{Request, Unknown};
-use crate::value::{Object, Serialized};
-use crate::{RemoteError, RequestError, Value};
 
 /// Requests to nannies about their plugins.
 pub(super) const REQUESTS: [&str; 2] = ["plugin_add", "plugin_remove"];

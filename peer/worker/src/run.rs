@@ -5,6 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use daskwire_messages::graph::{Function, GraphError, Task, Work};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, RemoteError, Value};
+use daskwire_rpc::event::{self, emit};
+
 use super::diagnostics::Level;
 use super::evaluate::{Evaluated, Fault, TaskContext};
 use super::event::WorkerEvent;
@@ -15,10 +20,6 @@ use super::scheduler_plugin::allowed_workers;
 use super::state::{Description, Event, Executed, Failure, Run};
 use super::store::{self, Datum, InUse, Steps};
 use super::{Shared, now, threads};
-use crate::event::{self, emit};
-use crate::graph::{Function, GraphError, Task, Work};
-use crate::value::Serialized;
-use crate::{Key, RemoteError, Value};
 
 /// Maximum number of quick tasks run on the calling thread before other futures are polled.
 const MAX_INLINE_TASKS: usize = 64;

@@ -4,17 +4,18 @@
 use std::sync::Arc;
 
 use daskwire_comm::runtime::{self, Instant};
+use daskwire_messages::pickling::Pickling;
+use daskwire_messages::protocol::{Identity, Unknown};
+use daskwire_messages::scratch;
+use daskwire_messages::value::ValueError;
+use daskwire_messages::{RemoteError, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::with_timeout;
+use daskwire_rpc::pool::Pool;
 
 use super::Shared;
 use super::session::REGISTER_TIMEOUT;
 use super::state::{Event, Executed};
-use crate::channel::with_timeout;
-use crate::pickling::Pickling;
-use crate::pool::Pool;
-use crate::protocol::{Identity, Unknown};
-use crate::scratch;
-use crate::value::ValueError;
-use crate::{RemoteError, RequestError, Value};
 use daskwire_comm::Address;
 
 /// The Python source of the scheduler plugin and of the function that installs it.

@@ -7,6 +7,18 @@ use std::time::Duration;
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire_comm::runtime::{self, TaskSet};
 use daskwire_comm::{Address, CommError, Incoming, Listener};
+use daskwire_messages::pickling::Pickling;
+use daskwire_messages::protocol::{
+    DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
+    ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
+};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, RemoteError, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::{Channel, Ends};
+use daskwire_rpc::event;
+use daskwire_rpc::request::IncomingRequest;
+use daskwire_rpc::story;
 
 use super::diagnostics::{self, Level};
 #[cfg(target_os = "linux")]
@@ -16,19 +28,8 @@ use super::python::HostComm;
 use super::state::Event;
 use super::store::{Datum, DatumError, Steps};
 use super::{Ended, Shared, metrics};
-use crate::channel::{Channel, Ends};
-use crate::event;
-use crate::pickling::Pickling;
-use crate::protocol::{
-    DataReply, Field, FreeKeys, GetData, Keys, ProtocolError, ReplyStatus, Request, Source, Status,
-    ToWorker, UpdateData, UpdateDataReply, WorkerStatus,
-};
 #[cfg(target_os = "linux")]
-use crate::protocol::{Unknown, Versions};
-use crate::request::IncomingRequest;
-use crate::story;
-use crate::value::Serialized;
-use crate::{Key, RemoteError, RequestError, Value};
+use daskwire_messages::protocol::{Unknown, Versions};
 
 /// Requests that a worker without Python accepts and ignores.
 const IGNORED: [&str; 3] = ["plugin-add", "plugin-remove", "upload_file"];
@@ -132,7 +133,7 @@ async fn answer_all(shared: &Arc<Shared>, channel: &mut Channel) -> Result<(), R
                 continue;
             }
         };
-        channel.set_traffic(crate::request::traffic(&request));
+        channel.set_traffic(daskwire_rpc::request::traffic(&request));
         let is_close = matches!(request, Request::CloseComm(_));
         let is_kill = shared.is_restartable && matches!(request, Request::Kill(_));
         let is_terminate = is_kill || matches!(request, Request::Terminate(_));

@@ -8,6 +8,15 @@ use std::sync::atomic::Ordering;
 
 use daskwire_comm::runtime::{self, Instant, TaskSet};
 use daskwire_comm::{Listener, Transports};
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
+    HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
+    ReplyStatus, Request, ToWorker, Unregister, WorkerStatus,
+};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::BatchWriter;
+use daskwire_rpc::channel::{Channel, Receiver, with_timeout};
+use daskwire_rpc::event::{self, emit};
 use tokio::sync::watch;
 
 use super::diagnostics::Level;
@@ -16,14 +25,6 @@ use super::event::WorkerEvent;
 use super::python::PythonProcesses;
 use super::state::{Action, Event, stimulus};
 use super::{Ended, Shared, StartError, now, scheduler_plugin, server};
-use crate::batched::BatchWriter;
-use crate::channel::{Channel, Receiver, with_timeout};
-use crate::event::{self, emit};
-use crate::protocol::{
-    HeartbeatReply, HeartbeatWorker, KeepAlive, Nullable, RegisterWorker, RegisterWorkerReply,
-    ReplyStatus, Request, ToWorker, Unregister, WorkerStatus,
-};
-use crate::{RequestError, Value};
 
 /// Timeout for registering with the scheduler and for leaving it.
 pub(super) const REGISTER_TIMEOUT: Duration = Duration::from_secs(30);

@@ -10,11 +10,22 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use crate::pickling::Pickling;
-#[cfg(target_os = "linux")]
 use daskwire_comm::BufferPool;
 use daskwire_comm::runtime::{self, Instant, Spawner};
 use daskwire_comm::{Address, Comm, CommError, CommOptions, Listener, Traffic, Transports};
+use daskwire_messages::dialect::Dialect;
+#[cfg(target_os = "linux")]
+use daskwire_messages::pickling::Pickling;
+use daskwire_messages::protocol::{Request, Versions};
+use daskwire_messages::release::{FIRST_SUPPORTED, UntestedRelease};
+use daskwire_messages::{Release, Value};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
+use daskwire_rpc::channel::{Channel, Ends, Receiver};
+use daskwire_rpc::event::{self, emit};
+use daskwire_rpc::identity;
+use daskwire_rpc::net::Connector;
+use daskwire_rpc::pool::{Deadlines, Pool};
 use tokio::sync::{Notify, watch};
 
 use super::diagnostics::{Level, Log, Notifier};
@@ -24,32 +35,24 @@ use super::metrics::{TasksDone, Transfers};
 #[cfg(target_os = "linux")]
 use super::nanny_plugins;
 #[cfg(target_os = "linux")]
-use super::python::{Interpreter, PythonProcesses, SharedMemory};
+use super::python::PythonProcesses;
 use super::scheduler_plugin::{self, OtherWorkers};
 use super::session::{Parts, supervise};
 use super::state::{Event, Limits, State};
 use super::store::{SpillDirectory, Store};
 use super::threads::{self, Queue};
 use super::{Builder, Shared, StartError, Worker};
-use crate::batched::{BatchSender, BatchWriter, MAX_QUEUED_LEN};
-use crate::channel::{Channel, Ends, Receiver};
-use crate::dialect::Dialect;
-use crate::event::{self, emit};
-use crate::identity;
-use crate::net::Connector;
 #[cfg(target_os = "linux")]
-use crate::panic_flag::PanicFlag;
-use crate::pool::{Deadlines, Pool};
+use daskwire_messages::protocol::{Nullable, StartPython};
 #[cfg(target_os = "linux")]
-use crate::protocol::{Nullable, StartPython};
-use crate::protocol::{Request, Versions};
-use crate::release::{FIRST_SUPPORTED, UntestedRelease};
-use crate::{Release, RequestError, Value};
+use daskwire_python::{Interpreter, SharedMemory};
+#[cfg(target_os = "linux")]
+use daskwire_rpc::panic_flag::PanicFlag;
 
 /// Starts a worker: connects to the scheduler, listens, makes the store, starts Python
 /// processes, and registers.
 pub(super) async fn start(mut builder: Builder) -> Result<Worker, StartError> {
-    let id = format!("Worker-{}", crate::key::identifier());
+    let id = format!("Worker-{}", daskwire_messages::key::identifier());
     let party = builder.name.clone();
     let party = party.unwrap_or_else(|| "worker".to_owned());
     let transports = builder.transports.with_own_connections();
@@ -408,7 +411,7 @@ async fn join(
 /// frames into it.
 #[cfg(target_os = "linux")]
 fn share_frames(builder: &mut Builder) -> Arc<SharedMemory> {
-    let memory = Arc::new(SharedMemory::new());
+    let memory = Arc::new(SharedMemory::default());
     if builder.runs_python() {
         let shared =
             |pool: BufferPool| BufferPool::with_memory(pool.max_len(), memory.for_frames());

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
+use daskwire_rpc::panic_flag::PanicFlag;
+
 use super::{Job, Shared};
-use crate::panic_flag::PanicFlag;
 
 /// Stack size in bytes: enough for recursive functions. Memory is committed only when used.
 const STACK_LEN: usize = 8 << 20;

@@ -5,13 +5,12 @@ use core::time::Duration;
 use std::collections::HashMap;
 
 use crate::message::Message as _;
-use daskwire_peer::client::state::{Action, Event, Hold, Reconnect, State, Status};
-use daskwire_peer::fuzzing;
-use daskwire_peer::protocol::{
+use daskwire_client::state::{Action, Event, Hold, Reconnect, State, Status};
+use daskwire_messages::protocol::{
     CancelledKeys, FromClient, KeyInMemory, Keys, LostData, Restart, TaskErredForClient,
     TaskRetried, ToClient, UpdateGraph,
 };
-use daskwire_peer::{Key, Value};
+use daskwire_messages::{Key, Value};
 
 use super::{BUDGET, sent};
 use crate::input::Choices;
@@ -84,7 +83,7 @@ impl Client {
                 _ => {}
             }
         }
-        fuzzing::check_client(&self.state);
+        self.state.check();
         for hold in &self.handles {
             let status = self.state.status(hold).expect("it has handles");
             let reported = self.reported.get(hold);
@@ -222,7 +221,8 @@ impl Client {
             reason: "the end".to_owned(),
         });
         assert!(!self.state.is_connected());
-        assert_eq!(fuzzing::check_client(&self.state), 0, "holds are left");
+        self.state.check();
+        assert_eq!(self.state.hold_count(), 0, "holds are left");
     }
 }
 

@@ -7,8 +7,8 @@ mod worker;
 use crate::message::Message;
 use bytes::Bytes;
 use daskwire_fuzz::budget::{Budget, Linear};
-use daskwire_peer::protocol::WorkerStatus;
-use daskwire_peer::{Key, Value};
+use daskwire_messages::protocol::WorkerStatus;
+use daskwire_messages::{Key, Value};
 
 use crate::input::Choices;
 

@@ -3,17 +3,16 @@
 use core::time::Duration;
 
 use crate::message::Message as _;
-use daskwire_peer::fuzzing;
-use daskwire_peer::graph::{Argument, Graph, Task};
-use daskwire_peer::protocol::{
+use daskwire_messages::graph::{Argument, Graph, Task};
+use daskwire_messages::protocol::{
     AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, FromClient, FromWorker, Keys,
     LongRunning, Nullable, RegisterWorker, ReleaseWorkerData, ReportKey, RequestRefreshWhoHas,
     Reschedule, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
     WorkerStatus, WorkerStatusChange,
 };
-use daskwire_peer::scheduler::LeaveReason;
-use daskwire_peer::scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
-use daskwire_peer::{Key, Value};
+use daskwire_messages::{Key, Value};
+use daskwire_scheduler::LeaveReason;
+use daskwire_scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
 
 use super::{BUDGET, sent};
 use crate::input::Choices;
@@ -70,7 +69,7 @@ impl<'c> Cluster<'c> {
 
     fn handle(&mut self, event: Event) {
         let actions = self.state.handle(self.now, event);
-        fuzzing::check_scheduler(&self.state);
+        self.state.check();
         for action in actions {
             match action {
                 Action::ToWorker(worker, message) => {
@@ -430,7 +429,7 @@ impl<'c> Cluster<'c> {
     fn clear(mut self) {
         // A client that connects takes the place of one of the same name that holds tasks without
         // a connection.
-        for name in fuzzing::client_names(&self.state) {
+        for name in self.state.client_names() {
             self.add_client(&name);
         }
         // This includes workers whose streams were to be closed.

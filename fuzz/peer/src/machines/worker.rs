@@ -5,15 +5,14 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use crate::message::Message as _;
-use daskwire_peer::fuzzing;
-use daskwire_peer::protocol::{
+use daskwire_messages::protocol::{
     AcquireReplicas, CancelCompute, ComputeTask, FreeKeys, Keys, Nullable, RefreshWhoHas,
     RemoveReplicas, RemoveWorker, StealRequest, ToWorker, WorkerStatus, WorkerStatusChange,
 };
-use daskwire_peer::worker::state::{
+use daskwire_messages::{Key, Value};
+use daskwire_worker::state::{
     Action, Answer, Description, Event, Executed, Failure, Fetched, Limits, Peer, State,
 };
-use daskwire_peer::{Key, Value};
 
 use super::{BUDGET, sent};
 use crate::input::Choices;
@@ -112,7 +111,8 @@ impl Worker {
                 Action::Disconnect(_) | Action::Report(_) | Action::Rejoin(_) => {}
             }
         }
-        fuzzing::check_worker(&self.state, &self.store);
+        self.state.check();
+        assert_eq!(self.state.in_memory(), self.store);
         let running: BTreeSet<&Key> = self.running.iter().collect();
         assert_eq!(running.len(), self.running.len(), "a task executes twice");
         assert!(self.state.executing().map(|(key, _)| key).eq(running));
@@ -314,7 +314,7 @@ impl Worker {
         self.batch(vec![closing.into()]);
         for _ in 0..2 {
             let message = FreeKeys {
-                keys: Keys(fuzzing::worker_keys(&self.state)),
+                keys: Keys(self.state.keys()),
                 ..FreeKeys::default()
             };
             self.batch(vec![message.into()]);

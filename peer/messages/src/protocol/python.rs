@@ -1,5 +1,5 @@
 //! Messages between a worker and its Python processes, in the layout of Dask's
-//! messages. The Python side is `python/daskwire/worker.py`.
+//! messages. The Python side is `peer/python/daskwire/worker.py`.
 #![allow(unreachable_pub, reason = "the macros make public types")]
 
 use bytes::Bytes;

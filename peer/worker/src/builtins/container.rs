@@ -2,11 +2,12 @@
 
 use core::cmp::Ordering;
 
+use daskwire_messages::Value;
+
 use super::format::bounded_repr;
 use super::index::Index;
 use super::number::{Number, number};
 use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
-use crate::Value;
 
 fn compare_numbers(a: Number, b: Number) -> Option<Ordering> {
     match (a, b) {
@@ -72,7 +73,7 @@ pub(super) fn contains_item(items: &[Value], item: &Value) -> bool {
 /// # Errors
 ///
 /// A `TypeError` if an item is not hashable.
-pub(in crate::worker) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
+pub(crate) fn distinct(items: Vec<Value>) -> Result<Vec<Value>> {
     items.iter().try_for_each(check_hashable)?;
     let mut index = Index::default();
     let is_first: Vec<bool> = items.iter().map(|item| index.insert(item).1).collect();

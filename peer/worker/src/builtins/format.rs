@@ -2,8 +2,9 @@
 
 use core::fmt::{self, Write as _};
 
+use daskwire_messages::Value;
+
 use super::{MAX_LEN, Result, error, not_covered, too_large};
-use crate::Value;
 
 pub(super) fn str_of(value: &Value) -> Result<String> {
     match value {

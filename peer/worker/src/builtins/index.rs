@@ -4,9 +4,10 @@ use core::hash::{BuildHasher, Hash, Hasher};
 use std::collections::HashMap;
 use std::hash::RandomState;
 
+use daskwire_messages::Value;
+
 use super::container::equal;
 use super::number::{Number, number, whole};
-use crate::Value;
 
 /// A table of values in insertion order, with lookup in constant time.
 #[derive(Default)]

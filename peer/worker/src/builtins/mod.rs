@@ -7,8 +7,9 @@ mod number;
 
 use core::cmp::Ordering;
 
+use daskwire_messages::{RemoteError, Value};
+
 use super::functions::{Arguments, Functions};
-use crate::{RemoteError, Value};
 
 use container::{check_comparable, contains, equal, getitem, items, len, order, truth};
 use format::str_of;

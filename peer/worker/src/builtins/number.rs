@@ -1,7 +1,8 @@
 //! Arithmetic on numbers, as Python does it.
 
+use daskwire_messages::{RemoteError, Value};
+
 use super::{MAX_LEN, Result, error, not_covered, too_large, type_error};
-use crate::{RemoteError, Value};
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {

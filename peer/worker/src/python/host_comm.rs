@@ -1,22 +1,24 @@
-//! Requests that need Python, answered by the [host](super::host).
+//! Requests that need Python, answered by the [host](Host).
 
 use std::io;
 use std::sync::{Arc, Weak};
 
 use daskwire_comm::runtime;
 use daskwire_comm::{CommOptions, RawConnection};
+use daskwire_messages::protocol::{PythonStream, Unknown};
+use daskwire_messages::{RemoteError, Value};
+use daskwire_python::{Host, HostEvent};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::{Channel, Ends};
 use tokio::net::UnixStream;
 
-use super::{Host, HostEvent, PythonProcesses, RunError};
-use crate::channel::{Channel, Ends};
-use crate::protocol::{PythonStream, Unknown};
-use crate::worker::Shared;
-use crate::worker::state::Event;
-use crate::{RemoteError, RequestError, Value};
+use super::{PythonProcesses, RunError};
+use crate::Shared;
+use crate::state::Event;
 
 /// A comm to the host. Each comm of a peer has its own, so that requests stay in order.
 #[derive(Debug, Default)]
-pub(in crate::worker) struct HostComm(Option<(Channel, Weak<Host>)>);
+pub(crate) struct HostComm(Option<(Channel, Weak<Host>)>);
 
 impl HostComm {
     /// Forwards a request to the host, and returns its reply.
@@ -24,7 +26,7 @@ impl HostComm {
     /// # Errors
     ///
     /// If the host cannot be started, or ends.
-    pub(in crate::worker) async fn answer(
+    pub(crate) async fn answer(
         &mut self,
         shared: &Arc<Shared>,
         mut request: Unknown,
@@ -100,7 +102,7 @@ impl Shared {
     }
 
     /// Records the scheduler's worker plugins, and starts the host to set them up if needed.
-    pub(in crate::worker) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
+    pub(crate) async fn set_up_plugins(self: &Arc<Self>, plugins: Option<Value>) {
         let Some(python) = &self.python else {
             return;
         };
@@ -143,7 +145,7 @@ impl Shared {
     }
 
     /// Registers a callback that handles events of the host while the worker exists.
-    pub(in crate::worker) fn handle_host_events(self: &Arc<Self>, python: &PythonProcesses) {
+    pub(crate) fn handle_host_events(self: &Arc<Self>, python: &PythonProcesses) {
         let own = Arc::downgrade(self);
         python.on_host(move |event| {
             if let Some(shared) = own.upgrade() {
@@ -153,7 +155,7 @@ impl Shared {
     }
 
     /// Sends a message of Python code to the scheduler.
-    pub(in crate::worker) fn send_from_python(&self, message: PythonStream) {
+    pub(crate) fn send_from_python(&self, message: PythonStream) {
         if let Some(stream) = &self.machine().stream {
             stream.send(message.message);
         }

@@ -19,55 +19,37 @@
 //! Alternatively, the tasks of all threads [share](shared) a number of processes, all of which
 //! are hosts. With one process this is as in Dask's workers.
 
-#[cfg(feature = "fuzzing")]
-#[path = "../../../python/src/fuzzing.rs"]
-pub(crate) mod fuzzing;
-#[path = "../../../python/src/host.rs"]
-mod host;
 mod host_comm;
-#[path = "../../../python/src/link.rs"]
-mod link;
-#[path = "../../../python/src/memory.rs"]
-mod memory;
-#[path = "../../../python/src/plugins.rs"]
-mod plugins;
-#[path = "../../../python/src/process.rs"]
-mod process;
 mod run;
 mod shared;
-#[path = "../../../python/src/template.rs"]
-mod template;
 
 use core::fmt;
 use core::num::NonZeroUsize;
 use core::time::Duration;
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread;
 use std::time::Instant;
 
 use bytes::Bytes;
-use link::Link;
-use plugins::Plugins;
-use process::{Executor, Process};
-use shared::SharedHosts;
-use template::Template;
-
-pub(super) use host::{Host, HostCallback, HostEvent};
-pub(super) use host_comm::HostComm;
-pub(super) use memory::SharedMemory;
-pub(super) use run::is_for_python;
-
-use super::store::{Datum, DatumError, Origin, SpillDirectory, Steps, Store};
-use crate::panic_flag::PanicFlag;
-use crate::protocol::{
+use daskwire_messages::protocol::{
     FromPython, Nullable, PythonErred, PythonFinished, RejoinedInPython, RunInPython, StartPython,
 };
-use crate::value::Serialized;
-use crate::{Key, Value};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, Value};
+use daskwire_python::{
+    Executor, Host, HostCallback, HostEvent, Interpreter, Link, Plugins, Process, SharedMemory,
+    Template, anonymous_memory,
+};
+use daskwire_rpc::panic_flag::PanicFlag;
+
+pub(super) use host_comm::HostComm;
+pub(super) use run::is_for_python;
+
+use shared::SharedHosts;
+
+use super::store::{Datum, DatumError, Origin, SpillDirectory, Steps, Store};
 
 /// The Python processes of a worker.
 pub(super) struct PythonProcesses {
@@ -123,16 +105,6 @@ struct Pool {
     is_closed: bool,
     /// Whether the last attempt to start a process failed.
     has_failed: bool,
-}
-
-/// The interpreter and the environment of Python processes.
-#[derive(Debug)]
-pub(super) struct Interpreter {
-    pub(super) path: PathBuf,
-    /// Variables added to the environment.
-    pub(super) variables: Vec<(String, String)>,
-    /// The modules that are imported before processes are forked.
-    pub(super) imports: Vec<String>,
 }
 
 /// The outcome of a task.
@@ -401,7 +373,7 @@ impl PythonProcesses {
         let mut inputs = Vec::with_capacity(data.len());
         let mut nbytes = Vec::new();
         for (name, datum) in data {
-            let payload = if executor.keeps(name, datum) {
+            let payload = if executor.keeps(name, datum.origin().number) {
                 None
             } else {
                 let shared = datum.shared(steps, |serialized| self.memory.share(serialized));
@@ -448,7 +420,7 @@ impl PythonProcesses {
         });
         drop(message);
         for (name, datum) in data {
-            executor.keep(name, datum);
+            executor.keep(name, datum.origin().number);
             // If it was freed before, no other call marks it for removal.
             if !call.store.holds(name, datum) {
                 executor.process.forget(name);
@@ -538,7 +510,7 @@ impl PythonProcesses {
     pub(super) fn finish(&self, finished: Box<FinishedExecutor>, key: &Key, datum: &Datum) {
         let FinishedExecutor { executor, is_kept } = *finished;
         if is_kept {
-            executor.keep(key, datum);
+            executor.keep(key, datum.origin().number);
         }
         self.give_back(executor);
     }
@@ -606,7 +578,7 @@ impl PythonProcesses {
         let own = ids.into_iter().map(|id| anonymous_memory(&id.to_string()));
         ProcessMemory {
             private: own.sum(),
-            shared: self.memory.len().saturating_add(spare),
+            shared: self.memory.total_len().saturating_add(spare),
             spare,
         }
     }
@@ -716,7 +688,7 @@ impl PythonProcesses {
             }
             let kept = |executor: &Executor| {
                 let kept = data.iter().take(MAX_COMPARED);
-                kept.filter(|(key, datum)| executor.keeps(key, datum))
+                kept.filter(|(key, datum)| executor.keeps(key, datum.origin().number))
                     .count()
             };
             let best = (0..pool.idle.len()).max_by_key(|&index| kept(&pool.idle[index]));
@@ -746,15 +718,8 @@ impl PythonProcesses {
     }
 
     fn start_executor(&self) -> Result<Executor, RunError> {
-        let refuse = |message: FromPython| {
-            let what = format!("it sent {:?} before it was ready", message.op());
-            Err(io::Error::other(what))
-        };
-        let started = process::start(&self.template, &self.start_message(), &self.memory, refuse);
-        let started = started.map(|(_, link, child)| {
-            let panic_flag = self.panic_flag.clone();
-            Executor::new(link, child, None, panic_flag)
-        });
+        let (start, panic_flag) = (self.start_message(), self.panic_flag.clone());
+        let started = Executor::start(&self.template, &start, &self.memory, panic_flag);
         let mut pool = self.lock();
         let has_failed = core::mem::replace(&mut pool.has_failed, started.is_err());
         let executor = started.map_err(|error| match has_failed {
@@ -836,20 +801,12 @@ const RETURN_TIME: Duration = Duration::from_millis(200);
 /// Maximum number of inputs that are looked up when executors are compared.
 const MAX_COMPARED: usize = 32;
 
-/// Returns the anonymous memory of a process in bytes, or 0 if it is unknown.
-pub(super) fn anonymous_memory(process: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    kib.unwrap_or_default().saturating_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
-    use crate::panic_flag::poison;
+    use daskwire_rpc::panic_flag::poison;
 
     fn processes(panic_flag: &PanicFlag) -> PythonProcesses {
         let interpreter = Interpreter {
@@ -857,7 +814,7 @@ mod tests {
             variables: Vec::new(),
             imports: Vec::new(),
         };
-        let memory = Arc::new(SharedMemory::new());
+        let memory = Arc::new(SharedMemory::default());
         let start = StartPython::default();
         PythonProcesses::new(
             interpreter,
@@ -881,10 +838,6 @@ mod tests {
             |python: &PythonProcesses| {
                 poison(&python.host);
                 assert!(python.running_host().is_none());
-            },
-            |python: &PythonProcesses| {
-                python.plugins.poison();
-                assert!(!python.needs_host());
             },
         ];
         for fail in failures {

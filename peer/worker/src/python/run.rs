@@ -4,26 +4,23 @@ use core::iter;
 use core::time::Duration;
 use std::sync::Arc;
 
+use daskwire_messages::exception::killed_worker;
+use daskwire_messages::graph::{Function, REPLACED_BY, Task, Work};
+use daskwire_messages::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, RemoteError, Value};
+use daskwire_rpc::event;
+
 use super::{Call, Outcome, PythonProcesses, RunError};
-use crate::event;
-use crate::exception::killed_worker;
-use crate::graph::{Function, REPLACED_BY, Task, Work};
-use crate::protocol::{FromPython, PythonErred, PythonFinished, PythonSeceded};
-use crate::value::Serialized;
-use crate::worker::functions::Functions;
-use crate::worker::run::{Done, Job, Spec, lost, read};
-use crate::worker::state::{Description, Event, Failure};
-use crate::worker::store::{DatumError, Steps};
-use crate::worker::{Shared, now, threads};
-use crate::{Key, RemoteError, Value};
+use crate::functions::Functions;
+use crate::run::{Done, Job, Spec, lost, read};
+use crate::state::{Description, Event, Failure};
+use crate::store::{DatumError, Steps};
+use crate::{Shared, now, threads};
 
 impl Shared {
     /// Runs a task in a Python process, and returns the jobs to run next.
-    pub(in crate::worker) fn run_in_python(
-        self: &Arc<Self>,
-        python: &PythonProcesses,
-        job: Job,
-    ) -> Vec<Job> {
+    pub(crate) fn run_in_python(self: &Arc<Self>, python: &PythonProcesses, job: Job) -> Vec<Job> {
         let start = now();
         let Job {
             key,
@@ -247,7 +244,7 @@ fn contains(run_spec: &Serialized, mark: &str) -> bool {
 
 /// Whether a task has to run in Python: it calls no native function, or one that is not
 /// among `functions` and has a fallback. Otherwise stores the parsed task in `job`.
-pub(in crate::worker) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
+pub(crate) fn is_for_python(job: &mut Job, functions: &Functions) -> bool {
     let Spec::Unread(run_spec) = &job.spec else {
         return false;
     };

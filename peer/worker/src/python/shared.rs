@@ -7,12 +7,12 @@ use core::cmp::Reverse;
 use core::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::host::Host;
-use super::process::Executor;
-use super::{Call, HostEvent, PythonProcesses, RunError};
-use crate::panic_flag::PanicFlag;
-use crate::protocol::StartPython;
-use crate::worker::store::DatumError;
+use daskwire_messages::protocol::StartPython;
+use daskwire_python::{Executor, Host, HostEvent};
+use daskwire_rpc::panic_flag::PanicFlag;
+
+use super::{Call, PythonProcesses, RunError};
+use crate::store::DatumError;
 
 /// The hosts that share the tasks of a worker.
 pub(super) struct SharedHosts {
@@ -53,7 +53,7 @@ impl SharedHosts {
 
 impl PythonProcesses {
     /// Whether tasks share a number of processes.
-    pub(in crate::worker) const fn is_shared(&self) -> bool {
+    pub(crate) const fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
@@ -62,7 +62,7 @@ impl PythonProcesses {
     /// # Errors
     ///
     /// As [`host`](Self::host).
-    pub(in crate::worker) fn start_shared(&self) -> Result<(), RunError> {
+    pub(crate) fn start_shared(&self) -> Result<(), RunError> {
         if let Some(shared) = &self.shared {
             let count = self.panic_flag.check(shared.places.lock()).len();
             for index in 0..count {

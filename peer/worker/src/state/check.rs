@@ -2,26 +2,30 @@
 
 use std::collections::BTreeSet;
 
+use daskwire_messages::Key;
+
 use super::State;
 use super::task::{MAX_HOLDERS, PHASE_COUNT, Phase};
-use crate::Key;
 
 impl State {
     /// The keys of all tasks.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn keys(&self) -> Vec<Key> {
+    #[doc(hidden)]
+    pub fn keys(&self) -> Vec<Key> {
         self.tasks.keys().cloned().collect()
     }
 
     /// The keys of tasks whose results are in the store.
-    pub(crate) fn in_memory(&self) -> BTreeSet<Key> {
+    #[doc(hidden)]
+    pub fn in_memory(&self) -> BTreeSet<Key> {
         let tasks = self.tasks.iter();
         let in_memory = tasks.filter(|(_, task)| task.phase == Phase::Memory);
         in_memory.map(|(key, _)| key.clone()).collect()
     }
 
     /// Panics if the state is inconsistent. Called between events.
-    pub(crate) fn check(&self) {
+    #[doc(hidden)]
+    pub fn check(&self) {
         let mut counts = [0; PHASE_COUNT];
         for (key, task) in &self.tasks {
             counts[task.phase as usize] += 1;

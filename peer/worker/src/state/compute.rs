@@ -2,15 +2,16 @@
 
 use core::time::Duration;
 
-use super::event::{Description, Event, Executed, Failure, Run, stimulus};
-use super::task::{Computation, Phase, Priority, Running, Task};
-use super::{Action, State};
-use crate::protocol::{
+use daskwire_messages::protocol::{
     ComputeTask, LongRunning, Nullable, ReplyStatus, Reschedule, StartStop, TaskErred,
     TaskFinished, WorkerStatus,
 };
-use crate::story::TaskChange;
-use crate::{Key, Value};
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::story::TaskChange;
+
+use super::event::{Description, Event, Executed, Failure, Run, stimulus};
+use super::task::{Computation, Phase, Priority, Running, Task};
+use super::{Action, State};
 
 impl State {
     pub(super) fn compute(&mut self, message: ComputeTask) {
@@ -555,12 +556,7 @@ impl State {
     }
 }
 
-pub(in crate::worker) fn startstop(
-    action: &str,
-    start: f64,
-    stop: f64,
-    source: Option<&str>,
-) -> StartStop {
+pub(crate) fn startstop(action: &str, start: f64, stop: f64, source: Option<&str>) -> StartStop {
     StartStop {
         action: action.to_owned(),
         start,

@@ -6,11 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-
-use crate::protocol::{FromWorker, StartStop, ToWorker};
-use crate::story::{Stimulus, TaskEvent};
-use crate::value::Serialized;
-use crate::{Key, Value};
+use daskwire_messages::protocol::{FromWorker, StartStop, ToWorker};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::story::{Stimulus, TaskEvent};
 
 /// The address of another worker.
 pub type Peer = Arc<str>;
@@ -301,6 +300,6 @@ fn stimulus_of(message: &ToWorker) -> Result<&str, &'static str> {
 }
 
 /// Formats a stimulus id as in Dask's logs.
-pub(in crate::worker) fn stimulus(what: &str, now: Duration) -> String {
+pub(crate) fn stimulus(what: &str, now: Duration) -> String {
     format!("{what}-{}", now.as_secs_f64())
 }

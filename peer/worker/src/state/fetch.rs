@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
+use daskwire_rpc::story::TaskChange;
+
 use super::compute::startstop;
 use super::event::{Answer, Description, Fetched, Peer, stimulus};
 use super::task::{Computation, MAX_HOLDERS, Phase, Request};
 use super::{Action, Event, State};
-use crate::Key;
-use crate::protocol::{AddKeys, Keys, RequestRefreshWhoHas, WorkerStatus};
-use crate::story::TaskChange;
 
 /// Total length of pending requests below which their number is not limited, in bytes, as in
 /// Dask.

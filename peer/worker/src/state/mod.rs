@@ -19,8 +19,8 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use daskwire_peer::protocol::{ComputeTask, FromWorker, ToWorker};
-//! use daskwire_peer::worker::state::{Action, Description, Event, Executed, Limits, State};
+//! use daskwire_messages::protocol::{ComputeTask, FromWorker, ToWorker};
+//! use daskwire_worker::state::{Action, Description, Event, Executed, Limits, State};
 //!
 //! let mut worker = State::new("tcp://10.0.0.7:4000", Limits::default(), []);
 //!
@@ -66,12 +66,12 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::Key;
-use crate::protocol::{
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{
     CloseStream, FromWorker, Keys, Nullable, StealResponse, ToWorker, WorkerStatus,
     WorkerStatusChange,
 };
-use crate::story::{Stimulus, Story, TaskChange, TaskEvent};
+use daskwire_rpc::story::{Stimulus, Story, TaskChange, TaskEvent};
 
 mod compute;
 mod event;

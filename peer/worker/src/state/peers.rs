@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
+use daskwire_messages::Key;
+
 use super::Peer;
 use super::task::{Priority, Queue};
-use crate::Key;
 
 /// The peers with queued keys, pending requests, or a reason not to ask them.
 ///

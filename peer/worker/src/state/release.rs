@@ -1,9 +1,10 @@
 //! Freeing data, and returning tasks for other workers.
 
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{AddKeys, Keys, ReleaseWorkerData};
+
 use super::task::{Phase, Task};
 use super::{Action, State};
-use crate::Key;
-use crate::protocol::{AddKeys, Keys, ReleaseWorkerData};
 
 impl State {
     pub(super) fn free(&mut self, key: &Key, stimulus_id: &str) {

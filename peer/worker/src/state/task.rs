@@ -4,11 +4,12 @@ use core::cmp::Ordering;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use daskwire_messages::protocol::{ComputeTask, StartStop};
+use daskwire_messages::value::Serialized;
+use daskwire_messages::{Key, Value};
+use daskwire_rpc::story::TaskChange;
+
 use super::{Description, Peer, State};
-use crate::protocol::{ComputeTask, StartStop};
-use crate::story::TaskChange;
-use crate::value::Serialized;
-use crate::{Key, Value};
 
 /// The phase of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,14 +12,14 @@ use std::{io, thread};
 
 use bytes::Bytes;
 use daskwire_comm::BufferPool;
+use daskwire_messages::value::{Serialized, Value, ValueError};
+use daskwire_messages::{Key, RemoteError};
+use daskwire_rpc::panic_flag::lock_counter;
 
 use super::file::{self, ReadError, SpillFile};
 use super::ledger::Common;
-use crate::panic_flag::lock_counter;
-use crate::value::{Serialized, Value, ValueError};
 #[cfg(target_os = "linux")]
-use crate::worker::python::Host;
-use crate::{Key, RemoteError};
+use daskwire_python::Host;
 
 /// A piece of data. Clones share it.
 #[derive(Clone, Debug)]
@@ -40,17 +40,17 @@ pub(super) struct Inner {
 /// What Python processes know a datum by.
 #[cfg(target_os = "linux")]
 #[derive(Debug)]
-pub(in crate::worker) struct Origin {
+pub(crate) struct Origin {
     /// A number that no other datum of this process has.
-    pub(in crate::worker) number: u64,
+    pub(crate) number: u64,
     /// The Python process that has the value, if it cannot be pickled.
-    pub(in crate::worker) home: Option<Weak<Host>>,
+    pub(crate) home: Option<Weak<Host>>,
 }
 
 #[cfg(target_os = "linux")]
 impl Origin {
     /// Returns the origin of a datum that has a new number.
-    pub(in crate::worker) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -96,18 +96,6 @@ struct Forms {
     disk_len: Option<u64>,
     /// Position in the ledger's order of use, if the datum can leave memory.
     position: Option<u64>,
-}
-
-/// A weak reference to a datum, by which it can be identified.
-#[cfg(target_os = "linux")]
-#[derive(Clone, Debug)]
-pub(crate) struct WeakDatum(Weak<Inner>);
-
-#[cfg(target_os = "linux")]
-impl WeakDatum {
-    pub(crate) fn is(&self, datum: &Datum) -> bool {
-        core::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&datum.0))
-    }
 }
 
 /// The reason why a datum is not available.
@@ -168,7 +156,7 @@ pub(crate) struct Steps(Mutex<Vec<Done>>);
 
 impl Steps {
     fn add(&self, step: Step, len: u64, since: Instant) {
-        let stop = crate::clock::unix_time().as_secs_f64();
+        let stop = daskwire_rpc::clock::unix_time().as_secs_f64();
         let start = stop - since.elapsed().as_secs_f64();
         self.lock().push(Done {
             step,
@@ -451,7 +439,7 @@ impl Datum {
 
     /// What Python processes know the datum by.
     #[cfg(target_os = "linux")]
-    pub(in crate::worker) fn origin(&self) -> &Origin {
+    pub(crate) fn origin(&self) -> &Origin {
         &self.0.origin
     }
 
@@ -566,11 +554,6 @@ impl Datum {
         drop(forms);
         drop(creation);
         serialized.map_err(DatumError::Value)
-    }
-
-    #[cfg(target_os = "linux")]
-    pub(crate) fn downgrade(&self) -> WeakDatum {
-        WeakDatum(Arc::downgrade(&self.0))
     }
 
     /// Returns the serialized form, after `share` has moved it to memory that another process

@@ -218,7 +218,7 @@ fn remove(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::worker::store::scratch;
+    use crate::store::scratch;
 
     fn made(parent: PathBuf) -> PathBuf {
         fs::create_dir(&parent).expect("writable directory");
@@ -288,7 +288,7 @@ mod tests {
         let parent = scratch("modes");
         let directory = SpillDirectory::new(&parent, "x").expect("writable directory");
         let file = directory.next_file();
-        crate::worker::store::file::write(&file, &Default::default()).expect("writable directory");
+        crate::store::file::write(&file, &Default::default()).expect("writable directory");
         assert_eq!(mode(&parent), 0o700);
         assert_eq!(mode(directory.path()), 0o700);
         assert_eq!(mode(&directory.path().join(LOCK)), 0o600);

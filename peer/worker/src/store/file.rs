@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use daskwire_comm::BufferPool;
+use daskwire_messages::value::Serialized;
 use twox_hash::XxHash3_64;
 
 use super::directory::create_private;
-use crate::value::Serialized;
 
 /// A complete spill file. The worker removes it when no datum uses it any more.
 #[derive(Clone, Debug)]

@@ -4,15 +4,15 @@ use core::hash::Hasher as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::pickling::Pickling;
 use bytes::Bytes;
+use daskwire_messages::Value;
+use daskwire_messages::pickling::Pickling;
+use daskwire_messages::value::Serialized;
 use twox_hash::XxHash3_64;
 
 use super::datum::Evicted;
 use super::file::{self, SpillFile};
 use super::{Datum, DatumError, SpillDirectory, Steps, Store};
-use crate::Value;
-use crate::value::Serialized;
 
 /// Reads a spill file with the given contents at `path`; `None` if it is refused.
 pub fn read_spill_file(path: &Path, contents: &[u8]) -> Option<Serialized> {

@@ -11,13 +11,13 @@ use std::time::Instant;
 use std::{fs, io};
 
 use daskwire_comm::BufferPool;
+use daskwire_messages::Key;
+use daskwire_messages::pickling::Pickling;
+use daskwire_rpc::panic_flag::PanicFlag;
 
 use super::datum::{Evicted, Inner};
 use super::meters::{Holdings, Meters};
 use super::{Datum, SpillDirectory};
-use crate::Key;
-use crate::panic_flag::PanicFlag;
-use crate::pickling::Pickling;
 
 /// Pause after a failed write, and when no data can be moved.
 const RETRY: Duration = Duration::from_millis(500);

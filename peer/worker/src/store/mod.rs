@@ -49,7 +49,7 @@ mod datum;
 mod directory;
 mod file;
 #[cfg(feature = "fuzzing")]
-pub(crate) mod fuzzing;
+pub mod fuzzing;
 mod ledger;
 mod meters;
 
@@ -59,20 +59,17 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
 use daskwire_comm::BufferPool;
-
-use crate::Key;
-use crate::pickling::Pickling;
-use crate::value::{Serialized, Value};
+use daskwire_messages::Key;
+use daskwire_messages::pickling::Pickling;
+use daskwire_messages::value::{Serialized, Value};
+use daskwire_rpc::panic_flag::PanicFlag;
 
 #[cfg(target_os = "linux")]
-pub(in crate::worker) use datum::Origin;
-#[cfg(target_os = "linux")]
-pub(crate) use datum::WeakDatum;
+pub(crate) use datum::Origin;
 pub(crate) use datum::{Datum, DatumError, Done, InUse, Opened, Step, Steps};
 pub(crate) use directory::SpillDirectory;
 pub use meters::{Holdings, StoreCounters, Tally};
 
-use crate::panic_flag::PanicFlag;
 use ledger::Common;
 
 /// The data of a worker, by key.
@@ -200,12 +197,7 @@ impl Store {
     /// Creates a datum from a result of Python, without storing it. Its size is `nbytes`, as
     /// Dask counts it.
     #[cfg(target_os = "linux")]
-    pub(in crate::worker) fn computed(
-        &self,
-        serialized: Serialized,
-        nbytes: u64,
-        origin: Origin,
-    ) -> Datum {
+    pub(crate) fn computed(&self, serialized: Serialized, nbytes: u64, origin: Origin) -> Datum {
         Datum::with_origin(&self.common, nbytes, Some(serialized), None, origin)
     }
 
@@ -266,7 +258,7 @@ impl Store {
     }
 
     /// The flag set when a panic may have left the store inconsistent.
-    pub(in crate::worker) fn panic_flag(&self) -> &PanicFlag {
+    pub(crate) fn panic_flag(&self) -> &PanicFlag {
         &self.common.panic_flag
     }
 
@@ -282,8 +274,8 @@ impl Store {
 #[cfg(test)]
 impl Store {
     /// Panics while the map is locked, for tests.
-    pub(in crate::worker) fn poison(&self) {
-        crate::panic_flag::poison(&self.held);
+    pub(crate) fn poison(&self) {
+        daskwire_rpc::panic_flag::poison(&self.held);
     }
 }
 
@@ -296,7 +288,7 @@ impl Drop for Store {
 /// An unused path, for tests.
 #[cfg(test)]
 pub(crate) fn scratch(name: &str) -> std::path::PathBuf {
-    let id = crate::key::identifier();
+    let id = daskwire_messages::key::identifier();
     std::env::temp_dir().join(format!("daskwire-{name}-{id}"))
 }
 

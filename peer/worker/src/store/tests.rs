@@ -9,7 +9,7 @@ use bytes::Bytes;
 use daskwire_testing::Random;
 
 use super::*;
-use crate::worker::store::file::{self, ReadError};
+use crate::store::file::{self, ReadError};
 
 fn list() -> Value {
     Value::list((0..1000).map(|n| Value::list([n, n + 1])))
@@ -110,7 +110,9 @@ fn damaged_data_fails_to_open_but_can_be_forwarded() {
     let datum = store.received(sent.clone());
     assert!(matches!(
         datum.open(&Steps::default()),
-        Err(DatumError::Value(crate::value::ValueError::Pickle(_)))
+        Err(DatumError::Value(
+            daskwire_messages::value::ValueError::Pickle(_)
+        ))
     ));
     assert_eq!(datum.serialize(&Steps::default()), Ok(sent));
 }

@@ -35,7 +35,7 @@ async fn panic_during_a_state_change_ends_the_worker() {
         if is_store {
             worker.shared.store.poison();
         } else {
-            crate::panic_flag::poison(&worker.shared.machine);
+            daskwire_rpc::panic_flag::poison(&worker.shared.machine);
         }
         stream
             .compute(&Task::new("y", "operator.add", [1, 2]))
@@ -216,7 +216,7 @@ async fn worker_that_cannot_listen_does_not_start() {
     let (started, _stream) = tokio::join!(starting, scheduler.accept());
     let error = started.expect_err("the address is in use");
     assert!(matches!(error, StartError::Listen(_)), "{error:?}");
-    let error = crate::Error::from(error).to_string();
+    let error = error.to_string();
     assert!(error.starts_with("the worker cannot listen: "), "{error}");
     assert!(error.contains(&taken.to_string()), "{error}");
 }

@@ -6,28 +6,31 @@ mod transfers;
 
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-use daskwire_comm::tls::Tls;
+use daskwire_comm::tls::{Tls, TlsSettings};
 use daskwire_comm::{
     BoxFuture, Closed, CommError, CommOptions, ConnectError, ConnectOptions, Listen, Listener,
     PendingConnection, Transport, Transports,
 };
-use tokio::sync::mpsc;
-
-use super::*;
-use crate::channel::{Channel, Ends};
-use crate::graph::Task;
-use crate::protocol::{
+use daskwire_messages::Key;
+use daskwire_messages::graph::Task;
+use daskwire_messages::protocol::{
     Close, ComputeTask, DataReply, Echo, Field, FreeKeys, FreeKeysRequest, FromWorker, Gather,
     GetData, HeartbeatReply, HeartbeatWorker, Identity, Keys, KeysRequest, Kill, Nullable, Ping,
     RegisterWorkerReply, RemoveWorker, ReplyStatus, Request, RunSpec, Status, StealRequest,
     TaskErred, TaskFinished, Terminate, ToWorker, Unknown, UpdateData, UpdateDataReply,
     WorkerStatus, WorkerStatusChange,
 };
-use crate::value::{Object, Serialized, ValueError};
-use crate::{Key, RequestError};
+use daskwire_messages::value::{Object, Serialized, ValueError};
+use daskwire_rpc::RequestError;
+use daskwire_rpc::channel::{Channel, Ends};
+use daskwire_testing::TLS_PEM;
+use tokio::sync::mpsc;
+
+use super::*;
 
 /// A scheduler of one worker.
 struct Scheduler {
@@ -50,9 +53,12 @@ fn address(address: &str) -> Address {
 /// Transports with a certificate, for those that need one.
 fn transports() -> Transports {
     // Both ends present it, and trust it.
-    static TLS: LazyLock<Tls> =
-        LazyLock::new(|| crate::cluster::certificate().expect("a certificate"));
-    crate::transports_with_tls(&TLS)
+    static TLS: LazyLock<Tls> = LazyLock::new(|| {
+        let file = Path::new(TLS_PEM);
+        let settings = TlsSettings::new(file, file).with_key(file);
+        settings.build().expect("a certificate")
+    });
+    daskwire_rpc::transports_with_tls(&TLS)
 }
 
 async fn bind(at: &Address) -> Listener {
@@ -68,7 +74,7 @@ fn ends() -> Ends {
 impl Scheduler {
     async fn new(scheme: &str) -> Self {
         let at = match scheme {
-            "inproc" => format!("inproc://{}", crate::key::identifier()),
+            "inproc" => format!("inproc://{}", daskwire_messages::key::identifier()),
             scheme => format!("{scheme}://127.0.0.1:0"),
         };
         let at = address(&at);

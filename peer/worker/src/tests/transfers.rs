@@ -15,7 +15,7 @@ async fn forwards_data_between_workers_unchanged() {
     // An alias does not open its input.
     let alias = Task {
         key: "alias".into(),
-        work: crate::graph::Work::Argument((&x).into()),
+        work: daskwire_messages::graph::Work::Argument((&x).into()),
     };
     other_stream.compute_with(&alias, &[(&x, &one)]).await;
     let message = other_stream.next_message().await;
@@ -62,7 +62,10 @@ struct OtherWorker {
 
 impl OtherWorker {
     async fn new() -> Self {
-        let at = address(&format!("inproc://{}", crate::key::identifier()));
+        let at = address(&format!(
+            "inproc://{}",
+            daskwire_messages::key::identifier()
+        ));
         let listener = bind(&at).await;
         Self {
             listener,

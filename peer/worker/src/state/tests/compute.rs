@@ -26,7 +26,7 @@ fn task_erred_has_all_required_fields() {
     let failed = Event::Executed(Executed {
         key: "x".into(),
         outcome: Err(Box::new(
-            (&crate::RemoteError::new("ValueError", "boom")).into(),
+            (&daskwire_messages::RemoteError::new("ValueError", "boom")).into(),
         )),
         start: Duration::from_secs(1),
         stop: Duration::from_secs(2),

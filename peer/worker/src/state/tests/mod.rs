@@ -9,13 +9,14 @@ mod story;
 
 use std::sync::Arc;
 
-use super::task::MAX_HOLDERS;
-use super::*;
-use crate::Value;
-use crate::protocol::{
+use daskwire_messages::Value;
+use daskwire_messages::protocol::{
     AcquireReplicas, ComputeTask, FreeKeys, Keys, RefreshWhoHas, RemoveReplicas, RemoveWorker,
     StealRequest, WorkerStatus,
 };
+
+use super::task::MAX_HOLDERS;
+use super::*;
 
 const HERE: &str = "tcp://127.0.0.1:1";
 const A: &str = "tcp://127.0.0.1:10";
