@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
 use wire::Limits;
 use wire::comm::{Agreement, HANDSHAKE_LEN, HandshakeRole, Handshaking};
+use wire::compression::Codec;
 use wire::frame::Prefix;
 use wire::handshake::Handshake;
 use wire::message::Layout;
@@ -18,10 +19,6 @@ use crate::{Address, BufferPool, CommError, CommReader, CommWriter, Frames, Phas
 
 /// The options of comms over any transport. Options of one transport, such as
 /// certificates, are set on that transport.
-///
-/// Compression is not negotiated: the handshake names no codec, so neither side
-/// compresses, which is Dask's default since 2023.5.0. Payloads that were
-/// compressed before are passed on and can be read as they are.
 ///
 /// ```
 /// use core::time::Duration;
@@ -60,6 +57,15 @@ pub struct CommOptions {
     pub limits: Limits,
     /// The wire format to use. Default: [`WireFormat::Auto`].
     pub wire: WireFormat,
+    /// The codec to name in the handshake; `None` for no compression. Default: `None`, as in
+    /// Dask since 2023.5.0.
+    ///
+    /// If the peer names the same one, it is the
+    /// [`compression`](wire::handshake::Negotiated::compression) of
+    /// [`Comm::agreement`], and both sides may compress what they send. Comms do not
+    /// compress: what builds the messages does. No codec is named if both ends of
+    /// the connection are on the same host (`Comm.handshake_info` of Dask).
+    pub compression: Option<Codec>,
     /// A pool for the memory of large frames. Default: `None`, so that each frame's
     /// memory is allocated by the system.
     pub pool: Option<BufferPool>,
@@ -76,6 +82,7 @@ impl Default for CommOptions {
             max_handshakes: crate::descriptors::share(4, 4_096),
             limits: Limits::HOST,
             wire: WireFormat::Auto,
+            compression: None,
             pool: None,
         }
     }
@@ -345,7 +352,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> Comm<R, W> {
     ) -> Result<Self, CommError> {
         let after = options.handshake_timeout;
         // Boxed, because it is large and would enlarge the futures of callers.
-        let handshake = Box::pin(do_handshake(reader, writer, options));
+        let compression = options.compression.filter(|_| !is_same_host(&local, &peer));
+        let ours = Handshake::new(compression.map(Codec::name));
+        let handshake = Box::pin(do_handshake(reader, writer, ours, options));
         match runtime::timeout(after, handshake).await {
             Ok(outcome) => {
                 let (mut reader, mut writer, agreement) = outcome?;
@@ -477,12 +486,21 @@ impl<R, W> fmt::Debug for Comm<R, W> {
 /// The time for which [`WireFormat::Detect`] waits for the peer's handshake.
 const DETECT_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Whether a connection does not leave its host, where compression costs more than it saves.
+// PROTOCOL HANDSHAKE-4
+fn is_same_host(local: &Address, peer: &Address) -> bool {
+    match (local.host_and_port(), peer.host_and_port()) {
+        (Some((local, _)), Some((peer, _))) => local == peer,
+        _ => ["inproc", "unix"].contains(&peer.scheme()),
+    }
+}
+
 async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     reader: R,
     writer: W,
+    ours: Handshake<'static>,
     options: &CommOptions,
 ) -> Result<(CommReader<R>, CommWriter<W>, Agreement<'static>), CommError> {
-    let ours = Handshake::new(None);
     let (prefix, layout) = match options.wire {
         WireFormat::Fixed { prefix, layout } => (prefix, layout),
         WireFormat::Auto | WireFormat::Detect => (Prefix::U64, Layout::Modern),
@@ -514,4 +532,55 @@ async fn do_handshake<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     writer.send_handshake(&bytes[..len]).await?;
     shaking.finish(&mut reader.receiver, &mut writer.sender, options.limits);
     Ok((reader, writer, agreement))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The codec that two ends at these addresses agree on.
+    async fn agreed(hosts: [&str; 2], codecs: [Option<Codec>; 2]) -> [Option<&'static str>; 2] {
+        let [near, far] = hosts.map(|host| host.parse::<Address>().expect("an address"));
+        let [ours, theirs] = codecs.map(|compression| CommOptions {
+            compression,
+            ..CommOptions::default()
+        });
+        let (left, right) = tokio::io::duplex(1 << 10);
+        let (reader, writer) = tokio::io::split(left);
+        let local = Comm::establish(reader, writer, (near.clone(), far.clone()), &ours);
+        let (reader, writer) = tokio::io::split(right);
+        let remote = Comm::establish(reader, writer, (far, near), &theirs);
+        let (local, remote) = tokio::try_join!(local, remote).expect("a handshake");
+        [local, remote].map(|comm| comm.agreement().negotiated.compression)
+    }
+
+    // PROTOCOL HANDSHAKE-3, HANDSHAKE-4
+    #[tokio::test]
+    async fn a_codec_is_agreed_on_between_hosts_if_both_sides_name_it() {
+        let apart = ["tcp://10.0.0.1:1", "tcp://10.0.0.2:1"];
+        let (lz4, zstd) = (Some(Codec::Lz4), Some(Codec::Zstd));
+        let cases = [
+            (apart, [lz4, lz4], Some("lz4")),
+            (apart, [zstd, zstd], Some("zstd")),
+            (
+                ["serial:///dev/a", "serial:///dev/b"],
+                [lz4, lz4],
+                Some("lz4"),
+            ),
+            (apart, [lz4, zstd], None),
+            (apart, [lz4, None], None),
+            (apart, [None, lz4], None),
+            (apart, [None, None], None),
+            (["tcp://10.0.0.1:1", "tcp://10.0.0.1:2"], [lz4, lz4], None),
+            (["inproc://a/1", "inproc://b/2"], [lz4, lz4], None),
+            (["unix:///a", "unix:///a"], [lz4, lz4], None),
+        ];
+        for (hosts, codecs, expected) in cases {
+            assert_eq!(
+                agreed(hosts, codecs).await,
+                [expected; 2],
+                "{hosts:?} {codecs:?}"
+            );
+        }
+    }
 }

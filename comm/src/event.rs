@@ -129,9 +129,10 @@ fn established(
         Layout::Classic => "classic",
     };
     let pickle = agreement.negotiated.pickle_protocol;
+    let compression = agreement.negotiated.compression.unwrap_or("no");
     write!(
         f,
-        "established a comm: {layout} layout, pickle protocol {pickle}, no compression"
+        "established a comm: {layout} layout, pickle protocol {pickle}, {compression} compression"
     )?;
     if let Some([major, minor, micro]) = agreement.peer_python {
         write!(f, ", Python {major}.{minor}.{micro}")?;

@@ -104,6 +104,7 @@ pub use writer::CommWriter;
 
 pub use bytes::Bytes;
 pub use wire::comm::Agreement;
+pub use wire::compression::Codec;
 
 /// The example in the README, tested as a doctest.
 #[cfg(doctest)]

@@ -84,6 +84,8 @@ mod zstd;
 extern crate alloc;
 
 #[cfg(feature = "alloc")]
+use alloc::boxed::Box;
+#[cfg(feature = "alloc")]
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -141,6 +143,19 @@ impl Codec {
             Self::Snappy => cfg!(feature = "snappy"),
             Self::Zlib => cfg!(feature = "zlib"),
             Self::Zstd => cfg!(feature = "zstd"),
+        }
+    }
+
+    /// Creates a compressor of this codec on the heap. `None` for zlib and zstd, which
+    /// are only read, and for a codec that is not compiled in.
+    #[cfg(feature = "alloc")]
+    pub fn compressor(self) -> Option<Box<dyn Compression + Send>> {
+        match self {
+            #[cfg(feature = "lz4")]
+            Self::Lz4 => Some(Box::new(Lz4::new())),
+            #[cfg(feature = "snappy")]
+            Self::Snappy => Some(Box::new(Snappy::new())),
+            _ => None,
         }
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use daskwire::compression::Codec;
 use daskwire::frame::ReadHint;
 use daskwire::message::Layout;
 use daskwire_comm::runtime;
@@ -207,6 +208,8 @@ pub struct Channel {
     pub receiver: Receiver,
     pub peer: Address,
     pub local: Address,
+    /// The codec for the data that this side serializes, if the handshake agreed on one.
+    pub(crate) codec: Option<Codec>,
 }
 
 impl Channel {
@@ -217,7 +220,9 @@ impl Channel {
 
     pub fn new(comm: Comm, ends: Ends) -> Self {
         let (peer, local) = (comm.peer_address().clone(), comm.local_address().clone());
-        let is_classic = comm.agreement().layout == Layout::Classic;
+        let agreement = comm.agreement();
+        let is_classic = agreement.layout == Layout::Classic;
+        let codec = agreement.negotiated.compression;
         let (reader, writer) = comm.split();
         let limits = *reader.limits();
         let converter = |to| is_classic.then(|| Box::new(Converter::new(to, limits)));
@@ -236,6 +241,7 @@ impl Channel {
             },
             peer,
             local,
+            codec: codec.and_then(|name| Codec::from_name(name.as_bytes())),
         }
     }
 

@@ -23,6 +23,7 @@ pub mod batched;
 pub mod channel;
 #[doc(hidden)]
 pub mod clock;
+mod compress;
 #[doc(hidden)]
 pub mod event;
 #[doc(hidden)]

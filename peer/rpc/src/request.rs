@@ -25,7 +25,10 @@ impl Channel {
     /// not execute it.
     pub async fn send_request(&mut self, request: &Request) -> Result<(), RequestError> {
         self.set_traffic(traffic(request));
-        self.sender.send(request).await
+        let compressed = self.compress_request(request).await;
+        self.sender
+            .send(compressed.as_ref().unwrap_or(request))
+            .await
     }
 
     /// Receives the reply to a request.

@@ -7,6 +7,7 @@ mod client_connection;
 mod client_diagnostics;
 mod client_with_dask;
 mod cluster;
+mod compression;
 mod environment;
 mod exceptions;
 mod keys;

@@ -411,7 +411,7 @@ async fn send_data(
     }
     let reply = DataReply {
         status: ReplyStatus::Ok,
-        data: Some(data),
+        data: Some(channel.compress(data).await),
         ..DataReply::default()
     };
     channel.sender.send(&reply).await?;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use daskwire_comm::Codec;
 use saphyr::{Scalar, Yaml, YamlLoader};
 use saphyr_parser::{Parser, ScanError};
 use serde_json::{Map, Value};
@@ -142,6 +143,24 @@ impl Config {
     pub(crate) fn requires_encryption(&self) -> bool {
         const NAME: &str = "distributed.comm.require-encryption";
         self.bool(NAME).unwrap_or(self.string(NAME).is_some())
+    }
+
+    /// The codec to name in handshakes; `None` for no compression.
+    ///
+    /// # Errors
+    ///
+    /// A usage error if no codec has this name.
+    pub(crate) fn compression(&self) -> Result<Option<Codec>> {
+        let codec = self.parse("distributed.comm.compression", |name| match name {
+            "false" => Ok(None),
+            // The first choice of a Dask that has all packages.
+            "auto" => Ok(Some(Codec::Lz4)),
+            name => match Codec::from_name(name.as_bytes()) {
+                Some(codec) => Ok(Some(codec)),
+                None => Err("expected false, auto, lz4, snappy, zlib or zstd".to_owned()),
+            },
+        });
+        codec.map(Option::flatten)
     }
 
     /// Whether a setting is nil, which [`get`](Self::get) does not return.
@@ -391,6 +410,31 @@ mod tests {
         variables
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect()
+    }
+
+    #[test]
+    fn the_codec_is_one_that_dask_has() {
+        let of = |setting| {
+            let name = "DASK_DISTRIBUTED__COMM__COMPRESSION";
+            let config = Config::of(&variables(&[(name, setting)])).expect("it is read");
+            config.compression()
+        };
+        for (setting, codec) in [
+            ("False", None),
+            ("None", None),
+            ("auto", Some(Codec::Lz4)),
+            ("lz4", Some(Codec::Lz4)),
+            ("snappy", Some(Codec::Snappy)),
+            ("zlib", Some(Codec::Zlib)),
+            ("zstd", Some(Codec::Zstd)),
+        ] {
+            assert_eq!(of(setting).ok(), Some(codec), "{setting}");
+        }
+        assert_eq!(Config::default().compression().ok(), Some(None));
+        for setting in ["True", "LZ4", "blosc", "1"] {
+            let error = of(setting).expect_err("no codec").to_string();
+            assert!(error.contains("distributed.comm.compression"), "{error}");
+        }
     }
 
     #[test]

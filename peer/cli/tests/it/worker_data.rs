@@ -444,3 +444,43 @@ async fn reports_a_directory_that_cannot_be_created() {
     );
     assert!(error.contains("no-place"), "{error}");
 }
+
+/// A client in Python reads what the worker compresses, and the worker what the client does. They
+/// are at two addresses, since nothing is compressed within a host.
+#[tokio::test(flavor = "multi_thread")]
+async fn data_is_compressed_if_dask_is_configured_so() {
+    let mut cluster = Cluster::new(0);
+    for codec in ["lz4", "snappy"] {
+        let worker = worker::rust_worker(
+            cluster.scheduler.address(),
+            codec,
+            None,
+            &["--no-nanny", "--host", "127.0.0.2"],
+            &[("DASK_DISTRIBUTED__COMM__COMPRESSION", codec)],
+        );
+        let code = format!(
+            "import dask\n\
+             from distributed.core import connect\n\
+             dask.config.set({{'distributed.comm.compression': '{codec}'}})\n\
+             future = client.submit(operator.mul, b'x', 100_000, workers='{codec}', pure=False)\n\
+             wait(future)\n\
+             async def ask():\n    \
+                 comm = await connect('{}', deserialize=False)\n    \
+                 keys = [future.key]\n    \
+                 await comm.write(dict(op='get_data', keys=keys, who=None, reply=True))\n    \
+                 [datum] = (await comm.read())['data'].values()\n    \
+                 await comm.write('OK')\n    \
+                 await comm.close()\n    \
+                 length = sum(map(len, datum.frames))\n    \
+                 return datum.header['compression'], length < 10_000\n\
+             codecs, is_short = client.sync(ask)\n\
+             direct = client.gather(future, direct=True)\n\
+             [there] = client.scatter([b'y' * 100_000], workers='{codec}', direct=True, hash=False)\n\
+             length = client.submit(len, there, pure=False).result()\n\
+             codecs, is_short, direct == b'x' * 100_000, length",
+            worker.address(),
+        );
+        let found = cluster.python(&code);
+        assert_eq!(found, format!("(('{codec}',), True, True, 100000)"));
+    }
+}

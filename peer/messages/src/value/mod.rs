@@ -12,6 +12,7 @@ mod arrow;
 mod budget;
 #[cfg(feature = "chrono-04")]
 mod chrono_04;
+mod compress;
 mod convert;
 #[cfg(feature = "serde")]
 mod de;

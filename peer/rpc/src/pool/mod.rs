@@ -41,6 +41,9 @@ pub struct Pool {
     names: Arc<dyn Fn(&Address) -> String + Send + Sync>,
     observer: Option<Arc<dyn Observer>>,
     meter: Option<Arc<Meter>>,
+    /// Whether the data that is sent comes from other processes, which decide on its
+    /// compression.
+    forwards: bool,
     /// Whether the cluster's release reads large frames apart, see [`ReadHint`].
     reads_apart: AtomicBool,
     peers: Mutex<Peers>,
@@ -247,9 +250,16 @@ impl Pool {
             names: Arc::new(|address| address.to_string()),
             observer,
             meter: None,
+            forwards: false,
             reads_apart: AtomicBool::new(false),
             peers: Mutex::default(),
         }
+    }
+
+    /// Sends data as it was received, also over comms with compression, as the scheduler does.
+    pub fn forwarding(mut self) -> Self {
+        self.forwards = true;
+        self
     }
 
     /// Sets a byte counter.
@@ -312,6 +322,7 @@ impl Pool {
         let ends = Ends::new(&self.local, &(self.names)(address), self.observer.clone());
         let mut channel = Channel::new(comm, ends);
         channel.set_read_hint(self.read_hint());
+        channel.codec = channel.codec.filter(|_| !self.forwards);
         Ok(channel)
     }
 

@@ -218,7 +218,7 @@ impl Shared {
             comm,
         ));
         // All workers and clients that are served have releases that read frames apart.
-        let pool = Pool::new(connector, "scheduler", options.observer.clone());
+        let pool = Pool::new(connector, "scheduler", options.observer.clone()).forwarding();
         pool.set_read_hint(ReadHint::Apart);
         Self {
             machine: Mutex::new(Machine {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Args;
-use daskwire_comm::{Address, CommError, CommOptions, Listener};
+use daskwire_comm::{Address, CommError, Listener};
 use daskwire_peer::Key;
 use daskwire_peer::scheduler::{Notice, Options, Scheduler, ServeError};
 use serde_json::json;
@@ -138,7 +138,7 @@ async fn start<'f>(
     let transports = settings.transports(tls)?;
     let mut listeners = Vec::with_capacity(settings.listen.len());
     for address in &settings.listen {
-        let listener = transports.bind(address, CommOptions::default()).await;
+        let listener = transports.bind(address, settings.listen_options()).await;
         let listener = listener.map_err(|error| terminal_error(address, &error))?;
         listeners.push(listener);
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-use daskwire_comm::{Address, CommOptions, Transports};
+use daskwire_comm::{Address, Codec, CommOptions, Transports};
 use daskwire_peer::scheduler::Policy;
 use serde_json::{Value, json};
 
@@ -37,6 +37,7 @@ pub(super) struct Settings {
     /// Settings of Dask's scheduler that have no effect here.
     ignored: Vec<String>,
     connect_timeout: Option<Duration>,
+    compression: Option<Codec>,
     /// The time after which a connection to a silent peer ends.
     silence_timeout: Option<Duration>,
     tls: TlsConfig,
@@ -76,6 +77,7 @@ impl Settings {
                 .unwrap_or_else(|| "dask".to_owned()),
             ignored: ignored(config),
             connect_timeout: config.parse("distributed.comm.timeouts.connect", duration)?,
+            compression: config.compression()?,
             silence_timeout: config.parse("distributed.comm.timeouts.tcp", duration)?,
             tls: TlsConfig::of(config, "scheduler"),
             listen,
@@ -100,6 +102,7 @@ impl Settings {
                 .unwrap_or_else(|| "dask".to_owned()),
             ignored: ignored(&config),
             connect_timeout: None,
+            compression: None,
             silence_timeout: None,
             tls: TlsConfig::of(&Config::default(), "scheduler"),
         })
@@ -146,9 +149,17 @@ impl Settings {
         Ok(transports(tls, self.silence_timeout))
     }
 
+    /// The options of comms that workers and clients open.
+    pub(super) fn listen_options(&self) -> CommOptions {
+        CommOptions {
+            compression: self.compression,
+            ..CommOptions::default()
+        }
+    }
+
     /// The options of comms to workers.
     pub(super) fn comm_options(&self) -> CommOptions {
-        let mut options = CommOptions::default();
+        let mut options = self.listen_options();
         if let Some(timeout) = self.connect_timeout {
             options.connect_timeout = timeout;
             options.handshake_timeout = timeout;

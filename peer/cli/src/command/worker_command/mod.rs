@@ -353,6 +353,7 @@ fn builder(settings: &Settings, scheduler: Address) -> Builder {
     };
     let mut options = CommOptions {
         pool: Some(BufferPool::new(pool_len)),
+        compression: settings.compression,
         ..CommOptions::default()
     };
     if let Some(timeout) = settings.connect_timeout {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use daskwire_comm::{Address, Transports};
+use daskwire_comm::{Address, Codec, Transports};
 use daskwire_peer::worker::{MemoryThresholds, TransferLimits};
 use serde_json::{Value, json};
 
@@ -62,6 +62,8 @@ pub(super) struct Settings {
     has_scheme: HasScheme,
     pub(super) local_directory: Option<PathBuf>,
     pub(super) connect_timeout: Option<Duration>,
+    /// The codec to name in handshakes.
+    pub(super) compression: Option<Codec>,
     pub(super) death_timeout: Option<Duration>,
     /// The lifetime before the stagger is applied.
     pub(super) lifetime: Option<Duration>,
@@ -188,6 +190,7 @@ impl Settings {
                 .local_directory
                 .clone()
                 .or_else(|| config.string("temporary-directory").map(Into::into)),
+            compression: config.compression()?,
             connect_timeout: config
                 .parse("distributed.comm.timeouts.connect", quantity::duration)?,
             death_timeout: arguments.death_timeout,
