@@ -46,7 +46,7 @@ impl State {
         self.check_groups();
         let processing = self.workers.values().map(|worker| worker.processing.len());
         assert_eq!(processing.sum::<usize>(), self.processing_count);
-        for (id, worker) in &self.workers {
+        for (id, worker) in self.workers.iter() {
             assert_eq!(self.by_address.get(&worker.address), Some(id));
             assert!(self.by_host[&worker.host].contains(id));
             assert_eq!(self.not_running.contains(id), !worker.is_running);
@@ -73,7 +73,7 @@ impl State {
         let on_hosts = self.by_host.values().map(BTreeSet::len);
         assert_eq!(on_hosts.sum::<usize>(), self.workers.len());
         assert_eq!(self.by_name.len(), self.clients.len());
-        for (id, client) in &self.clients {
+        for (id, client) in self.clients.iter() {
             assert_eq!(self.by_name.get(&client.name), Some(id));
             for task in &client.wants {
                 assert!(self.tasks[*task].wanted_by.contains(id));
@@ -114,7 +114,7 @@ impl State {
     fn check_classes(&self) {
         let mut idle = BTreeSet::new();
         let mut with_surplus = BTreeSet::new();
-        for (id, worker) in &self.workers {
+        for (id, worker) in self.workers.iter() {
             let (places, expected) = (worker.places, Places::of(worker));
             // The bytes in memory may have changed since.
             let rest = |places: Places| {
@@ -176,7 +176,7 @@ impl State {
         for (id, group) in self.groups.iter() {
             assert_eq!(task_counts.remove(&id), Some(group.task_count));
             assert_eq!(self.group_ids.get(&group.key), Some(&id));
-            for (on, worker) in &self.workers {
+            for (on, worker) in self.workers.iter() {
                 let is_admitted = group.admits(*on, worker) || group.admits_unnamed(worker);
                 let expected = worker.is_running && self.would_admit(group, worker);
                 assert_eq!(is_admitted, expected, "{on:?} {:?}", group.key);

@@ -135,7 +135,7 @@ impl State {
                 self.todo.unneeded.push(task);
             }
         }
-        let holders = self.clients.range(ClientId::FIRST_NAMED..);
+        let holders = self.clients.range_from(ClientId::FIRST_NAMED);
         self.idle_holders.extend(holders.map(|(id, _)| *id));
         self.settle();
         for id in self.clients.keys().copied().collect::<Vec<_>>() {

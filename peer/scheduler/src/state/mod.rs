@@ -103,6 +103,7 @@ use classes::{Class, ClassId};
 pub(super) use data::REPLACED;
 use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
+use members::Members;
 use model::{Client, Kind, Queue, Table, Task, TaskId, Worker};
 use pool::Pool;
 use returned::Returned;
@@ -126,6 +127,7 @@ mod data;
 mod durations;
 mod event;
 mod groups;
+mod members;
 mod model;
 mod pool;
 mod query;
@@ -237,12 +239,12 @@ pub struct State {
     random: u64,
     tasks: Table<Task>,
     by_key: HashMap<Key, TaskId>,
-    clients: BTreeMap<ClientId, Client>,
+    clients: Members<ClientId, Client>,
     by_name: HashMap<Arc<str>, ClientId>,
     /// The number of clients without a stream so far.
     named_count: u64,
     topics: Topics,
-    workers: BTreeMap<WorkerId, Worker>,
+    workers: Members<WorkerId, Worker>,
     /// The number of threads of all workers.
     thread_count: u64,
     by_address: HashMap<String, WorkerId>,
@@ -365,11 +367,11 @@ impl State {
             totals: Totals::default(),
             tasks: Table::default(),
             by_key: HashMap::new(),
-            clients: BTreeMap::new(),
+            clients: Members::default(),
             by_name: HashMap::new(),
             named_count: 0,
             topics: Topics::new(),
-            workers: BTreeMap::new(),
+            workers: Members::default(),
             thread_count: 0,
             by_address: HashMap::new(),
             worker_names: HashMap::new(),

@@ -19,6 +19,7 @@ mod loss;
 mod random;
 mod refusals;
 mod rules;
+mod scaling;
 mod submissions;
 mod topics;
 mod workers;
