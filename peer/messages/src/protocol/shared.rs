@@ -147,7 +147,7 @@ requests! {
     /// Acquires several locks at once. The reply is false after the time-out.
     MultiLockAcquire = "multi_lock_acquire" {
         /// The names of the locks.
-        locks: Keys = "locks",
+        locks: Vec<Key> = "locks",
         /// The id of the holder, chosen by the client.
         id: Key = "id",
         /// Time-out for the locks.

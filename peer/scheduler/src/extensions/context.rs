@@ -30,8 +30,10 @@ pub(crate) enum Effect {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Value(Value),
-    /// A value of a variable, with the token by which a future is confirmed. A future is completed
-    /// with the state of its task.
+    /// A shared value. A future is completed with the state of its task.
+    Record(Record),
+    Records(Vec<Record>),
+    /// A value of a variable, with the token by which a future is confirmed.
     Read(Record, u64),
 }
 
@@ -82,14 +84,29 @@ pub(super) enum Awaited {
     Variable { name: Key },
     /// An event to be set.
     Event { name: Key },
+    /// A value in a queue.
+    Item { name: Key },
+    /// Room in a queue.
+    Room { name: Key },
+    /// A lease of a semaphore.
+    Lease { name: Key },
+    /// The locks of a holder.
+    Locks { holder: Key },
+    /// The message on a client's stream that the request follows.
+    Flush { uid: Key, request: Box<Request> },
 }
 
 impl Awaited {
     fn cost(&self) -> usize {
         ENTRY
             + match self {
-                Self::Task { request, .. } => request.heap_len(),
-                Self::Variable { name } | Self::Event { name } => name.heap_len(),
+                Self::Task { request, .. } | Self::Flush { request, .. } => request.heap_len(),
+                Self::Variable { name }
+                | Self::Event { name }
+                | Self::Item { name }
+                | Self::Room { name }
+                | Self::Lease { name }
+                | Self::Locks { holder: name } => name.heap_len(),
             }
     }
 
@@ -97,8 +114,13 @@ impl Awaited {
     pub(super) fn too_late(self) -> Result<Answer, RequestRefusal> {
         let (what, name) = match self {
             Self::Task { key, .. } => return Err(RequestRefusal::UnknownTask { key }),
-            Self::Event { .. } => return Ok(Answer::Value(false.into())),
+            Self::Event { .. } | Self::Lease { .. } | Self::Locks { .. } => {
+                return Ok(Answer::Value(false.into()));
+            }
             Self::Variable { name } => ("a value of the variable", name),
+            Self::Item { name } => ("a value in the queue", name),
+            Self::Room { name } => ("room in the queue", name),
+            Self::Flush { uid, .. } => ("the message on the client's stream with the id", uid),
         };
         Err(RequestRefusal::Timeout { what, name })
     }
@@ -122,13 +144,34 @@ pub(super) enum Timer {
     Request(RequestId),
     /// A future of a variable that was read was not confirmed.
     Read { name: Key, token: u64 },
+    /// A future that was removed from a queue was not confirmed.
+    Removed { name: Key, key: Key },
+    /// A lease was not refreshed.
+    Lease { name: Key, lease_id: Key },
+    /// The request that follows a message on a stream has not come.
+    Flushed { uid: Key },
 }
 
 /// What a reply has handed over, and is taken back if the reply does not reach its client.
 #[derive(Debug)]
 pub(super) enum Handed {
     /// A future of a variable.
-    Read { name: Key, token: u64 },
+    Read {
+        name: Key,
+        token: u64,
+    },
+    /// Values of a queue. They count until the reply is sent.
+    Items {
+        name: Key,
+        values: Vec<Record>,
+    },
+    Lease {
+        name: Key,
+        lease_id: Key,
+    },
+    Locks {
+        holder: Key,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -283,7 +326,12 @@ impl Context {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn check(&self, cost: usize) {
         let waits: usize = self.waits.values().map(|wait| wait.cost).sum();
-        assert_eq!(self.used, cost + waits);
+        let handed = self.handed.values().flat_map(|handed| match handed {
+            Handed::Items { values, .. } => &values[..],
+            _ => &[],
+        });
+        let handed: usize = handed.map(Record::cost).sum();
+        assert_eq!(self.used, cost + waits + handed);
         for (id, timer) in &self.timers {
             if let Timer::Request(request) = timer {
                 assert_eq!(self.waits[request].timer, Some(*id));

@@ -26,21 +26,59 @@ pub enum RequestRefusal {
         /// The limit in bytes, [`Policy::max_shared_len`](crate::Policy::max_shared_len).
         limit: usize,
     },
-    /// The request has an argument that is not supported.
+    /// No object has this name.
+    Missing {
+        /// The kind of the object.
+        what: &'static str,
+        /// The name.
+        name: Key,
+    },
+    /// No semaphore or lock has this name.
+    UnknownSemaphore {
+        /// The name.
+        name: Key,
+    },
+    /// The semaphore exists with another number of leases.
+    InconsistentLeases {
+        /// The number of its leases.
+        expected: i64,
+        /// The number in the request.
+        requested: i64,
+    },
+    /// A dataset of this name is published.
+    DatasetExists {
+        /// The name.
+        name: Key,
+    },
+    /// A number of values is requested, with a time-out.
+    BatchWithTimeout,
+    /// An argument has a wrong type, or a wrong value.
     Argument {
         /// The class of the exception.
         class: &'static str,
         /// The message of the exception.
         message: String,
     },
+    /// The request is not one that the state replies to.
+    Unsupported {
+        /// The op of the request.
+        op: String,
+    },
 }
 
 impl RequestRefusal {
     pub(crate) fn unsupported(op: &str) -> Self {
-        Self::Argument {
-            class: "NotImplementedError",
-            message: format!("this scheduler does not support {op:?}"),
-        }
+        Self::Unsupported { op: op.to_owned() }
+    }
+
+    pub(super) const fn wrong_type(message: String) -> Self {
+        let class = "TypeError";
+        Self::Argument { class, message }
+    }
+
+    pub(super) const fn wrong_value(message: String) -> Self {
+        let class = "ValueError";
+        Self::Argument { class, message }
     }
 
     /// The class of the exception, with the name of its module unless it is builtin.
@@ -49,6 +87,10 @@ impl RequestRefusal {
             // The class that all releases of Python know, which is builtin in some of them.
             Self::Timeout { .. } | Self::UnknownTask { .. } => "asyncio.exceptions.TimeoutError",
             Self::Full { .. } => "MemoryError",
+            Self::Missing { .. } | Self::DatasetExists { .. } => "KeyError",
+            Self::UnknownSemaphore { .. } => "RuntimeError",
+            Self::InconsistentLeases { .. } => "ValueError",
+            Self::BatchWithTimeout | Self::Unsupported { .. } => "NotImplementedError",
             Self::Argument { class, .. } => class,
         }
     }
@@ -65,7 +107,23 @@ impl fmt::Display for RequestRefusal {
                  them, take {limit} bytes; delete some, scatter large data and share its future, \
                  or raise the scheduler's limit `max_shared_len`"
             ),
+            Self::Missing { what, name } => write!(f, "no {what} has the name {name}"),
+            Self::UnknownSemaphore { name } => {
+                write!(f, "Semaphore or Lock `{name}` not known.")
+            }
+            Self::InconsistentLeases {
+                expected,
+                requested,
+            } => write!(
+                f,
+                "Inconsistent max leases: {requested}, expected: {expected}"
+            ),
+            Self::DatasetExists { name } => write!(f, "Dataset {name} already exists"),
+            Self::BatchWithTimeout => f.write_str(
+                "Dask queues don't support simultaneous use of integer batch sizes and timeouts",
+            ),
             Self::Argument { message, .. } => f.write_str(message),
+            Self::Unsupported { op } => write!(f, "this scheduler does not support {op:?}"),
         }
     }
 }

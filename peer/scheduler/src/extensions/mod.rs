@@ -1,8 +1,8 @@
 //! Objects that clients share by name, Dask's extensions of the scheduler.
 //!
-//! Each kind of object is a state machine of its own, below [`Extensions`]: variables, events. None does
-//! I/O, has a clock, or knows tasks: the state tells them which tasks are known, and executes
-//! their [`Effect`]s.
+//! Each kind of object is a state machine of its own, below [`Extensions`]. None does I/O, has a
+//! clock, or knows tasks: the state tells them which tasks are known, and executes their
+//! [`Effect`]s.
 //!
 //! * Requests wait in the order of their ids, which is that of their arrival.
 //! * What a reply hands over, such as a value of a queue, is kept until the reply has been sent,
@@ -22,14 +22,22 @@ use daskwire_messages::protocol::{FromClient, Request};
 use crate::duration::seconds;
 
 mod context;
+mod datasets;
 mod error;
 mod events;
+mod multi_locks;
+mod queues;
+mod semaphores;
 mod variables;
 
 pub(crate) use context::{Answer, Effect, Record};
 use context::{Awaited, Context, Handed, Timer};
+use datasets::Datasets;
 pub use error::RequestRefusal;
 use events::Events;
+use multi_locks::MultiLocks;
+use queues::Queues;
+use semaphores::Semaphores;
 use variables::Variables;
 
 /// The id of a request that the state replies to. The caller chooses the ids in ascending order,
@@ -47,6 +55,10 @@ pub(crate) struct Extensions {
     ready: BTreeSet<RequestId>,
     variables: Variables,
     events: Events,
+    queues: Queues,
+    semaphores: Semaphores,
+    multi_locks: MultiLocks,
+    datasets: Datasets,
 }
 
 /// Whether a request is about shared objects, so that the state replies to it.
@@ -59,6 +71,22 @@ pub(crate) const fn is_shared(request: &Request) -> bool {
             | Request::EventSet(_)
             | Request::EventClear(_)
             | Request::EventIsSet(_)
+            | Request::QueueCreate(_)
+            | Request::QueuePut(_)
+            | Request::QueueGet(_)
+            | Request::QueueSize(_)
+            | Request::SemaphoreRegister(_)
+            | Request::SemaphoreAcquire(_)
+            | Request::SemaphoreRelease(_)
+            | Request::SemaphoreRefreshLeases(_)
+            | Request::SemaphoreClose(_)
+            | Request::SemaphoreValue(_)
+            | Request::MultiLockAcquire(_)
+            | Request::MultiLockRelease(_)
+            | Request::PublishPut(_)
+            | Request::PublishGet(_)
+            | Request::PublishDelete(_)
+            | Request::PublishList(_)
     )
 }
 
@@ -66,6 +94,7 @@ pub(crate) const fn is_shared(request: &Request) -> bool {
 pub(crate) const fn task_of(request: &Request) -> Option<&Key> {
     match request {
         Request::VariableSet(request) => request.key.as_ref(),
+        Request::QueuePut(request) => request.key.as_ref(),
         _ => None,
     }
 }
@@ -78,6 +107,10 @@ impl Extensions {
             ready: BTreeSet::new(),
             variables: Variables::default(),
             events: Events::default(),
+            queues: Queues::default(),
+            semaphores: Semaphores::default(),
+            multi_locks: MultiLocks::default(),
+            datasets: Datasets::default(),
         }
     }
 
@@ -103,6 +136,13 @@ impl Extensions {
                 Timer::Read { name, token } => {
                     self.variables.end_read(&mut self.context, &name, token);
                 }
+                Timer::Removed { name, key } => {
+                    self.queues.received(&mut self.context, &name, &key);
+                }
+                Timer::Lease { name, lease_id } => {
+                    self.semaphores.release(&mut self.context, &name, &lease_id);
+                }
+                Timer::Flushed { uid } => self.datasets.forget_flush(&mut self.context, &uid),
             }
         }
     }
@@ -163,6 +203,10 @@ impl Extensions {
             Request::VariableSet(request) => request.timeout.as_ref().and_then(seconds),
             Request::VariableGet(request) => request.timeout,
             Request::EventWait(request) => request.timeout,
+            Request::QueuePut(request) => request.timeout,
+            Request::QueueGet(request) => request.timeout,
+            Request::SemaphoreAcquire(request) => request.timeout,
+            Request::MultiLockAcquire(request) => request.timeout,
             _ => None,
         };
         self.context.deadline(timeout)
@@ -184,6 +228,59 @@ impl Extensions {
             Request::EventIsSet(request) => {
                 context.reply_value(id, self.events.is_set(&request.name));
             }
+            Request::QueueCreate(request) => {
+                self.queues
+                    .create(context, id, request.name, request.maxsize);
+            }
+            Request::QueuePut(request) => {
+                let value = Record::new(request.key, request.data);
+                self.queues.put(context, id, request.name, value, deadline);
+            }
+            Request::QueueGet(request) => {
+                self.queues
+                    .get(context, id, request.name, request.batch, deadline);
+            }
+            Request::QueueSize(request) => self.queues.len(context, id, &request.name),
+            Request::SemaphoreRegister(request) => {
+                let (max_leases, timeout) = (request.max_leases, request.lease_timeout);
+                let semaphores = &mut self.semaphores;
+                let reply = semaphores.register(context, request.name, max_leases, timeout);
+                context.reply(id, reply);
+            }
+            Request::SemaphoreAcquire(request) => {
+                self.semaphores
+                    .acquire(context, id, request.name, request.lease_id, deadline);
+            }
+            Request::SemaphoreRelease(request) => {
+                self.semaphores
+                    .release(context, &request.name, &request.lease_id);
+                context.reply_value(id, ());
+            }
+            Request::SemaphoreRefreshLeases(request) => {
+                let leases = &request.lease_ids;
+                let reply = self.semaphores.refresh(context, &request.name, leases);
+                context.reply(id, reply);
+            }
+            Request::SemaphoreClose(request) => {
+                self.semaphores.close(context, &request.name);
+                context.reply_value(id, ());
+            }
+            Request::SemaphoreValue(request) => {
+                context.reply_value(id, self.semaphores.lease_count(&request.name));
+            }
+            Request::MultiLockAcquire(request) => {
+                let (locks, count) = (request.locks, request.num_locks);
+                self.multi_locks
+                    .acquire(context, id, request.id, locks, count, deadline);
+            }
+            Request::MultiLockRelease(request) => {
+                let reply = self.multi_locks.release(context, &request.id);
+                context.reply(id, reply);
+            }
+            request @ (Request::PublishPut(_)
+            | Request::PublishGet(_)
+            | Request::PublishDelete(_)
+            | Request::PublishList(_)) => self.datasets.request(context, id, request),
             other => context.reply(id, Err(RequestRefusal::unsupported(other.op()))),
         }
     }
@@ -198,13 +295,21 @@ impl Extensions {
                 }
             }
             FromClient::VariableDelete(message) => self.variables.delete(context, &message.name),
+            FromClient::QueueReceived(message) => {
+                self.queues.received(context, &message.name, &message.key);
+            }
+            FromClient::QueueRelease(message) => self.queues.release(context, &message.name),
+            FromClient::PublishFlush(message) => self.datasets.flush(context, message.uid),
             _ => {}
         }
     }
 
     /// Handles that a reply has been sent.
     pub(crate) fn replied(&mut self, id: RequestId) {
-        self.context.end_handover(id);
+        if let Some(Handed::Items { values, .. }) = self.context.end_handover(id) {
+            let cost = values.iter().map(Record::cost).sum();
+            self.context.refund(cost);
+        }
     }
 
     /// Handles that a client does not get the reply to a request.
@@ -212,9 +317,15 @@ impl Extensions {
         if self.leave(id).is_some() {
             return;
         }
-        match self.context.end_handover(id) {
-            Some(Handed::Read { name, token }) => {
-                self.variables.end_read(&mut self.context, &name, token);
+        let context = &mut self.context;
+        match context.end_handover(id) {
+            Some(Handed::Read { name, token }) => self.variables.end_read(context, &name, token),
+            Some(Handed::Items { name, values }) => self.queues.give_back(context, &name, values),
+            Some(Handed::Lease { name, lease_id }) => {
+                self.semaphores.take_back(context, id, &name, &lease_id);
+            }
+            Some(Handed::Locks { holder }) => {
+                self.multi_locks.remove(context, &holder);
             }
             None => {}
         }
@@ -236,6 +347,14 @@ impl Extensions {
             }
             Awaited::Variable { name } => self.variables.leave(context, id, name),
             Awaited::Event { name } => self.events.leave(context, id, name),
+            Awaited::Item { name } | Awaited::Room { name } => {
+                self.queues.leave(context, id, name);
+            }
+            Awaited::Lease { name } => self.semaphores.leave(id, name),
+            Awaited::Locks { holder } => {
+                self.multi_locks.remove(context, holder);
+            }
+            Awaited::Flush { uid, .. } => self.datasets.leave(id, uid),
         }
         Some(awaited)
     }
@@ -254,6 +373,10 @@ impl Extensions {
         let costs = [
             self.variables.check(&self.context),
             self.events.check(&self.context),
+            self.queues.check(&self.context),
+            self.semaphores.check(&self.context),
+            self.multi_locks.check(&self.context),
+            self.datasets.check(&self.context),
         ];
         self.context.check(costs.iter().sum());
     }

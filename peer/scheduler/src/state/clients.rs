@@ -182,9 +182,11 @@ impl State {
                 };
                 self.send_client(id, message);
             }
-            FromClient::VariableReceived(_) | FromClient::VariableDelete(_) => {
-                self.shared_message(id, message);
-            }
+            FromClient::VariableReceived(_)
+            | FromClient::VariableDelete(_)
+            | FromClient::QueueReceived(_)
+            | FromClient::QueueRelease(_)
+            | FromClient::PublishFlush(_) => self.shared_message(id, message),
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}

@@ -119,7 +119,8 @@ pub enum Event {
         reason: LeaveReason,
     },
     /// A request has arrived that the state replies to with [`Action::Reply`], at once or later:
-    /// any about variables and events. Others are refused.
+    /// any about variables, queues, events, semaphores, multi-locks and published datasets.
+    /// Others are refused.
     Requested {
         /// A new id, higher than all before.
         id: RequestId,

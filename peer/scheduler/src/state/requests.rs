@@ -32,6 +32,7 @@ impl State {
     pub(super) fn shared_message(&mut self, id: ClientId, message: FromClient) {
         let received = match &message {
             FromClient::VariableReceived(message) => Some(message.key.clone()),
+            FromClient::QueueReceived(message) => Some(message.key.clone()),
             _ => None,
         };
         if let Some(key) = received {
@@ -80,6 +81,11 @@ impl State {
     fn answer(&self, answer: Answer) -> Value {
         match answer {
             Answer::Value(value) => value,
+            Answer::Record(record) => self.record_value(&record, None),
+            Answer::Records(records) => {
+                let records = records.iter();
+                Value::list(records.map(|record| self.record_value(record, None)))
+            }
             Answer::Read(record, token) => self.record_value(&record, Some(token)),
         }
     }

@@ -9,7 +9,11 @@ use daskwire_messages::{Key, Value};
 
 use super::*;
 
+mod datasets;
 mod events;
+mod multi_locks;
+mod queues;
+mod semaphores;
 mod variables;
 
 /// The extensions, the tasks that are known, and the effects.
@@ -110,7 +114,11 @@ impl World {
         self.settle();
         match reply {
             Ok(Answer::Value(value)) => value.to_string(),
-            Ok(Answer::Read(record, _)) => text(&record),
+            Ok(Answer::Record(record) | Answer::Read(record, _)) => text(&record),
+            Ok(Answer::Records(records)) => {
+                let records: Vec<String> = records.iter().map(text).collect();
+                format!("[{}]", records.join(", "))
+            }
             Err(refusal) => format!("{}: {refusal}", refusal.class()),
         }
     }
