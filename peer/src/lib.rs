@@ -24,7 +24,6 @@
 //! | [`relay`] | forwarding between any two transports |
 //! | [`value`] | values in Rust and in serialized form; [`Array`] |
 //! | [`graph`] | tasks and graphs, and their form in pickles |
-//! | [`protocol`] | the messages of all roles, typed |
 //! | [`identity`] | asking a scheduler for its identity and its workers |
 //! | [`release`] | the supported releases of Dask |
 //! | [`memory`] | the available memory, and limits that follow from it |
@@ -41,6 +40,14 @@
 //!
 //! [The guide]: https://github.com/daskwire/daskwire/blob/main/docs/src/SUMMARY.md
 //! [a page]: https://github.com/daskwire/daskwire/blob/main/docs/src/client-api.md
+//!
+//! # Crates below this one
+//!
+//! The roles are crates of their own, `daskwire-client`, `daskwire-worker` and
+//! `daskwire-scheduler`, with the messages that they exchange in `daskwire-messages`. This crate
+//! re-exports what programs need of them. Messages and the state machines of the roles change
+//! with the releases of Dask, and so do the versions of those crates: a program that names them,
+//! such as for `Client::request` or `Scheduler::inspect`, depends on the crate that has them.
 //!
 //! # Features
 //!
@@ -63,17 +70,21 @@
 //!   the targets `daskwire_peer::client`, `::worker`, `::scheduler` and `::comm`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "client")]
+pub mod client;
 #[cfg(feature = "local-cluster")]
 pub mod cluster;
 mod error;
 pub mod relay;
+#[cfg(feature = "scheduler")]
+pub mod scheduler;
+#[cfg(feature = "worker")]
+pub mod worker;
 
-pub use daskwire_messages::{graph, memory, protocol, release, value};
+pub use daskwire_messages::protocol::{TaskState, WorkerStatus};
+pub use daskwire_messages::{graph, memory, release, value};
 pub use daskwire_rpc::identity;
 
-#[cfg(feature = "client")]
-#[doc(inline)]
-pub use daskwire_client as client;
 #[cfg(feature = "client")]
 pub use daskwire_client::Client;
 #[cfg(feature = "tls")]
@@ -84,12 +95,6 @@ pub use daskwire_rpc::transports_with_tls;
 pub use daskwire_rpc::{Meter, ObservedMessage, Observer, RequestError, transports};
 #[cfg(any(feature = "scheduler", feature = "worker"))]
 pub use daskwire_rpc::{Stimulus, TaskChange, TaskEvent};
-#[cfg(feature = "scheduler")]
-#[doc(inline)]
-pub use daskwire_scheduler as scheduler;
-#[cfg(feature = "worker")]
-#[doc(inline)]
-pub use daskwire_worker as worker;
 pub use error::Error;
 
 /// The example in the README, tested as a doctest.

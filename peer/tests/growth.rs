@@ -11,7 +11,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use daskwire::msgpack::Writer;
-use daskwire_peer::protocol::{ProtocolError, body};
+use daskwire_messages::protocol::{ProtocolError, body};
 use daskwire_peer::{Serialized, Value};
 
 /// An allocator that counts the bytes that this thread allocates.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use daskwire_peer::protocol::body;
+use daskwire_messages::protocol::body;
 use daskwire_peer::{Client, Error, Key, ObservedMessage, Observer, Value};
 
 use serde_json::json;

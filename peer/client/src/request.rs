@@ -112,7 +112,7 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: &daskwire_peer::Client) -> Result<(), daskwire_peer::RequestError> {
     /// use daskwire_peer::Value;
-    /// use daskwire_peer::protocol::Unknown;
+    /// use daskwire_messages::protocol::Unknown;
     ///
     /// let target = Unknown::new("adaptive_target").field("target_duration", "5s");
     /// let target: i64 = client.request(target).await?;

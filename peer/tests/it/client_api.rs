@@ -5,12 +5,12 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use crate::support::client::client_at;
+use daskwire_messages::protocol::Unknown;
 use daskwire_peer::client::{
     PluginKind, Restarted, Route, RunError, ScatterOptions, SharedValue, SubmitError,
     SubmitOptions, TaskError, TaskFuture, Workers,
 };
 use daskwire_peer::graph::Argument;
-use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Client, Key, RequestError, Value};
 use daskwire_testing::cluster::{Cluster, until};
 

@@ -4,11 +4,11 @@
 use core::time::Duration;
 
 use crate::support::client::client_at;
+use daskwire_messages::protocol::Unknown;
 use daskwire_peer::client::{
     ProfileOptions, Profiled, StoryStep, SubmitOptions, TaskStates, Workers,
 };
 use daskwire_peer::cluster::LocalCluster;
-use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Key, RequestError, Value};
 use daskwire_testing::cluster::{Cluster, until};
 

@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::collections::HashSet;
 
 use crate::support::client::client_at;
+use daskwire_peer::TaskState;
 use daskwire_peer::client::{Route, Status, SubmitError, SubmitOptions, TaskError, TaskFuture};
 use daskwire_peer::graph::{Argument, Graph, Task};
-use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Array, Client, Key, Value};
 use daskwire_testing::{Environment, Peer, TLS_PEM, warnings_except};
 use serde_json::json;

@@ -1,7 +1,7 @@
 //! Tests of the embedded scheduler with real Dask workers and a real Dask client.
 
 use crate::support::embedded::Embedded;
-use daskwire_peer::scheduler::state::State;
+use daskwire_scheduler::state::State;
 use daskwire_testing::{Environment, Peer, warnings_except};
 use tokio::runtime::Runtime;
 

@@ -7,10 +7,10 @@ use std::time::Duration;
 use daskwire_cli::journey::{Form, Recorder, Step, journey};
 
 use daskwire_comm::tls::TlsSettings;
+use daskwire_messages::protocol::Unknown;
 use daskwire_peer::client::{ClientOptions, Route, SubmitOptions};
 use daskwire_peer::graph::{Argument, Function, Graph, Task};
 use daskwire_peer::identity::{identity, options};
-use daskwire_peer::protocol::Unknown;
 use daskwire_peer::worker::{Functions, Worker};
 use daskwire_peer::{Array, Client, Key, Release, RequestError, Value};
 use daskwire_testing::cluster::Cluster;

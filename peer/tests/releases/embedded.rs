@@ -4,7 +4,7 @@ use std::path::Path;
 
 use daskwire_peer::Release;
 use daskwire_peer::scheduler::FIRST_SERVED;
-use daskwire_peer::scheduler::state::State;
+use daskwire_scheduler::state::State;
 use daskwire_testing::{Peer, worker_until};
 use serde_json::json;
 

@@ -11,10 +11,10 @@ use crate::journey::{Form, Recorder, time};
 use clap::{Args, ValueEnum};
 use daskwire::display::Printable;
 use daskwire_comm::Address;
+use daskwire_peer::TaskState;
 use daskwire_peer::client::{ClientOptions, Meter, Route, SubmitOptions, TaskError};
 use daskwire_peer::cluster::{ClusterTransport, LocalCluster};
 use daskwire_peer::graph::Argument;
-use daskwire_peer::protocol::TaskState;
 use daskwire_peer::{Client, Error, Key, RequestError, Value};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 

@@ -5,8 +5,8 @@ use core::fmt::Write as _;
 use daskwire::display::Printable;
 use daskwire::message::Layout;
 use daskwire_comm::Agreement;
+use daskwire_peer::WorkerStatus;
 use daskwire_peer::identity::{Identity, WorkerIdentity};
-use daskwire_peer::protocol::WorkerStatus;
 use serde_json::{Value as Json, json};
 
 use crate::command::connect::is_worker;

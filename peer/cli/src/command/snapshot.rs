@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use daskwire_messages::protocol::Unknown;
 use daskwire_peer::client::{TaskStates, Workers};
-use daskwire_peer::protocol::Unknown;
 use daskwire_peer::{Client, Release, RequestError, Value};
 use serde_json::{Value as Json, json};
 

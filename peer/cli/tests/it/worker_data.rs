@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use crate::support::scratch::Scratch;
+use daskwire_peer::WorkerStatus;
 use daskwire_peer::client::{ClientOptions, Route};
-use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Functions, MemoryThresholds, Worker};
 use daskwire_peer::{Client, Value};
 use daskwire_testing::Peer;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::client::client_at;
+use daskwire_peer::WorkerStatus;
 use daskwire_peer::client::SubmitOptions;
-use daskwire_peer::protocol::WorkerStatus;
 use daskwire_peer::worker::{Builder, Ended, Functions, Worker};
 use daskwire_peer::{Array, RemoteError, Value};
 use daskwire_testing::cluster::{Cluster, until};

@@ -1,7 +1,7 @@
 //! The metrics of a scheduler for Prometheus.
 
 use daskwire_peer::scheduler::Scheduler;
-use daskwire_peer::scheduler::state::State;
+use daskwire_scheduler::state::State;
 
 use crate::command::http::Metrics;
 

@@ -1,0 +1,10 @@
+//! A scheduler in this process, for clients and workers of Dask and of this crate.
+//!
+//! [`Scheduler`] is the place to start. The crate `daskwire-scheduler` has the implementation,
+//! and its state machine.
+
+#[doc(inline)]
+pub use daskwire_scheduler::{
+    FIRST_SERVED, LeaveReason, LeftTasks, Notice, NoticeCallback, Options, Policy, Scheduler,
+    ServeError, StartError,
+};
