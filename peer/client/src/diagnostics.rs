@@ -600,8 +600,11 @@ impl Client {
         // to distinguish from others.
         let absent = Value::from(format!("{}-absent", self.id()));
         let request = GetMetadata {
-            keys: path.into_iter().map(Into::into).collect(),
-            default: Some(absent.clone()),
+            keys: path
+                .into_iter()
+                .map(|part| Key::from(part.into()))
+                .collect(),
+            default: absent.clone(),
             reply: Some(true),
             ..GetMetadata::default()
         };
@@ -620,7 +623,10 @@ impl Client {
         value: impl Into<Value>,
     ) -> Result<(), RequestError> {
         let request = SetMetadata {
-            keys: path.into_iter().map(Into::into).collect(),
+            keys: path
+                .into_iter()
+                .map(|part| Key::from(part.into()))
+                .collect(),
             value: value.into(),
             reply: Some(true),
             ..SetMetadata::default()

@@ -298,6 +298,15 @@ impl Story {
         kept.into_iter().chain(self.events.iter().filter(is_wanted))
     }
 
+    /// All events in the form of a scheduler's reply to `get_story`, oldest first.
+    pub fn all_of_scheduler(&self) -> Value {
+        Value::List(
+            (self.events.iter())
+                .filter_map(TaskEvent::of_scheduler)
+                .collect(),
+        )
+    }
+
     /// A scheduler's reply to `get_story`.
     pub fn of_scheduler(&self, wanted: &Keys) -> Value {
         Value::List(

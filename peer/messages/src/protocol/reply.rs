@@ -20,6 +20,8 @@ maps! {
         traceback_text: Option<String> = "traceback_text",
         /// The error message, if there is no exception.
         message: Option<String> = "message",
+        /// The keys that are missing, if the request is about several.
+        keys: Option<Keys> = "keys",
     }
 
     /// The reply to [`GetData`](super::GetData) and [`Gather`](super::Gather).

@@ -81,6 +81,25 @@ ops! {
         PublishGet = "publish_get",
         PublishDelete = "publish_delete",
         PublishList = "publish_list",
+        Proxy = "proxy",
+        BenchmarkHardware = "benchmark_hardware",
+        ClusterState = "get_cluster_state",
+        DumpState = "dump_state",
+        SubscribeWorkerStatus = "subscribe_worker_status",
+        CheckIdle = "check_idle",
+        TaskPrefixStates = "get_task_prefix_states",
+        TaskStream = "get_task_stream",
+        TaskStreamIndex = "get_task_stream_index",
+        StartTaskMetadata = "start_task_metadata",
+        StopTaskMetadata = "stop_task_metadata",
+        TaskRunSpec = "get_runspec",
+        ErrorCause = "get_error_cause",
+        AddReplicas = "add_keys",
+        Rebalance = "rebalance",
+        Replicate = "replicate",
+        SetResources = "set_resources",
+        SetRestrictions = "set_restrictions",
+        UnregisterSchedulerPlugin = "unregister_scheduler_plugin",
     }
 }
 
@@ -118,6 +137,16 @@ impl Request {
                 | Self::Events(_)
                 | Self::GetMetadata(_)
                 | Self::SetMetadata(_)
+                | Self::BenchmarkHardware(_)
+                | Self::ClusterState(_)
+                | Self::DumpState(_)
+                | Self::CheckIdle(_)
+                | Self::TaskPrefixStates(_)
+                | Self::TaskStream(_)
+                | Self::TaskStreamIndex(_)
+                | Self::TaskRunSpec(_)
+                | Self::ErrorCause(_)
+                | Self::SetRestrictions(_)
         )
     }
 }
@@ -215,7 +244,7 @@ requests! {
         /// The worker's metrics.
         metrics: Value = "metrics",
         /// The executing tasks, and for how many seconds.
-        executing: Map<Key, f64> = "executing",
+        executing: Map<Key, f64> = "executing" or Map::new(),
         /// Data of extensions; since 2022.4.0.
         extensions: Option<Value> = "extensions",
     }
@@ -363,6 +392,8 @@ requests! {
         server: Option<bool> = "server",
         /// Whether the event loop of the scheduler is profiled, for a scheduler.
         scheduler: Option<bool> = "scheduler",
+        /// Whether the profiles of workers become one, for a scheduler. Default: true.
+        merge_workers: Option<bool> = "merge_workers",
     }
 
     /// Asks a worker for the times and numbers of its profiler's samples.
@@ -383,11 +414,14 @@ requests! {
         workers: Option<WorkerNames> = "workers",
     }
 
-    /// Asks a scheduler for its log, newest line first: level and string of each
-    /// line.
+    /// Asks a scheduler for its log, as [`GetLogs`].
     Logs = "logs" {
         /// Maximum number of lines; all if absent or 0.
         n: Option<u64> = "n",
+        /// The earliest time, in seconds since 1970.
+        start: Option<f64> = "start",
+        /// Whether lines include the time.
+        timestamps: Option<bool> = "timestamps",
     }
 
     /// Asks a scheduler for the logs of workers.
@@ -417,17 +451,17 @@ requests! {
     /// Asks a scheduler for metadata that clients and tasks have set.
     GetMetadata = "get_metadata" {
         /// The path in nested dictionaries.
-        keys: Vec<String> = "keys",
-        /// The reply if there is no metadata at the path. Default: an error.
-        default: Option<Value> = "default",
+        keys: Vec<Key> = "keys",
+        /// The reply if there is no metadata at the path. Default: `__no_default__`, for an error.
+        default: Value = "default" or Value::from("__no_default__"),
     }
 
     /// Sets metadata in a scheduler.
     SetMetadata = "set_metadata" {
         /// The path in nested dictionaries.
-        keys: Vec<String> = "keys",
+        keys: Vec<Key> = "keys",
         /// The value.
-        value: Value = "value",
+        value: Value = "value" or Value::None,
     }
 
     /// Asks a scheduler to send a request to workers.
@@ -474,6 +508,8 @@ requests! {
         close_workers: Option<bool> = "close_workers",
         /// Whether they leave the cluster.
         remove: Option<bool> = "remove",
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
     }
 
     /// Asks a scheduler which workers can be closed at low cost.
@@ -576,6 +612,137 @@ requests! {
         on_error: Option<String> = "on_error",
         /// The cause, for logs.
         stimulus_id: Option<String> = "stimulus_id",
+    }
+
+    /// Sends a request to a worker by way of a scheduler.
+    Proxy = "proxy" {
+        /// The request.
+        msg: Unknown = "msg",
+        /// The worker's address.
+        worker: String = "worker",
+    }
+
+    /// Asks a scheduler for the bandwidths of its workers' memory, disks and network.
+    BenchmarkHardware = "benchmark_hardware" {}
+
+    /// Asks a scheduler for its state, and for the states of all workers.
+    ClusterState = "get_cluster_state" {
+        /// The names of parts that are left out.
+        exclude: Vec<String> = "exclude" or Vec::new(),
+    }
+
+    /// Asks a scheduler or worker for its state.
+    DumpState = "dump_state" {
+        /// The names of parts that are left out.
+        exclude: Vec<String> = "exclude" or Vec::new(),
+    }
+
+    /// Asks a scheduler for its identity, and from then on for the workers that join and leave. The
+    /// comm becomes a stream.
+    SubscribeWorkerStatus = "subscribe_worker_status" {}
+
+    /// Asks a scheduler since when it has been idle.
+    CheckIdle = "check_idle" {}
+
+    /// Asks a scheduler for the numbers of tasks by the prefix of their keys and by state.
+    TaskPrefixStates = "get_task_prefix_states" {}
+
+    /// Asks a scheduler for the tasks that have ended, oldest first. The first request starts the
+    /// recording.
+    TaskStream = "get_task_stream" {
+        /// The earliest end, in seconds since 1970, or how long ago, as a string with a unit.
+        start: Option<Value> = "start",
+        /// The latest end, in seconds since 1970, or how long ago, as a string with a unit.
+        stop: Option<Value> = "stop",
+        /// Maximum number of tasks.
+        count: Option<i64> = "count",
+        /// The number of tasks that are skipped, from the start of the recording, in place of the
+        /// other fields; since 2026.
+        start_index: Option<i64> = "start_index",
+    }
+
+    /// Asks a scheduler for the number of tasks that were recorded; since 2026. The first request
+    /// starts the recording.
+    TaskStreamIndex = "get_task_stream_index" {}
+
+    /// Starts to collect the metadata and the final states of tasks that are submitted.
+    StartTaskMetadata = "start_task_metadata" {
+        /// A name for the collection.
+        name: String = "name",
+    }
+
+    /// Ends a collection of metadata, and asks for it.
+    StopTaskMetadata = "stop_task_metadata" {
+        /// The name of the collection.
+        name: Option<String> = "name",
+    }
+
+    /// Asks a scheduler for a task, as it is sent to workers.
+    TaskRunSpec = "get_runspec" {
+        /// The key of the task.
+        key: Key = "key",
+    }
+
+    /// Asks a scheduler for the task whose failure is that of other tasks.
+    ErrorCause = "get_error_cause" {
+        /// The keys of the failed tasks.
+        keys: Keys = "keys" or Keys::default(),
+    }
+
+    /// Tells a scheduler of replicas that a worker has.
+    AddReplicas = "add_keys" {
+        /// The worker's address.
+        worker: String = "worker",
+        /// The keys of the replicas.
+        keys: Keys = "keys" or Keys::default(),
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
+    }
+
+    /// Asks a scheduler to move data from workers with much to workers with little.
+    Rebalance = "rebalance" {
+        /// The keys that may be moved; all if absent.
+        keys: Option<Keys> = "keys",
+        /// The addresses of the workers; all if absent.
+        workers: Option<WorkerNames> = "workers",
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
+    }
+
+    /// Asks a scheduler for copies of data on several workers.
+    Replicate = "replicate" {
+        /// The keys.
+        keys: Keys = "keys",
+        /// The number of copies; one on each worker if absent.
+        n: Option<i64> = "n",
+        /// The addresses or hosts of the workers; all if absent.
+        workers: Option<WorkerNames> = "workers",
+        /// The number of workers that copy from one holder at once. Default: 2.
+        branching_factor: Option<i64> = "branching_factor",
+        /// Whether further copies are deleted. Default: true.
+        delete: Option<bool> = "delete",
+        /// The cause, for logs.
+        stimulus_id: Option<String> = "stimulus_id",
+    }
+
+    /// Changes the resources of a worker.
+    SetResources = "set_resources" {
+        /// The worker's address.
+        worker: String = "worker",
+        /// The amounts of resources, in place of those of the same names.
+        resources: Option<Map<String, f64>> = "resources",
+    }
+
+    /// Changes on which workers tasks may run.
+    SetRestrictions = "set_restrictions" {
+        /// The address of a worker or a list of addresses for each task; nil for any worker.
+        worker: Map<Key, Value> = "worker",
+    }
+
+    /// Removes a plugin from a scheduler in Python.
+    UnregisterSchedulerPlugin = "unregister_scheduler_plugin" {
+        /// The name of the plugin.
+        name: String = "name",
     }
 
     /// Asks a nanny to end its worker, which it then starts again. The reply is sent
