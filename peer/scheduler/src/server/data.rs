@@ -22,7 +22,7 @@ use crate::state::{Event, REPLACED, State, choose};
 
 impl Shared {
     /// Returns a random number.
-    fn random(&self) -> u64 {
+    pub(super) fn random(&self) -> u64 {
         // Relaxed: the order in which numbers are drawn does not matter.
         let mut state = self
             .random
@@ -178,7 +178,27 @@ impl Shared {
         data: Vec<(Key, Serialized)>,
     ) -> Result<Vec<(Key, u64)>, RequestError> {
         let mut names: HashSet<Key> = data.iter().map(|(key, _)| key.clone()).collect();
-        let keys: Vec<Key> = names.iter().cloned().collect();
+        self.expect_data(worker, names.iter().cloned().collect())
+            .await?;
+        let address = RequestError::parse_address(worker)?;
+        let request = Request::from(UpdateData {
+            data: Some(data),
+            stimulus_id: Some("scatter".to_owned()),
+            reply: Some(true),
+            ..UpdateData::default()
+        });
+        let mut reply: UpdateDataReply = self.pool.call(&address, &request).await?;
+        reply.nbytes.retain(|(key, _)| names.remove(key));
+        Ok(reply.nbytes)
+    }
+
+    /// Has a worker delete old data under these keys, if it was to be deleted anyway, before new data
+    /// is sent.
+    pub(super) async fn expect_data(
+        &self,
+        worker: &str,
+        keys: Vec<Key>,
+    ) -> Result<(), RequestError> {
         let stale = self.with_machine(|machine| {
             let stale = machine.state.pending_deletions(worker, &keys);
             let worker = worker.to_owned();
@@ -198,15 +218,7 @@ impl Shared {
                 return Err(error);
             }
         }
-        let request = Request::from(UpdateData {
-            data: Some(data),
-            stimulus_id: Some("scatter".to_owned()),
-            reply: Some(true),
-            ..UpdateData::default()
-        });
-        let mut reply: UpdateDataReply = self.pool.call(&address, &request).await?;
-        reply.nbytes.retain(|(key, _)| names.remove(key));
-        Ok(reply.nbytes)
+        Ok(())
     }
 
     /// Waits until one of the given workers, or any worker, is running.

@@ -25,8 +25,12 @@ use daskwire::frame::ReadHint;
 
 mod broadcast;
 mod data;
+mod log;
+mod operations;
 mod pending;
 mod plugins;
+mod profile;
+mod replicas;
 mod reply;
 mod requests;
 mod restart;
@@ -34,6 +38,7 @@ mod retire;
 mod spread;
 mod streams;
 
+use log::Log;
 use plugins::Plugins;
 
 /// Timeout for sending the last messages to a peer.
@@ -51,6 +56,7 @@ pub(super) struct Shared {
     has_callback_panicked: AtomicBool,
     pool: Pool,
     plugins: Plugins,
+    log: Log,
     options: Options,
     id: String,
     address: String,
@@ -233,6 +239,7 @@ impl Shared {
             listener_count: AtomicUsize::new(listener_count),
             pool,
             plugins: Plugins::default(),
+            log: Log::default(),
             id: format!("Scheduler-{}", daskwire_messages::key::identifier()),
             address,
             clock: Clock::new(),
@@ -319,6 +326,7 @@ impl Shared {
 
     fn notify(&self, notice: &Notice) {
         emit(notice.level(), || SchedulerEvent::Notice(notice));
+        self.log.add(notice, self.clock.now().as_secs_f64());
         let Some(callback) = &self.options.on_notice else {
             return;
         };

@@ -1,5 +1,6 @@
 //! Dask's plugins of workers and nannies. Their pickles are stored and forwarded unopened.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +12,7 @@ use daskwire_messages::value::{Object, Serialized};
 use daskwire_rpc::channel::Channel;
 
 use super::Shared;
+use super::operations::reason;
 use super::reply::{Reply, refused};
 
 /// The processes that a plugin is for.
@@ -26,6 +28,8 @@ pub(super) enum PluginKind {
 pub(super) struct Plugins {
     workers: Mutex<Vec<(String, Value)>>,
     nannies: Mutex<Vec<(String, Value)>>,
+    /// The names of plugins of the scheduler, which have no effect here.
+    ignored: Mutex<BTreeSet<String>>,
     /// Number of nannies that have the plugins, and whose workers have not started yet.
     starting_count: AtomicUsize,
     started: Notify,
@@ -39,6 +43,10 @@ impl Plugins {
         };
         // Nothing that can panic runs under the lock.
         list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ignored(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.ignored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The plugins in the form of Dask's replies.
@@ -145,6 +153,38 @@ impl Shared {
             .await
     }
 
+    /// Replies to a request to add a plugin to the scheduler, which runs no Python.
+    pub(super) fn add_scheduler_plugin(&self, request: &RegisterSchedulerPlugin) -> Reply {
+        /// The class of the plugin that `Client.upload_file` adds besides the one of workers. A file
+        /// of Python does not concern this scheduler.
+        const UPLOAD: &str = "distributed.diagnostics.plugin.SchedulerUploadFile";
+        const MAX_COUNT: usize = 1 << 16;
+        let class = match &request.plugin {
+            Value::Bytes(plugin) => {
+                let plugin = Serialized::of_written_pickle(plugin.clone()).open().ok();
+                let plugin = plugin.and_then(|plugin| Object::try_from(plugin).ok());
+                plugin.map(|plugin| plugin.class().to_owned())
+            }
+            _ => None,
+        };
+        if class.as_deref() != Some(UPLOAD) {
+            return refused("NotImplementedError", &reason("register_scheduler_plugin"));
+        }
+        let mut ignored = self.plugins.ignored();
+        if ignored.len() < MAX_COUNT {
+            ignored.insert(request.name.clone().unwrap_or_default());
+        }
+        Reply::Value(Value::None)
+    }
+
+    pub(super) fn remove_scheduler_plugin(&self, name: &str) -> Reply {
+        if self.plugins.ignored().remove(name) {
+            return Reply::Value(Value::None);
+        }
+        let message = format!("Could not find plugin '{name}' among the current scheduler plugins");
+        refused("ValueError", &message)
+    }
+
     async fn send_plugin(self: &Arc<Self>, kind: PluginKind, message: Unknown) -> Reply {
         if kind == PluginKind::Nanny {
             // The scheduler does not know a nanny before its worker has joined.
@@ -156,27 +196,5 @@ impl Shared {
             ..Broadcast::default()
         })
         .await
-    }
-}
-
-/// Replies to a request to add a plugin to the scheduler, which runs no Python.
-pub(super) fn scheduler_plugin(request: &RegisterSchedulerPlugin) -> Reply {
-    /// The class of the plugin that `Client.upload_file` adds besides the one of workers. A file of
-    /// Python does not concern this scheduler.
-    const UPLOAD: &str = "distributed.diagnostics.plugin.SchedulerUploadFile";
-    let class = match &request.plugin {
-        Value::Bytes(plugin) => {
-            let plugin = Serialized::of_written_pickle(plugin.clone()).open().ok();
-            let plugin = plugin.and_then(|plugin| Object::try_from(plugin).ok());
-            plugin.map(|plugin| plugin.class().to_owned())
-        }
-        _ => None,
-    };
-    match class.as_deref() {
-        Some(UPLOAD) => Reply::Value(Value::None),
-        _ => refused(
-            "NotImplementedError",
-            "this scheduler runs no Python, and has no plugins of its own",
-        ),
     }
 }

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use daskwire_comm::Incoming;
-use daskwire_messages::Value;
 use daskwire_messages::protocol::{
     Broadcast, HeartbeatReply, Keys, Nullable, RegisterNannyPlugin, RegisterWorkerPlugin,
-    ReplyStatus, Request, TaskState, Unknown, WorkerNames,
+    ReplyStatus, Request, Unknown, WorkerNames,
 };
+use daskwire_messages::{Key, Value};
 use daskwire_rpc::channel::{Channel, Ends};
 use daskwire_rpc::event;
 use daskwire_rpc::request::IncomingRequest;
 
 use super::Shared;
+use super::operations::{missing, reason};
 use super::pending::Ended;
-use super::plugins::{PluginKind, scheduler_plugin};
+use super::plugins::PluginKind;
 use super::reply::{Reply, refused, uncaught};
 use super::streams::MemberComm;
 use crate::duration::seconds;
@@ -63,6 +64,7 @@ impl Shared {
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, register).await;
                 }
+                Ok(Request::SubscribeWorkerStatus(_)) => return self.watch_workers(channel).await,
                 Ok(Request::RegisterNanny(_)) => return self.start_nanny(channel).await,
                 Ok(Request::RegisterWorker(register)) => {
                     return self.worker_stream(channel, register).await;
@@ -106,7 +108,7 @@ impl Shared {
         unknown_ops: &mut UnknownOps,
     ) -> Reply {
         match request {
-            Request::Identity(request) => self.identity(request.n_workers),
+            Request::Identity(request) => Reply::Value(self.identity(request.n_workers)),
             Request::Ping(_) => Reply::Value(Value::bytes(&b"pong"[..])),
             Request::Echo(request) => Reply::Value(request.data),
             Request::Versions(request) => Reply::Value(versions(request.packages)),
@@ -122,19 +124,20 @@ impl Shared {
                 });
                 Reply::Heartbeat(HeartbeatReply {
                     status: interval.map_or(ReplyStatus::Missing, |_| ReplyStatus::Ok),
-                    time: Some(self.clock.now().as_secs_f64()),
+                    time: interval.map(|_| self.clock.now().as_secs_f64()),
                     heartbeat_interval: interval,
                     ..HeartbeatReply::default()
                 })
             }
             Request::Unregister(request) => {
+                let is_known = self.inspect(|state| state.has_worker(&request.address));
                 self.handle(Event::RemoveWorker {
                     worker: request.address,
                     close: false,
                     reason: LeaveReason::Unregistered,
                 });
                 self.changed.notify_waiters();
-                Reply::Value(Value::None)
+                Reply::Value(Value::from(if is_known { "OK" } else { "already-removed" }))
             }
             Request::Gather(request) => {
                 let keys = request.keys.unwrap_or_default();
@@ -147,6 +150,11 @@ impl Shared {
             }
             Request::NBytes(request) => {
                 let keys = request.keys.as_ref();
+                let unknown = keys
+                    .and_then(|keys| self.inspect(|state| state.unknown_key(keys.iter()).cloned()));
+                if let Some(unknown) = unknown {
+                    return missing(&unknown);
+                }
                 if request.summary.unwrap_or(true) {
                     let keys = keys.map(|keys| &keys[..]);
                     let sums = self.inspect(|state| state.nbytes_by_prefix(keys));
@@ -156,12 +164,20 @@ impl Shared {
             }
             Request::HasWhat(request) => Reply::HasWhat(self.inspect(|state| {
                 let workers = request.workers.map(|names| state.addresses(&names));
-                state.has_what(workers.as_deref())
+                let mut has_what = state.has_what(workers.as_deref());
+                let unknown = workers.into_iter().flatten();
+                let unknown = unknown.filter(|worker| !state.has_worker(worker));
+                has_what.extend(unknown.map(|worker| (worker, Vec::new())));
+                has_what
             })),
-            Request::Processing(request) => Reply::HasWhat(self.inspect(|state| {
+            Request::Processing(request) => self.inspect(|state| {
                 let workers = request.workers.map(|names| state.addresses(&names));
-                state.processing(workers.as_deref())
-            })),
+                let mut names = workers.iter().flatten();
+                match names.find(|worker| !state.has_worker(worker)) {
+                    Some(unknown) => missing(&Key::from(unknown.as_str())),
+                    None => Reply::HasWhat(state.processing(workers.as_deref())),
+                }
+            }),
             Request::NCores(request) => Reply::Counts(self.thread_counts(request.workers, false)),
             Request::NCoresRunning(request) => {
                 Reply::Counts(self.thread_counts(request.workers, true))
@@ -198,11 +214,11 @@ impl Shared {
                 Reply::Value(Value::None)
             }
             Request::Retry(request) => {
-                let mut keys = request.keys.0;
-                self.with_machine(|machine| {
-                    keys.retain(|key| machine.state.status(key) == Some(TaskState::Erred));
-                    machine.handle(Event::Retry(keys.clone()));
-                });
+                let keys = request.keys.0;
+                if let Some(unknown) = self.inspect(|state| state.unknown_key(&keys).cloned()) {
+                    return missing(&unknown);
+                }
+                self.handle(Event::Retry(keys.clone()));
                 Reply::Keys(Keys(keys))
             }
             Request::RetireWorkers(request) => self.retire(request).await,
@@ -238,10 +254,24 @@ impl Shared {
             Request::UnregisterNannyPlugin(request) => {
                 self.remove_plugin(PluginKind::Nanny, request.name).await
             }
-            Request::RegisterSchedulerPlugin(request) => scheduler_plugin(&request),
+            Request::RegisterSchedulerPlugin(request) => self.add_scheduler_plugin(&request),
+            Request::UnregisterSchedulerPlugin(request) => {
+                self.remove_scheduler_plugin(&request.name)
+            }
             Request::RestartCluster(request) => self.restart(request).await,
             Request::RestartWorkers(request) => self.restart_workers(request).await,
             Request::LogEventRequest(request) => {
+                if !matches!(
+                    request.topic,
+                    Value::Str(_)
+                        | Value::List(_)
+                        | Value::Tuple(_)
+                        | Value::Set(_)
+                        | Value::FrozenSet(_)
+                ) {
+                    let message = format!("'{}' object is not iterable", request.topic.type_name());
+                    return refused("TypeError", &message);
+                }
                 self.handle(Event::Published {
                     topics: request.topic.clone(),
                     message: request.msg.clone(),
@@ -266,6 +296,10 @@ impl Shared {
                 Reply::Value(Value::dict([("status", "OK")]))
             }
             other => {
+                let other = match self.operate(other).await {
+                    Ok(reply) => return reply,
+                    Err(other) => other,
+                };
                 let op = other.op();
                 if unknown_ops.is_new(op) {
                     self.notify(&Notice::UnknownOp {
@@ -274,8 +308,7 @@ impl Shared {
                     });
                 }
                 // Dask replies with nil, which looks like success to a client.
-                let message = format!("this scheduler does not support {op:?}");
-                refused("NotImplementedError", &message)
+                refused("NotImplementedError", &reason(op))
             }
         }
     }
@@ -287,10 +320,10 @@ impl Shared {
         })
     }
 
-    fn identity(&self, count: Option<i64>) -> Reply {
+    pub(super) fn identity(&self, count: Option<i64>) -> Value {
         // A negative count means all; without a count, Dask lists five.
         let count = usize::try_from(count.unwrap_or(5)).ok();
-        let identity = self.inspect(|state| {
+        self.inspect(|state| {
             let workers = Value::dict(state.identities(count));
             Value::dict([
                 ("type", Value::from("Scheduler")),
@@ -306,8 +339,7 @@ impl Shared {
                 ("total_memory", Value::from(state.memory_limit())),
                 ("workers", workers),
             ])
-        });
-        Reply::Value(identity)
+        })
     }
 }
 
@@ -325,7 +357,7 @@ fn installs_routing(request: &Unknown) -> bool {
 
 /// The versions in the form of Dask's. The packages are those of Python, which the scheduler does
 /// not have.
-fn versions(further: Option<Vec<String>>) -> Value {
+pub(super) fn versions(further: Option<Vec<String>>) -> Value {
     const PACKAGES: [&str; 10] = [
         "python",
         "dask",

@@ -14,7 +14,7 @@ use crate::state::{CloseOptions, Event, WorkerId};
 impl Shared {
     /// Retires workers once other workers have copies of their data.
     pub(super) async fn retire(&self, request: RetireWorkers) -> Reply {
-        let close = request.close_workers.unwrap_or(true);
+        let close = request.close_workers.unwrap_or(false);
         let remove = request.remove.unwrap_or(true);
         let RetireWorkers {
             n,
@@ -23,19 +23,27 @@ impl Shared {
             memory_ratio,
             ..
         } = request;
-        let is_choosing = n.is_some()
-            || target.is_some()
-            || minimum.is_some()
-            || memory_ratio.is_some()
-            || request.key.is_some();
+        let choice = [
+            ("n", n.map(Value::from)),
+            ("target", target.map(Value::from)),
+            ("minimum", minimum.map(Value::from)),
+            ("memory_ratio", memory_ratio.map(Value::from)),
+            ("key", request.key.clone()),
+        ];
+        let choice = choice.into_iter();
+        let choice = choice.filter_map(|(name, value)| Some((name, value?)));
+        let choice: Vec<(&str, Value)> = choice.collect();
         let workers = match (request.workers, request.names) {
             (Some(_), Some(_)) => {
                 return refused("TypeError", "names and workers are mutually exclusive");
             }
-            (Some(_), None) | (None, Some(_)) if is_choosing => {
-                let message = "Parameters for workers_to_close() are mutually exclusive with \
-                               names and workers";
-                return refused("TypeError", message);
+            (Some(_), None) | (None, Some(_)) if !choice.is_empty() => {
+                let message = format!(
+                    "Parameters for workers_to_close() are mutually exclusive with names and \
+                     workers: {}",
+                    Value::dict(choice)
+                );
+                return refused("TypeError", &message);
             }
             (Some(workers), None) => workers,
             (None, Some(names)) => self.inspect(|state| state.named(&names)),

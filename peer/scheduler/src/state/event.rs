@@ -3,7 +3,7 @@
 use core::fmt;
 
 use daskwire_messages::protocol::{
-    FromClient, FromWorker, RegisterWorker, Request, ToClient, ToWorker,
+    FromClient, FromWorker, Keys, RegisterWorker, Request, ToClient, ToWorker,
 };
 use daskwire_messages::release::UnsupportedPeer;
 use daskwire_messages::{Key, Value};
@@ -99,6 +99,30 @@ pub enum Event {
         /// The keys of the results.
         keys: Vec<Key>,
     },
+    /// A worker has fetched copies of results. It is told to delete those that are not needed.
+    ReplicasAdded {
+        /// The worker's address.
+        worker: String,
+        /// The keys of the results.
+        keys: Keys,
+    },
+    /// A worker is to delete its copies of results, except those that no other worker has.
+    ReplicasDropped {
+        /// The worker's address.
+        worker: String,
+        /// The keys of the results.
+        keys: Vec<Key>,
+    },
+    /// A worker has other resources. Resources that are not named are as before.
+    ResourcesSet {
+        /// The worker's address.
+        worker: String,
+        /// The amounts of the resources.
+        resources: Vec<(String, f64)>,
+    },
+    /// Tasks may run on these workers only, given by addresses, names or hosts; on any if there are
+    /// none. Tasks that run already are not moved.
+    Restricted(Vec<(Key, Vec<String>)>),
     /// Failed tasks are to be retried, with the failed tasks that they depend on, and
     /// the failed tasks that depend on any of these. Other tasks are ignored.
     Retry(Vec<Key>),
@@ -142,6 +166,22 @@ pub enum Event {
         /// The message.
         message: Value,
     },
+    /// A client sets metadata. Ignored if it is refused, see
+    /// [`State::metadata_refusal`](super::State::metadata_refusal).
+    MetadataSet {
+        /// The path in nested dictionaries.
+        path: Vec<Key>,
+        /// The value.
+        value: Value,
+    },
+    /// The ends of tasks are to be recorded from now on, for
+    /// [`State::recorded_tasks`](super::State::recorded_tasks).
+    RecordTasks,
+    /// The metadata of tasks that clients submit is to be collected under a name, for
+    /// [`State::collected_metadata`](super::State::collected_metadata).
+    CollectionStarted(String),
+    /// The collection of this name is to be forgotten.
+    CollectionEnded(String),
     /// Turns [`Action::Task`] on or off. Default: off.
     WatchTasks(bool),
     /// The scheduler is closing: asks workers to leave, and ends all streams.

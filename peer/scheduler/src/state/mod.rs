@@ -104,17 +104,22 @@ pub(super) use data::REPLACED;
 use durations::Durations;
 use groups::{Group, GroupId, GroupKey};
 use members::Members;
+use metadata::Metadata;
 use model::{Client, Kind, Queue, Table, Task, TaskId, Worker};
 use pool::Pool;
 use returned::Returned;
 use send::free_keys;
 use submission::{Failure, Resources};
+use task_stream::TaskStream;
 use topics::Topics;
 use versions::AllPackages;
 
 pub use close::CloseOptions;
 pub use event::{Action, Event, WorkerRefusal};
+pub use metadata::MetadataError;
+pub(crate) use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
+pub use task_stream::RecordRange;
 
 mod balance;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -124,13 +129,18 @@ mod classes;
 mod clients;
 mod close;
 mod data;
+mod diagnostics;
 mod durations;
 mod event;
 mod groups;
 mod members;
+mod memory;
+mod metadata;
 mod model;
+mod operations;
 mod pool;
 mod query;
+mod rebalance;
 mod requests;
 mod retire;
 mod returned;
@@ -138,6 +148,7 @@ mod send;
 mod steal;
 mod submission;
 mod submit;
+mod task_stream;
 #[cfg(test)]
 mod tests;
 mod topics;
@@ -198,6 +209,9 @@ pub struct Policy {
     /// request that would exceed the limit is refused with [`RequestRefusal::Full`]. Default: 1
     /// GiB.
     pub max_shared_len: usize,
+    /// Maximum number of tasks of which the end is recorded. All records together take at most
+    /// 64 MiB. Default: 100,000.
+    pub task_stream_length: usize,
 }
 
 impl Default for Policy {
@@ -214,6 +228,7 @@ impl Default for Policy {
             worker_ttl: Some(Duration::from_secs(300)),
             topic_length: 1000,
             max_shared_len: 1 << 30,
+            task_stream_length: 100_000,
         }
     }
 }
@@ -244,6 +259,8 @@ pub struct State {
     /// The number of clients without a stream so far.
     named_count: u64,
     topics: Topics,
+    metadata: Metadata,
+    task_stream: TaskStream,
     workers: Members<WorkerId, Worker>,
     /// The number of threads of all workers.
     thread_count: u64,
@@ -371,6 +388,8 @@ impl State {
             by_name: HashMap::new(),
             named_count: 0,
             topics: Topics::new(),
+            metadata: Metadata::default(),
+            task_stream: TaskStream::default(),
             workers: Members::default(),
             thread_count: 0,
             by_address: HashMap::new(),
@@ -468,6 +487,17 @@ impl State {
             Event::RequestDropped(id) => self.request_ended(id, false),
             Event::Restart => self.restart(),
             Event::Published { topics, message } => self.publish(&topics, &message),
+            Event::MetadataSet { path, value } => {
+                // Refused metadata is ignored.
+                let _ = self.metadata.set(&path, value);
+            }
+            Event::ReplicasAdded { worker, keys } => self.add_replicas(&worker, keys),
+            Event::ReplicasDropped { worker, keys } => self.drop_replicas(&worker, &keys),
+            Event::ResourcesSet { worker, resources } => self.set_resources(&worker, resources),
+            Event::Restricted(tasks) => self.restrict(tasks),
+            Event::RecordTasks => self.record_tasks(),
+            Event::CollectionStarted(name) => self.start_collection(name),
+            Event::CollectionEnded(name) => self.end_collection(&name),
             Event::WatchTasks(is_watched) => self.is_watched = is_watched,
             Event::Close => self.close(),
         }

@@ -12,6 +12,7 @@ use daskwire_messages::{Key, Serialized, Value};
 use super::classes::{ClassId, Places};
 use super::durations::Work;
 use super::groups::GroupId;
+use super::memory::Unmanaged;
 use super::submission::{Demands, Failure, Resources};
 use super::unknown::UnknownOps;
 use super::versions::Packages;
@@ -295,6 +296,7 @@ pub(super) struct Worker {
     pub(super) classes: Vec<ClassId>,
     /// Where the indexes of workers have it.
     pub(super) places: Places,
+    pub(super) unmanaged: Unmanaged,
 }
 
 /// The kinds of functions that a worker runs.

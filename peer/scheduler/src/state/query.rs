@@ -264,6 +264,12 @@ impl State {
         workers.map(identity).collect()
     }
 
+    /// The ids and addresses of all workers, by id.
+    pub(crate) fn worker_ids(&self) -> impl Iterator<Item = (WorkerId, &str)> {
+        let workers = self.workers.iter();
+        workers.map(|(id, worker)| (*id, worker.address.as_str()))
+    }
+
     /// The identity of a worker.
     pub(crate) fn identity_of(&self, address: &str) -> Option<(String, Value)> {
         let id = self.by_address.get(address)?;
@@ -291,7 +297,7 @@ impl State {
 }
 
 /// The entry of a worker in the reply to `identity`.
-fn identity(worker: &Worker) -> (String, Value) {
+pub(super) fn identity(worker: &Worker) -> (String, Value) {
     let number = |number: Option<u64>| number.map_or(Value::None, Value::from);
     let string = |string: &Option<String>| string.clone().map_or(Value::None, Value::from);
     let info = &worker.info;

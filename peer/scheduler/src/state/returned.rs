@@ -50,7 +50,7 @@ impl State {
                     message.key,
                     reason.unwrap_or_default()
                 );
-                let failure = Failure::new("NotImplementedError", &text);
+                let failure = Failure::new("NotImplementedError", &text, Some(message.key.clone()));
                 self.todo.failed.push((id, failure));
                 return;
             }

@@ -69,6 +69,7 @@ impl State {
         task.run_id = self.run_count;
         worker.processing.insert(id);
         self.processing_count += 1;
+        debug_assert!(worker.has_left(&run_spec.demands.resources));
         worker.take_resources(&run_spec.demands.resources);
         self.set_stage(id, Stage::Processing(on));
         let task = &self.tasks[id];

@@ -14,6 +14,8 @@ use daskwire_messages::protocol::UpdateGraph;
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
 
+use crate::duration::duration;
+
 /// A submitted graph: tasks and their dependencies, in an order in which they can
 /// run.
 #[derive(Clone, Debug, Default)]
@@ -122,7 +124,7 @@ impl Refusal {
     fn new(keys: Vec<Key>, reason: RefusalReason) -> Self {
         Self {
             keys,
-            failure: Failure::new("RuntimeError", &reason.to_string()),
+            failure: Failure::new("RuntimeError", &reason.to_string(), None),
             reason: Arc::new(reason),
         }
     }
@@ -156,14 +158,17 @@ impl Refusal {
 pub(super) struct Failure {
     pub(super) exception: Value,
     pub(super) traceback: Option<Value>,
+    /// The task that has failed, unless the scheduler refused the submission.
+    pub(super) cause: Option<Key>,
 }
 
 impl Failure {
     /// Creates a failure with an exception of the scheduler.
-    pub(super) fn new(class: &str, message: &str) -> Arc<Self> {
+    pub(super) fn new(class: &str, message: &str, cause: Option<Key>) -> Arc<Self> {
         Arc::new(Self {
             exception: Value::Serialized(exception(class, message)),
             traceback: None,
+            cause,
         })
     }
 }
@@ -265,7 +270,7 @@ impl Submission {
         }
         let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
             let is_timeout = name.as_str() == Some("fifo_timeout");
-            is_timeout.then(|| timedelta(value)).flatten()
+            is_timeout.then(|| duration(value)).flatten()
         });
         let tasks = Annotations::read(message.annotations, message.user_priority)
             .and_then(|annotations| {
@@ -391,41 +396,8 @@ impl Annotations {
     }
 }
 
-/// Parses a duration as Dask does: a number of seconds, or a string such as `100 ms`. Returns
-/// `None` if it is invalid, negative or none.
-fn timedelta(value: &Value) -> Option<Duration> {
-    let seconds = match value {
-        Value::Str(text) => {
-            let text: String = text.split_whitespace().collect();
-            let (number, unit) =
-                text.split_at(text.rfind(|c: char| !c.is_alphabetic()).map_or(0, |at| {
-                    at + text[at..].chars().next().map_or(0, char::len_utf8)
-                }));
-            let number: f64 = if number.is_empty() {
-                1.0
-            } else {
-                number.parse().ok()?
-            };
-            let unit = match &*unit.to_lowercase() {
-                "" | "s" | "second" | "seconds" => 1.0,
-                "ms" | "millisecond" | "milliseconds" => 1e-3,
-                "us" | "microsecond" | "microseconds" => 1e-6,
-                "ns" | "nanosecond" | "nanoseconds" => 1e-9,
-                "m" | "minute" | "minutes" => 60.0,
-                "h" | "hour" | "hours" => 3600.0,
-                "d" | "day" | "days" => 86_400.0,
-                "w" | "week" | "weeks" => 604_800.0,
-                _ => return None,
-            };
-            number * unit
-        }
-        number => f64::try_from(number.clone()).ok()?,
-    };
-    Duration::try_from_secs_f64(seconds).ok()
-}
-
 /// Parses a name or a list of names.
-fn names(value: &Value) -> Option<Vec<String>> {
+pub(crate) fn names(value: &Value) -> Option<Vec<String>> {
     match value {
         Value::List(items) | Value::Tuple(items) | Value::Set(items) | Value::FrozenSet(items) => {
             items.iter().map(worker_name).collect()

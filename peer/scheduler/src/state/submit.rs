@@ -34,6 +34,7 @@ impl State {
             self.settle();
             return;
         }
+        self.collect_keys(&keys);
         self.submission_count += 1;
         self.log_submission(client, "OK");
         let generation = self.generation_of(submitting_task.as_ref(), fifo_timeout);

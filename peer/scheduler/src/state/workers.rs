@@ -16,6 +16,7 @@ use daskwire_rpc::story::Stimulus;
 use super::classes::Places;
 use super::data::REPLACED;
 use super::durations::Work;
+use super::memory::Unmanaged;
 use super::model::{Kind, Stage, TaskId, Worker, WorkerInfo};
 use super::send::free_keys;
 use super::submission::{Failure, Resources, worker_name};
@@ -112,6 +113,7 @@ impl State {
             silent_since: self.now,
             classes: Vec::new(),
             places: Places::default(),
+            unmanaged: Unmanaged::default(),
         };
         self.thread_count += u64::from(joined.thread_count);
         self.workers.insert(id, joined);
@@ -168,6 +170,7 @@ impl State {
         let now = self.now;
         if let Some(worker) = self.worker_at(address) {
             worker.last_seen = now;
+            worker.unmanaged.update(now, &metrics, worker.nbytes);
             worker.info.metrics = metrics;
         }
     }
@@ -208,6 +211,9 @@ impl State {
             FromWorker::TaskFinished(message) => self.task_finished(id, message),
             FromWorker::TaskErred(message) => {
                 if let Some(task) = self.ended(id, &message.key, message.run_id) {
+                    if self.tasks[task].retries == 0 {
+                        self.record_erred(id, &message);
+                    }
                     let failure = Arc::new(Failure {
                         exception: match message.exception {
                             // Python clients cannot handle a missing exception.
@@ -215,6 +221,7 @@ impl State {
                             exception => exception,
                         },
                         traceback: message.traceback,
+                        cause: Some(message.key),
                     });
                     self.task_erred(id, task, failure);
                 }
@@ -313,14 +320,19 @@ impl State {
         } else if was_running && !is_running {
             self.not_running.insert(id);
             self.stop_running(id);
-            for task in self.take_queue(id) {
-                if let Some(worker) = self.workers.get_mut(&id) {
-                    worker.work.remove(self.tasks[task].expected);
-                }
-                self.make_ready(task);
-            }
+            self.requeue(id);
             self.todo.has_room.insert(id);
             self.empty_pool();
+        }
+    }
+
+    /// Has the tasks in the queue of a worker assigned anew.
+    pub(super) fn requeue(&mut self, id: WorkerId) {
+        for task in self.take_queue(id) {
+            if let Some(worker) = self.workers.get_mut(&id) {
+                worker.work.remove(self.tasks[task].expected);
+            }
+            self.make_ready(task);
         }
     }
 
@@ -398,6 +410,7 @@ impl State {
                 let failure = Failure {
                     exception: Value::Serialized(exception),
                     traceback: None,
+                    cause: Some(state.key.clone()),
                 };
                 self.todo.failed.push((task, Arc::new(failure)));
             }
@@ -479,6 +492,7 @@ impl State {
         let Some(task) = self.ended(id, &message.key, message.run_id) else {
             return;
         };
+        self.record_finished(id, &message);
         if let Some(worker) = self.workers.get_mut(&id) {
             let took = message
                 .startstops

@@ -237,7 +237,9 @@ async fn replies_to_queries() {
         })
         .await
         .expect("it replies");
-    assert_eq!(has_what, [(holder.clone(), ["a"].into_iter().collect())]);
+    let nowhere = ("nowhere".to_owned(), Keys::default());
+    let here = (holder.clone(), ["a"].into_iter().collect());
+    assert_eq!(has_what, [here, nowhere]);
     let sizes: Vec<(Key, u64)> = client.call(NBytes::default()).await.expect("it replies");
     assert_eq!(sizes[0].0, Key::from("a"));
     assert!(sizes[0].1 > 0);

@@ -16,6 +16,7 @@ mod growth;
 mod hostile;
 mod journey;
 mod loss;
+mod operations;
 mod random;
 mod refusals;
 mod rules;

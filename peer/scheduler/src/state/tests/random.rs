@@ -132,6 +132,7 @@ impl Simulation {
             // Tasks do not fail because of random losses.
             allowed_failures: u32::MAX,
             topic_length: 5,
+            task_stream_length: 5,
             ..Policy::default()
         };
         let mut simulation = Self {
@@ -465,7 +466,52 @@ impl Simulation {
     fn operate(&mut self, worker: Option<WorkerId>) {
         let client = self.pick_client();
         let topic = ["a", "b", "tcp://w1:1"][self.number(3)].to_owned();
-        match (self.number(4), worker) {
+        let key = Key::from(self.key());
+        let address = worker.map(|id| self.workers[&id].address.clone());
+        let address = address.unwrap_or_default();
+        match (self.number(12), worker) {
+            (4, Some(worker)) => {
+                // As after a request to fetch it.
+                let holds = self.workers.values().any(|other| other.data.contains(&key));
+                if holds && !self.workers[&worker].tasks.contains_key(&key) {
+                    let worker = self.workers.get_mut(&worker).expect("exists");
+                    worker.data.insert(key.clone());
+                    self.handle(Event::DataExpected {
+                        worker: address.clone(),
+                        keys: vec![key.clone()],
+                    });
+                    self.handle(Event::ReplicasAdded {
+                        worker: address,
+                        keys: Keys(vec![key]),
+                    });
+                }
+            }
+            (5, _) => self.handle(Event::ReplicasDropped {
+                worker: address,
+                keys: vec![key],
+            }),
+            (6, _) => {
+                let amount = self.number(3) as f64;
+                self.handle(Event::ResourcesSet {
+                    worker: address,
+                    // All workers have the resource again in the end.
+                    resources: vec![("GPU".to_owned(), amount.max(1.0))],
+                });
+            }
+            (7, _) => {
+                let workers = match self.number(2) {
+                    0 => vec![address],
+                    _ => Vec::new(),
+                };
+                self.handle(Event::Restricted(vec![(key, workers)]));
+            }
+            (8, _) => self.handle(Event::RecordTasks),
+            (9, _) => self.handle(Event::CollectionStarted(topic)),
+            (10, _) => self.handle(Event::CollectionEnded(topic)),
+            (11, _) => self.handle(Event::MetadataSet {
+                path: vec![Key::from(topic), key],
+                value: Value::from(1),
+            }),
             (0, _) => {
                 let message = SubscribeTopic {
                     topic,
@@ -506,6 +552,10 @@ impl Simulation {
         while (0..HOST_COUNT).any(|host| !has(&self.state, host)) {
             self.add_worker();
         }
+        // Workers to which tasks were restricted may have left.
+        let tasks = self.state.by_key.keys();
+        let tasks = tasks.map(|key| (key.clone(), Vec::new())).collect();
+        self.handle(Event::Restricted(tasks));
         for worker in self.workers.keys().copied().collect::<Vec<_>>() {
             let running = WorkerStatusChange {
                 status: WorkerStatus::Running,

@@ -1,0 +1,119 @@
+//! Operations of clients and workers that change where tasks run, and where data is.
+
+use std::sync::Arc;
+
+use daskwire_messages::Key;
+use daskwire_messages::protocol::{Keys, RemoveReplicas};
+
+use super::State;
+use super::model::Stage;
+use super::submission::Resources;
+
+impl State {
+    /// Records copies of results that the worker with this address has fetched.
+    pub(super) fn add_replicas(&mut self, worker: &str, keys: Keys) {
+        self.set_stimulus("add-keys");
+        if let Some(id) = self.by_address.get(worker).copied() {
+            self.add_keys(id, keys);
+            self.settle();
+        }
+    }
+
+    /// Has a worker delete copies of results of which other workers have copies, too. A worker that
+    /// needs one for a task keeps it, and says so.
+    pub(super) fn drop_replicas(&mut self, worker: &str, keys: &[Key]) {
+        self.set_stimulus("drop-replicas");
+        let Some(id) = self.by_address.get(worker).copied() else {
+            return;
+        };
+        let mut dropped = Vec::new();
+        for key in keys {
+            let Some(task) = self.by_key.get(key).copied() else {
+                continue;
+            };
+            let who_has = &self.tasks[task].who_has;
+            if who_has.len() > 1 && who_has.binary_search(&id).is_ok() {
+                self.remove_replica(id, task);
+                dropped.push(key.clone());
+            }
+        }
+        if !dropped.is_empty() {
+            let message = RemoveReplicas {
+                keys: Keys(dropped),
+                stimulus_id: self.stimulus.to_string(),
+                ..RemoveReplicas::default()
+            };
+            self.send_worker(id, message);
+        }
+        self.settle();
+    }
+
+    /// Replaces amounts of a worker's resources. Tasks that wait for it, or for any worker, are
+    /// assigned anew.
+    pub(super) fn set_resources(&mut self, worker: &str, amounts: Vec<(String, f64)>) {
+        self.set_stimulus("set-resources");
+        let Some(id) = self.by_address.get(worker).copied() else {
+            return;
+        };
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let kept = worker.resources.0.iter().cloned();
+        let kept: Vec<_> = kept
+            .filter(|(name, _)| amounts.iter().all(|(new, _)| new != name))
+            .collect();
+        let resources = Resources::new(kept.into_iter().chain(amounts));
+        let is_running = worker.is_running;
+        if is_running {
+            // As if it stopped accepting tasks, and started again with the new resources.
+            self.stop_running(id);
+            self.requeue(id);
+        }
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.resources = resources;
+        }
+        if is_running {
+            self.start_running(id);
+        }
+        self.settle();
+    }
+
+    /// Changes the workers on which tasks may run; on any if the list is empty. A task that runs
+    /// already is not moved.
+    pub(super) fn restrict(&mut self, tasks: Vec<(Key, Vec<String>)>) {
+        self.set_stimulus("set-restrictions");
+        for (key, mut workers) in tasks {
+            let Some(id) = self.by_key.get(&key).copied() else {
+                continue;
+            };
+            let waits = matches!(
+                self.tasks[id].stage,
+                Stage::NoWorker | Stage::Pooled | Stage::Queued(_)
+            );
+            if waits {
+                self.unassign(id);
+            }
+            if let Some(run_spec) = &mut self.tasks[id].run_spec {
+                workers.sort_unstable();
+                Arc::make_mut(&mut run_spec.demands).workers = workers;
+                let (demands, group) = (Arc::clone(&run_spec.demands), run_spec.group);
+                let calls = self.groups[group].key.calls;
+                let new = self.join_group(&demands, calls);
+                if let Some(run_spec) = &mut self.tasks[id].run_spec {
+                    run_spec.group = new;
+                }
+                self.leave_group(group);
+            }
+            if waits {
+                self.make_ready(id);
+            }
+        }
+        self.settle();
+    }
+
+    /// The first of these keys that is not that of a task.
+    pub fn unknown_key<'k>(&self, keys: impl IntoIterator<Item = &'k Key>) -> Option<&'k Key> {
+        let mut keys = keys.into_iter();
+        keys.find(|key| !self.by_key.contains_key(*key))
+    }
+}
