@@ -53,6 +53,16 @@ fn python_computes_for_python() {
     }
 }
 
+/// Each operation of Dask's scheduler has the same result here.
+#[test]
+fn operations_have_the_results_of_dask() {
+    let dask = daskwire_testing::scheduler_with_workers(2);
+    let (_runtime, _embedded, address) = start();
+    let _workers = ["worker-0", "worker-1"].map(|name| daskwire_testing::worker(&address, name));
+    let addresses = [dask.address(), &*address];
+    Peer::spawn(Environment::Current, "operations.py", &addresses);
+}
+
 /// A worker that is paused does not start what it was sent in advance.
 #[test]
 fn a_paused_worker_in_python_gives_tasks_back() {
