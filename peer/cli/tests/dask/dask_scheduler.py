@@ -254,21 +254,21 @@ for module in (
     module.Scheduler = Scheduler
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Prints a line for each test: its file, its outcome, its name, and for skipped ones why."""
+def pytest_runtest_logreport(report):
+    """Appends a line for each test to a file: its outcome, its name, and why it did not pass."""
     path = os.environ.get("DASKWIRE_OUTCOMES")
-    if path is None:
+    outcome, reason = report.outcome, ""
+    if path is None or outcome == "rerun" or (outcome == "passed" and report.when != "call"):
         return
-    lines = []
-    for outcome in ("passed", "failed", "error", "skipped", "xfailed", "xpassed"):
-        for report in terminalreporter.stats.get(outcome, []):
-            reason = ""
-            if outcome == "skipped":
-                reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
-            elif outcome in ("failed", "error"):
-                crash = getattr(report.longrepr, "reprcrash", None)
-                reason = crash.message if crash else str(report.longrepr)
-            reason = reason.splitlines()[0][:200] if reason else ""
-            lines.append(f"{outcome}\t{report.nodeid}\t{reason}\n")
+    if hasattr(report, "wasxfail"):
+        outcome = "xfailed" if outcome == "skipped" else "xpassed"
+        reason = report.wasxfail
+    elif outcome == "skipped":
+        reason = report.longrepr[2].removeprefix("Skipped: ")
+    elif outcome == "failed":
+        outcome = outcome if report.when == "call" else "error"
+        crash = getattr(report.longrepr, "reprcrash", None)
+        reason = crash.message if crash else str(report.longrepr)
+    reason = " ".join(reason.split())[:200]
     with open(path, "a") as file:
-        file.writelines(sorted(lines))
+        file.write(f"{outcome}\t{report.nodeid}\t{reason}\n")

@@ -3,7 +3,7 @@
 #
 # Usage: run.sh PYTHON CHECKOUT COMMAND [ARGUMENT OF PYTEST...]
 #
-# The environment of PYTHON has pytest, pytest-timeout, and the release of distributed whose
+# The environment of PYTHON has pytest, pytest-timeout, pytest-rerunfailures and the release of distributed whose
 # sources are in CHECKOUT: its wheels do not include the tests. COMMAND is `daskwire`. Without
 # arguments, the files of `outcomes.txt` are run and the outcomes compared with it.
 set -euo pipefail
@@ -21,7 +21,7 @@ cd "${installed%/*}"
 export DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD=forkserver
 export DASKWIRE=$command PYTHONPATH=$folder${PYTHONPATH:+:$PYTHONPATH}
 run() {
-    "$python" -m pytest -c pyproject.toml -p dask_scheduler -p no:cacheprovider --color=no \
+    "$python" -m pytest -c pyproject.toml -p dask_scheduler -p no:cacheprovider --color=no --tb=native \
         --timeout 60 --timeout-method signal "$@"
 }
 if (($# > 0)); then
