@@ -6,14 +6,15 @@ scheduler looks inside of Dask's implementation: it is skipped with the attribut
 """
 
 import asyncio
+import concurrent.futures
 import ctypes
+import inspect
 import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
@@ -25,7 +26,7 @@ import distributed.deploy.spec
 import distributed.scheduler
 import pytest
 from distributed import utils_test
-from distributed.core import Status
+from distributed.core import Status, rpc
 from distributed.scheduler import Scheduler as DaskScheduler
 
 _COMMAND = os.environ.get("DASKWIRE")
@@ -118,8 +119,56 @@ def _run_scheduler(queue, count, config, **options):
     process.wait()
 
 
+# The requests that have the arguments and the reply of a method of Dask's class, by the method.
+_OPERATIONS = {
+    "adaptive_target": "adaptive_target",
+    "broadcast": "broadcast",
+    "get_events": "events",
+    "get_has_what": "has_what",
+    "get_ncores": "ncores",
+    "get_nbytes": "nbytes",
+    "get_processing": "processing",
+    "get_task_status": "get_task_status",
+    "get_who_has": "who_has",
+    "proxy": "proxy",
+    "rebalance": "rebalance",
+    "replicate": "replicate",
+    "restart_workers": "restart_workers",
+    "retire_workers": "retire_workers",
+    "workers_to_close": "workers_to_close",
+}
+
+
+async def _request(scheduler, operation, **arguments):
+    options = scheduler._options.get("security")
+    options = options and options.get_connection_args("client")
+    async with rpc(scheduler.address, connection_args=options) as peer:
+        return await getattr(peer, operation)(**arguments)
+
+
+def _ask(scheduler, operation, **arguments):
+    """Makes a request while the event loop of the test waits."""
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        request = _request(scheduler, operation, **arguments)
+        return executor.submit(asyncio.run, request).result()
+
+
+class _Worker:
+    """What a test may ask of a worker as the scheduler sees it."""
+
+    def __init__(self, fields):
+        self.__dict__.update(fields)
+        if "status" in fields:
+            self.status = Status[fields["status"]]
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        pytest.skip(f"WorkerState.{name}")
+
+
 class Scheduler:
-    """A stand-in for Dask's class: start, address and close."""
+    """A stand-in for Dask's class: start, address, close, and what requests tell."""
 
     _instances = weakref.WeakSet()
     validate = False
@@ -178,7 +227,26 @@ class Scheduler:
     def ip(self):
         return self.address.rpartition("/")[2].rpartition(":")[0]
 
+    @property
+    def workers(self):
+        """The workers by their addresses, with what `identity` tells of each."""
+        workers = _ask(self, "identity", n_workers=-1)["workers"]
+        return {address: _Worker(fields) for address, fields in workers.items()}
+
     def __getattr__(self, name):
+        # A request answers for the method that serves it in Dask.
+        operation = _OPERATIONS.get(name)
+        if operation is not None:
+            method = getattr(DaskScheduler, name)
+
+            def call(*arguments, **named):
+                bound = inspect.signature(method).bind(self, *arguments, **named).arguments
+                del bound["self"]
+                if inspect.iscoroutinefunction(inspect.unwrap(method)):
+                    return _request(self, operation, **bound)
+                return _ask(self, operation, **bound)
+
+            return call
         # Python and pytest look for these on any object.
         if name.startswith("__") or name.startswith("_pytest") or name == "pytestmark":
             raise AttributeError(name)
