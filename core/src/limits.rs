@@ -33,6 +33,9 @@ pub struct Limits {
     /// longer than 64 MiB before it compresses, except for buffers of
     /// `__Pickled__` payloads: those it compresses up to 2 GiB.
     pub decompressed_len: u64,
+    /// Bytes that the compressed frames of one payload may decompress to together, and those
+    /// of [all payloads of a message](crate::message::Message::decompressed_len). Frames that are not compressed count for `message_len` alone.
+    pub decompressed_message_len: u64,
 }
 
 impl Limits {
@@ -42,7 +45,7 @@ impl Limits {
 
     /// Limits for machines with an operating system: frames and messages as large as
     /// memory allows (grow buffers with the bytes that arrive, not by the declared
-    /// length), documents up to 256 MiB.
+    /// length), documents up to 256 MiB, and 64 GiB of decompressed data in a message.
     pub const HOST: Self = Self {
         frame_count: 1 << 20,
         frame_len: 1 << 40,
@@ -51,6 +54,7 @@ impl Limits {
         depth: Self::MAX_DEPTH,
         items: 16 << 20,
         decompressed_len: 1 << 31,
+        decompressed_message_len: 64 << 30,
     };
 
     /// Limits for the handshake with an unknown peer, on any machine: 64 KiB. A
@@ -63,6 +67,7 @@ impl Limits {
         depth: 16,
         items: 256,
         decompressed_len: 0,
+        decompressed_message_len: 0,
     };
 
     /// Limits for machines with some hundreds of KiB of memory: enough for a
@@ -79,6 +84,7 @@ impl Limits {
         depth: 32,
         items: 16 << 10,
         decompressed_len: 128 << 10,
+        decompressed_message_len: 256 << 10,
     };
 }
 

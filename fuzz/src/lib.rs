@@ -121,6 +121,7 @@ const LIMITS: Limits = Limits {
     depth: 128,
     items: 1 << 16,
     decompressed_len: 1 << 20,
+    decompressed_message_len: 1 << 22,
 };
 
 /// Small limits for pickles.

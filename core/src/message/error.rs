@@ -117,6 +117,16 @@ pub enum MessageErrorKind {
     PathAmbiguous,
     /// A compressed frame cannot be decompressed.
     Compression(CompressionError),
+    /// The frames of a payload, or of the payloads of a message, decompress to more than
+    /// [`decompressed_message_len`](crate::Limits::decompressed_message_len). Nothing was
+    /// requested for the frame that exceeds it.
+    DecompressedTooLong {
+        /// The length of the decompressed frames up to this one, in bytes; at least this
+        /// many if the frame does not declare its length.
+        len: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
     /// A frame is compressed with an unknown codec, such as blosc. The payload
     /// can still be forwarded.
     UnknownCodec {
@@ -269,6 +279,11 @@ impl fmt::Display for MessageErrorKind {
                 f.write_str("the path of a payload is ambiguous: a key occurs twice")
             }
             Self::Compression(error) => error.fmt(f),
+            Self::DecompressedTooLong { len, limit } => write!(
+                f,
+                "the frames up to this one decompress to {len} bytes, more than the limit of \
+                 {limit}: a program that expects this much raises decompressed_message_len"
+            ),
             Self::UnknownCodec { name } => {
                 write!(
                     f,

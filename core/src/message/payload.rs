@@ -122,6 +122,26 @@ impl<'a, T: AsRef<[u8]>> Message<'a, T> {
     pub fn check(&self) -> Result<(), MessageError> {
         self.payloads().try_for_each(|payload| payload?.check())
     }
+
+    /// The length that the compressed frames of all payloads declare to decompress to, in
+    /// bytes, for programs that keep all of them decompressed. Frames that declare no length
+    /// (zlib) or an invalid one count as empty.
+    ///
+    /// # Errors
+    ///
+    /// * [`MessageErrorKind::DecompressedTooLong`] if it exceeds the limit;
+    /// * the fault of the first invalid header.
+    pub fn decompressed_len(&self) -> Result<u64, MessageError> {
+        let mut decompressed = 0;
+        for payload in self.payloads() {
+            for frame in payload?.sub_frames()? {
+                let frame = frame?;
+                let len = frame.plain_len(&self.options).ok().flatten();
+                frame.count(len, &mut decompressed, &self.options)?;
+            }
+        }
+        Ok(decompressed)
+    }
 }
 
 impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
@@ -351,12 +371,14 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// * a fault in the header;
     /// * [`MessageErrorKind::Compression`] if the declared length of a frame is
-    ///   implausible or exceeds the limits, [`MessageErrorKind::UnknownCodec`].
+    ///   implausible or exceeds the limits, [`MessageErrorKind::UnknownCodec`];
+    /// * [`MessageErrorKind::DecompressedTooLong`].
     pub fn merged_len(&self) -> Result<Option<u64>, MessageError> {
-        let mut total = Some(0_u64);
+        let (mut total, mut decompressed) = (Some(0_u64), 0);
         self.for_each_part(self.grouping()?, &mut |part| {
             if let Part::Frame(frame) = part {
                 let len = frame.plain_len(&self.options)?;
+                frame.count(len, &mut decompressed, &self.options)?;
                 total = total.zip(len).and_then(|(sum, len)| sum.checked_add(len));
             }
             Ok(())
@@ -405,8 +427,8 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ///
     /// As [`merge_into`](Self::merge_into), except for buffer sizes, and:
     ///
-    /// * [`CompressionError::OverLimit`] if all frames together decompress to
-    ///   more than [`message_len`](crate::Limits::message_len);
+    /// * [`MessageErrorKind::DecompressedTooLong`] if all frames together decompress to
+    ///   more than [`decompressed_message_len`](crate::Limits::decompressed_message_len);
     /// * [`CompressionError::OutOfMemory`] if the allocator refuses.
     #[cfg(feature = "alloc")]
     pub fn merge_onto(
@@ -416,22 +438,35 @@ impl<'a, T: AsRef<[u8]>> Payload<'a, T> {
     ) -> Result<(), MessageError> {
         let start = out.len();
         ends.clear();
-        let limit_per_frame = self.options.limits.decompressed_len;
-        let limit = self.options.limits.message_len;
-        let mut options = self.options;
+        let limits = self.options.limits;
+        let mut decompressed = 0_u64;
         let write = |frame: SubFrame<'a>| {
-            let filled = out.len().saturating_sub(start) as u64;
-            let left = limit.saturating_sub(filled);
-            options.limits.decompressed_len = limit_per_frame.min(left);
-            match frame.write_onto(out, &options, left) {
-                Err(MessageErrorKind::Compression(CompressionError::OverLimit { .. }))
-                    if left < limit_per_frame =>
-                {
-                    Err(frame.compression_fault(CompressionError::OverLimit { limit }))
+            let filled = out.len();
+            let left = limits.decompressed_message_len.saturating_sub(decompressed);
+            let declared = frame.plain_len(&self.options)?;
+            let mut after = decompressed;
+            frame.count(declared, &mut after, &self.options)?;
+            let mut options = self.options;
+            options.limits.decompressed_len = limits.decompressed_len.min(left);
+            let merged = filled.saturating_sub(start) as u64;
+            let left_of_message = limits.message_len.saturating_sub(merged);
+            if let Err(kind) = frame.write_onto(out, &options, left_of_message) {
+                // PROTOCOL COMPRESS-3: the length of zlib is known only afterwards.
+                let is_too_long = matches!(
+                    kind,
+                    MessageErrorKind::Compression(CompressionError::OverLimit { .. })
+                );
+                if is_too_long && declared.is_none() && left < limits.decompressed_len {
+                    frame.count(Some(left.saturating_add(1)), &mut after, &self.options)?;
                 }
-                Err(kind) => Err(frame.fault(kind)),
-                Ok(()) => Ok(out.len().saturating_sub(start)),
+                return Err(frame.fault(kind));
             }
+            if declared.is_none() {
+                let len = out.len().saturating_sub(filled) as u64;
+                frame.count(Some(len), &mut after, &self.options)?;
+            }
+            decompressed = after;
+            Ok(out.len().saturating_sub(start))
         };
         let merged = self.merge(write, |end| ends.push(end));
         if merged.is_err() {
@@ -880,6 +915,26 @@ impl SubFrame<'_> {
 
     fn codec(&self) -> Result<Option<Codec>, MessageError> {
         self.codec.map_err(|kind| self.fault(kind))
+    }
+
+    /// Adds the length after decompression of a compressed frame to that of the frames
+    /// before it, within the limit.
+    fn count(
+        &self,
+        len: Option<u64>,
+        decompressed: &mut u64,
+        options: &ReadOptions,
+    ) -> Result<(), MessageError> {
+        let Some(len) = len.filter(|_| matches!(self.codec, Ok(Some(_)))) else {
+            return Ok(());
+        };
+        let limit = options.limits.decompressed_message_len;
+        let len = decompressed.saturating_add(len);
+        if len > limit {
+            return Err(self.fault(MessageErrorKind::DecompressedTooLong { len, limit }));
+        }
+        *decompressed = len;
+        Ok(())
     }
 
     /// The length after decompression, if it is declared.

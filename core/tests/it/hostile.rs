@@ -210,6 +210,122 @@ fn bombs_are_stopped_by_the_limit() {
     }
 }
 
+/// The header of a payload of `count` frames.
+#[cfg(feature = "alloc")]
+fn header(codec: &str, count: u32) -> Vec<u8> {
+    let mut header = vec![0; 64 + 8 * count as usize];
+    let mut writer = daskwire::msgpack::Writer::new(&mut header);
+    writer.map(2).str("compression").array(count);
+    for _ in 0..count {
+        writer.str(codec);
+    }
+    writer.str("num-sub-frames").u64(u64::from(count));
+    let len = writer.finish().unwrap().len();
+    header.truncate(len);
+    header
+}
+
+/// Each frame is within the limit of a frame; it is their number that makes them large.
+// PROTOCOL COMPRESS-11
+#[cfg(all(feature = "alloc", feature = "lz4"))]
+#[test]
+fn many_compressed_frames_are_stopped_by_the_limit_of_a_message() {
+    use daskwire::compression::{Compression as _, Lz4};
+    const MIB: u64 = 1 << 20;
+    let mut lz4 = Lz4::new();
+    let mut packed = vec![0; lz4.max_compressed_len(1 << 20).unwrap()];
+    let len = lz4.compress(&[0; 1 << 20], &mut packed).unwrap();
+    packed.truncate(len);
+    let reading = ReadOptions {
+        limits: Limits {
+            decompressed_message_len: 10 * MIB,
+            ..Limits::HOST
+        },
+        ..ReadOptions::default()
+    };
+    // One payload of 500 frames, and 500 payloads of one.
+    let (many, one) = (header("lz4", 500), header("lz4", 1));
+    let mut frames = vec![&b"\x81\xae__Serialized__\x01"[..], &many];
+    frames.extend([&packed[..]; 500]);
+    let mut workspace = Workspace::new();
+    let message = Message::open(&frames, message::Layout::Modern, &reading, &mut workspace);
+    let message = message.unwrap();
+    let payload = message.payload(0).unwrap();
+    let kind = MessageErrorKind::DecompressedTooLong {
+        len: 11 * MIB,
+        limit: 10 * MIB,
+    };
+    let error = Err(MessageError {
+        frame: 2 + 10,
+        at: 0,
+        kind,
+    });
+    let (mut out, mut ends) = (vec![7], Vec::new());
+    let (merged, asked) = asked_for(|| payload.merge_onto(&mut out, &mut ends));
+    assert_eq!((merged, out.len()), (error, 1));
+    assert!(asked < 80 << 20, "{asked} bytes");
+    assert_eq!(payload.merged_len().map(drop), error);
+    assert_eq!(message.decompressed_len().map(drop), error);
+
+    let mut body = vec![0; 16 << 10];
+    let mut writer = daskwire::msgpack::Writer::new(&mut body);
+    writer.array(500);
+    for payload in 0..500 {
+        writer.map(1).str("__Serialized__").u64(1 + 2 * payload);
+    }
+    let mut frames = vec![writer.finish().unwrap()];
+    for _ in 0..500 {
+        frames.extend([&one[..], &packed]);
+    }
+    let message = Message::open(&frames, message::Layout::Modern, &reading, &mut workspace);
+    let message = message.unwrap();
+    for payload in message.payloads() {
+        assert_eq!(payload.unwrap().merged_len(), Ok(Some(MIB)));
+    }
+    let frame = 2 * (1 + 10);
+    assert_eq!(
+        message.decompressed_len().map(drop),
+        error.map_err(|error| MessageError { frame, ..error })
+    );
+    let shown = message.decompressed_len().unwrap_err().to_string();
+    assert!(
+        shown.contains("in frame 22") && shown.contains("decompressed_message_len"),
+        "{shown}"
+    );
+}
+
+/// zlib declares no length: decompression ends at the limit.
+// PROTOCOL COMPRESS-11
+#[cfg(all(feature = "alloc", feature = "zlib"))]
+#[test]
+fn frames_without_a_length_are_stopped_by_the_limit_of_a_message() {
+    let bomb = support::hostile()
+        .into_iter()
+        .find(|hostile| hostile.name == "nosplit--zlib-bomb")
+        .unwrap();
+    let framed = FramedMessage::parse(&bomb.bytes, Prefix::U64, &LIMITS).unwrap();
+    let bomb = *support::cut(&framed).last().unwrap();
+    let limit = 60 << 20;
+    let reading = ReadOptions {
+        limits: Limits {
+            decompressed_message_len: limit,
+            ..Limits::HOST
+        },
+        ..ReadOptions::default()
+    };
+    let header = header("zlib", 100);
+    let mut frames = vec![&b"\x81\xae__Serialized__\x01"[..], &header];
+    frames.extend([bomb; 100]);
+    let mut workspace = Workspace::new();
+    let message = Message::open(&frames, message::Layout::Modern, &reading, &mut workspace);
+    let payload = message.unwrap().payload(0).unwrap();
+    let (mut out, mut ends) = (Vec::new(), Vec::new());
+    let error = payload.merge_onto(&mut out, &mut ends).unwrap_err();
+    let len = limit + 1;
+    let kind = MessageErrorKind::DecompressedTooLong { len, limit };
+    assert_eq!((error.frame, error.kind), (2 + 2, kind));
+}
+
 // PROTOCOL FRAME-11, MSGPACK-12 and COMPRESS-11
 #[test]
 fn declared_lengths_allocate_nothing() {

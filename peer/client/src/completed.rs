@@ -236,7 +236,7 @@ async fn fetch(batch: Vec<Completed>) -> VecDeque<Indexed> {
     match together {
         Some(all) => {
             for (completed, serialized) in finished.into_iter().zip(all) {
-                let result = super::data::opened(completed.future.key(), serialized);
+                let result = super::data::opened(completed.future.key(), serialized, &mut 0);
                 results.push_back((completed.index, result));
             }
         }

@@ -112,8 +112,13 @@ impl<T> Drop for AbortOnDrop<T> {
 }
 
 /// The value of a payload; an object without a counterpart in Rust stays serialized.
-pub(super) fn opened(key: &Key, serialized: Serialized) -> Result<Value, TaskError> {
-    match serialized.open() {
+/// `copied_len` counts as in [`Serialized::open_measuring`].
+pub(super) fn opened(
+    key: &Key,
+    serialized: Serialized,
+    copied_len: &mut u64,
+) -> Result<Value, TaskError> {
+    match serialized.open_measuring(copied_len) {
         Ok(value) => Ok(value),
         Err(daskwire_messages::value::ValueError::Unknown { .. }) => {
             Ok(Value::Serialized(serialized))
@@ -535,8 +540,9 @@ impl Client {
     ) -> Result<Vec<Value>, TaskError> {
         let serialized = self.shared.gather(futures, route).await?;
         let keys = futures.iter().map(TaskFuture::key);
+        let mut copied_len = 0;
         keys.zip(serialized)
-            .map(|(key, serialized)| opened(key, serialized))
+            .map(|(key, serialized)| opened(key, serialized, &mut copied_len))
             .collect()
     }
 

@@ -226,7 +226,7 @@ impl TaskFuture {
     /// [`TaskError::Value`] if the result cannot be fetched or deserialized.
     pub async fn result(&self) -> Result<Value, TaskError> {
         let serialized = self.serialized().await?;
-        super::data::opened(self.key(), serialized)
+        super::data::opened(self.key(), serialized, &mut 0)
     }
 
     /// Waits for the result, fetches it, and converts it into any type that

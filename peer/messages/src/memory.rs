@@ -31,14 +31,15 @@ fn number_after(status: &str, name: &str) -> Option<u64> {
 }
 
 /// Limits for opening payloads: [`Limits::HOST`], except that a decompressed and
-/// merged payload may take at most half of the memory, and each of its frames an
-/// eighth.
+/// merged payload, and the decompressed payloads of a message together, may take at most
+/// half of the memory, and each frame an eighth.
 pub fn read_options() -> ReadOptions {
     static TOTAL: OnceLock<Option<u64>> = OnceLock::new();
     let mut limits = Limits::HOST;
     if let Some(total) = *TOTAL.get_or_init(total) {
         limits.message_len = limits.message_len.min(total / 2);
         limits.decompressed_len = limits.decompressed_len.min(total / 8);
+        limits.decompressed_message_len = limits.decompressed_message_len.min(total / 2);
     }
     ReadOptions {
         limits,
@@ -69,5 +70,6 @@ mod tests {
         let limits = read_options().limits;
         let total = total().expect("Linux");
         assert!(limits.message_len < total && limits.decompressed_len < total);
+        assert!(limits.decompressed_message_len < total);
     }
 }

@@ -61,6 +61,7 @@ const LIMITS: Limits = Limits {
     depth: 16,
     items: MESSAGE_LEN as u32,
     decompressed_len: 0,
+    decompressed_message_len: 0,
 };
 
 fn program(out: &mut Semihosting) -> bool {

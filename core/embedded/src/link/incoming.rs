@@ -30,6 +30,7 @@ const LIMITS: Limits = Limits {
     depth: MAX_DEPTH,
     items: 4096,
     decompressed_len: 0,
+    decompressed_message_len: 0,
 };
 
 /// The message being received.

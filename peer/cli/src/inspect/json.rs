@@ -39,6 +39,9 @@ pub(super) fn document(
 
 fn whole(recorded: &Recorded<'_>, options: &Options, message: Message<'_, &[u8]>) -> Result<Value> {
     message.check()?;
+    if options.payloads {
+        message.decompressed_len()?;
+    }
     let mut paths = Paths::new(&message, usize::MAX);
     let body = body(&message, options, &mut paths)?;
     let payloads = message

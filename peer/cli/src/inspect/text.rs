@@ -43,6 +43,9 @@ fn whole(
     message: Message<'_, &[u8]>,
 ) -> Result<String> {
     message.check()?;
+    if options.payloads {
+        message.decompressed_len()?;
+    }
     let max_count = if options.data {
         usize::MAX
     } else {

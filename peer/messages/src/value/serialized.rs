@@ -336,7 +336,20 @@ impl Serialized {
         &self,
         read: impl FnOnce(&Payload<'_, Bytes>) -> R,
     ) -> Result<R, ValueError> {
-        let payload = Payload::at(&self.message, 1, self.kind, &self.read_options())?;
+        self.with_payload_after(0, read)
+    }
+
+    /// Calls `read` with the payload, to which the limit of a message applies after
+    /// `opened_len` bytes of other payloads.
+    fn with_payload_after<R>(
+        &self,
+        opened_len: u64,
+        read: impl FnOnce(&Payload<'_, Bytes>) -> R,
+    ) -> Result<R, ValueError> {
+        let mut options = self.read_options();
+        let limit = &mut options.limits.decompressed_message_len;
+        *limit = limit.saturating_sub(opened_len);
+        let payload = Payload::at(&self.message, 1, self.kind, &options)?;
         Ok(read(&payload))
     }
 
@@ -348,6 +361,9 @@ impl Serialized {
             options.limits = Limits {
                 message_len: limits.message_len.min(memory.message_len),
                 decompressed_len: limits.decompressed_len.min(memory.decompressed_len),
+                decompressed_message_len: limits
+                    .decompressed_message_len
+                    .min(memory.decompressed_message_len),
                 ..*limits
             };
         }
@@ -372,7 +388,8 @@ impl Serialized {
     }
 
     /// Like [`open`](Self::open); adds to `copied_len` the bytes copied because
-    /// they were compressed or split.
+    /// they were compressed or split. Payloads that are opened with the same count are
+    /// within one [`decompressed_message_len`](Limits::decompressed_message_len).
     ///
     /// # Errors
     ///
@@ -392,7 +409,7 @@ impl Serialized {
         if let Some(pickle) = self.plain_pickle() {
             return pickled::read(&pickle, &[], unknown);
         }
-        self.with_payload(|payload| {
+        self.with_payload_after(*copied_len, |payload| {
             let frames = logical_frames(payload, copied_len)?;
             value_of(payload.header(), self.kind, &frames, (MAX_DEPTH, unknown))
         })?
@@ -525,7 +542,7 @@ pub(super) fn logical_frames(
     payload.merge_onto(&mut out, &mut ends)?;
     let out = Bytes::from(out);
     let mut start = 0;
-    *copied_len = ends.last().map_or(0, |&end| end as u64);
+    *copied_len = copied_len.saturating_add(out.len() as u64);
     let frames = ends.iter().map(|&end| {
         let frame = out.slice(start..end);
         start = end;

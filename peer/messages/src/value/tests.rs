@@ -150,6 +150,31 @@ fn does_not_trust_declared_sizes() {
 }
 
 #[test]
+fn payloads_that_are_opened_together_are_within_one_limit() {
+    let payload = Serialized::of(&Value::bytes(vec![7; 100_000])).expect("a payload");
+    let payload = payload.compressed(&mut daskwire::compression::Lz4::new());
+    let limits = Limits {
+        decompressed_message_len: 250_000,
+        ..Limits::HOST
+    };
+    let payload = payload.limited(Some(limits.into()));
+    let mut copied_len = 0;
+    for expected in [100_000, 200_000] {
+        payload.open_measuring(&mut copied_len).expect("a value");
+        assert_eq!(copied_len, expected);
+    }
+    let error = payload.open_measuring(&mut copied_len);
+    let error = error.expect_err("too long").to_string();
+    assert!(error.contains("decompressed_message_len"), "{error}");
+    assert_eq!(copied_len, 200_000);
+    // Other payloads are not affected, nor what is not compressed.
+    payload.open().expect("a value");
+    let plain = Serialized::of(&Value::bytes(vec![7; 300_000])).expect("a payload");
+    let plain = plain.limited(Some(limits.into()));
+    plain.open_measuring(&mut copied_len).expect("a value");
+}
+
+#[test]
 fn payloads_are_opened_within_the_limits_of_their_comm() {
     use crate::protocol::Opener;
     let payload = zstd_claim(2000, 1 << 10);
