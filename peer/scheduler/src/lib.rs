@@ -9,7 +9,7 @@
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys. Requests that only Python can serve, such as
 //! `run_on_scheduler`, and those about datasets, events, locks and queues, are
-//! refused with a `NotImplementedError` that names them.
+//! refused with a `NotImplementedError` that names them; `OPERATIONS.md` lists all.
 //!
 //! Programs name this crate as `daskwire_peer::scheduler`. The features of `daskwire-rpc`
 //! enable transports and events for `tracing`.
@@ -82,6 +82,8 @@ pub struct Options {
     /// The address that [`Scheduler::address`] and `identity` report. Default: that of the first
     /// listener.
     pub contact_address: Option<Address>,
+    /// The ops of requests that are refused, for example for security. Default: none.
+    pub blocked_ops: Vec<String>,
     /// The ports of other services of the scheduler by their names, which `identity` reports.
     pub services: Vec<(String, u16)>,
     /// Time without tasks that run or wait for a worker, and without any change of a task, after
@@ -104,6 +106,7 @@ impl Default for Options {
             max_queued_len: MAX_QUEUED_LEN,
             max_comms: max_comms(),
             contact_address: None,
+            blocked_ops: Vec::new(),
             services: Vec::new(),
             idle_timeout: None,
             observer: None,

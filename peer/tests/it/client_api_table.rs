@@ -29,7 +29,7 @@ fn rows(heading: &str) -> Vec<(String, Vec<String>)> {
 }
 
 /// Runs Python code, and returns the names that it prints, one per line.
-fn printed(code: &str) -> BTreeSet<String> {
+pub(crate) fn printed(code: &str) -> BTreeSet<String> {
     let output = Command::new(python(Environment::Current))
         .args(["-c", code])
         .output()

@@ -1,5 +1,8 @@
 //! Tests of the embedded scheduler with real Dask workers and a real Dask client.
 
+use std::collections::BTreeSet;
+
+use crate::client_api_table::printed;
 use crate::support::embedded::Embedded;
 use daskwire_scheduler::state::State;
 use daskwire_testing::{Environment, Peer, warnings_except};
@@ -105,4 +108,22 @@ fn nannies_register_and_restart_their_workers() {
         ];
         assert_eq!(warnings_except(&nanny.log(), &expected), [""; 0]);
     }
+}
+
+/// The tables of `OPERATIONS.md` have all handlers of Dask's scheduler.
+#[test]
+fn the_tables_have_each_operation_of_dask() {
+    const TABLES: &str = include_str!("../../scheduler/OPERATIONS.md");
+    let handlers = printed(
+        "import asyncio\n\
+         from distributed import Scheduler\n\
+         async def main():\n    \
+             options = {'host': '127.0.0.1', 'port': 0, 'dashboard_address': ':0'}\n    \
+             async with Scheduler(**options) as scheduler:\n        \
+                 print(*scheduler.handlers, *scheduler.stream_handlers, sep='\\n')\n\
+         asyncio.run(main())",
+    );
+    let rows = TABLES.lines().filter_map(|line| line.strip_prefix("| `"));
+    let listed = rows.filter_map(|row| row.split('`').next().map(str::to_owned));
+    assert_eq!(listed.collect::<BTreeSet<String>>(), handlers);
 }

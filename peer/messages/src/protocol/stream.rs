@@ -24,6 +24,7 @@ ops! {
         CancelKeysSilently = "cancel-keys",
         SubscribeTopic = "subscribe-topic",
         UnsubscribeTopic = "unsubscribe-topic",
+        DataAnnounced = "update-data",
         HeartbeatClient = "heartbeat-client",
         VariableReceived = "variable-future-received-confirm",
         VariableDelete = "variable_delete",
@@ -217,6 +218,16 @@ maps! {
         topic: String = "topic",
         /// The client.
         client: String = "client",
+    }
+
+    /// Announces data that a client has sent to workers.
+    DataAnnounced = "update-data" {
+        /// The holders of the data.
+        who_has: Map<Key, Vec<String>> = "who_has",
+        /// The size of the data in bytes.
+        nbytes: Sizes = "nbytes",
+        /// The client that holds the data.
+        client: Option<String> = "client",
     }
 
     /// Heartbeat of a client.

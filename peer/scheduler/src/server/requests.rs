@@ -61,6 +61,14 @@ impl Shared {
             }
             let mut pending = None;
             let reply = match incoming.request {
+                Ok(request) if self.is_blocked(request.op()) => {
+                    let message = format!(
+                        "The '{}' handler has been explicitly disallowed in Scheduler, possibly \
+                         due to security concerns.",
+                        request.op()
+                    );
+                    refused("ValueError", &message)
+                }
                 Ok(Request::RegisterClient(register)) => {
                     return self.client_stream(channel, register).await;
                 }
@@ -99,6 +107,10 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    fn is_blocked(&self, op: &str) -> bool {
+        self.options.blocked_ops.iter().any(|blocked| blocked == op)
     }
 
     async fn reply_to(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use daskwire_messages::protocol::{
     AdjustHeartbeatInterval, CancelKeys, CancelledKeys, FromClient, Keys, Restart, StreamStart,
+    Unknown,
 };
 use daskwire_messages::{Key, Value};
 
@@ -190,18 +191,20 @@ impl State {
             // The stream ends soon, which releases the client's keys.
             FromClient::CloseClient(_) => self.remove_client(id),
             FromClient::CloseStream(_) => {}
+            FromClient::DataAnnounced(message) => {
+                let name = message.client.unwrap_or_else(|| self.client_name(id));
+                self.update_data(Some(&name), &message.who_has, &message.nbytes);
+            }
             FromClient::SubscribeTopic(message) => self.subscribe(id, &message.topic, true),
             FromClient::UnsubscribeTopic(message) => self.subscribe(id, &message.topic, false),
             // Messages for older schedulers, which are never parsed.
             FromClient::UpdateGraphLayers(_)
             | FromClient::UpdateGraphTasks(_)
             | FromClient::CancelKeysSilently(_) => {}
-            // Dask's extensions of the protocol, and ops that are unknown here.
-            other => {
+            FromClient::Unknown(Unknown { op, .. }) => {
                 let client = self.clients.get_mut(&id);
-                if client.is_some_and(|client| client.unknown_ops.is_new(other.op())) {
+                if client.is_some_and(|client| client.unknown_ops.is_new(&op)) {
                     let peer = self.client_name(id);
-                    let op = other.op().to_owned();
                     self.notice(Notice::UnknownOp { peer, op });
                 }
             }

@@ -180,6 +180,34 @@ impl State {
                 Value::dict(topics.map(|(topic, events)| (topic, Value::list(events))))
             }),
         ];
-        parts.into_iter().flatten().collect()
+        let parts = parts.into_iter().flatten();
+        parts.map(|(name, part)| (name, with_names(part))).collect()
+    }
+}
+
+/// The value with strings in place of all other keys of dictionaries, since dumps are read with no
+/// others. Recursion is bounded by the depth of values that are read.
+fn with_names(value: Value) -> Value {
+    match value {
+        Value::Dict(entries) => {
+            let entries = entries.into_vec().into_iter();
+            let entries = entries.map(|(key, value)| {
+                let key = match key {
+                    Value::Str(_) => key,
+                    other => Value::from(other.to_string()),
+                };
+                (key, with_names(value))
+            });
+            Value::Dict(entries.collect())
+        }
+        Value::List(items) => {
+            let items = items.into_vec().into_iter();
+            Value::List(items.map(with_names).collect())
+        }
+        Value::Tuple(items) => {
+            let items = items.into_vec().into_iter();
+            Value::Tuple(items.map(with_names).collect())
+        }
+        other => other,
     }
 }

@@ -19,6 +19,7 @@ use super::*;
 
 mod journey;
 mod listeners;
+mod operations;
 mod panics;
 mod queues;
 mod requests;

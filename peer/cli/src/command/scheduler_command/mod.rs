@@ -160,6 +160,7 @@ async fn start<'f>(
     let contact = settings.contact.clone();
     let options = Options {
         policy: settings.policy.clone(),
+        blocked_ops: settings.blocked_ops.clone(),
         transports,
         comm: settings.comm_options(),
         contact_address: contact.or_else(|| bound.first().cloned()),

@@ -29,6 +29,8 @@ pub(super) struct Settings {
     /// The address that clients and workers use, if it is not that of the first listener.
     pub(super) contact: Option<Address>,
     pub(super) policy: Policy,
+    /// Ops of requests that are refused.
+    pub(super) blocked_ops: Vec<String>,
     pub(super) idle_timeout: Option<Duration>,
     /// The address of the HTTP server, if it is enabled.
     pub(super) dashboard: Option<HttpAddress>,
@@ -69,6 +71,7 @@ impl Settings {
         Ok(Self {
             contact: contact.transpose()?,
             policy: policy(config)?,
+            blocked_ops: blocked_ops(config)?,
             idle_timeout: idle_timeout.filter(|timeout| !timeout.is_zero()),
             dashboard: Some(arguments.dashboard_address.clone())
                 .filter(|_| !arguments.no_dashboard),
@@ -95,6 +98,7 @@ impl Settings {
             listen: vec![address],
             contact: None,
             policy: policy(&config)?,
+            blocked_ops: blocked_ops(&config)?,
             idle_timeout: None,
             dashboard,
             namespace: config
@@ -191,6 +195,23 @@ fn refuse(arguments: &SchedulerCommand) -> Result {
         Some((_, reason)) => Err(Failure::usage(reason)),
         None => Ok(()),
     }
+}
+
+/// The ops of requests that are refused.
+fn blocked_ops(config: &Config) -> Result<Vec<String>> {
+    let name = setting("blocked-handlers");
+    let ops = match config.get(&name) {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Array(ops)) => ops.iter().map(|op| op.as_str().map(str::to_owned)),
+        // Anything else would block nothing.
+        Some(other) => {
+            return Err(Failure::usage(format_args!(
+                "{name}: {other}: expected a list of names"
+            )));
+        }
+    };
+    let ops: Option<Vec<String>> = ops.collect();
+    ops.ok_or_else(|| Failure::usage(format_args!("{name}: expected a list of names")))
 }
 
 fn policy(config: &Config) -> Result<Policy> {
@@ -307,8 +328,9 @@ pub(super) fn reachable(bound: Address) -> Address {
 }
 
 /// The settings that are honoured.
-const HONOURED: [&str; 6] = [
+const HONOURED: [&str; 7] = [
     "allowed-failures",
+    "blocked-handlers",
     "contact-address",
     "idle-timeout",
     "work-stealing",
@@ -382,6 +404,22 @@ const DEFAULTS: &str = r#"{
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocked_ops_are_a_list_of_names() {
+        let of = |value: Value| {
+            blocked_ops(&Config::of_json(
+                json!({"distributed": {"scheduler": {"blocked-handlers": value}}}),
+            ))
+        };
+        assert_eq!(of(json!(["feed", "run_function"])).expect("names").len(), 2);
+        assert!(of(json!([])).expect("no names").is_empty());
+        assert!(of(json!(null)).expect("no names").is_empty());
+        for wrong in [json!("feed"), json!([1]), json!({"feed": 1})] {
+            let error = of(wrong).expect_err("it is wrong").to_string();
+            assert!(error.contains("expected a list of names"), "{error}");
+        }
+    }
 
     #[test]
     fn the_policy_follows_the_settings() {
