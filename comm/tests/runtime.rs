@@ -3,8 +3,13 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use daskwire_comm::BoxFuture;
 use daskwire_comm::runtime::{
-    Spawner, TaskSet, first_to_connect, lookup_host, now, sleep, spawn, spawn_blocking, timeout,
+    Instant, Runtime, Spawner, TaskSet, first_to_connect, lookup_host, now, scope, sleep, spawn,
+    spawn_blocking, timeout,
 };
 use tokio::sync::oneshot;
 
@@ -187,4 +192,97 @@ async fn errors_of_all_addresses_are_returned() {
     assert_eq!(outcome.await, Err(vec![socket(true, 1), socket(true, 2)]));
     let outcome = first_to_connect(Vec::new(), async |_| Err::<(), ()>(()));
     assert_eq!(outcome.await, Err(Vec::new()));
+}
+
+/// An executor of threads that counts what it is asked for.
+#[derive(Debug, Default)]
+struct Threads(Arc<Asked>);
+
+#[derive(Debug, Default)]
+struct Asked {
+    tasks: AtomicUsize,
+    timers: AtomicUsize,
+    functions: AtomicUsize,
+}
+
+impl Asked {
+    fn counts(&self) -> [usize; 3] {
+        [&self.tasks, &self.timers, &self.functions].map(|count| count.load(Ordering::SeqCst))
+    }
+}
+
+impl Runtime for Threads {
+    fn spawn(&self, task: BoxFuture<'static, ()>) {
+        self.0.tasks.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(|| futures_executor::block_on(task));
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
+        self.0.timers.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            while Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+    }
+
+    fn spawn_blocking(&self, function: Box<dyn FnOnce() + Send>) {
+        self.0.functions.fetch_add(1, Ordering::SeqCst);
+        std::thread::spawn(function);
+    }
+}
+
+/// Starts tasks, a function and timers, each of them from within the one before.
+async fn nested() -> Spawner {
+    let spawned = spawn(async {
+        sleep(Duration::from_millis(1)).await;
+        let function = || futures_executor::block_on(spawn(async { Spawner::current() }));
+        spawn_blocking(function).await.unwrap().unwrap()
+    });
+    spawned.await.unwrap()
+}
+
+#[test]
+fn executors_of_one_process_are_apart() {
+    let [first, second] = [(); 2].map(|()| Arc::new(Asked::default()));
+    let scoped = |asked: &Arc<Asked>| scope(Threads(Arc::clone(asked)), nested());
+    let spawner = futures_executor::block_on(scoped(&first));
+    assert_eq!(first.counts(), [2, 1, 1]);
+    // Within a task of tokio, and beside another scope.
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let other = Threads(Arc::clone(&first));
+        scope(other, async {
+            scoped(&second).await;
+            spawn(async {}).await.unwrap();
+        })
+        .await;
+        assert_eq!(second.counts(), [2, 1, 1]);
+        assert_eq!(first.counts(), [3, 1, 1]);
+        // Outside of the scopes, this is tokio.
+        spawn(async { sleep(Duration::from_millis(1)).await })
+            .await
+            .unwrap();
+    });
+    // A handle keeps its executor.
+    futures_executor::block_on(spawner.spawn(nested())).unwrap();
+    assert_eq!(first.counts(), [6, 2, 2]);
+    assert_eq!(second.counts(), [2, 1, 1]);
+}
+
+#[test]
+fn a_future_is_dropped_in_its_scope() {
+    struct Spawns;
+    impl Drop for Spawns {
+        fn drop(&mut self) {
+            drop(spawn(async {}));
+        }
+    }
+    let asked = Arc::new(Asked::default());
+    let held = Spawns;
+    drop(scope(Threads(Arc::clone(&asked)), async move {
+        let _held = held;
+    }));
+    assert_eq!(asked.counts(), [1, 0, 0]);
 }

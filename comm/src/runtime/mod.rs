@@ -4,9 +4,12 @@
 //! timers through the functions of this module, so that they run on any
 //! executor. The executor is the first of:
 //!
-//! 1. the one that [`install`] was called with;
+//! 1. the one of the [`scope`] that the task runs in;
 //! 2. tokio, in a task or a thread of a tokio runtime;
 //! 3. smol, with the feature `runtime-smol`.
+//!
+//! Nothing is installed for the process: a program may use several executors, each within a
+//! scope of its own.
 //!
 //! Channels, `select!` and the I/O traits of tokio are used as well; they work on
 //! any executor. Only `unix://` and the `daskwire` command need tokio as the executor.
@@ -17,6 +20,7 @@
 //! allocations for each task, timer and connection, and none for a message.
 
 mod addresses;
+mod scope;
 #[cfg(feature = "runtime-smol")]
 mod smol;
 mod task;
@@ -29,15 +33,17 @@ use core::task::Poll;
 use core::time::Duration;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::sync::Arc;
 #[cfg(feature = "runtime-smol")]
 use std::sync::LazyLock;
-use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Handle, RuntimeFlavor};
 pub use tokio::time::Instant;
 
 pub use self::addresses::{first_to_connect, lookup_host};
+use self::scope::Scoped;
+pub use self::scope::scope;
 #[cfg(feature = "runtime-smol")]
 pub use self::smol::Smol;
 pub use self::task::{Task, TaskError, TaskSet};
@@ -69,10 +75,8 @@ use crate::BoxFuture;
 ///     }
 /// }
 ///
-/// runtime::install(Threads)?;
-/// let sum = futures_executor::block_on(runtime::spawn(async { 1 + 1 }));
-/// assert_eq!(sum.ok(), Some(2));
-/// # Ok::<(), runtime::AlreadyInstalled>(())
+/// let sum = runtime::scope(Threads, async { runtime::spawn(async { 1 + 1 }).await });
+/// assert_eq!(futures_executor::block_on(sum).ok(), Some(2));
 /// ```
 pub trait Runtime: fmt::Debug + Send + Sync + 'static {
     /// Starts a task. The task does not panic.
@@ -150,35 +154,10 @@ pub trait AcceptTcp: Send + Sync {
     fn accept(&self) -> BoxFuture<'_, io::Result<(std::net::TcpStream, SocketAddr)>>;
 }
 
-static INSTALLED: OnceLock<Arc<dyn Runtime>> = OnceLock::new();
-
-/// The error of [`install`]: an executor was installed before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AlreadyInstalled;
-
-impl fmt::Display for AlreadyInstalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("another executor was installed before")
-    }
-}
-
-impl core::error::Error for AlreadyInstalled {}
-
-/// Installs the executor of all comms, transports and roles of this process, also for
-/// tasks of tokio.
-///
-/// # Errors
-///
-/// [`AlreadyInstalled`]; the executor that was installed first stays.
-pub fn install(runtime: impl Runtime) -> Result<(), AlreadyInstalled> {
-    let installed = INSTALLED.set(Arc::new(runtime));
-    installed.map_err(|_| AlreadyInstalled)
-}
-
 /// The executor of this task or thread, if it is not tokio.
 fn other_than_tokio() -> Option<Arc<dyn Runtime>> {
-    if let Some(installed) = INSTALLED.get() {
-        return Some(Arc::clone(installed));
+    if let Some(runtime) = scope::current() {
+        return Some(runtime);
     }
     #[cfg(feature = "runtime-smol")]
     if Handle::try_current().is_err() {
@@ -234,7 +213,8 @@ impl Spawner {
         match &self.0 {
             Executor::Tokio(handle) => Task::tokio(handle.spawn(task)),
             Executor::Other(runtime) => {
-                let (task, handle) = Task::with_handle(task);
+                let scoped = Scoped::new(Arc::clone(runtime), task);
+                let (task, handle) = Task::with_handle(scoped);
                 runtime.spawn(Box::pin(task));
                 handle
             }
@@ -251,7 +231,11 @@ impl Spawner {
         match &self.0 {
             Executor::Tokio(handle) => Task::tokio(handle.spawn_blocking(function)),
             Executor::Other(runtime) => {
-                let (function, handle) = Task::blocking(function);
+                let entered = Arc::clone(runtime);
+                let (function, handle) = Task::blocking(move || {
+                    let _scope = scope::enter(entered);
+                    function()
+                });
                 runtime.spawn_blocking(Box::new(function));
                 handle
             }
@@ -292,7 +276,7 @@ pub fn spawn_blocking<T: Send + 'static>(function: impl FnOnce() -> T + Send + '
 
 /// The current time of the clock that timers use.
 pub fn now() -> Instant {
-    match INSTALLED.get() {
+    match scope::current() {
         Some(runtime) => runtime.now(),
         None => Instant::now(),
     }
