@@ -57,6 +57,7 @@
 //! * `tls`: the module `tls`, with a crypto provider of the caller;
 //! * `ring`, `aws-lc-rs`: a crypto provider. `ring` is used if both are on;
 //! * `conformance`: the conformance checks that every transport must pass;
+//! * `runtime-tokio` (on by default): tokio as the executor, within its runtimes;
 //! * `runtime-smol`: smol as the executor outside of tokio runtimes;
 //! * `tracing`: events of connections and comms, with the target `daskwire_comm` and the
 //!   field `peer`: attempts to connect, handshakes and how comms end, none for single

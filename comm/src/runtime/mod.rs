@@ -5,7 +5,7 @@
 //! executor. The executor is the first of:
 //!
 //! 1. the one of the [`scope`] that the task runs in;
-//! 2. tokio, in a task or a thread of a tokio runtime;
+//! 2. tokio, in a task or a thread of a tokio runtime, with the feature `runtime-tokio`;
 //! 3. smol, with the feature `runtime-smol`.
 //!
 //! Nothing is installed for the process: a program may use several executors, each within a
@@ -38,8 +38,15 @@ use std::sync::Arc;
 use std::sync::LazyLock;
 
 use tokio::io::{AsyncRead, AsyncWrite};
+#[cfg(feature = "runtime-tokio")]
 use tokio::runtime::{Handle, RuntimeFlavor};
-pub use tokio::time::Instant;
+
+/// A point in time, of the clock of tokio with the feature `runtime-tokio`.
+#[cfg(not(feature = "runtime-tokio"))]
+pub type Instant = std::time::Instant;
+/// A point in time, of the clock of tokio with the feature `runtime-tokio`.
+#[cfg(feature = "runtime-tokio")]
+pub type Instant = tokio::time::Instant;
 
 pub use self::addresses::{first_to_connect, lookup_host};
 use self::scope::Scoped;
@@ -160,11 +167,20 @@ fn other_than_tokio() -> Option<Arc<dyn Runtime>> {
         return Some(runtime);
     }
     #[cfg(feature = "runtime-smol")]
-    if Handle::try_current().is_err() {
+    if !is_in_tokio() {
         static SMOL: LazyLock<Arc<dyn Runtime>> = LazyLock::new(|| Arc::new(Smol));
         return Some(Arc::clone(&SMOL));
     }
     None
+}
+
+/// Whether this is a task or a thread of a tokio runtime.
+#[cfg(feature = "runtime-smol")]
+fn is_in_tokio() -> bool {
+    #[cfg(feature = "runtime-tokio")]
+    return Handle::try_current().is_ok();
+    #[cfg(not(feature = "runtime-tokio"))]
+    false
 }
 
 /// A handle that starts tasks on one executor, also from threads outside of it, as
@@ -174,6 +190,7 @@ pub struct Spawner(Executor);
 
 #[derive(Clone, Debug)]
 enum Executor {
+    #[cfg(feature = "runtime-tokio")]
     Tokio(Handle),
     Other(Arc<dyn Runtime>),
 }
@@ -185,10 +202,10 @@ impl Spawner {
     ///
     /// Outside of an executor.
     pub fn current() -> Self {
-        Self(match other_than_tokio() {
-            Some(runtime) => Executor::Other(runtime),
-            None => Executor::Tokio(Handle::current()),
-        })
+        match Self::try_current() {
+            Ok(spawner) => spawner,
+            Err(error) => panic!("{error}"),
+        }
     }
 
     /// The executor of this task.
@@ -197,10 +214,18 @@ impl Spawner {
     ///
     /// [`io::ErrorKind::Other`] outside of an executor.
     pub fn try_current() -> io::Result<Self> {
-        Ok(Self(match other_than_tokio() {
-            Some(runtime) => Executor::Other(runtime),
-            None => Executor::Tokio(Handle::try_current().map_err(io::Error::other)?),
-        }))
+        if let Some(runtime) = other_than_tokio() {
+            return Ok(Self(Executor::Other(runtime)));
+        }
+        #[cfg(feature = "runtime-tokio")]
+        return match Handle::try_current() {
+            Ok(handle) => Ok(Self(Executor::Tokio(handle))),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        #[cfg(not(feature = "runtime-tokio"))]
+        Err(io::Error::other(
+            "this is no task of an executor: see runtime::scope",
+        ))
     }
 
     /// Starts a task. Dropping the [`Task`] does not end it.
@@ -211,6 +236,7 @@ impl Spawner {
         // Boxed, so that the code of an executor's tasks is compiled once for each `T`.
         let task: BoxFuture<'static, T> = Box::pin(task);
         match &self.0 {
+            #[cfg(feature = "runtime-tokio")]
             Executor::Tokio(handle) => Task::tokio(handle.spawn(task)),
             Executor::Other(runtime) => {
                 let scoped = Scoped::new(Arc::clone(runtime), task);
@@ -229,6 +255,7 @@ impl Spawner {
     ) -> Task<T> {
         let function: Box<dyn FnOnce() -> T + Send> = Box::new(function);
         match &self.0 {
+            #[cfg(feature = "runtime-tokio")]
             Executor::Tokio(handle) => Task::tokio(handle.spawn_blocking(function)),
             Executor::Other(runtime) => {
                 let entered = Arc::clone(runtime);
@@ -246,6 +273,7 @@ impl Spawner {
     /// thread. `false` in `block_on` of tokio's multi-threaded executor.
     pub fn wakes_caller_cheaply(&self) -> bool {
         match &self.0 {
+            #[cfg(feature = "runtime-tokio")]
             Executor::Tokio(handle) => {
                 tokio::task::try_id().is_some()
                     || handle.runtime_flavor() == RuntimeFlavor::CurrentThread
@@ -305,7 +333,10 @@ pub async fn sleep(duration: Duration) {
 pub async fn sleep_until(deadline: Instant) {
     match other_than_tokio() {
         Some(runtime) => runtime.sleep_until(deadline).await,
+        #[cfg(feature = "runtime-tokio")]
         None => tokio::time::sleep_until(deadline).await,
+        #[cfg(not(feature = "runtime-tokio"))]
+        None => drop(Spawner::current()),
     }
 }
 
@@ -339,7 +370,10 @@ pub async fn timeout_at<F: Future>(deadline: Instant, future: F) -> Result<F::Ou
     let mut future = pin!(future);
     // On tokio, `future` may have used up the budget of this task, which would keep the
     // timer pending.
-    let mut timer = pin!(tokio::task::coop::unconstrained(sleep_until(deadline)));
+    let timer = sleep_until(deadline);
+    #[cfg(feature = "runtime-tokio")]
+    let timer = tokio::task::coop::unconstrained(timer);
+    let mut timer = pin!(timer);
     poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Ok(output)),
         Poll::Pending => timer.as_mut().poll(context).map(|()| Err(Elapsed)),

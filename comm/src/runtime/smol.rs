@@ -22,7 +22,9 @@ impl Runtime for Smol {
 
     fn sleep_until(&self, deadline: Instant) -> BoxFuture<'static, ()> {
         Box::pin(async move {
-            Timer::at(deadline.into_std()).await;
+            #[cfg(feature = "runtime-tokio")]
+            let deadline = deadline.into_std();
+            Timer::at(deadline).await;
         })
     }
 

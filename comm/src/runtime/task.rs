@@ -20,6 +20,7 @@ pub struct Task<T>(Inner<T>);
 
 #[derive(Debug)]
 enum Inner<T> {
+    #[cfg(feature = "runtime-tokio")]
     Tokio(tokio::task::JoinHandle<T>),
     Other {
         result: oneshot::Receiver<std::thread::Result<T>>,
@@ -70,6 +71,7 @@ impl<T> Task<T> {
     /// Aborts the task at its next await point, if it has not ended.
     pub fn abort(&self) {
         match &self.0 {
+            #[cfg(feature = "runtime-tokio")]
             Inner::Tokio(handle) => handle.abort(),
             Inner::Other { abort, .. } => {
                 if let Some(abort) = abort {
@@ -79,6 +81,7 @@ impl<T> Task<T> {
         }
     }
 
+    #[cfg(feature = "runtime-tokio")]
     pub(super) const fn tokio(handle: tokio::task::JoinHandle<T>) -> Self {
         Self(Inner::Tokio(handle))
     }
@@ -127,6 +130,7 @@ impl<T> Future for Task<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
+            #[cfg(feature = "runtime-tokio")]
             Inner::Tokio(handle) => Pin::new(handle).poll(context).map(|result| {
                 result.map_err(|error| TaskError {
                     panic: error.try_into_panic().ok(),
