@@ -362,7 +362,13 @@ impl Extensions {
     /// Panics if the objects are inconsistent.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn check(&self) {
-        assert!(self.ready.is_empty() && self.context.effects.is_empty());
+        assert!(self.context.effects.is_empty());
+        for id in &self.ready {
+            assert!(matches!(
+                self.context.awaited(*id),
+                Some(Awaited::Task { .. })
+            ));
+        }
         for (key, requests) in &self.by_task {
             assert!(!requests.is_empty());
             for id in requests {

@@ -443,8 +443,14 @@ impl State {
         if self.last_transition.is_zero() {
             self.last_transition = self.now;
         }
+        // A client may cancel a task with the next message of a batch. As in Dask, requests that
+        // wait for the task do not notice it in between.
+        let is_in_batch = matches!(
+            event,
+            Event::FromClient(..) | Event::Submitted(..) | Event::SubmissionRefused(..)
+        );
         self.apply(event);
-        self.settle_requests();
+        self.settle_requests(!is_in_batch);
         core::mem::take(&mut self.actions)
     }
 

@@ -42,10 +42,12 @@ impl State {
         self.extensions.message(message);
     }
 
-    /// Continues requests whose tasks have become known, and executes the effects of all. Called
-    /// at the end of each event.
-    pub(super) fn settle_requests(&mut self) {
-        self.extensions.resume(|key| self.by_key.contains_key(key));
+    /// Executes the effects of requests, and with `resume` continues those whose tasks have become
+    /// known. Called at the end of each event.
+    pub(super) fn settle_requests(&mut self, resume: bool) {
+        if resume {
+            self.extensions.resume(|key| self.by_key.contains_key(key));
+        }
         let effects = self.extensions.effects();
         let mut has_changed = false;
         for effect in effects {

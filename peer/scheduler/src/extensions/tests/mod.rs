@@ -13,6 +13,7 @@ mod datasets;
 mod events;
 mod multi_locks;
 mod queues;
+mod random;
 mod semaphores;
 mod variables;
 

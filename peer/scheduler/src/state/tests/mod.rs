@@ -21,6 +21,7 @@ mod random;
 mod refusals;
 mod rules;
 mod scaling;
+mod shared;
 mod submissions;
 mod topics;
 mod workers;
@@ -36,6 +37,7 @@ struct Cluster {
     notices: Vec<Notice>,
     /// Workers that get no more tasks until their messages are written.
     undrained: Vec<WorkerId>,
+    replies: BTreeMap<RequestId, Result<Value, RequestRefusal>>,
     /// Tasks that were sent and neither answered nor withdrawn.
     running: BTreeMap<(WorkerId, Key), ComputeTask>,
     last_id: u64,
@@ -52,6 +54,7 @@ impl Cluster {
             ended_workers: Vec::new(),
             notices: Vec::new(),
             undrained: Vec::new(),
+            replies: BTreeMap::new(),
             running: BTreeMap::new(),
             last_id: 0,
         }
@@ -85,13 +88,15 @@ impl Cluster {
                     }
                     self.to_workers.entry(id).or_default().push(message);
                 }
+                Action::Reply(id, reply) => {
+                    assert!(self.replies.insert(id, reply).is_none());
+                }
                 Action::Notice(notice) => self.notices.push(notice),
                 Action::EndClient(id) => self.ended_clients.push(id),
                 Action::EndWorker(id) => self.ended_workers.push(id),
                 Action::AcceptWorker { .. }
                 | Action::RefuseWorker(..)
                 | Action::NotifyClientDrained(_)
-                | Action::Reply(..)
                 | Action::Task(_) => {}
             }
         }

@@ -8,6 +8,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::*;
 use crate::state::choose::next;
 
+mod shared;
+
 /// The workers are on so many hosts.
 const HOST_COUNT: u64 = 3;
 
@@ -123,6 +125,7 @@ struct Simulation {
     workers: BTreeMap<WorkerId, Slow>,
     clients: BTreeMap<ClientId, BTreeMap<Key, View>>,
     worker_count: u64,
+    shared: shared::Shared,
 }
 
 impl Simulation {
@@ -142,6 +145,7 @@ impl Simulation {
             workers: BTreeMap::new(),
             clients: BTreeMap::new(),
             worker_count: 0,
+            shared: shared::Shared::default(),
         };
         for (number, name) in ["one", "two"].into_iter().enumerate() {
             let id = ClientId(number as u64);
@@ -153,6 +157,7 @@ impl Simulation {
                 versions: Value::None,
             });
         }
+        simulation.open_shared();
         simulation
     }
 
@@ -188,6 +193,9 @@ impl Simulation {
                             *known = view;
                         }
                     }
+                }
+                Action::Reply(id, reply) => {
+                    self.shared.replies.insert(id, reply);
                 }
                 _ => {}
             }
@@ -451,6 +459,7 @@ impl Simulation {
                 self.handle(Event::Retry(keys));
             }
             (32, _) => self.operate(worker),
+            (33..35, _) => self.share(),
             (12..22, Some(worker)) => self.work(worker),
             (22..32, Some(worker)) => self.deliver(worker),
             (_, Some(worker)) => {
@@ -616,6 +625,7 @@ impl Simulation {
         for client in simulation.clients.keys().copied().collect::<Vec<_>>() {
             simulation.handle(Event::ClientLeft(client));
         }
+        simulation.close_shared();
         for _ in 0..3 {
             simulation.now += Duration::from_millis(500);
             simulation.handle(Event::Tick);

@@ -1,0 +1,169 @@
+//! Random requests about shared objects, with futures of random tasks.
+
+use super::*;
+
+const QUEUE: &str = "q";
+
+/// Requests, their replies, and what is left to confirm.
+#[derive(Default)]
+pub(super) struct Shared {
+    last_id: u64,
+    /// The requests that are not known to have ended.
+    open: Vec<(RequestId, Request)>,
+    pub(super) replies: BTreeMap<RequestId, Result<Value, RequestRefusal>>,
+    confirmations: Vec<FromClient>,
+}
+
+/// A client that reads shared objects, and wants what it gets until it leaves.
+const READER: ClientId = ClientId(1_000);
+
+impl Simulation {
+    pub(super) fn open_shared(&mut self) {
+        self.handle(Event::ClientJoined {
+            id: READER,
+            name: "reader".to_owned(),
+            versions: Value::None,
+        });
+        self.request(QueueCreate {
+            name: Key::from(QUEUE),
+            maxsize: Some(3),
+            ..QueueCreate::default()
+        });
+    }
+
+    fn request(&mut self, request: impl Into<Request>) {
+        self.shared.last_id += 1;
+        let id = RequestId(self.shared.last_id);
+        let request = request.into();
+        self.shared.open.push((id, request.clone()));
+        let request = Box::new(request);
+        self.handle(Event::Requested { id, request });
+    }
+
+    /// Ends a random request: it is answered, or its client has gone.
+    fn end_request(&mut self, is_dropped: bool) {
+        let index = self.number(self.shared.open.len());
+        let Some((id, request)) = self.shared.open.get(index).cloned() else {
+            return;
+        };
+        let reply = self.shared.replies.remove(&id);
+        if is_dropped {
+            self.shared.open.swap_remove(index);
+            return self.handle(Event::RequestDropped(id));
+        }
+        let Some(reply) = reply else {
+            return;
+        };
+        self.shared.open.swap_remove(index);
+        self.handle(Event::Replied(id));
+        let Ok(record) = reply else {
+            return;
+        };
+        if record.get("type").and_then(Value::as_str) != Some("Future") {
+            return;
+        }
+        let key = record.get("value").and_then(Value::as_str);
+        let key = Key::from(key.expect("a string"));
+        let confirmation: FromClient = match request {
+            Request::VariableGet(request) => VariableReceived {
+                name: request.name,
+                key,
+                token: record
+                    .get("token")
+                    .and_then(Value::as_str)
+                    .expect("a string")
+                    .to_owned(),
+                ..VariableReceived::default()
+            }
+            .into(),
+            Request::QueueGet(request) => QueueReceived {
+                name: request.name,
+                key,
+                ..QueueReceived::default()
+            }
+            .into(),
+            other => panic!("{other:?}"),
+        };
+        self.shared.confirmations.push(confirmation);
+    }
+
+    pub(super) fn share(&mut self) {
+        let name = Key::from(["v", "w"][self.number(2)]);
+        let key = Key::from(self.key());
+        match self.number(12) {
+            0 | 1 => self.request(VariableSet {
+                name,
+                key: Some(key),
+                timeout: Some(Value::from(1)),
+                ..VariableSet::default()
+            }),
+            2 => self.request(VariableGet {
+                name,
+                timeout: Some(1.0),
+                ..VariableGet::default()
+            }),
+            3 => self.request(QueuePut {
+                name: Key::from(QUEUE),
+                key: Some(key),
+                timeout: Some(1.0),
+                ..QueuePut::default()
+            }),
+            4 => self.request(QueueGet {
+                name: Key::from(QUEUE),
+                timeout: Some(1.0),
+                ..QueueGet::default()
+            }),
+            5 => self.request(PublishPut {
+                name: Some(name),
+                keys: vec![key, Key::from("t-01")],
+                override_existing: Some(true),
+                ..PublishPut::default()
+            }),
+            6 => self.request(PublishDelete {
+                name: Some(name),
+                ..PublishDelete::default()
+            }),
+            7 => {
+                let message = VariableDelete {
+                    name,
+                    ..VariableDelete::default()
+                };
+                self.handle(Event::FromClient(READER, message.into()));
+            }
+            8 => {
+                if let Some(message) = self.shared.confirmations.pop() {
+                    self.handle(Event::FromClient(READER, message));
+                }
+            }
+            9 => self.end_request(true),
+            _ => self.end_request(false),
+        }
+    }
+
+    /// Ends all requests, and deletes all objects.
+    pub(super) fn close_shared(&mut self) {
+        while !self.shared.open.is_empty() {
+            self.end_request(true);
+        }
+        for name in ["v", "w"].map(Key::from) {
+            self.request(PublishDelete {
+                name: Some(name.clone()),
+                ..PublishDelete::default()
+            });
+            let message = VariableDelete {
+                name,
+                ..VariableDelete::default()
+            };
+            self.handle(Event::FromClient(READER, message.into()));
+        }
+        let message = QueueRelease {
+            name: Key::from(QUEUE),
+            ..QueueRelease::default()
+        };
+        self.handle(Event::FromClient(READER, message.into()));
+        for message in core::mem::take(&mut self.shared.confirmations) {
+            self.handle(Event::FromClient(READER, message));
+        }
+        self.handle(Event::ClientLeft(READER));
+    }
+}
