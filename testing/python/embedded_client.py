@@ -20,7 +20,13 @@ import numpy
 from distributed import (
     CancelledError,
     Client,
+    Event,
     KilledWorker,
+    Lock,
+    MultiLock,
+    Queue,
+    Semaphore,
+    Variable,
     fire_and_forget,
     get_worker,
     worker_client,
@@ -544,6 +550,52 @@ def laptop(client):
     client.wait_for_workers(2, timeout=60)
     assert set(client.ncores().values()) == {1}
     assert len(set(client.run(os.getpid).values())) == 2
+
+
+def meets(client):
+    """Shares objects by name with a client in Rust, `rust_and_python_share_objects`."""
+    variable, queue = Variable("v"), Queue("q", maxsize=2)
+    assert variable.get(timeout=60) == {"from": "rust"}
+    sum_ = client.submit(operator.add, 1, 2)
+    variable.set(sum_)
+    failure = client.submit(operator.truediv, 1, 0)
+    queue.put(failure)
+    del sum_, failure
+    # Rust takes the first value and adds two.
+    assert queue.get(timeout=60) == "rust"
+    assert queue.get(timeout=60).result(timeout=60) == 5
+    raises_now(asyncio.TimeoutError, lambda: queue.get(timeout=0.01))
+    assert queue.get(batch=True) == [] and queue.qsize() == 0
+    lock = Lock("l")
+    assert lock.locked() and not lock.acquire(timeout=0.05)
+    Event("refused").set()
+    assert lock.acquire(timeout=60)
+    Event("locked").set()
+    assert Event("refused by python").wait(timeout=60)
+    lock.release()
+
+    def most(index, semaphore, name):
+        with semaphore:
+            if index == 0:
+                Event(name).set()
+            return semaphore.get_value()
+
+    semaphore = Semaphore(2, "s")
+    values = client.map(most, range(8), semaphore=semaphore, name="in a task")
+    assert max(client.gather(values)) <= 2
+    semaphore.close()
+    with MultiLock(["a", "b"]):
+        assert not MultiLock(["b", "c"]).acquire(timeout=0.05)
+    assert MultiLock(["b", "c"]).acquire(timeout=60)
+    assert client.get_dataset("from-rust") == [7]
+    raises_now(KeyError, lambda: client.publish_dataset(1, name="from-rust"))
+    client.publish_dataset(client.submit(operator.mul, 5, 6), name="from-python")
+    assert client.list_datasets() == ("from-python", "from-rust")
+    Event("published").set()
+    assert Event("read").wait(timeout=60)
+    client.unpublish_dataset("from-python")
+    raises_now(KeyError, lambda: client.get_dataset("from-python"))
+    queue.close()
 
 
 def raises_now(kind, function, *arguments):

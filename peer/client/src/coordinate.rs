@@ -230,7 +230,8 @@ impl Variable {
         }
         let message = Unknown::new("variable_set").field("name", self.name.as_str());
         let mut message = Shared::with_value(message, &value);
-        if self.shared.lock().state.release() >= Some(VARIABLE_TIMEOUT_SINCE) {
+        let release = self.shared.lock().state.release();
+        if release.is_none_or(|release| release >= VARIABLE_TIMEOUT_SINCE) {
             // The scheduler's timeout for the task of the future to become known.
             let timeout = self.shared.options.timeout.min(KNOWN_TIMEOUT);
             message = message.field("timeout", timeout.as_secs_f64());
@@ -871,8 +872,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not run
-    /// Dask.
+    /// [`RequestError::Unsupported`] before 2022.1.0.
     pub fn variable(&self, name: impl Into<String>) -> Result<Variable, RequestError> {
         self.shared.needs(Operation::VARIABLES)?;
         Ok(Variable {
@@ -886,8 +886,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
-    ///   run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0;
     /// * other errors if the scheduler does not answer.
     pub async fn queue(
         &self,
@@ -908,8 +907,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Unsupported`] before 2024.8.0, or for a scheduler that does not
-    ///   run Dask;
+    /// * [`RequestError::Unsupported`] before 2024.8.0;
     /// * [`RequestError::Remote`] if it exists with another number of leases;
     /// * other errors if the scheduler does not answer.
     pub async fn semaphore(
@@ -949,8 +947,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not run
-    /// Dask.
+    /// [`RequestError::Unsupported`] before 2022.1.0.
     pub fn event(&self, name: impl Into<String>) -> Result<Event, RequestError> {
         self.shared.needs(Operation::EVENTS)?;
         Ok(Event {

@@ -32,8 +32,7 @@ impl Client {
     /// # Errors
     ///
     /// * [`RequestError::Remote`] if the name is in use;
-    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
-    ///   run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0;
     /// * other errors if the value cannot be serialized or the scheduler does not answer.
     pub async fn publish_dataset(
         &self,
@@ -184,7 +183,7 @@ impl Client {
     }
 
     fn has_many(&self) -> bool {
-        self.release().is_some_and(|release| release >= MANY_SINCE)
+        self.release().is_none_or(|release| release >= MANY_SINCE)
     }
 
     /// Announces a request on the stream, so that the scheduler handles the request only

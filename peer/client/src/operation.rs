@@ -10,53 +10,37 @@ pub(super) struct Operation {
     pub(super) what: &'static str,
     /// The first release with which the client supports the operation.
     pub(super) since: Release,
-    /// Whether the operation needs a scheduler that runs Dask: others do not answer
-    /// it.
-    pub(super) needs_dask: bool,
 }
 
 impl Operation {
-    pub(super) const CALLS: Self = Self::of_all("functions outside of tasks", 2022, 1, 0);
-    pub(super) const CHANGES: Self = Self::of_all("changes of the cluster", 2022, 1, 0);
-    pub(super) const BROADCASTS: Self = Self::of_all("requests to workers", 2022, 1, 0);
-    pub(super) const DATASETS: Self = Self::of_dask("datasets", 2022, 1, 0);
-    pub(super) const EVENTS: Self = Self::of_dask("events to wait for", 2022, 1, 0);
-    pub(super) const QUEUES: Self = Self::of_dask("queues", 2022, 1, 0);
-    pub(super) const TOPICS: Self = Self::of_all("topics", 2022, 1, 0);
-    pub(super) const VARIABLES: Self = Self::of_dask("variables", 2022, 1, 0);
-    pub(super) const PUBLISHING: Self = Self::of_all("events of clients", 2022, 6, 1);
-    pub(super) const STORIES: Self = Self::of_all("stories", 2022, 6, 1);
-    pub(super) const PLUGINS: Self = Self::of_all("plugins and files", 2024, 1, 0);
+    pub(super) const CALLS: Self = Self::of("functions outside of tasks", 2022, 1, 0);
+    pub(super) const CHANGES: Self = Self::of("changes of the cluster", 2022, 1, 0);
+    pub(super) const BROADCASTS: Self = Self::of("requests to workers", 2022, 1, 0);
+    pub(super) const DATASETS: Self = Self::of("datasets", 2022, 1, 0);
+    pub(super) const EVENTS: Self = Self::of("events to wait for", 2022, 1, 0);
+    pub(super) const QUEUES: Self = Self::of("queues", 2022, 1, 0);
+    pub(super) const TOPICS: Self = Self::of("topics", 2022, 1, 0);
+    pub(super) const VARIABLES: Self = Self::of("variables", 2022, 1, 0);
+    pub(super) const PUBLISHING: Self = Self::of("events of clients", 2022, 6, 1);
+    pub(super) const STORIES: Self = Self::of("stories", 2022, 6, 1);
+    pub(super) const PLUGINS: Self = Self::of("plugins and files", 2024, 1, 0);
     // Semaphores have their own timeouts from here on, and locks are semaphores.
-    pub(super) const LOCKS: Self = Self::of_dask("locks", 2024, 8, 0);
-    pub(super) const RESTARTS: Self = Self::of_all("restarts", 2024, 8, 0);
-    pub(super) const SEMAPHORES: Self = Self::of_dask("semaphores", 2024, 8, 0);
+    pub(super) const LOCKS: Self = Self::of("locks", 2024, 8, 0);
+    pub(super) const RESTARTS: Self = Self::of("restarts", 2024, 8, 0);
+    pub(super) const SEMAPHORES: Self = Self::of("semaphores", 2024, 8, 0);
 
-    /// An operation of all schedulers, whether they run Dask or not.
-    const fn of_all(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
+    const fn of(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
         Self {
             what,
             since: Release::new(major, minor, micro),
-            needs_dask: false,
-        }
-    }
-
-    /// An operation of schedulers that run Dask.
-    const fn of_dask(what: &'static str, major: u16, minor: u16, micro: u16) -> Self {
-        Self {
-            needs_dask: true,
-            ..Self::of_all(what, major, minor, micro)
         }
     }
 
     /// Returns an error if the operation is not supported by a scheduler of this
-    /// release; `None` if the scheduler does not run Dask.
+    /// release; `None` if the scheduler does not run Dask, which then supports what the newest
+    /// release does, or replies with an error.
     pub(super) fn check(self, release: Option<Release>) -> Result<(), RequestError> {
-        let is_refused = match release {
-            Some(found) => found < self.since,
-            None => self.needs_dask,
-        };
-        if is_refused {
+        if release.is_some_and(|found| found < self.since) {
             return Err(RequestError::Unsupported {
                 what: self.what,
                 release,
@@ -86,7 +70,7 @@ mod tests {
         ] {
             assert!(refused(operation, Some(before)), "{operation:?}");
             assert!(!refused(operation, Some(first)), "{operation:?}");
-            assert_eq!(refused(operation, None), operation.needs_dask);
+            assert!(!refused(operation, None));
         }
     }
 }

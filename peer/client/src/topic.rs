@@ -265,8 +265,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// * [`RequestError::Unsupported`] before 2022.1.0, or for a scheduler that does not
-    ///   run Dask;
+    /// * [`RequestError::Unsupported`] before 2022.1.0;
     /// * [`RequestError::Disconnected`] if the client is not connected.
     pub async fn subscribe_topic(
         &self,

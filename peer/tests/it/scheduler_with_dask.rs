@@ -1,9 +1,12 @@
 //! Tests of the embedded scheduler with real Dask workers and a real Dask client.
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use crate::client_api_table::printed;
 use crate::support::embedded::Embedded;
+use daskwire_peer::client::SharedValue;
+use daskwire_peer::{Client, RequestError, Value};
 use daskwire_scheduler::state::State;
 use daskwire_testing::{Environment, Peer, warnings_except};
 use tokio::runtime::Runtime;
@@ -126,4 +129,79 @@ fn the_tables_have_each_operation_of_dask() {
     let rows = TABLES.lines().filter_map(|line| line.strip_prefix("| `"));
     let listed = rows.filter_map(|row| row.split('`').next().map(str::to_owned));
     assert_eq!(listed.collect::<BTreeSet<String>>(), handlers);
+}
+
+/// The client in Rust that meets the step `meets` of the client in Python.
+async fn meet(client: &Client) -> Result<(), Box<dyn core::error::Error + Send + Sync>> {
+    const WAIT: Option<Duration> = Some(Duration::from_secs(60));
+    let variable = client.variable("v")?;
+    variable
+        .set(Value::dict([("from", Value::from("rust"))]))
+        .await?;
+    let queue = client.queue("q", Some(2)).await?;
+    let lease = client.lock("l").await?.acquire(WAIT).await?;
+    // Python sets the variable before it puts the failure.
+    let SharedValue::Future(failure) = queue.get(WAIT).await? else {
+        return Err("a future was put".into());
+    };
+    let error = failure.result().await.expect_err("it divides by zero");
+    assert!(error.to_string().contains("division by zero"), "{error}");
+    let SharedValue::Future(sum) = variable.get(WAIT).await? else {
+        return Err("a future was set".into());
+    };
+    assert_eq!(sum.result().await?, Value::from(3));
+    queue.put("rust", WAIT).await?;
+    queue
+        .put(client.submit("operator.add", (2, 3))?, WAIT)
+        .await?;
+    assert!(client.event("refused")?.wait(WAIT).await?);
+    lease.release().await?;
+    assert!(client.event("locked")?.wait(WAIT).await?);
+    let lock = client.lock("l").await?;
+    let late = lock.acquire(Some(Duration::from_millis(50))).await;
+    assert!(
+        matches!(late, Err(RequestError::Timeout { .. })),
+        "{late:?}"
+    );
+    client
+        .publish_dataset("from-rust", Value::list([7]))
+        .await?;
+    client.event("refused by python")?.set().await?;
+    lock.acquire(WAIT).await?.release().await?;
+    assert!(client.event("in a task")?.wait(WAIT).await?);
+    assert!(client.event("published")?.wait(WAIT).await?);
+    assert_eq!(client.list_datasets().await?.len(), 2);
+    let dataset = client.dataset("from-python").await?;
+    let dataset = dataset.ok_or("it is published")?;
+    assert_eq!(dataset.futures[0].result().await?, Value::from(30));
+    client.unpublish_dataset("from-rust").await?;
+    client.event("read")?.set().await?;
+    queue.close().await?;
+    variable.delete().await?;
+    Ok(())
+}
+
+#[test]
+fn rust_and_python_share_objects() {
+    let (runtime, embedded, address) = start();
+    let worker = daskwire_testing::worker(&address, "worker-0");
+    let connecting = Client::connect(&address);
+    let rust = runtime.block_on(connecting).expect("a client");
+    let meeting = runtime.spawn(async move {
+        let met = meet(&rust).await;
+        rust.close().await.expect("it was connected");
+        met
+    });
+    let client = client(&address, &["meets"]);
+    let met = runtime.block_on(meeting).expect("no panic");
+    met.expect("all is shared");
+    // The task that divides by zero.
+    let expected = [EXPECTED[0], "ZeroDivisionError"];
+    assert_eq!(warnings_except(&client.log(), &expected), [""; 0]);
+    let left = embedded.scheduler.inspect(State::task_count);
+    assert_eq!(left, 0, "a result is held");
+    let waiting = embedded.scheduler.inspect(State::waiting_request_count);
+    assert_eq!(waiting, 0);
+    assert_eq!(runtime.block_on(embedded.close()), [""; 0]);
+    worker.wait_for_log("End worker");
 }

@@ -5,14 +5,17 @@ use core::time::Duration;
 use crate::message::Message as _;
 use daskwire_messages::graph::{Argument, Graph, Task};
 use daskwire_messages::protocol::{
-    AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, FromClient, FromWorker, Keys,
-    LongRunning, Nullable, RegisterWorker, ReleaseWorkerData, ReportKey, RequestRefreshWhoHas,
-    Reschedule, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
-    WorkerStatus, WorkerStatusChange,
+    AddKeys, CancelKeys, ClientDesiresKeys, ClientReleasesKeys, EventClear, EventSet, EventWait,
+    FromClient, FromWorker, Keys, LongRunning, MultiLockAcquire, MultiLockRelease, Nullable,
+    PublishDelete, PublishFlush, PublishPut, QueueCreate, QueueGet, QueuePut, QueueReceived,
+    QueueRelease, RegisterWorker, ReleaseWorkerData, ReportKey, Request, RequestRefreshWhoHas,
+    Reschedule, SemaphoreAcquire, SemaphoreClose, SemaphoreRefreshLeases, SemaphoreRegister,
+    SemaphoreRelease, StealRequest, StealResponse, TaskErred, TaskFinished, ToWorker, UpdateGraph,
+    VariableDelete, VariableGet, VariableReceived, VariableSet, WorkerStatus, WorkerStatusChange,
 };
 use daskwire_messages::{Key, Value};
 use daskwire_scheduler::LeaveReason;
-use daskwire_scheduler::state::{Action, ClientId, Event, Policy, State, WorkerId};
+use daskwire_scheduler::state::{Action, ClientId, Event, Policy, RequestId, State, WorkerId};
 
 use super::{BUDGET, sent};
 use crate::input::Choices;
@@ -44,6 +47,8 @@ struct Cluster<'c> {
     asked_back: Vec<(WorkerId, StealRequest)>,
     /// The workers whose messages are being written.
     draining: Vec<WorkerId>,
+    /// The requests that are not known to have ended.
+    requests: Vec<RequestId>,
     last_id: u64,
 }
 
@@ -60,6 +65,7 @@ impl<'c> Cluster<'c> {
             running: Vec::new(),
             asked_back: Vec::new(),
             draining: Vec::new(),
+            requests: Vec::new(),
             last_id: 0,
         };
         cluster.add_client("one");
@@ -292,7 +298,7 @@ impl<'c> Cluster<'c> {
     /// The events that are not messages on a stream.
     fn control(&mut self) {
         let choices = &mut self.choices;
-        let event = match choices.below(16) {
+        let event = match choices.below(24) {
             0..=3 => match self.draining.pop() {
                 Some(worker) => Event::Drained(worker),
                 // The worker may have left, or never existed.
@@ -325,13 +331,171 @@ impl<'c> Cluster<'c> {
                 assert_eq!(identities.len(), self.state.worker_count());
                 return;
             }
-            _ => Event::Close,
+            15 => Event::Close,
+            16..=21 => {
+                let request = Box::new(self.shared_request());
+                self.last_id += 1;
+                let id = RequestId(self.last_id);
+                self.requests.push(id);
+                Event::Requested { id, request }
+            }
+            _ => {
+                let index = choices.below(self.requests.len());
+                let is_replied = choices.byte() & 1 == 1;
+                if index >= self.requests.len() {
+                    return;
+                }
+                match (self.requests.swap_remove(index), is_replied) {
+                    (id, true) => Event::Replied(id),
+                    (id, false) => Event::RequestDropped(id),
+                }
+            }
         };
         self.handle(event);
     }
 
+    /// A request about a shared object. Objects of all kinds have the same few names.
+    fn shared_request(&mut self) -> Request {
+        let choices = &mut self.choices;
+        let name = Key::from(choices.below(2) as i64);
+        let lease_id = Key::from(choices.below(4) as i64);
+        let key = (choices.below(2) == 0).then(|| choices.key());
+        let number = choices.below(4) as i64 - 1;
+        let timeout = (choices.below(2) == 0).then(|| choices.number());
+        match choices.below(18) {
+            0 | 1 => Request::from(VariableSet {
+                name,
+                key,
+                timeout: timeout.map(Value::from),
+                ..VariableSet::default()
+            }),
+            2 => Request::from(VariableGet {
+                name,
+                timeout,
+                ..VariableGet::default()
+            }),
+            3 => Request::from(QueueCreate {
+                name,
+                maxsize: Some(number),
+                ..QueueCreate::default()
+            }),
+            4 | 5 => Request::from(QueuePut {
+                name,
+                key,
+                timeout,
+                ..QueuePut::default()
+            }),
+            6 | 7 => Request::from(QueueGet {
+                name,
+                timeout,
+                batch: match number {
+                    -1 => Some(Value::from(true)),
+                    0 => None,
+                    number => Some(Value::from(number)),
+                },
+                ..QueueGet::default()
+            }),
+            8 => Request::from(EventWait {
+                name,
+                timeout,
+                ..EventWait::default()
+            }),
+            9 if number > 0 => Request::from(EventSet {
+                name,
+                ..EventSet::default()
+            }),
+            9 => Request::from(EventClear {
+                name,
+                ..EventClear::default()
+            }),
+            10 => Request::from(SemaphoreRegister {
+                name,
+                max_leases: number,
+                lease_timeout: timeout,
+                ..SemaphoreRegister::default()
+            }),
+            11 => Request::from(SemaphoreAcquire {
+                name,
+                timeout,
+                lease_id,
+                ..SemaphoreAcquire::default()
+            }),
+            12 => match number {
+                -1 => Request::from(SemaphoreClose {
+                    name,
+                    ..SemaphoreClose::default()
+                }),
+                0 => Request::from(SemaphoreRefreshLeases {
+                    name,
+                    lease_ids: [lease_id].into_iter().collect(),
+                    ..SemaphoreRefreshLeases::default()
+                }),
+                _ => Request::from(SemaphoreRelease {
+                    name,
+                    lease_id,
+                    ..SemaphoreRelease::default()
+                }),
+            },
+            13 => Request::from(MultiLockAcquire {
+                locks: choices.keys(),
+                id: lease_id,
+                timeout,
+                num_locks: Some(number),
+                ..MultiLockAcquire::default()
+            }),
+            14 => Request::from(MultiLockRelease {
+                id: lease_id,
+                ..MultiLockRelease::default()
+            }),
+            15 => Request::from(PublishPut {
+                name: Some(name),
+                keys: choices.keys(),
+                override_existing: Some(number > 0),
+                uid: (number < 0).then_some(lease_id),
+                ..PublishPut::default()
+            }),
+            16 => Request::from(PublishDelete {
+                name: Some(name),
+                uid: (number < 0).then_some(lease_id),
+                ..PublishDelete::default()
+            }),
+            _ => Request::decode(&choices.raw()).unwrap_or_else(|_| EventSet::default().into()),
+        }
+    }
+
+    /// A message about a shared object, on the stream of a client.
+    fn shared_message(&mut self) -> FromClient {
+        let choices = &mut self.choices;
+        let (name, key) = (Key::from(choices.below(2) as i64), choices.key());
+        match choices.below(6) {
+            0 => FromClient::from(VariableReceived {
+                name,
+                key,
+                token: choices.byte().to_string(),
+                ..VariableReceived::default()
+            }),
+            1 => FromClient::from(VariableDelete {
+                name,
+                ..VariableDelete::default()
+            }),
+            2 => FromClient::from(QueueRelease {
+                name,
+                ..QueueRelease::default()
+            }),
+            3 => FromClient::from(PublishFlush {
+                uid: name,
+                ..PublishFlush::default()
+            }),
+            _ => FromClient::from(QueueReceived {
+                name,
+                key,
+                ..QueueReceived::default()
+            }),
+        }
+    }
+
     fn client_message(&mut self) -> Vec<FromClient> {
-        let message = match self.choices.below(10) {
+        let message = match self.choices.below(11) {
             0..=3 => FromClient::from(self.graph()),
             4 => FromClient::from(ClientDesiresKeys {
                 keys: Keys(self.choices.keys()),
@@ -350,6 +514,7 @@ impl<'c> Cluster<'c> {
                 force: self.choices.byte() & 1 == 1,
                 ..CancelKeys::default()
             }),
+            9 => self.shared_message(),
             _ => return FromClient::decode_batch(&self.choices.raw()).unwrap_or_default(),
         };
         sent(&vec![message])
