@@ -8,6 +8,7 @@ scheduler looks inside of Dask's implementation: it is skipped with the attribut
 import asyncio
 import concurrent.futures
 import ctypes
+import functools
 import inspect
 import json
 import os
@@ -320,6 +321,24 @@ for module in (
 ):
     assert module.Scheduler is DaskScheduler, f"{module.__name__} has another Scheduler"
     module.Scheduler = Scheduler
+
+
+def _refuse_threads(cls):
+    """Skips tests whose workers are threads, which cannot have a scheduler in another process."""
+    original = cls.__init__
+
+    # Called in the thread of the test; the scheduler is created in another one.
+    @functools.wraps(original)
+    def start(self, *arguments, **options):
+        if options.get("processes") is False or str(options.get("protocol")).startswith("inproc"):
+            pytest.skip(f"{cls.__name__}(processes=False)")
+        original(self, *arguments, **options)
+
+    cls.__init__ = start
+
+
+_refuse_threads(distributed.LocalCluster)
+_refuse_threads(distributed.Client)
 
 
 def pytest_runtest_logreport(report):
