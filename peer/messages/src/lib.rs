@@ -24,6 +24,7 @@
 
 #[doc(hidden)]
 #[macro_use]
+#[path = "../../value/src/brief.rs"]
 pub mod brief;
 pub mod dialect;
 #[doc(hidden)]
@@ -31,13 +32,17 @@ pub mod exception;
 pub mod graph;
 #[doc(hidden)]
 pub mod key;
+#[path = "../../value/src/memory.rs"]
 pub mod memory;
 #[doc(hidden)]
+#[path = "../../value/src/pickling.rs"]
 pub mod pickling;
 pub mod protocol;
 pub mod release;
 #[doc(hidden)]
+#[path = "../../value/src/scratch.rs"]
 pub mod scratch;
+#[path = "../../value/src/lib.rs"]
 pub mod value;
 
 pub use exception::RemoteError;
