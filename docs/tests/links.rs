@@ -139,6 +139,7 @@ fn every_published_package_has_a_page_with_an_example() {
         "transport-tcp",
         "transport-quic",
         "peer",
+        "peer/value",
         "peer/python",
         "peer/client",
         "peer/worker",

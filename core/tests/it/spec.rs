@@ -324,6 +324,7 @@ fn tree() -> Tree {
             "comm",
             "transport-tcp",
             "peer",
+            "peer/value",
             "peer/messages",
             "peer/rpc",
             "peer/python",

@@ -213,7 +213,7 @@ impl Dialect {
     /// The dialect of a scheduler from its reply to `versions`.
     pub fn of_versions(versions: &Value) -> Self {
         Self {
-            pickling: Pickling::of_versions(versions),
+            pickling: pickling_of(versions),
             ..Self::of(Release::of_versions(versions))
         }
     }
@@ -293,23 +293,21 @@ impl Release {
     }
 }
 
-impl Pickling {
-    /// The pickling for a scheduler, from its reply to `versions`.
-    pub fn of_versions(versions: &Value) -> Self {
-        let numpy = versions.get("packages");
-        let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
-        let python = versions.get("host");
-        let python = python.and_then(|host| host.get("python")?.as_str()?.parse::<Release>().ok());
-        Self {
-            numpy: match numpy {
-                Some(version) if version.starts_with("1.") => NumpyModules::Core,
-                _ => NumpyModules::Underscore,
-            },
-            protocol: match python {
-                Some(python) if python < FIRST_WITH_PROTOCOL_5 => Protocol::V4,
-                _ => Protocol::V5,
-            },
-        }
+/// The pickling for a scheduler, from its reply to `versions`.
+fn pickling_of(versions: &Value) -> Pickling {
+    let numpy = versions.get("packages");
+    let numpy = numpy.and_then(|packages| packages.get("numpy")?.as_str());
+    let python = versions.get("host");
+    let python = python.and_then(|host| host.get("python")?.as_str()?.parse::<Release>().ok());
+    Pickling {
+        numpy: match numpy {
+            Some(version) if version.starts_with("1.") => NumpyModules::Core,
+            _ => NumpyModules::Underscore,
+        },
+        protocol: match python {
+            Some(python) if python < FIRST_WITH_PROTOCOL_5 => Protocol::V4,
+            _ => Protocol::V5,
+        },
     }
 }
 
@@ -362,5 +360,28 @@ mod tests {
         let key = Key::list([Key::from("x"), Key::from(1)]);
         assert_eq!(of("2023.8.1").key(&key), Key::from("('x', 1)"));
         assert_eq!(of("2023.9.0").key(&key), key);
+    }
+
+    // ROLES CLIENT-10, CLIENT-13
+    #[test]
+    fn pickles_suit_python_and_numpy_of_the_cluster() {
+        let of = |python: &str, numpy: &str| {
+            let packages = Value::dict([("distributed", "2022.2.0"), ("numpy", numpy)]);
+            let versions = Value::dict([
+                ("host", Value::dict([("python", python)])),
+                ("packages", packages),
+            ]);
+            pickling_of(&versions)
+        };
+        let old = of("3.7.16.final.0", "1.21.6");
+        assert_eq!(
+            (old.protocol, old.numpy),
+            (Protocol::V4, NumpyModules::Core)
+        );
+        assert_eq!(of("3.8.0.final.0", "1.21.6").protocol, Protocol::V5);
+        assert_eq!(of("3.13.0.final.0", "2.1.0"), Pickling::default());
+        // Schedulers that do not run Python have no version.
+        let none = pickling_of(&Value::dict([("packages", Value::None)]));
+        assert_eq!(none, Pickling::default());
     }
 }

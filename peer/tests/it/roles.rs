@@ -63,6 +63,7 @@ fn every_rule_has_code_and_the_tests_that_it_names() {
     let (mut by_code, mut by_test) = (Citations::new(), Citations::new());
     let all = [
         "src",
+        "value/src",
         "messages/src",
         "rpc/src",
         "python/src",

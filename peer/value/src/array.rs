@@ -17,7 +17,7 @@ use crate::brief::Data;
 /// A numpy array. Clones share its data.
 ///
 /// ```
-/// use daskwire_messages::Array;
+/// use daskwire_value::Array;
 /// let array = Array::from_slice(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])?;
 /// assert_eq!(array.shape(), [2, 3]);
 /// assert_eq!(array.to_vec::<f64>()?.iter().sum::<f64>(), 21.0);
@@ -76,7 +76,7 @@ impl Array {
     /// keeps the vector's unused capacity.
     ///
     /// ```
-    /// use daskwire_messages::Array;
+    /// use daskwire_value::Array;
     /// let array = Array::from_vec(&[3], vec![1_i64, 2, 3])?;
     /// assert_eq!(array.view()?.memory_slice::<i64>()?, [1, 2, 3]);
     /// # Ok::<(), daskwire_numpy::NumpyError>(())
@@ -213,7 +213,7 @@ impl Array {
     /// without dimensions as its element.
     ///
     /// ```
-    /// use daskwire_messages::Array;
+    /// use daskwire_value::Array;
     /// let array = Array::from_slice(&[2, 2], &[1_i32, 2, 3, 4])?;
     /// assert_eq!(array.to_value()?.to_string(), "[[1, 2], [3, 4]]");
     /// # Ok::<(), Box<dyn std::error::Error>>(())

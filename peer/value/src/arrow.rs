@@ -105,7 +105,7 @@ impl Value {
     /// ```
     /// use std::sync::Arc;
     /// use arrow_array::{Int64Array, RecordBatch};
-    /// use daskwire_messages::Value;
+    /// use daskwire_value::Value;
     /// let column = Arc::new(Int64Array::from(vec![1, 2, 3]));
     /// let batch = RecordBatch::try_from_iter([("n", column as _)])?;
     /// let table = Value::from_record_batches(&[batch.clone()])?;

@@ -3,7 +3,7 @@
 use core::fmt::{self, Write as _};
 
 /// The maximum length of the debug output of one value or message, in bytes.
-pub(crate) const MAX_LEN: usize = 1 << 14;
+pub const MAX_LEN: usize = 1 << 14;
 
 /// The maximum length of the data shown of one byte string, in bytes.
 const MAX_DATA: usize = 64;

@@ -10,14 +10,14 @@ use super::ValueError;
 /// represent more data than fits into memory. Each step, value and copied byte is
 /// therefore counted, up to a maximum that depends on the length of the pickle.
 #[derive(Debug)]
-pub(crate) struct Budget {
+pub struct Budget {
     steps: Cell<usize>,
     bytes: Cell<usize>,
 }
 
 impl Budget {
     /// A budget of steps and values, and of copied bytes.
-    pub(crate) const fn new(steps: usize, bytes: usize) -> Self {
+    pub const fn new(steps: usize, bytes: usize) -> Self {
         Self {
             steps: Cell::new(steps),
             bytes: Cell::new(bytes),
@@ -29,7 +29,7 @@ impl Budget {
     /// # Errors
     ///
     /// [`ValueError::TooLarge`] if fewer are left.
-    pub(crate) fn spend(&self, count: usize) -> Result<(), ValueError> {
+    pub fn spend(&self, count: usize) -> Result<(), ValueError> {
         spend(&self.steps, count)
     }
 
@@ -38,13 +38,12 @@ impl Budget {
     /// # Errors
     ///
     /// [`ValueError::TooLarge`] if fewer are left.
-    pub(crate) fn spend_copy(&self, len: usize) -> Result<(), ValueError> {
+    pub fn spend_copy(&self, len: usize) -> Result<(), ValueError> {
         spend(&self.bytes, len)
     }
 
     /// The remaining steps and bytes.
-    #[cfg(test)]
-    pub(crate) fn left(&self) -> (usize, usize) {
+    pub fn left(&self) -> (usize, usize) {
         (self.steps.get(), self.bytes.get())
     }
 }

@@ -15,7 +15,7 @@ use super::{Value, WrongType};
 ///
 /// ```
 /// use chrono_04::NaiveDate;
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// let date = NaiveDate::from_ymd_opt(2026, 11, 22).ok_or("no date")?;
 /// let value = Value::from(date);
 /// assert_eq!(value.to_string(), "datetime.date(2026, 11, 22)");

@@ -14,7 +14,7 @@ use super::{Array, Items, Serialized, Value};
 /// The error that a value, or a part of it, is not of the requested type.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// let value = Value::list([Value::from(1), Value::from("two")]);
 /// let error = Vec::<i64>::try_from(value).expect_err("a string is no integer");
 /// assert_eq!(error.to_string(), "expected i64, found str at [1]");
@@ -555,7 +555,7 @@ macro_rules! options {
             type Error = WrongType;
 
             fn try_from(value: Value) -> Result<Self, WrongType> {
-                $crate::value::convert::optional(value)
+                $crate::convert::optional(value)
             }
         }
     };

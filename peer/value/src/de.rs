@@ -16,7 +16,7 @@ use super::{Items, MAX_DEPTH, Value, ValueError};
 /// and expected, and where.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// let value = Value::dict([("sizes", vec![Value::from(1), Value::from("two")])]);
 /// let error = value
 ///     .deserialize::<std::collections::HashMap<String, Vec<u8>>>()
@@ -83,7 +83,7 @@ impl Value {
     /// numbers, UUIDs and paths are strings, time differences are seconds.
     ///
     /// ```
-    /// use daskwire_messages::Value;
+    /// use daskwire_value::Value;
     /// # use serde::Deserialize;
     /// #[derive(Deserialize)]
     /// struct Fit {
@@ -94,7 +94,7 @@ impl Value {
     /// let value = Value::dict([("slope", Value::from(2)), ("points", points)]);
     /// let fit: Fit = value.deserialize()?;
     /// assert_eq!((fit.slope, fit.points[0]), (2.0, (1, 2)));
-    /// # Ok::<(), daskwire_messages::value::SerdeError>(())
+    /// # Ok::<(), daskwire_value::SerdeError>(())
     /// ```
     ///
     /// # Errors
@@ -114,8 +114,8 @@ impl Value {
 /// function of a worker; see `Functions::function`.
 ///
 /// ```
-/// use daskwire_messages::Value;
-/// use daskwire_messages::value::{IntoValue, Serde};
+/// use daskwire_value::Value;
+/// use daskwire_value::{IntoValue, Serde};
 /// # use serde::{Deserialize, Serialize};
 /// #[derive(Deserialize, Serialize)]
 /// struct Point {

@@ -10,12 +10,12 @@ use super::{Value, WrongType};
 /// Converts to a `decimal.Decimal`.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// use rust_decimal::Decimal;
 /// let price = Decimal::new(950, 2);
 /// assert_eq!(Value::from(price).to_string(), "Decimal('9.50')");
 /// assert_eq!(Decimal::try_from(Value::from(price))?, price);
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 impl From<Decimal> for Value {
     fn from(number: Decimal) -> Self {

@@ -86,7 +86,8 @@ impl Value {
     /// Writes the value into a body. Lists and tuples become arrays; what
     /// MessagePack lacks, such as integers beyond 64 bits, is written as a
     /// string.
-    pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+    #[doc(hidden)]
+    pub fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let count = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         // Without recursion: programs may nest values to any depth.
         let mut left = vec![self];

@@ -297,7 +297,7 @@ fn document(value: &Value) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::value::Array;
+    use crate::Array;
 
     fn families(names: &[&str]) -> Vec<String> {
         names.iter().map(ToString::to_string).collect()
@@ -347,7 +347,7 @@ mod tests {
     fn a_value_without_a_form_is_an_error() {
         let deep = (0..60).fold(Value::None, |value, _| Value::list([value]));
         assert!(written(&deep, &["msgpack"]).is_ok());
-        let price = Value::from(crate::value::Object::new("decimal", "Decimal", ["9.50"]));
+        let price = Value::from(crate::Object::new("decimal", "Decimal", ["9.50"]));
         for value in [price.clone(), Value::list([price]), Value::from(i128::MAX)] {
             let error = written(&value, &["dask", "msgpack"]).expect_err("no form");
             assert!(error.to_string().contains("dask, msgpack"), "{error}");

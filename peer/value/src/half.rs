@@ -9,13 +9,13 @@ use super::{Value, WrongType};
 /// Converts to a `float`.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// use half::f16;
 /// let number = f16::from_f32(1.5);
 /// let value = Value::from(number);
 /// assert_eq!(value, Value::Float(1.5));
 /// assert_eq!(f16::try_from(value)?, number);
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 impl From<f16> for Value {
     fn from(number: f16) -> Self {

@@ -19,8 +19,8 @@ use super::{Array, Object, Serialized, Value};
 /// return it from functions, also within those containers:
 ///
 /// ```
-/// use daskwire_messages::Value;
-/// use daskwire_messages::value::IntoValue;
+/// use daskwire_value::Value;
+/// use daskwire_value::IntoValue;
 ///
 /// struct Point(f64, f64);
 ///
@@ -47,7 +47,7 @@ pub trait IntoValue {
 /// Implements [`IntoValue`] for types with a conversion by `TryFrom` or `From`.
 macro_rules! into_value {
     (@one {$($parameter:tt)*} $type:ty) => {
-        impl<$($parameter)*> $crate::value::IntoValue for $type {
+        impl<$($parameter)*> $crate::IntoValue for $type {
             fn into_value(
                 self,
             ) -> Result<Value, Box<dyn core::error::Error + Send + Sync>> {

@@ -14,8 +14,8 @@ use crate::brief::bounded;
 /// Converts from and to a vector.
 ///
 /// ```
-/// use daskwire_messages::Value;
-/// use daskwire_messages::value::Items;
+/// use daskwire_value::Value;
+/// use daskwire_value::Items;
 /// let items = Items::from(vec![Value::from(1), Value::from(2)]);
 /// let twice = Value::list([Value::List(items.clone()), Value::List(items)]);
 /// assert_eq!(twice.to_string(), "[[1, 2], [1, 2]]");

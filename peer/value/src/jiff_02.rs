@@ -13,12 +13,12 @@ use super::{Value, WrongType};
 /// Converts to a `datetime.date`.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// use jiff_02::civil::{Date, date};
 /// let value = Value::from(date(2026, 11, 22));
 /// assert_eq!(value.to_string(), "datetime.date(2026, 11, 22)");
 /// assert_eq!(Date::try_from(value)?, date(2026, 11, 22));
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 impl From<Date> for Value {
     fn from(date: Date) -> Self {

@@ -1,14 +1,40 @@
-//! Values in Rust, and in serialized form.
+//! Values of Dask clusters, in Rust and in serialized form.
 //!
 //! A [`Value`] is an argument or result of a task in Rust: a number, a string, an array,
 //! a list of values. A [`Serialized`] is a value in wire format, a header and frames,
 //! which can be forwarded unopened. Objects without a counterpart in Rust, such as a
 //! DataFrame, stay `Serialized`. Reading a pickle never calls the functions that it
 //! names.
+//!
+//! ```
+//! use daskwire_value::{Array, Serialized, Value};
+//!
+//! let array = Array::from_slice(&[2], &[1.5, 2.5])?;
+//! let value = Value::list([Value::from("x"), Value::Array(array)]);
+//! let serialized = Serialized::of(&value)?; // as Dask would write it
+//! assert_eq!(serialized.open()?, value);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Who uses it: `daskwire-messages`, whose messages carry values, and all roles. Programs name
+//! this crate as `daskwire_peer::value`, and its most common types as `daskwire_peer::Value`,
+//! `Array` and `Serialized`.
+//!
+//! # Features
+//!
+//! * `serde`: values from and to any type that implements its traits;
+//! * `arrow`: record batches from and to tables of pyarrow and data frames of pandas;
+//! * `ndarray-017`, `half`, `num-complex-04`: arrays from and to those of ndarray, and
+//!   elements of the other two crates;
+//! * `chrono-04`, `jiff-02`, `rust_decimal`, `uuid`: dates, times, decimal numbers and
+//!   UUIDs from and to those of these crates.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod array;
 #[cfg(feature = "arrow")]
 mod arrow;
+#[doc(hidden)]
+pub mod brief;
 mod budget;
 #[cfg(feature = "chrono-04")]
 mod chrono_04;
@@ -27,20 +53,27 @@ mod into_value;
 mod items;
 #[cfg(feature = "jiff-02")]
 mod jiff_02;
+pub mod memory;
 #[cfg(feature = "ndarray-017")]
 mod ndarray_017;
 #[cfg(feature = "num-complex-04")]
 mod num_complex_04;
 mod numpy_repr;
 mod object;
+mod outcome;
 #[cfg(feature = "arrow")]
 mod pandas;
 mod pickled;
+#[doc(hidden)]
+pub mod pickling;
 mod repr;
+#[doc(hidden)]
+pub mod scratch;
 #[cfg(feature = "serde")]
 mod ser;
 mod serialized;
-pub(crate) mod source;
+#[doc(hidden)]
+pub mod source;
 mod text;
 mod time;
 #[cfg(feature = "uuid")]
@@ -58,7 +91,8 @@ use crate::brief::{Data, bounded};
 pub use array::Array;
 #[cfg(feature = "arrow")]
 pub use arrow::TableError;
-pub(crate) use budget::Budget;
+#[doc(hidden)]
+pub use budget::Budget;
 pub use convert::WrongType;
 #[cfg(feature = "serde")]
 pub use de::{Serde, SerdeError};
@@ -67,8 +101,11 @@ pub use into_value::IntoValue;
 pub use items::Totals;
 pub use items::{Item, Items};
 pub use object::Object;
-pub(crate) use pickled::{TreeReader, describe};
-pub(crate) use repr::{quote_of, write_escaped};
+pub use outcome::Outcome;
+#[doc(hidden)]
+pub use pickled::{TreeReader, describe};
+#[doc(hidden)]
+pub use repr::{quote_of, write_escaped};
 pub use serialized::Serialized;
 
 /// Maximum levels of nested containers in a value that is read, and in the result
@@ -87,7 +124,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// strings, items or array data:
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// let value = Value::list([Value::from(1), Value::from("two"), Value::from(2.5)]);
 /// assert_eq!(value.to_string(), "[1, 'two', 2.5]");
 /// let Value::List(items) = value else { panic!("a list") };
@@ -96,7 +133,7 @@ pub(crate) const MAX_COUNT: u64 = 1 << 26;
 /// // Bytes need their own constructor: a vector of numbers is a list.
 /// assert_eq!(Value::bytes(vec![3, 1, 2]).to_string(), r"b'\x03\x01\x02'");
 /// assert_eq!(Value::from(vec![3, 1, 2]).to_string(), "[3, 1, 2]");
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
@@ -347,7 +384,7 @@ impl Value {
     /// Returns a string as it is, and any other value as it is displayed.
     ///
     /// ```
-    /// use daskwire_messages::Value;
+    /// use daskwire_value::Value;
     /// assert_eq!(Value::from("x").to_string(), "'x'");
     /// assert_eq!(Value::from("x").to_unquoted(), "x");
     /// assert_eq!(Value::list(["x"]).to_unquoted(), "['x']");
@@ -456,3 +493,8 @@ impl Value {
 
 #[cfg(test)]
 mod tests;
+
+/// The example in the README, tested as a doctest.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

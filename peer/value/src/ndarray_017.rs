@@ -11,7 +11,7 @@ use super::{Array, Value, WrongType};
 /// Fails for more than 64 dimensions.
 ///
 /// ```
-/// use daskwire_messages::{Array, Value};
+/// use daskwire_value::{Array, Value};
 /// use ndarray_017::{Array2, array};
 /// let matrix = array![[1.0, 2.0], [3.0, 4.0]];
 /// let value = Value::try_from(matrix.clone())?;

@@ -9,13 +9,13 @@ use super::{Value, WrongType};
 /// Converts to a `complex`.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// use num_complex_04::Complex;
 /// let number = Complex::new(1.0, -2.0);
 /// let value = Value::from(number);
 /// assert_eq!(value.to_string(), "(1-2j)");
 /// assert_eq!(Complex::<f64>::try_from(value)?, number);
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 impl From<Complex<f64>> for Value {
     fn from(number: Complex<f64>) -> Self {

@@ -37,15 +37,15 @@ use crate::brief::bounded;
 /// to a task, if the arguments are values:
 ///
 /// ```
-/// use daskwire_messages::Value;
-/// use daskwire_messages::value::Object;
+/// use daskwire_value::Value;
+/// use daskwire_value::Object;
 /// let price = Object::new("decimal", "Decimal", ["9.50"]);
 /// assert_eq!(price.class(), "decimal.Decimal");
 /// assert_eq!(Value::from(price.clone()).to_string(), "Decimal('9.50')");
 /// assert_eq!(String::try_from(Value::from(price))?, "9.50");
 /// let series = Object::new("pandas", "Series", [Value::from(vec![1, 2])]);
 /// assert_eq!(series.arguments().len(), 1);
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 #[derive(Clone)]
 pub struct Object {

@@ -134,7 +134,8 @@ enum Step<'v> {
 
 impl Value {
     /// Writes the value as the next one of a pickle, with all data in band.
-    pub(crate) fn pickle_in_band(
+    #[doc(hidden)]
+    pub fn pickle_in_band(
         &self,
         writer: &mut Writer<'_, '_>,
         pickling: Pickling,
@@ -384,17 +385,17 @@ pub(super) fn read(
 
 /// Makes values of the nodes of a tree. Nodes shared in the tree become shared
 /// values.
-pub(crate) struct TreeReader<'b> {
+pub struct TreeReader<'b> {
     names: &'static Registry<Known>,
     pickle: &'b Bytes,
     buffers: &'b [Bytes],
     by_address: OnceCell<Vec<&'b Bytes>>,
     /// Whether instances of any class are converted to values, or only instances of
     /// known classes.
-    pub(crate) has_all_classes: bool,
+    pub has_all_classes: bool,
     unknown: UnknownParts,
     /// The remaining budget.
-    pub(crate) budget: Budget,
+    pub budget: Budget,
     made: RefCell<Cache>,
     /// The classes of instances, by the index of their node.
     pub(super) classes: RefCell<HashMap<usize, Arc<Class>>>,
@@ -430,7 +431,8 @@ impl Cache {
 const SHARED: (usize, usize) = (1 << 18, 1 << 26);
 
 impl<'b> TreeReader<'b> {
-    pub(crate) fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
+    /// Returns a reader of a pickle and its out-of-band buffers.
+    pub fn new(pickle: &'b Bytes, buffers: &'b [Bytes]) -> Self {
         // A value that is not shared takes at least one byte.
         let own = pickle.len().saturating_mul(4);
         let (values, bytes) = SHARED;
@@ -448,13 +450,17 @@ impl<'b> TreeReader<'b> {
     }
 
     /// Length of the pickle and its buffers, in bytes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn input_len(&self) -> usize {
         let out_of_band = self.buffers.iter().map(Bytes::len);
         out_of_band.fold(self.pickle.len(), usize::saturating_add)
     }
 
     /// The value of a node with at most `depth` levels of containers.
-    pub(crate) fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
+    ///
+    /// # Errors
+    ///
+    /// If the node has no counterpart in Rust, or more levels, or the budget is spent.
+    pub fn value(&self, node: Node<'_, '_>, depth: usize) -> Result<Value, ValueError> {
         self.budget.spend(1)?;
         let value = match depth.checked_sub(1) {
             Some(depth) => self.value_within(node, depth),
@@ -628,7 +634,7 @@ fn unknown(what: &str) -> ValueError {
 }
 
 /// Describes an object by the first name that its pickle mentions.
-pub(crate) fn describe(node: Node<'_, '_>) -> String {
+pub fn describe(node: Node<'_, '_>) -> String {
     const STEPS: usize = 64;
     for event in node.walk(STEPS) {
         let Ok(tree::Event::Enter(inner)) = event else {

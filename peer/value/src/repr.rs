@@ -386,7 +386,7 @@ fn write_str(f: &mut fmt::Formatter<'_>, string: &str) -> fmt::Result {
 }
 
 /// The quote around a string or bytes.
-pub(crate) fn quote_of(data: &[u8]) -> char {
+pub fn quote_of(data: &[u8]) -> char {
     if data.contains(&b'\'') && !data.contains(&b'"') {
         '"'
     } else {
@@ -395,7 +395,11 @@ pub(crate) fn quote_of(data: &[u8]) -> char {
 }
 
 /// Writes a character of a string in these quotes.
-pub(crate) fn write_escaped(f: &mut impl fmt::Write, c: char, quote: char) -> fmt::Result {
+///
+/// # Errors
+///
+/// If `f` returns one.
+pub fn write_escaped(f: &mut impl fmt::Write, c: char, quote: char) -> fmt::Result {
     match c {
         '\n' => f.write_str("\\n"),
         '\r' => f.write_str("\\r"),

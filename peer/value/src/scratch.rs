@@ -7,7 +7,7 @@ use daskwire::msgpack;
 use daskwire_pickle as pickle;
 
 /// Appends a document to `out`.
-pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>)) {
+pub fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>)) {
     let start = out.len();
     out.resize(out.capacity().max(start + 32), 0);
     loop {
@@ -24,21 +24,23 @@ pub(crate) fn msgpack(out: &mut Vec<u8>, write: impl Fn(&mut msgpack::Writer<'_>
 
 /// Reusable buffers for writing pickles.
 #[derive(Debug)]
-pub(crate) struct PickleScratch {
+pub struct PickleScratch {
     out: Vec<u8>,
     levels: Vec<pickle::WriterLevel>,
 }
 
-impl PickleScratch {
-    pub(crate) fn new() -> Self {
+impl Default for PickleScratch {
+    fn default() -> Self {
         Self {
             out: vec![0; 1 << 10],
             levels: vec![pickle::WriterLevel::EMPTY; 16],
         }
     }
+}
 
+impl PickleScratch {
     /// Writes a pickle of any depth. If it does not fit, it is written again.
-    pub(crate) fn write<E: From<pickle::WriteError>>(
+    pub fn write<E: From<pickle::WriteError>>(
         &mut self,
         options: pickle::WriterOptions,
         mut write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
@@ -71,7 +73,7 @@ pub fn pickle<E: From<pickle::WriteError>>(
     options: pickle::WriterOptions,
     write: impl FnMut(&mut pickle::Writer<'_, '_>) -> Result<(), E>,
 ) -> Result<Vec<u8>, E> {
-    let mut room = PickleScratch::new();
+    let mut room = PickleScratch::default();
     let len = room.write(options, write)?.len();
     room.out.truncate(len);
     // The caller may keep many pickles for a long time.

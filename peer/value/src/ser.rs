@@ -16,7 +16,7 @@ impl Value {
     /// become dictionaries with one entry.
     ///
     /// ```
-    /// use daskwire_messages::Value;
+    /// use daskwire_value::Value;
     /// # use serde::Serialize;
     /// #[derive(Serialize)]
     /// struct Options {
@@ -26,7 +26,7 @@ impl Value {
     /// let options = Options { depth: 2, names: vec!["a", "b"] };
     /// let value = Value::from_serialize(&options)?;
     /// assert_eq!(value.to_string(), "{'depth': 2, 'names': ['a', 'b']}");
-    /// # Ok::<(), daskwire_messages::value::SerdeError>(())
+    /// # Ok::<(), daskwire_value::SerdeError>(())
     /// ```
     ///
     /// # Errors

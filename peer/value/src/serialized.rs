@@ -38,11 +38,11 @@ const PICKLED: &[u8] = b"\xabcompression\x90\xaenum-sub-frames\x00";
 /// compressed or not. Cloning copies no data.
 ///
 /// ```
-/// use daskwire_messages::{Serialized, Value};
+/// use daskwire_value::{Serialized, Value};
 /// let serialized = Serialized::of(&Value::from("some text"))?;
 /// assert_eq!(serialized.to_string(), "<pickle of 23 bytes>");
 /// assert_eq!(serialized.open()?, Value::from("some text"));
-/// # Ok::<(), daskwire_messages::value::ValueError>(())
+/// # Ok::<(), daskwire_value::ValueError>(())
 /// ```
 #[derive(Clone)]
 pub struct Serialized {
@@ -177,13 +177,15 @@ impl Serialized {
     }
 
     /// Whether the payload is a `__Pickled__`.
-    pub(crate) fn is_pickled(&self) -> bool {
+    #[doc(hidden)]
+    pub fn is_pickled(&self) -> bool {
         self.kind == PayloadKind::Pickled
     }
 
     /// The pickle, if the payload is a pickle without buffers, neither compressed
     /// nor split.
-    pub(crate) fn plain_pickle(&self) -> Option<Bytes> {
+    #[doc(hidden)]
+    pub fn plain_pickle(&self) -> Option<Bytes> {
         match (self.kind, &self.message[..]) {
             (PayloadKind::Serialized, [_, header, pickle]) if header == PICKLE => {
                 Some(pickle.clone())
@@ -296,7 +298,8 @@ impl Serialized {
         }
     }
 
-    pub(crate) fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+    #[doc(hidden)]
+    pub fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
         let frames: Vec<&[u8]> = self.frames().iter().map(AsRef::as_ref).collect();
         to.payload_as_is(self.kind, self.header(), &frames, false)?;
         Ok(())

@@ -179,7 +179,7 @@ impl<'a> Source<'a> {
     }
 
     /// Reads `bytes` as the next value without a copy.
-    pub(crate) fn bytes(&mut self) -> Result<Bytes, ProtocolError> {
+    pub fn bytes(&mut self) -> Result<Bytes, ProtocolError> {
         let data = self.reader.bin()?;
         // Long data shares the frame; short data is copied, so that it does not keep the
         // frame in memory.
@@ -191,7 +191,7 @@ impl<'a> Source<'a> {
     }
 
     /// The payload, if the next value is a placeholder.
-    pub(crate) fn payload(&mut self) -> Result<Option<Serialized>, ProtocolError> {
+    pub fn payload(&mut self) -> Result<Option<Serialized>, ProtocolError> {
         let mut ahead = self.reader;
         let Token::Map(count) = ahead.token()? else {
             return Ok(None);
@@ -237,7 +237,7 @@ impl<'a> Source<'a> {
     }
 
     /// Reads the head of a map and returns the number of its entries.
-    pub(crate) fn map(&mut self) -> Result<u32, ProtocolError> {
+    pub fn map(&mut self) -> Result<u32, ProtocolError> {
         let at = self.reader.position();
         let count = self.reader.map()?;
         let limit = self.message.and_then(|message| message.frame_limit(at));
@@ -250,7 +250,7 @@ impl<'a> Source<'a> {
     }
 
     /// If the next value is a set, moves to the list of its items.
-    pub(crate) fn is_set(&mut self) -> Result<bool, ProtocolError> {
+    pub fn is_set(&mut self) -> Result<bool, ProtocolError> {
         let mut ahead = self.reader;
         if !matches!(ahead.token()?, Token::Map(2))
             || !ahead.raw_str().is_ok_and(|key| key == "__Set__")

@@ -101,7 +101,8 @@ impl Object {
 impl Value {
     /// Formats like Python's `str()`, except arrays and some classes, which are formatted like
     /// `repr()`.
-    pub(crate) fn to_python_str(&self) -> String {
+    #[doc(hidden)]
+    pub fn to_python_str(&self) -> String {
         let own = match self {
             Self::Str(string) => Some(string.as_ref().to_owned()),
             Self::Object(object) => object.python_str(),

@@ -10,13 +10,13 @@ use super::{Value, WrongType};
 /// Converts to a `uuid.UUID`.
 ///
 /// ```
-/// use daskwire_messages::Value;
+/// use daskwire_value::Value;
 /// use uuid::Uuid;
 /// let id = Uuid::from_u128(5);
 /// let value = Value::from(id);
 /// assert_eq!(value.to_string(), "UUID('00000000-0000-0000-0000-000000000005')");
 /// assert_eq!(Uuid::try_from(value)?, id);
-/// # Ok::<(), daskwire_messages::value::WrongType>(())
+/// # Ok::<(), daskwire_value::WrongType>(())
 /// ```
 impl From<Uuid> for Value {
     fn from(id: Uuid) -> Self {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::store::Opened;
 use daskwire_messages::brief_debug;
-use daskwire_messages::exception::Outcome;
+use daskwire_messages::value::Outcome;
 use daskwire_messages::{RemoteError, Value};
 
 type Call = dyn Fn(Arguments) -> Result<Value, RemoteError> + Send + Sync;
@@ -378,7 +378,7 @@ macro_rules! functions {
             fn call(&self, arguments: Arguments) -> Result<Value, RemoteError> {
                 const COUNT: usize = <[&str]>::len(&[$(stringify!($type)),*]);
                 arguments.exactly(COUNT)?;
-                self($(arguments.to::<$type>($index)?,)*).into_result()
+                self($(arguments.to::<$type>($index)?,)*).into_result().map_err(RemoteError::of_error)
             }
         }
     )*};

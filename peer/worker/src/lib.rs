@@ -82,7 +82,7 @@ use daskwire_rpc::pool::Pool;
 use tokio::sync::Notify;
 
 pub use builder::{Builder, TransferLimits};
-pub use daskwire_messages::exception::Outcome;
+pub use daskwire_messages::value::Outcome;
 pub use error::StartError;
 pub use functions::{Arguments, Function, Functions};
 pub use handle::{Ended, Worker};

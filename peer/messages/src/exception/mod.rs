@@ -1,7 +1,6 @@
 //! Exceptions of peers, and exceptions in pickles, as Python's `str()` shows them.
 
 mod class;
-mod outcome;
 mod remote;
 mod text;
 mod write;
@@ -17,7 +16,6 @@ use crate::value::{self, TreeReader};
 use class::{Class, Kind, is_builtin_type, kind};
 use text::{Limited, SHORTENED, code_points, write_quoted, write_string};
 
-pub use outcome::Outcome;
 pub use remote::RemoteError;
 pub use remote::exception;
 pub use remote::killed_worker;

@@ -59,7 +59,7 @@ pub(super) struct Copier {
 impl Copier {
     pub(super) fn new(tree: &Tree<'_>) -> Self {
         Self {
-            room: scratch::PickleScratch::new(),
+            room: scratch::PickleScratch::default(),
             memo: vec![(0, 0); tree.nodes().len()],
             copy_count: 0,
         }

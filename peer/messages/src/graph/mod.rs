@@ -21,6 +21,8 @@ mod write;
 use core::fmt;
 use std::sync::Arc;
 
+use daskwire_value::brief_debug;
+
 use crate::{Key, Value};
 
 pub use depends::Calls;

@@ -62,7 +62,9 @@ impl Graph {
         let tree = Tree::with_buffers(&pickle, &buffers)?;
         let len = buffers.iter().map(bytes::Bytes::len).sum::<usize>();
         let len = len.saturating_add(pickle.len());
-        let own = TreeReader::new(&pickle, &buffers).len().saturating_mul(16);
+        let own = TreeReader::new(&pickle, &buffers)
+            .input_len()
+            .saturating_mul(16);
         let (values, bytes) = SHARED;
         let budget = Budget::new(own.saturating_add(values), own.saturating_add(bytes));
         let effects = Effects::of(&tree, &pickle);

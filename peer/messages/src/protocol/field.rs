@@ -504,7 +504,7 @@ macro_rules! maps {
             pub extra: Vec<(crate::Value, crate::Value)>,
         }
 
-        $crate::brief_debug!(struct $name { $($field,)* extra, });
+        daskwire_value::brief_debug!(struct $name { $($field,)* extra, });
 
         impl crate::protocol::Field for $name {
             fn read(

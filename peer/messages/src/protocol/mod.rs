@@ -19,6 +19,8 @@ mod stream;
 use daskwire::message::{BuildError, MessageBuilder};
 use daskwire::msgpack::Token;
 
+use daskwire_value::brief_debug;
+
 use crate::scratch::Encode;
 use crate::value::Value;
 pub use crate::value::source::{Opener, ProtocolError, Source, body, body_in};

@@ -1,13 +1,15 @@
 use core::fmt;
 
 use bytes::Bytes;
+use daskwire::Limits;
 use daskwire::message::MessageErrorKind;
 
 use super::*;
-use crate::Key;
+use crate::graph::{Argument, Graph, Task};
 use crate::protocol::{Body, read_batch};
-use crate::scratch::MessageScratch;
+use crate::scratch::{self, MessageScratch};
 use crate::value::Serialized;
+use crate::{Key, brief};
 
 fn frames<T: Field>(message: T) -> Vec<Bytes> {
     MessageScratch::new()
@@ -41,7 +43,7 @@ fn messages_round_trip_with_payloads_and_unknown_fields() {
         }),
         FromClient::from(HeartbeatClient::default()),
         FromClient::Unknown(Unknown {
-            op: "publish_flush_batched_send".into(),
+            op: "an-op-of-a-later-release".into(),
             extra: vec![(Value::from("x"), Value::Serialized(data.clone()))],
         }),
     ]);
@@ -211,4 +213,63 @@ fn first_of_two_ops_counts() {
         ..ReportKey::default()
     };
     assert_eq!(read, Ok(report.into()));
+}
+
+#[test]
+fn payloads_are_opened_within_the_limits_of_their_comm() {
+    let mut header = Vec::new();
+    scratch::msgpack(&mut header, |writer| {
+        writer.map(4).str("serializer").str("dask");
+        writer.str("type-serialized").str("builtins.bytes");
+        writer.str("compression").array(1).str("zstd");
+        writer.str("num-sub-frames").u64(1);
+    });
+    // A single segment of 2,000 bytes, by an eight-byte size, and empty raw blocks.
+    let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
+    frame.extend_from_slice(&2000_u64.to_le_bytes());
+    frame.resize(1 << 10, 0);
+    let body = Bytes::from_static(b"\x81\xae__Serialized__\x01");
+    let payload = Serialized::of_message(vec![body, header.into(), frame.into()]);
+    let payload = payload.expect("a single payload");
+    let received = |limits| match Opener::new(limits).read(payload.message(), Value::read) {
+        Ok(Value::Serialized(received)) => Ok(received),
+        other => Err(other),
+    };
+    let limits = Limits {
+        decompressed_len: 1000,
+        ..Limits::HOST
+    };
+    let received_payload = received(limits).expect("a payload");
+    assert_eq!(received_payload, payload);
+    let error = received_payload.open().expect_err("too long").to_string();
+    assert!(error.contains("1000"), "{error}");
+    let limits = Limits {
+        document_len: 10,
+        ..Limits::HOST
+    };
+    assert!(received(limits).is_err());
+}
+
+/// The length of debug output does not grow with the values in messages and tasks.
+#[test]
+fn debug_output_is_bounded() {
+    const MAX: usize = brief::MAX_LEN + 64;
+    let len = 1 << 20;
+    let wide = Value::list((0..len).map(Value::from));
+    let message = Unknown::new("op").field("data", wide);
+    let keys = Gather {
+        keys: Some((0..len).map(Key::from).collect()),
+        ..Gather::default()
+    };
+    let argument = Argument::list(0..len);
+    let task = Task::new("x", "len", [argument.clone()]);
+    let graph: Graph = (0..len / 64)
+        .map(|key| Task::new(key, "len", [key]))
+        .collect();
+    let shown: [&dyn fmt::Debug; 6] = [&message, &keys, &argument, &task, &task.work, &graph];
+    for shown in shown {
+        for shown in [format!("{shown:?}"), format!("{shown:#?}")] {
+            assert!(shown.len() <= MAX, "{} bytes: {:.200}", shown.len(), shown);
+        }
+    }
 }

@@ -1,9 +1,9 @@
 //! Tests of record batches with a real worker: tables of pyarrow and data frames of pandas
 //! in both directions; and of the examples that need Python libraries.
 
-#[path = "it/support/client.rs"]
+#[path = "../../tests/it/support/client.rs"]
 mod client;
-#[path = "../examples/learn.rs"]
+#[path = "../../examples/learn.rs"]
 #[allow(dead_code, reason = "its main is that of the example")]
 mod learn;
 #[path = "../examples/tables.rs"]

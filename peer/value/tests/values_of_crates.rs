@@ -1,6 +1,6 @@
 //! Tests of conversions between values and types of other crates, with a real worker.
 
-#[path = "it/support/client.rs"]
+#[path = "../../tests/it/support/client.rs"]
 mod client;
 
 use core::time::Duration;

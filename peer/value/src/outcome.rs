@@ -1,7 +1,8 @@
 //! The return values of a worker's functions.
 
-use super::RemoteError;
-use crate::value::{IntoValue, Value};
+use core::error::Error;
+
+use crate::{IntoValue, Value};
 
 /// A function's return value: a type with [`IntoValue`], or a [`Result`] of it. An error of
 /// the conversion, as of an array with too many dimensions, is the error of the task.
@@ -11,22 +12,21 @@ pub trait Outcome {
     /// # Errors
     ///
     /// The function's error, if it returned one, or that of the conversion.
-    fn into_result(self) -> Result<Value, RemoteError>;
+    fn into_result(self) -> Result<Value, Box<dyn Error + Send + Sync>>;
 }
 
 impl<T: IntoValue> Outcome for T {
-    fn into_result(self) -> Result<Value, RemoteError> {
-        self.into_value().map_err(RemoteError::of_error)
+    fn into_result(self) -> Result<Value, Box<dyn Error + Send + Sync>> {
+        self.into_value()
     }
 }
 
 impl<T, E> Outcome for Result<T, E>
 where
     T: IntoValue,
-    E: Into<Box<dyn core::error::Error + Send + Sync>>,
+    E: Into<Box<dyn Error + Send + Sync>>,
 {
-    fn into_result(self) -> Result<Value, RemoteError> {
-        self.map_err(|error| RemoteError::of_error(error.into()))?
-            .into_result()
+    fn into_result(self) -> Result<Value, Box<dyn Error + Send + Sync>> {
+        self.map_err(Into::into)?.into_value()
     }
 }
