@@ -8,8 +8,8 @@
 //! The scheduler never runs tasks, and parses a client's graph as data. Graphs that only
 //! Python can convert into tasks, such as those of Dask's collections, are
 //! refused with an error for each of their keys. Requests that only Python can serve, such as
-//! `run_on_scheduler`, and those about datasets, events, locks and queues, are
-//! refused with a `NotImplementedError` that names them; `OPERATIONS.md` lists all.
+//! `run_on_scheduler`, are refused with a `NotImplementedError` that names them;
+//! `OPERATIONS.md` lists all.
 //!
 //! Programs name this crate as `daskwire_peer::scheduler`. The features of `daskwire-rpc`
 //! enable transports and events for `tracing`.

@@ -104,8 +104,8 @@ impl fmt::Display for RequestRefusal {
             Self::Full { limit } => write!(
                 f,
                 "variables, queues, events, locks and datasets, and the requests that wait for \
-                 them, take {limit} bytes; delete some, scatter large data and share its future, \
-                 or raise the scheduler's limit `max_shared_len`"
+                 them, may take {limit} bytes; delete some, or scatter large data and share its \
+                 future"
             ),
             Self::Missing { what, name } => write!(f, "no {what} has the name {name}"),
             Self::UnknownSemaphore { name } => {

@@ -327,12 +327,14 @@ pub(super) fn reachable(bound: Address) -> Address {
     Address::with_location(bound.scheme(), &location).unwrap_or(bound)
 }
 
-/// The settings that are honoured.
-const HONOURED: [&str; 7] = [
+/// The settings that are honoured, by clients those of locks.
+const HONOURED: [&str; 9] = [
     "allowed-failures",
     "blocked-handlers",
     "contact-address",
     "idle-timeout",
+    "locks.lease-timeout",
+    "locks.lease-validation-interval",
     "work-stealing",
     "worker-saturation",
     "worker-ttl",
@@ -382,8 +384,6 @@ const DEFAULTS: &str = r#"{
     "dashboard.bokeh-application.allow-websocket-origin": ["*"],
     "dashboard.bokeh-application.keep-alive-milliseconds": 500,
     "dashboard.bokeh-application.check-unused-sessions-milliseconds": 500,
-    "locks.lease-validation-interval": "10s",
-    "locks.lease-timeout": "30s",
     "http.routes": [
         "distributed.http.scheduler.prometheus",
         "distributed.http.scheduler.info",
