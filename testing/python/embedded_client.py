@@ -31,6 +31,9 @@ from distributed import (
     get_worker,
     worker_client,
 )
+from distributed import get_task_metadata, get_task_stream, wait, warn
+from distributed import print as distributed_print
+from distributed.cluster_dump import DumpArtefact
 from distributed.core import Status
 from distributed.diagnostics.plugin import Environ, WorkerPlugin
 
@@ -535,6 +538,78 @@ def names(client):
     assert retired.keys() == {at[0]}, retired
     assert blocked.result(timeout=60) is None
     assert client.gather(many) == [bytes(n) for n in range(3)]
+
+
+class Counter:
+    count = 0
+
+    def increment(self):
+        self.count += 1
+        return self.count
+
+
+def actors(client):
+    counter = client.submit(Counter, actor=True, workers=["worker-0"]).result(timeout=60)
+    assert [counter.increment().result(timeout=60) for _ in range(3)] == [1, 2, 3]
+    # A task on another worker uses the same actor.
+    used = client.submit(lambda actor: actor.increment().result(), counter, workers=["worker-1"])
+    assert used.result(timeout=60) == 4
+    assert counter.count == 4
+
+
+def talk(x):
+    distributed_print("from a task")
+    warn("careful")
+    get_worker().log_event("news", {"x": x})
+    return x
+
+
+def operations(client):
+    events = []
+    client.subscribe_topic("news", events.append)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert client.submit(talk, 5).result(timeout=60) == 5
+        while not events or not caught:
+            time.sleep(0.05)
+    (_, event), = events
+    assert event["x"] == 5 and event["worker"] in client.ncores(), event
+    assert "careful" in str(caught[0].message)
+    assert client.get_events("news")[0][1] == event
+    with get_task_stream(client=client) as stream:
+        many = client.map(operator.neg, range(5))
+        wait(many)
+    assert {task["status"] for task in stream.data} == {"OK"} and len(stream.data) == 5
+    with get_task_metadata() as tasks:
+        one = client.submit(operator.neg, 100)
+        wait(one)
+    assert tasks.state == {one.key: "memory"}
+    bad = client.submit(operator.truediv, 1, 0)
+    wait(bad)
+    assert raises_now(ZeroDivisionError, client.recreate_error_locally, bad) is None
+    assert client.recreate_task_locally(one) == -100
+    blocked = client.submit(time.sleep, 2, key="blocks")
+    while not any("blocks" in stacks for stacks in client.call_stack().values()):
+        time.sleep(0.05)
+    assert client.profile()["identifier"] == "root"
+    assert client.get_scheduler_logs(n=1)[0][0] in ("INFO", "WARNING")
+    client.replicate(many)
+    assert {len(held) for held in client.who_has(many).values()} == {2}
+    client.replicate(many, n=1)
+    assert {len(held) for held in client.who_has(many).values()} == {1}
+    client.rebalance()
+    with tempfile.TemporaryDirectory() as directory:
+        client.dump_cluster_state(os.path.join(directory, "dump"))
+        dump = DumpArtefact.from_url(os.path.join(directory, "dump.msgpack.gz"))
+    assert set(dump.dump["workers"]) == set(client.ncores())
+    assert one.key in dump.scheduler_story(one.key)
+    try:
+        client.run_on_scheduler(os.getpid)
+        raise AssertionError("the scheduler runs no Python")
+    except NotImplementedError as error:
+        assert "run_function" in str(error)
+    assert client.gather(many) == [0, -1, -2, -3, -4]
+    assert blocked.result(timeout=60) is None
 
 
 def held(client):

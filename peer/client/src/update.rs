@@ -3,7 +3,7 @@
 use daskwire_messages::dialect::{self, Dialect};
 use daskwire_messages::graph::Graph;
 use daskwire_messages::protocol::{
-    FromClient, Keys, Nullable, UpdateGraph, UpdateGraphLayers, UpdateGraphTasks,
+    Actors, FromClient, Keys, Nullable, UpdateGraph, UpdateGraphLayers, UpdateGraphTasks,
 };
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Value};
@@ -28,6 +28,7 @@ pub(super) fn update_graph(
             internal_priority: Nullable(None),
             submitting_task: Nullable(None),
             span_metadata: Nullable(None),
+            actors: Actors::None,
             extra: Vec::new(),
         }
         .into(),

@@ -43,6 +43,8 @@ fn python_computes_for_python() {
         "shares",
         "graphs",
         "nests",
+        "actors",
+        "operations",
         "options",
     ];
     let client = client(&address, &steps);

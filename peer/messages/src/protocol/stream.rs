@@ -108,6 +108,8 @@ maps! {
         user_priority: Option<f64> = "user_priority",
         /// Annotations of all tasks: `workers`, `resources`, `retries` …
         annotations: Option<Value> = "annotations",
+        /// The tasks whose results stay on their workers, as actors.
+        actors: Actors = "actors",
     }
 
     /// Submits tasks to a scheduler of 2023.4.0 to 2025.3.1, from a client.
@@ -538,6 +540,53 @@ maps! {
         stop: f64 = "stop",
         /// The worker that the data was transferred from.
         source: Option<String> = "source",
+    }
+}
+
+/// The tasks of an [`UpdateGraph`] that make actors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Actors {
+    /// None: false, nil, or absent.
+    #[default]
+    None,
+    /// Those with the keys that the client wants: true.
+    Wanted,
+    /// Those with these keys.
+    Keys(Keys),
+}
+
+impl Field for Actors {
+    const ABSENT: Option<fn() -> Self> = Some(|| Self::None);
+
+    fn read(source: &mut Source<'_>) -> Result<Self, ProtocolError> {
+        if source.reader.take_nil() {
+            return Ok(Self::None);
+        }
+        let start = source.reader;
+        if let Ok(is_wanted) = source.reader.bool() {
+            return Ok(if is_wanted { Self::Wanted } else { Self::None });
+        }
+        source.reader = start;
+        Keys::read(source).map(Self::Keys)
+    }
+
+    fn is_left_out(&self) -> bool {
+        *self == Self::None
+    }
+
+    fn heap_len(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.heap_len(),
+            _ => 0,
+        }
+    }
+
+    fn write<'a>(&'a self, to: &mut MessageBuilder<'_, 'a>) -> Result<(), BuildError> {
+        match self {
+            Self::Keys(keys) => return keys.write(to),
+            other => to.body().bool(*other == Self::Wanted),
+        };
+        Ok(())
     }
 }
 

@@ -130,6 +130,7 @@ impl State {
         }
         self.set_stage(id, Stage::Memory);
         let task = &mut self.tasks[id];
+        task.actor_on = task.is_actor.then_some(holder);
         let (message, clients) = (in_memory(task), task.wanted_by.clone());
         let dependents = core::mem::take(&mut task.dependents);
         for client in clients {
@@ -165,7 +166,9 @@ impl State {
         // The worker may have received the data again since, over another
         // connection: that copy is deleted, too.
         self.delete_later(worker, id);
-        if is_lost {
+        if self.tasks[id].actor_on == Some(worker) {
+            self.lose_actor(id);
+        } else if is_lost {
             self.lose(id);
         }
     }
@@ -212,6 +215,7 @@ impl State {
     /// Schedules the deletion of all copies of a result on workers.
     pub(super) fn delete(&mut self, id: TaskId) {
         let task = &mut self.tasks[id];
+        task.actor_on = None;
         for holder in core::mem::take(&mut task.who_has) {
             if let Some(worker) = self.workers.get_mut(&holder) {
                 worker.has.remove(&id);

@@ -121,6 +121,7 @@ pub(crate) use submission::names;
 pub use submission::{Refusal, RefusalReason, Submission};
 pub use task_stream::RecordRange;
 
+mod actors;
 mod balance;
 #[cfg(any(test, feature = "fuzzing"))]
 mod check;

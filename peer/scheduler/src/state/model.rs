@@ -155,6 +155,10 @@ pub(super) struct Task {
     /// Whether a dependency was forgotten, so that the task cannot be computed
     /// again.
     pub(super) is_orphan: bool,
+    /// Whether the result stays on the worker that made it, as an actor.
+    pub(super) is_actor: bool,
+    /// The worker with the actor. Others may have handles for it, as replicas.
+    pub(super) actor_on: Option<WorkerId>,
 }
 
 /// The payload of a task, and its demands on a worker.

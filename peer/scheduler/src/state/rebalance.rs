@@ -111,7 +111,7 @@ impl State {
                 let task = &self.tasks[*id];
                 let nbytes = i128::from(task.nbytes);
                 let is_movable = keys.is_none_or(|keys| keys.contains(&task.key));
-                if !is_movable || nbytes > sender.most {
+                if !is_movable || task.is_actor || nbytes > sender.most {
                     continue;
                 }
                 let mut skipped = Vec::new();

@@ -109,6 +109,9 @@ impl State {
         let Some(id) = self.by_address.get(address) else {
             return false;
         };
+        if self.has_actor(*id) {
+            return false;
+        }
         let mut others = self.workers.iter().filter(|(other, _)| *other != id);
         others.any(|(_, worker)| worker.is_running) || self.is_retired(address)
     }

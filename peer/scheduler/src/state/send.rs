@@ -105,7 +105,7 @@ impl State {
             annotations: Some(demands.annotations.clone()),
             who_has: Vec::with_capacity(task.dependencies.len()),
             nbytes: Sizes(Vec::with_capacity(task.dependencies.len())),
-            actor: false,
+            actor: task.is_actor,
             span_id: Nullable(None),
             extra: Vec::new(),
         };

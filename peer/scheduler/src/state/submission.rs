@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use daskwire_messages::exception::exception;
 use daskwire_messages::graph::{Calls, Graph, GraphError, Outline};
-use daskwire_messages::protocol::UpdateGraph;
+use daskwire_messages::protocol::{Actors, UpdateGraph};
 use daskwire_messages::value::ValueError;
 use daskwire_messages::{Key, Serialized, Value};
 
@@ -24,6 +24,8 @@ pub struct Submission {
     pub(super) tasks: Vec<Submitted>,
     /// The keys that the client wants.
     pub(super) keys: Vec<Key>,
+    /// The keys of tasks that make actors.
+    pub(super) actors: Vec<Key>,
     /// The task that submits these.
     pub(super) submitting_task: Option<Key>,
     /// The time during which submissions of a client count as one.
@@ -68,8 +70,6 @@ pub struct Refusal {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum RefusalReason {
-    /// The client requests actors.
-    Actors,
     /// The annotations are malformed.
     Annotations(ValueError),
     /// The annotations are not a dict.
@@ -97,7 +97,6 @@ impl fmt::Display for RefusalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let graph = "the graph cannot be read by this scheduler";
         match self {
-            Self::Actors => f.write_str("this scheduler does not support actors"),
             Self::Annotations(error) => write!(f, "the annotations cannot be read: {error}"),
             Self::AnnotationsType { found } => {
                 write!(f, "the annotations: expected dict, found {found}")
@@ -260,14 +259,6 @@ impl Submission {
     /// [`Event::SubmissionRefused`]: super::Event::SubmissionRefused
     pub fn read(message: UpdateGraph) -> Result<Self, Refusal> {
         let keys = message.keys.0;
-        let is_actor = message.extra.iter().any(|(name, value)| {
-            name.as_str() == Some("actors")
-                && !matches!(value, Value::Bool(false) | Value::None)
-                && !matches!(value, Value::List(items) | Value::Set(items) if items.is_empty())
-        });
-        if is_actor {
-            return Err(Refusal::new(keys, RefusalReason::Actors));
-        }
         let fifo_timeout = message.extra.iter().find_map(|(name, value)| {
             let is_timeout = name.as_str() == Some("fifo_timeout");
             is_timeout.then(|| duration(value)).flatten()
@@ -284,6 +275,11 @@ impl Submission {
         match tasks {
             Ok(tasks) => Ok(Self {
                 tasks,
+                actors: match message.actors {
+                    Actors::None => Vec::new(),
+                    Actors::Wanted => keys.clone(),
+                    Actors::Keys(keys) => keys.0,
+                },
                 keys,
                 submitting_task: message.submitting_task.0,
                 fifo_timeout: fifo_timeout.unwrap_or_default(),

@@ -21,6 +21,7 @@ impl State {
         let Submission {
             tasks,
             keys,
+            actors,
             submitting_task,
             fifo_timeout,
         } = submission;
@@ -79,6 +80,7 @@ impl State {
             self.todo.unneeded.push(id);
             ids.push(id);
         }
+        self.mark_actors(&actors);
         for key in keys {
             let Some(id) = self.by_key.get(&key).copied() else {
                 continue;
@@ -215,6 +217,8 @@ impl State {
             run_id: 0,
             expected: None,
             is_orphan: false,
+            is_actor: false,
+            actor_on: None,
         });
         self.extensions.task_added(&key);
         self.by_key.insert(key, id);

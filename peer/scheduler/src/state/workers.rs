@@ -422,7 +422,9 @@ impl State {
             }
         }
         for task in worker.has {
-            if self.tasks[task].who_has.is_empty() {
+            if self.tasks[task].actor_on == Some(id) {
+                self.lose_actor(task);
+            } else if self.tasks[task].who_has.is_empty() {
                 self.lose(task);
             }
         }

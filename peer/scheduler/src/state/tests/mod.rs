@@ -12,6 +12,7 @@ use daskwire_messages::{Key, RemoteError, Serialized, Value};
 use super::event::Event;
 use super::*;
 
+mod actors;
 mod growth;
 mod hostile;
 mod journey;

@@ -289,6 +289,10 @@ impl Simulation {
             expr_ser: graph.to_expression().expect("plain values"),
             keys: wanted.iter().map(String::as_str).collect(),
             annotations: Some(annotations),
+            actors: match self.number(5) {
+                0 => Actors::Wanted,
+                _ => Actors::None,
+            },
             ..UpdateGraph::default()
         };
         self.handle(Event::FromClient(client, message.into()));

@@ -29,11 +29,6 @@ fn graph(tasks: impl IntoIterator<Item = Node>) -> Serialized {
 fn refusals_have_typed_reasons() {
     let x = || message(graph([add("x", &[])]));
     assert!(Submission::read(x()).is_ok());
-    let with_actors = UpdateGraph {
-        extra: vec![(Value::from("actors"), Value::from(true))],
-        ..x()
-    };
-    assert_eq!(refusal(with_actors), RefusalReason::Actors);
     let annotated = |annotations: Value| UpdateGraph {
         annotations: Some(annotations),
         ..x()
