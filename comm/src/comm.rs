@@ -5,13 +5,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use daskwire::Limits;
+use daskwire::comm::{Agreement, HANDSHAKE_LEN, HandshakeRole, Handshaking};
+use daskwire::compression::Codec;
+use daskwire::frame::Prefix;
+use daskwire::handshake::Handshake;
+use daskwire::message::Layout;
 use tokio::io::{AsyncRead, AsyncWrite};
-use wire::Limits;
-use wire::comm::{Agreement, HANDSHAKE_LEN, HandshakeRole, Handshaking};
-use wire::compression::Codec;
-use wire::frame::Prefix;
-use wire::handshake::Handshake;
-use wire::message::Layout;
 
 use crate::event::Event;
 use crate::transport::{ConnectError, Traffic};
@@ -61,7 +61,7 @@ pub struct CommOptions {
     /// Dask since 2023.5.0.
     ///
     /// If the peer names the same one, it is the
-    /// [`compression`](wire::handshake::Negotiated::compression) of
+    /// [`compression`](daskwire::handshake::Negotiated::compression) of
     /// [`Comm::agreement`], and both sides may compress what they send. Comms do not
     /// compress: what builds the messages does. No codec is named if both ends of
     /// the connection are on the same host (`Comm.handshake_info` of Dask).

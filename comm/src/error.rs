@@ -4,9 +4,9 @@ use core::fmt;
 use core::time::Duration;
 use std::io;
 
-use wire::frame::{EncodeError, FrameError, Prefix};
-use wire::handshake::HandshakeError;
-use wire::transport::TransportError;
+use daskwire::frame::{EncodeError, FrameError, Prefix};
+use daskwire::handshake::HandshakeError;
+use daskwire::transport::TransportError;
 
 #[cfg(feature = "tls")]
 use crate::tls::TlsFailure;
@@ -15,7 +15,7 @@ use crate::{Address, AddressError};
 /// The error of a comm, or of making one.
 ///
 /// Every error ends the comm, or the half of it that returned the error, except for
-/// [`CommError::Encode`], and [`NoBuffer`](wire::frame::FrameErrorKind::NoBuffer) if nothing
+/// [`CommError::Encode`], and [`NoBuffer`](daskwire::frame::FrameErrorKind::NoBuffer) if nothing
 /// of a message was stored.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -156,13 +156,13 @@ impl fmt::Display for CommError {
                 };
                 write!(f, "{what} within {after:?}")
             }
-            Self::Frame(error) => wire::comm::CommError::Frame(*error).fmt(f),
-            Self::Handshake(error) => wire::comm::CommError::Handshake(*error).fmt(f),
+            Self::Frame(error) => daskwire::comm::CommError::Frame(*error).fmt(f),
+            Self::Handshake(error) => daskwire::comm::CommError::Handshake(*error).fmt(f),
             Self::Prefix { peer } => {
-                let error = wire::comm::CommError::Prefix { peer: *peer };
+                let error = daskwire::comm::CommError::Prefix { peer: *peer };
                 write!(f, "{error} (see CommOptions::wire)")
             }
-            Self::Encode(error) => wire::comm::CommError::Encode(*error).fmt(f),
+            Self::Encode(error) => daskwire::comm::CommError::Encode(*error).fmt(f),
             Self::OutOfMemory { len } => {
                 write!(
                     f,
@@ -253,9 +253,9 @@ impl From<Closed> for CommError {
     }
 }
 
-impl From<wire::comm::CommError> for CommError {
-    fn from(error: wire::comm::CommError) -> Self {
-        use wire::comm::{Closed as Reason, CommError as Error};
+impl From<daskwire::comm::CommError> for CommError {
+    fn from(error: daskwire::comm::CommError) -> Self {
+        use daskwire::comm::{Closed as Reason, CommError as Error};
         Self::Closed(match error {
             Error::Frame(error) => return Self::Frame(error),
             Error::Handshake(error) => return Self::Handshake(error),

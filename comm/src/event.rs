@@ -7,8 +7,8 @@
 use core::fmt;
 use core::time::Duration;
 
-use wire::comm::Agreement;
-use wire::message::Layout;
+use daskwire::comm::Agreement;
+use daskwire::message::Layout;
 
 use crate::comm::Encryption;
 use crate::{Address, CommError};

@@ -5,9 +5,9 @@ use core::ops::Deref;
 use std::io;
 
 use bytes::Bytes;
+use daskwire::comm::Receiver;
+use daskwire::frame::{FrameBuffers, Prelude, Wanted};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
-use wire::comm::Receiver;
-use wire::frame::{FrameBuffers, Prelude, Wanted};
 
 use crate::pool::Pages;
 use crate::{BufferPool, CommError};

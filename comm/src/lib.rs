@@ -3,7 +3,7 @@
 //!
 //! A *comm* is a connection that carries messages, after a handshake. Messages are
 //! lists of frames here; the [`daskwire`](wire) crate encodes and decodes their
-//! contents; its module [`comm`](wire::comm) has the types of the same names without
+//! contents; its module [`comm`](daskwire::comm) has the types of the same names without
 //! I/O. Transports are separate crates: `daskwire-tcp`
 //! has `tcp://`, `tls://` and `unix://`, `daskwire-quic` has `quic://`.
 //!
@@ -44,7 +44,7 @@
 //! # Untrusted peers
 //!
 //! * Until the handshake is done, a peer is limited by
-//!   [`Limits::HANDSHAKE`](wire::Limits::HANDSHAKE) and a deadline, afterwards by the
+//!   [`Limits::HANDSHAKE`](daskwire::Limits::HANDSHAKE) and a deadline, afterwards by the
 //!   limits of [`CommOptions`]. Memory grows with the bytes that arrive, not with
 //!   announced lengths.
 //! * `tcp://` neither encrypts nor authenticates, as in Dask without TLS: every host
@@ -104,8 +104,8 @@ pub use transport::{
 pub use writer::CommWriter;
 
 pub use bytes::Bytes;
-pub use wire::comm::Agreement;
-pub use wire::compression::Codec;
+pub use daskwire::comm::Agreement;
+pub use daskwire::compression::Codec;
 
 /// The example in the README, tested as a doctest.
 #[cfg(doctest)]

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
+use daskwire::Limits;
+use daskwire::comm::Receiver;
+use daskwire::frame::{FrameBuffers, Prefix, Prelude, Wanted};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use wire::Limits;
-use wire::comm::Receiver;
-use wire::frame::{FrameBuffers, Prefix, Prelude, Wanted};
 
 use crate::event::{Event, HalfLog};
 use crate::frames::{Arriving, FrameStore, Frames};
@@ -82,7 +82,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
         self.record_failure(outcome)
     }
 
-    /// Reads the handshake of the peer, which [`Handshaking`](wire::comm::Handshaking) expects.
+    /// Reads the handshake of the peer, which [`Handshaking`](daskwire::comm::Handshaking) expects.
     pub(crate) async fn read_handshake(&mut self) -> Result<Frames, CommError> {
         self.check_first_bytes().await?;
         let frames = self.read_next().await?;
@@ -169,7 +169,7 @@ impl<R: AsyncRead + Unpin> CommReader<R> {
     }
 }
 
-impl<R: AsyncRead + Send + Unpin> wire::transport::CommReader for CommReader<R> {
+impl<R: AsyncRead + Send + Unpin> daskwire::transport::CommReader for CommReader<R> {
     type Error = CommError;
 
     async fn read_message<B: FrameBuffers + Send>(
@@ -341,7 +341,7 @@ mod tests {
 
     fn stream(lengths: &[u64], frames: &[u8]) -> Vec<u8> {
         let mut out = vec![0; 8 + 8 * lengths.len()];
-        wire::frame::encode_prelude(Prefix::None, lengths.iter().copied(), &mut out).unwrap();
+        daskwire::frame::encode_prelude(Prefix::None, lengths.iter().copied(), &mut out).unwrap();
         out.extend_from_slice(frames);
         out
     }

@@ -3,9 +3,9 @@
 use core::fmt;
 use std::io::{self, IoSlice};
 
+use daskwire::comm::Sender;
+use daskwire::frame::{Prefix, ReadHint};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
-use wire::comm::Sender;
-use wire::frame::{Prefix, ReadHint};
 
 use crate::comm::SetTraffic;
 use crate::event::{Event, HalfLog};
@@ -282,7 +282,7 @@ impl<W: AsyncWrite + Unpin> CommWriter<W> {
     }
 }
 
-impl<W: AsyncWrite + Send + Unpin> wire::transport::CommWriter for CommWriter<W> {
+impl<W: AsyncWrite + Send + Unpin> daskwire::transport::CommWriter for CommWriter<W> {
     type Error = CommError;
 
     async fn write_message(&mut self, frames: &[&[u8]]) -> Result<(), CommError> {

@@ -1,11 +1,11 @@
 //! The conformance checks over comms within the process, small pipes and blocking
 //! sockets, and its message for a link that fails a check.
 
+use daskwire::Limits;
+use daskwire::frame::Prefix;
 use daskwire_comm::conformance::{Pairs, Settings, check_comms, check_transport};
 use daskwire_comm::{CommReader, CommWriter, Inproc};
 use tokio::io::DuplexStream;
-use wire::Limits;
-use wire::frame::Prefix;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn within_the_process() {
@@ -65,12 +65,12 @@ mod embedded_io {
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
 
+    use daskwire::Limits;
+    use daskwire::frame::{FrameBuffers, Prefix, Prelude};
+    use daskwire::transport::{CommReader, CommWriter};
     use daskwire_comm::conformance::{Pairs, Settings, check_comms};
     use daskwire_embedded::embedded_io_07::{CommError, MessageReader, MessageWriter};
     use embedded_io::{ErrorType, Read, Write};
-    use wire::Limits;
-    use wire::frame::{FrameBuffers, Prefix, Prelude};
-    use wire::transport::{CommReader, CommWriter};
 
     struct Pipe(UnixStream);
 

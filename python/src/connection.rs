@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use daskwire::Limits;
+use daskwire::frame::Prefix;
 use daskwire_comm::{
     Address, CommError, CommReader, CommWriter, Encryption, RawConnection, Traffic,
 };
@@ -17,8 +19,6 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
-use wire::Limits;
-use wire::frame::Prefix;
 
 use crate::error::{ConnectionClosed, to_python};
 use crate::frame::{Message, Outgoing};
@@ -276,7 +276,7 @@ pub(crate) fn close_all(
 async fn receive(mut reader: CommReader, shard_len: usize, shared: Arc<Shared>) {
     loop {
         let mut message = Message::new(shard_len);
-        match wire::transport::CommReader::read_message(&mut reader, &mut message).await {
+        match daskwire::transport::CommReader::read_message(&mut reader, &mut message).await {
             Ok(Some(count)) => {
                 shared.add(message.finish(count));
             }

@@ -6,13 +6,13 @@
 use core::ffi::c_int;
 use std::sync::Arc;
 
+use daskwire::frame::FrameBuffers;
 use memmap2::MmapMut;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMemoryView, PySlice};
-use wire::frame::FrameBuffers;
 
 use crate::notify::Wakeups;
 

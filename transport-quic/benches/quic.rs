@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use daskwire::frame::Arena;
+use daskwire::transport::{CommReader, CommWriter};
 use daskwire_comm::{Address, Comm, CommOptions, Listener, Transports};
 use daskwire_quic::rustls::{self, ClientConfig, RootCertStore, ServerConfig};
 use daskwire_quic::{ALPN, Endpoint, QuicOptions, Tls};
 use daskwire_tcp::Tcp;
-use wire::frame::Arena;
-use wire::transport::{CommReader, CommWriter};
 
 const BULK: usize = 64 << 20;
 

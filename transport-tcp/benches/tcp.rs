@@ -13,6 +13,8 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use daskwire::Limits;
+use daskwire::frame::{Arena, Prefix, encode_prelude};
 use daskwire_comm::{BufferPool, CommReader, CommWriter};
 use daskwire_testing::bench::median;
 use futures_util::{SinkExt, StreamExt as _};
@@ -20,8 +22,6 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
-use wire::Limits;
-use wire::frame::{Arena, Prefix, encode_prelude};
 
 const LARGE: usize = 64 << 20;
 const SMALL: usize = 100;
@@ -121,7 +121,7 @@ struct ReusedBuffer {
 impl Sink for ReusedBuffer {
     async fn receive(&mut self) -> usize {
         let mut arena = Arena::new(&mut self.buffer);
-        wire::transport::CommReader::read_message(&mut self.comm, &mut arena)
+        daskwire::transport::CommReader::read_message(&mut self.comm, &mut arena)
             .await
             .expect("it arrives")
             .expect("one more");
@@ -307,7 +307,7 @@ impl Batch for RawBatch {
 impl Batch for ReusedBuffer {
     async fn read(&mut self) -> usize {
         let mut arena = Arena::new(&mut self.buffer);
-        let read = wire::transport::CommReader::read_message(&mut self.comm, &mut arena);
+        let read = daskwire::transport::CommReader::read_message(&mut self.comm, &mut arena);
         match read.await.expect("it arrives") {
             Some(_) => PRELUDE_LEN + arena.filled().len(),
             None => 0,

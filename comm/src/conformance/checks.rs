@@ -5,7 +5,7 @@ use core::pin::pin;
 use core::task::Poll;
 use core::time::Duration;
 
-use wire::transport::{CommReader, CommWriter, TransportError};
+use daskwire::transport::{CommReader, CommWriter, TransportError};
 
 use super::{Frames, Pairs, Settings, echo, expect, join, message, read, spawn_blocking, write};
 use crate::runtime::{self, spawn};

@@ -1,7 +1,7 @@
 //! Conformance checks that every transport must pass, those of this
 //! project and those of other crates.
 //!
-//! The checks cover the promises of [`daskwire::transport`](wire::transport) that can be observed
+//! The checks cover the promises of [`daskwire::transport`](daskwire::transport) that can be observed
 //! within seconds from outside the transport, and the behaviours that Dask's own
 //! tests of comms require (`distributed/comm/tests`); each check names the Dask
 //! test that it corresponds to. Limits, deadlines and peers that vanish are left
@@ -33,7 +33,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::panic::{catch_unwind, panic_any, resume_unwind};
 
-use wire::transport::{CommReader, CommWriter};
+use daskwire::transport::{CommReader, CommWriter};
 
 use crate::runtime::{self, Task};
 use crate::{Address, CommOptions, Listener, Traffic, Transport};

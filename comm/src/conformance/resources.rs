@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use wire::transport::CommWriter as _;
+use daskwire::transport::CommWriter as _;
 
 use super::{Pairs, echo, expect, join, message, read, write};
 use crate::runtime::{self, spawn};

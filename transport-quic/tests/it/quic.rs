@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use daskwire::Limits;
 use daskwire_comm::tls::TlsSettings;
 use daskwire_comm::{Address, Closed, Comm, CommError, CommOptions, Traffic, Transport};
 use daskwire_quic::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -17,7 +18,6 @@ use daskwire_quic::{ALPN, Congestion, Quic, QuicOptions, Tls};
 use daskwire_testing::cluster::until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, timeout};
-use wire::Limits;
 
 use crate::support::Node;
 

@@ -8,16 +8,16 @@ use core::time::Duration;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex};
 
+use daskwire::Limits;
+use daskwire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_len};
+use daskwire::handshake::HandshakeError;
+use daskwire::message::Layout;
 use daskwire_comm::{
     Address, BufferPool, Bytes, Closed, Comm, CommError, CommOptions, CommReader, CommWriter,
     Listener, Phase, WireFormat,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use wire::Limits;
-use wire::frame::{EncodeError, FrameErrorKind, Prefix, encode_prelude, prelude_len};
-use wire::handshake::HandshakeError;
-use wire::message::Layout;
 
 use crate::support::{bind, connect, raise_file_limit};
 
@@ -1001,7 +1001,7 @@ async fn large_frames_have_their_own_memory() {
 
 #[tokio::test]
 async fn a_message_is_not_continued_in_other_buffers() {
-    use wire::transport::CommReader as Trait;
+    use daskwire::transport::CommReader as Trait;
     let bytes = message(Prefix::U64, &[&[7; 100_000]]);
     for is_given_first in [true, false] {
         let (mut theirs, ours) = tokio::io::duplex(1 << 20);
