@@ -457,7 +457,13 @@ fn write_body<'a>(
             }
         }
     }
-    Ok(())
+    match unused.iter().position(Option::is_some) {
+        Some(number) => expected(
+            format!("payloads[{number}]"),
+            "a payload that the message refers to with $payload; remove it if it is not to be sent",
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Writes a value without payloads.

@@ -927,6 +927,16 @@ fn encode_reports_location_and_expectation() {
              payload has one place, and an equal one needs an entry of its own in payloads",
         ),
         (
+            written(
+                r#"{"x": {"$payload": 0}}"#,
+                r#"[{"kind": "serialized", "header": {"num-sub-frames": 0}, "frames": []},
+                    {"kind": "serialized", "header": {"num-sub-frames": 0}, "frames": []}]"#,
+            )
+            .replace('\n', " "),
+            "line 1: at payloads[1]: expected a payload that the message refers to with $payload; \
+             remove it if it is not to be sent",
+        ),
+        (
             written(r#"{"x": {"$blob": {"len": 1, "sha256": ""}}}"#, "[]"),
             "line 1: at message.x: expected the bytes themselves, not their hash; \
              `daskwire inspect --json --data` writes them",
