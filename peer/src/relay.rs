@@ -15,7 +15,7 @@ use std::io::{self, Cursor};
 use std::sync::Arc;
 
 use daskwire::Limits;
-use daskwire::frame::{FrameBuffers, FrameDecoder, FrameError, Prefix, Wanted};
+use daskwire::frame::{FrameDecoder, FrameError, Prefix, Wanted};
 use daskwire::handshake::detect_prefix;
 use daskwire_comm::{Address, CommError, CommOptions, Listener, Traffic, Transports};
 
@@ -344,27 +344,24 @@ fn follow(
     // The start of the current message, if it is in `bytes`.
     let mut start = 0;
     let mut step = |at: &mut usize, start: &mut usize| -> Result<bool, FrameError> {
-        let rest = &bytes[*at..];
-        let count = match decoder.wanted()? {
+        let mut rest = &bytes[*at..];
+        match decoder.wanted()? {
             Wanted::Prelude { .. } if !rest.is_empty() => {
-                let mut no_buffers = NoBuffers;
-                let space = decoder.space(&mut no_buffers)?;
-                let count = space.len().min(rest.len());
-                let (place, _) = space.split_at_mut(count);
-                place.copy_from_slice(&rest[..count]);
-                count
+                decoder.push_prelude(&mut rest)?;
+                *at = bytes.len() - rest.len();
             }
-            Wanted::Frame { len, filled, .. } if !rest.is_empty() => (len - filled).min(rest.len()),
+            Wanted::Frame { len, filled, .. } if !rest.is_empty() => {
+                let count = (len - filled).min(rest.len());
+                decoder.advance(count)?;
+                *at += count;
+            }
             Wanted::Nothing => {
                 stats.message_count += 1;
                 decoder.reset_with(options.limits);
                 *start = *at;
-                return Ok(true);
             }
             _ => return Ok(false),
-        };
-        decoder.advance(count)?;
-        *at += count;
+        }
         Ok(true)
     };
     loop {
@@ -373,14 +370,5 @@ fn follow(
             Ok(false) => return (at, Ok(())),
             Err(error) => return (start, Err(error)),
         }
-    }
-}
-
-/// A `FrameBuffers` without buffers.
-struct NoBuffers;
-
-impl FrameBuffers for NoBuffers {
-    fn buffer(&mut self, _: usize, _: usize, _: usize) -> Option<&mut [u8]> {
-        None
     }
 }

@@ -160,8 +160,6 @@ pub(super) async fn closing_with_unread_data_loses_nothing<T: Pairs>(
     }
 }
 
-/// Reads messages with frames of `len` and 10 bytes to the end, and counts them. Starts late,
-/// so that much is unread when the writer closes.
 /// Lets other tasks of this thread run.
 async fn yield_now() {
     let mut has_yielded = false;
@@ -175,6 +173,8 @@ async fn yield_now() {
     .await;
 }
 
+/// Reads messages with frames of `len` and 10 bytes to the end, and counts them. Starts late,
+/// so that much is unread when the writer closes.
 async fn count_late<R: CommReader>(mut reader: R, len: usize) -> usize {
     runtime::sleep(Duration::from_millis(50)).await;
     let mut count = 0;
